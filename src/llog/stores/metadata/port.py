@@ -1,0 +1,287 @@
+"""The metadata port: what the log needs from a metadata store, and nothing else.
+
+Why it exists: the protocol (docs/protocol.md) is written once, against these few promises; LMDB, PostgreSQL, Oxia
+and the in-memory reference model are dull adapters that keep them, proven by one contract suite
+(`llog.testing.metadata_contract`).
+
+What every store promises
+- Keys form a tree, `a/b/c`. Ordered reads (`ceiling`, `scan`) see the direct children of one parent in byte order of
+  their last segment: the only order that all stores share.
+- Every write gets a version. Versions of a key only grow and never come back, not even after a delete.
+- `expected=ABSENT` and `expected=version` make a write conditional; a refused write changes nothing.
+- A write whose answer was lost raises `MetadataUncertain`. No adapter ever repeats an uncertain write by itself.
+- Reads may be stale (a deposed leader answers from the past) unless `strict=True`: a strict read is never older than
+  any write acknowledged before the call began, by this process or another.
+- An ephemeral record vanishes when its session is closed or lost. Writing it without a session makes it permanent;
+  writing it with another session hands it over.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import Enum
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from llog.errors import InvalidArgument, MetadataStoreError, ValueTooLarge
+from llog.limits import (
+    METADATA_KEY_BYTES_MAX,
+    METADATA_KEY_DEPTH_MAX,
+    METADATA_SCAN_PAGE_RECORDS_MAX,
+    METADATA_VALUE_BYTES_MAX,
+)
+
+ABSENT: Final = -1
+"""As `expected`: the key must not exist."""
+
+ANY: Final = None
+"""As `expected`: write whatever is there."""
+
+
+class Key(NamedTuple):
+    """Where a record lives: its path, and the routing key that chooses the shard (all keys of a log share one).
+
+    An empty route means that the path routes itself. A key must always be used with the same route.
+    """
+
+    path: str
+    route: str = ""
+
+
+class Record(NamedTuple):
+    key: Key
+    value: bytes
+    version: int
+    ephemeral: bool = False
+
+
+class Put(NamedTuple):
+    key: Key
+    value: bytes
+    expected: int | None = ANY
+    session: Session | None = None
+
+
+class Delete(NamedTuple):
+    """Deleting what is not there is refused with `VersionConflict` when a version was expected, else it is a no-op."""
+
+    key: Key
+    expected: int | None = ANY
+
+
+Write = Put | Delete
+
+# The versions of a group's writes in order (a Delete yields 0), or why the group changed nothing / may have changed.
+GroupOutcome = tuple[int, ...] | MetadataStoreError
+
+
+class Capabilities(NamedTuple):
+    atomic_groups: bool
+    """`write` takes groups of more than one write, each all or nothing."""
+    watch: bool
+    server_clock: bool
+    """`server_time_ms` tells the store's own clock."""
+    shared: bool
+    """Other processes can open the same store."""
+
+
+class ChangeKind(Enum):
+    PUT = "put"
+    DELETED = "deleted"
+    RESYNC = "resync"
+    """Changes were missed (or may have been): read everything again."""
+
+
+class Change(NamedTuple):
+    kind: ChangeKind
+    path: str = ""
+    version: int = 0
+    """Of a PUT, where the store tells it; else 0."""
+
+
+class Session(abc.ABC):
+    """What ephemeral records are bound to. Kept alive in the background until `close` or until the store forgets it."""
+
+    id: str
+
+    @property
+    @abc.abstractmethod
+    def lost(self) -> bool:
+        """True from the moment this process knows, or must assume, that the store dropped the session."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """End the session; its records vanish at once. Idempotent; never raises for a lost session."""
+
+
+class MetadataStore(abc.ABC):
+    """One linearizable key-value store. Bound to the event loop it was opened on; not fork-safe."""
+
+    capabilities: Capabilities
+    url: str
+
+    # -- reads ----------------------------------------------------------------------------------------------------
+    async def get(self, key: Key, *, strict: bool = False) -> Record | None:
+        return (await self.get_many([key], strict=strict))[0]
+
+    @abc.abstractmethod
+    async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
+        """One answer per key, in order. Up to METADATA_GET_MANY_MAX keys; not one snapshot across keys."""
+
+    async def ceiling(self, parent: Key, name: str, *, strict: bool = False) -> Record | None:
+        """The first direct child of `parent` whose last segment is >= `name`; None when there is none."""
+        page = await self.scan(parent, start=name, limit=1, strict=strict)
+        return page[0] if page else None
+
+    @abc.abstractmethod
+    async def scan(
+        self,
+        parent: Key,
+        *,
+        start: str = "",
+        stop: str | None = None,
+        limit: int = METADATA_SCAN_PAGE_RECORDS_MAX,
+        strict: bool = False,
+    ) -> list[Record]:
+        """Direct children of `parent` with `start` <= last segment < `stop`, in byte order, at most `limit`.
+
+        `limit` is at most METADATA_SCAN_PAGE_RECORDS_MAX. Fewer than `limit` records means the end was reached.
+        Go on with `start=after(last)`. An empty route on `parent` asks every shard.
+        """
+
+    async def scan_all(
+        self, parent: Key, *, start: str = "", stop: str | None = None, strict: bool = False
+    ) -> AsyncIterator[Record]:
+        """`scan`, page after page. Not a snapshot: what changes meanwhile may or may not be seen."""
+        while True:
+            page = await self.scan(parent, start=start, stop=stop, strict=strict)
+            for record in page:
+                yield record
+            if len(page) < METADATA_SCAN_PAGE_RECORDS_MAX:
+                return
+            start = after(last_segment(page[-1].key.path))
+
+    @abc.abstractmethod
+    def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
+        """Every record whose path is `prefix` or lies below it, in no particular order ("" = all).
+
+        For administration (backup, inspection): a store may have to read more than it returns. The route of the
+        records' keys is left empty where the store does not keep it.
+        """
+
+    # -- writes ---------------------------------------------------------------------------------------------------
+    async def put(
+        self, key: Key, value: bytes, *, expected: int | None = ANY, session: Session | None = None
+    ) -> int:
+        """Write one record; its new version. Raises `VersionConflict`, `MetadataUncertain`, `SessionLost`, …"""
+        [outcome] = await self.write([(Put(key, value, expected, session),)])
+        if isinstance(outcome, MetadataStoreError):
+            raise outcome
+        return outcome[0]
+
+    async def delete(self, key: Key, *, expected: int | None = ANY) -> None:
+        [outcome] = await self.write([(Delete(key, expected),)])
+        if isinstance(outcome, MetadataStoreError):
+            raise outcome
+
+    @abc.abstractmethod
+    async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+        """Many groups of writes in as few round trips as the store can; one outcome per group, in order.
+
+        A group is all or nothing and never touches one key twice; groups do not depend on each other: one refused
+        group never harms another. Two groups of one call must not name the same key. Groups of more than one write
+        need `capabilities.atomic_groups`. On an atomic store all groups of a call become durable together.
+        """
+
+    # -- sessions, watch, clock ---------------------------------------------------------------------------------
+    @abc.abstractmethod
+    async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
+        """A session that the store drops when it was not heard of for `timeout_ms`; `on_lost` is called once, on the
+        event loop, when that happened or must be assumed."""
+
+    @abc.abstractmethod
+    def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        """Changes below (or at) `prefix` from the moment the context is entered: at least once, in order per key.
+
+        After a gap (reconnect without resume, slow reader) one RESYNC comes instead of what was missed. Raises
+        `InvalidArgument` where `capabilities.watch` is False.
+        """
+
+    async def server_time_ms(self) -> int | None:
+        """The store's clock, where it has one of its own."""
+        return None
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Release everything; sessions end. Idempotent. Calls under way end with `StoreClosed` or their result."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+# -- helpers every adapter shares ---------------------------------------------------------------------------------
+
+
+def last_segment(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def after(name: str) -> str:
+    """The smallest name that sorts behind `name`: where the next page starts.
+
+    Names never hold a control character, so \\x01 (PostgreSQL has no \\x00) leaves nothing in between.
+    """
+    return name + "\x01"
+
+
+def check_key(key: Key) -> None:
+    """Refuse what some store could not hold or would order differently. Raises `InvalidArgument`."""
+    path = key.path
+    size = len(path.encode("utf-8", "surrogatepass"))
+    if not path or size > METADATA_KEY_BYTES_MAX:
+        raise InvalidArgument("key", f"{path[:80]!r} has {size} bytes; 1 to {METADATA_KEY_BYTES_MAX} are accepted")
+    segments = path.split("/")
+    if len(segments) > METADATA_KEY_DEPTH_MAX:
+        raise InvalidArgument("key", f"{path!r} has {len(segments)} segments; at most {METADATA_KEY_DEPTH_MAX}")
+    if "" in segments:
+        raise InvalidArgument("key", f"{path!r} has an empty segment")
+    if not path.isprintable():
+        raise InvalidArgument("key", f"{path!r} has a control or unprintable character")
+    if segments[0].startswith("__oxia"):
+        raise InvalidArgument("key", f"{path!r} is in the store's own space")
+
+
+def check_value(key: Key, value: bytes) -> None:
+    """Refuse empty values (Oxia reads them back as unset) and ones that no request could carry."""
+    if not value:
+        raise InvalidArgument("value", f"the value of {key.path!r} is empty")
+    if len(value) > METADATA_VALUE_BYTES_MAX:
+        raise ValueTooLarge(f"the value of {key.path!r}", len(value), METADATA_VALUE_BYTES_MAX)
+
+
+def check_groups(groups: Sequence[Sequence[Write]], *, atomic: bool, groups_max: int) -> None:
+    """Everything `write` refuses before it touches the store."""
+    if len(groups) > groups_max:
+        raise InvalidArgument("groups", f"{len(groups)} groups; at most {groups_max} in one call")
+    seen: set[str] = set()
+    count = 0
+    for group in groups:
+        if not group:
+            raise InvalidArgument("groups", "a group is empty")
+        if len(group) > 1 and not atomic:
+            raise InvalidArgument("groups", "this store has no atomic groups; one write per group")
+        for write in group:
+            check_key(write.key)
+            if isinstance(write, Put):
+                check_value(write.key, write.value)
+            seen.add(write.key.path)
+            count += 1
+    if len(seen) != count:
+        raise InvalidArgument("groups", "one key is written twice in one call")

@@ -1,0 +1,339 @@
+"""Real servers for tests: started on a free loopback port in a temporary directory, ended by process id.
+
+The binaries come from `make servers` (Oxia, versitygw, MinIO: a cache outside the checkout) or from the system
+(PostgreSQL). Where one cannot be had, `ServerUnavailable` says why and the test skips with that reason.
+Every server can be killed, paused and started again on the same port and data: that is what the system tests do.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 10.0
+
+ACCESS_KEY = "llog-test-access"
+SECRET_KEY = "llog-test-secret"
+
+
+class ServerUnavailable(Exception):
+    """This machine cannot run that server; the message says why."""
+
+
+def binary(name: str) -> Path:
+    """The newest build of `name` in the servers' cache."""
+    cache = os.environ.get("LLOG_SERVERS_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "leaderless-log", "servers"
+    )
+    found = sorted(Path(cache).glob(f"{name}-*/{name}"))
+    if not found:
+        raise ServerUnavailable(f"{name} is not built: `make servers` builds it (needs Go 1.24 or newer)")
+    return found[-1]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_until(what: str, ready: Callable[[], bool], seconds: float = START_SECONDS_MAX) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} was not ready within {seconds:.0f} s")
+        time.sleep(0.02)
+
+
+def port_open(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.settimeout(0.5)
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Process:
+    """One child process that can be killed, paused and started again with the same command line."""
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.args, self.log, self.user, self.cwd = list(args), log, user, cwd
+        self.env = {**os.environ, **(env or {})}
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "not started"
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        assert not self.running, "already running"
+        with open(self.log, "ab") as log:
+            self._child = subprocess.Popen(
+                self.args, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, user=self.user, cwd=self.cwd
+            )
+
+    def wait_ready(self, what: str, ready: Callable[[], bool], seconds: float = START_SECONDS_MAX) -> None:
+        def ready_or_dead() -> bool:
+            if not self.running:
+                tail = self.log.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"{what} ended while starting; its log ends with:\n{tail}")
+            return ready()
+
+        wait_until(what, ready_or_dead, seconds)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self._end(how)
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._child is None or self._child.poll() is not None:
+            return
+        self._child.send_signal(how)
+        if how != signal.SIGKILL:
+            self._child.send_signal(signal.SIGCONT)  # a paused process does not see SIGTERM
+        try:
+            self._child.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+
+class Server:
+    """A server under test: `with OxiaServer() as server: …`."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="llog-server-"))
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class OxiaServer(Server):
+    """Oxia standalone: one process, `shards` shards."""
+
+    def __init__(self, *, shards: int = 1, sync: bool = True) -> None:
+        program = str(binary("oxia"))
+        super().__init__()
+        self.port, metrics = free_port(), free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        args = [program, "standalone", "-p", self.address, "-m", f"127.0.0.1:{metrics}"]
+        args += ["--data-dir", str(self.directory / "db"), "--wal-dir", str(self.directory / "wal")]
+        args += ["--shards", str(shards)] + ([] if sync else ["--wal-sync-data=false"])
+        self.process = Process(args, log=self.directory / "log")
+
+    def start(self) -> None:
+        self.process.start()
+        self.process.wait_ready("oxia", lambda: port_open(self.port))
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+class OxiaCluster(Server):
+    """Three Oxia data servers and a coordinator."""
+
+    def __init__(self, *, shards: int = 3, nodes: int = 3) -> None:
+        self.program = str(binary("oxia"))
+        super().__init__()
+        self.public = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
+        self.internal = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
+        self.nodes: list[Process] = []
+        for i, (public, internal) in enumerate(zip(self.public, self.internal, strict=True)):
+            args = [self.program, "server", "-p", public, "-i", internal, "-m", f"127.0.0.1:{free_port()}"]
+            args += ["--data-dir", str(self.directory / f"db{i}"), "--wal-dir", str(self.directory / f"wal{i}")]
+            self.nodes.append(Process(args, log=self.directory / f"log{i}"))
+        servers = "".join(
+            f"  - public: {public}\n    internal: {internal}\n"
+            for public, internal in zip(self.public, self.internal, strict=True)
+        )
+        config = self.directory / "cluster.yaml"
+        config.write_text(
+            f"namespaces:\n  - name: default\n    initialShardCount: {shards}\n    replicationFactor: {nodes}\n"
+            f"servers:\n{servers}"
+        )
+        args = [self.program, "coordinator", "-f", str(config), "-i", f"127.0.0.1:{free_port()}"]
+        args += ["-m", f"127.0.0.1:{free_port()}", "--metadata", "file"]
+        args += ["--file-clusters-status-path", str(self.directory / "status.json")]
+        self.coordinator = Process(args, log=self.directory / "coordinator-log")
+        self.address = self.public[0]
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        for node, internal in zip(self.nodes, self.internal, strict=True):
+            node.wait_ready("oxia node", lambda internal=internal: self._healthy(internal))  # type: ignore[misc]
+        self.coordinator.start()
+
+    def _healthy(self, internal: str) -> bool:
+        host, port = internal.split(":")
+        command = [self.program, "health", "--host", host, "--port", port]
+        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
+
+    def node_at(self, address: str) -> Process:
+        """The process that serves clients at `address`."""
+        return self.nodes[self.public.index(address)]
+
+    def stop(self) -> None:
+        for process in [self.coordinator, *self.nodes]:
+            process.kill()
+
+
+class S3Server(Server):
+    """An S3 server with one empty bucket, `llog-test`."""
+
+    bucket = "llog-test"
+    name: str
+    port: int
+    process: Process
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        # Both servers take a directory below their root for a bucket.
+        (self.directory / "data" / self.bucket).mkdir(parents=True, exist_ok=True)
+        self.process.start()
+        self.process.wait_ready(self.name, lambda: port_open(self.port))
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+class VersityGateway(S3Server):
+    name = "versitygw"
+
+    def __init__(self) -> None:
+        program = str(binary("versitygw"))
+        super().__init__()
+        self.port = free_port()
+        args = [program, "--port", f"127.0.0.1:{self.port}", "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--quiet"]
+        # Without --disableotmp, listings show the gateway's own temporary files.
+        args += ["--keep-alive", "posix", "--disableotmp", str(self.directory / "data")]
+        self.process = Process(args, log=self.directory / "log")
+
+
+class Minio(S3Server):
+    name = "minio"
+
+    def __init__(self) -> None:
+        program = str(binary("minio"))
+        super().__init__()
+        self.port = free_port()
+        args = [program, "server", "--quiet", "--address", f"127.0.0.1:{self.port}"]
+        args += ["--console-address", f"127.0.0.1:{free_port()}", str(self.directory / "data")]
+        env = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
+        self.process = Process(args, log=self.directory / "log", env={**env, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"})
+
+    def start(self) -> None:
+        super().start()
+        import urllib.request
+
+        def live() -> bool:
+            try:
+                with urllib.request.urlopen(f"{self.endpoint}/minio/health/ready", timeout=1) as answer:
+                    return int(answer.status) == 200
+            except OSError:
+                return False
+
+        self.process.wait_ready("minio", live)
+
+
+class PostgresServer(Server):
+    """PostgreSQL on a loopback port; runs as an unprivileged user when the tests run as root (it refuses root)."""
+
+    def __init__(self) -> None:
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda p: int(p.parts[-3]))
+        program = str(found[-1]) if found else shutil.which("postgres")
+        if program is None:
+            raise ServerUnavailable("PostgreSQL is not installed (package postgresql)")
+        self.bin = Path(program).resolve().parent if not found else found[-1].parent
+        self.user: str | None = None
+        if os.geteuid() == 0:
+            for candidate in ("postgres", "nobody"):
+                try:
+                    pwd.getpwnam(candidate)
+                    self.user = candidate
+                    break
+                except KeyError:
+                    continue
+            if self.user is None:
+                raise ServerUnavailable("PostgreSQL refuses to run as root and there is no user postgres or nobody")
+        super().__init__()
+        self.port = free_port()
+        self.data = self.directory / "data"
+        self.url = f"postgresql://llog@127.0.0.1:{self.port}/postgres"
+        args = [str(self.bin / "postgres"), "-D", str(self.data), "-p", str(self.port), "-h", "127.0.0.1"]
+        args += ["-k", str(self.directory), "-c", "fsync=on"]
+        self.process = Process(args, log=self.directory / "log", user=self.user, cwd=self.directory)
+
+    def start(self) -> None:
+        if not self.data.exists():
+            self.directory.chmod(0o755)
+            self.data.mkdir()
+            if self.user is not None:
+                shutil.chown(self.directory, self.user)
+                shutil.chown(self.data, self.user)
+            self.data.chmod(0o700)
+            command = [str(self.bin / "initdb"), "-D", str(self.data), "-U", "llog", "-A", "trust", "-E", "UTF8"]
+            subprocess.run(
+                [*command, "--locale=C"], check=True, capture_output=True, user=self.user, cwd=self.directory
+            )
+        self.process.start()
+        check = [str(self.bin / "pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-q"]
+        self.process.wait_ready(
+            "postgres", lambda: subprocess.run(check, check=False, timeout=10).returncode == 0
+        )
+
+    def stop(self) -> None:
+        self.process.stop(signal.SIGINT)  # "fast" shutdown: does not wait for clients

@@ -1,0 +1,165 @@
+"""How llog measures itself: ours against a baseline, interleaved, in the same run.
+
+The machine is shared and noisy, so absolute figures are only reported (median, min–max); a bar is always the median
+over rounds of a ratio whose two sides ran right after each other. A benchmark is an async context manager that
+prepares and yields a `Duel`; `python -m tests.benchmarks [NAME…]` runs them (see `make bench`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import json
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROUNDS_MIN = 9
+
+Side = Callable[[], Any] | Callable[[], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Both sides do the same amount of work per call (or say so with `ours_work` / `baseline_work`)."""
+
+    ours: Side
+    baseline: Side
+    work: float
+    """How much one call of `ours` does, in `unit_of_work`."""
+    unit_of_work: str
+    """What the reported rate counts, e.g. "MB" or "puts"."""
+    baseline_work: float | None = None
+    """How much one call of the baseline does, when it is another amount (a slow baseline does less)."""
+    after_each: Callable[[], None] | None = None
+    """Clean-up outside the clock."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    name: str
+    prepare: Callable[[], AbstractAsyncContextManager[Duel]]
+    against: str
+    at_least: float | None
+    at_most: float | None
+    rounds: int
+    goal: str
+
+
+REGISTRY: dict[str, Benchmark] = {}
+
+
+def benchmark(
+    name: str,
+    *,
+    against: str,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    rounds: int = ROUNDS_MIN,
+    goal: str = "",
+) -> Callable[[Callable[[], AbstractAsyncContextManager[Duel]]], Callable[[], AbstractAsyncContextManager[Duel]]]:
+    """Register. The value is ours' rate over the baseline's rate with `at_least`, ours' time over the baseline's time
+    with `at_most`."""
+    assert (at_least is None) != (at_most is None), "one bar"
+    assert rounds >= ROUNDS_MIN
+
+    def register(
+        prepare: Callable[[], AbstractAsyncContextManager[Duel]],
+    ) -> Callable[[], AbstractAsyncContextManager[Duel]]:
+        assert name not in REGISTRY, name
+        REGISTRY[name] = Benchmark(name, prepare, against, at_least, at_most, rounds, goal)
+        return prepare
+
+    return register
+
+
+class Unavailable(Exception):
+    """This benchmark cannot run here; the message says why."""
+
+
+@dataclass
+class Result:
+    name: str
+    ok: bool
+    value: float
+    bar: str
+    against: str
+    goal: str
+    unit_of_work: str
+    ratios: list[float] = field(default_factory=list)
+    ours_rate: dict[str, float] = field(default_factory=dict)
+    baseline_rate: dict[str, float] = field(default_factory=dict)
+
+    def line(self) -> str:
+        rate, base = self.ours_rate, self.baseline_rate
+        return (
+            f"{self.name}: {self.value:.2f} × {self.against} (bar {self.bar}) {'ok' if self.ok else 'short'}"
+            f"  [{rate['median']:,.0f} {self.unit_of_work}/s, {rate['min']:,.0f}–{rate['max']:,.0f};"
+            f" baseline {base['median']:,.0f}{'; goal ' + self.goal if self.goal else ''}]"
+        )
+
+
+async def run(bench: Benchmark) -> Result:
+    async with bench.prepare() as duel:
+        baseline_work = duel.work if duel.baseline_work is None else duel.baseline_work
+        await _timed(duel.ours, duel)  # warm both: imports, caches, connections
+        await _timed(duel.baseline, duel)
+        ours, baseline = [], []
+        for round_number in range(bench.rounds):
+            # Whoever goes second may find warmer caches or a busier disk: take turns.
+            if round_number % 2:
+                ours.append(duel.work / await _timed(duel.ours, duel))
+                baseline.append(baseline_work / await _timed(duel.baseline, duel))
+            else:
+                baseline.append(baseline_work / await _timed(duel.baseline, duel))
+                ours.append(duel.work / await _timed(duel.ours, duel))
+    ratios = [o / b if bench.at_least is not None else b / o for o, b in zip(ours, baseline, strict=True)]
+    value = statistics.median(ratios)
+    if bench.at_least is not None:
+        ok, bar = value >= bench.at_least, f"≥ {bench.at_least:g}"
+    else:
+        assert bench.at_most is not None
+        ok, bar = value <= bench.at_most, f"≤ {bench.at_most:g}"
+    return Result(
+        bench.name, ok, value, bar, bench.against, bench.goal, duel.unit_of_work, ratios, _spread(ours), _spread(baseline)
+    )
+
+
+async def _timed(side: Side, duel: Duel) -> float:
+    gc.collect()
+    start = time.perf_counter()
+    answer = side()
+    if inspect.isawaitable(answer):
+        await answer
+    seconds = time.perf_counter() - start
+    if duel.after_each is not None:
+        duel.after_each()
+    return seconds
+
+
+def _spread(rates: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
+
+
+def run_all(names: list[str], out: Path) -> bool:
+    """Run the named benchmarks (all when empty), print a line each, write JSON; False when one fell short."""
+    unknown = [n for n in names if n not in REGISTRY]
+    if unknown:
+        raise SystemExit(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(sorted(REGISTRY))}")
+    out.mkdir(parents=True, exist_ok=True)
+    ok = True
+    for name in names or sorted(REGISTRY):
+        try:
+            result = asyncio.run(run(REGISTRY[name]))
+        except Unavailable as reason:
+            print(f"{name}: skipped: {reason}", flush=True)
+            continue
+        ok = ok and result.ok
+        print(result.line(), flush=True)
+        (out / f"{name}.json").write_text(json.dumps(vars(result), indent=2) + "\n")
+    return ok
