@@ -5,8 +5,12 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
 
     LlogError
     ├── SettingsError              a variable has a value we cannot use
+    │   └── SettingsErrors         several have; `errors` lists them
     ├── InvalidArgument            a caller passed a key, name or value that can never be accepted
-    │   └── ValueTooLarge          … because of its size
+    │   ├── ValueTooLarge          … because of its size
+    │   └── UnknownStoreScheme     no installed store answers to the scheme of this URL
+    ├── StoreNotInstalled          a store is known, but the packages it needs are missing or broken
+    ├── StoreSchemeConflict        two installed packages claim one scheme
     ├── FormatError                bytes are not what their object claims to be
     │   ├── TruncatedInput         they end too early
     │   ├── BadMagic               they do not begin (or end) as the format says
@@ -41,6 +45,8 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "BadMagic",
     "ChecksumMismatch",
@@ -69,10 +75,14 @@ __all__ = [
     "ObjectStoreUncertain",
     "SessionLost",
     "SettingsError",
+    "SettingsErrors",
     "StoreClosed",
     "StoreError",
+    "StoreNotInstalled",
+    "StoreSchemeConflict",
     "TruncatedInput",
     "UncertainOutcome",
+    "UnknownStoreScheme",
     "UnsupportedFormat",
     "ValueTooLarge",
     "VersionConflict",
@@ -91,6 +101,16 @@ class SettingsError(LlogError):
         super().__init__(f"{variable}={value!r} is not usable: {accepted}")
 
 
+class SettingsErrors(SettingsError):
+    """Several settings cannot be used, all of them in `errors`; `variable` and the others describe the first."""
+
+    def __init__(self, errors: Sequence[SettingsError]) -> None:
+        self.errors = tuple(errors)
+        first = self.errors[0]
+        super().__init__(first.variable, first.value, first.accepted)
+        self.args = ("\n".join([f"{len(self.errors)} settings are not usable:", *(f"  {e}" for e in self.errors)]),)
+
+
 class InvalidArgument(LlogError, ValueError):
     """A caller's value can never be accepted; names the argument."""
 
@@ -103,6 +123,30 @@ class ValueTooLarge(InvalidArgument):
     def __init__(self, argument: str, size: int, limit: int) -> None:
         self.size, self.limit = size, limit
         super().__init__(argument, f"{size} bytes, more than the limit of {limit}")
+
+
+class UnknownStoreScheme(InvalidArgument):
+    """No installed store answers to this URL; `installed` lists the schemes that would do."""
+
+    def __init__(self, url: str, kind: str, installed: Sequence[str], hint: str = "") -> None:
+        self.url, self.installed = url, tuple(installed)
+        super().__init__(f"{kind} URL {url!r}", f"no store for this scheme; installed: {', '.join(installed)}{hint}")
+
+
+class StoreNotInstalled(LlogError):
+    """The store is known here but cannot be loaded; `remedy` says what to do."""
+
+    def __init__(self, url: str, reason: str, remedy: str) -> None:
+        self.url, self.reason, self.remedy = url, reason, remedy
+        super().__init__(f"the store of {url!r} cannot be loaded ({reason}): {remedy}")
+
+
+class StoreSchemeConflict(LlogError):
+    """Two packages claim one scheme; which one opens the store must not depend on chance."""
+
+    def __init__(self, scheme: str, claims: Sequence[str]) -> None:
+        self.scheme, self.claims = scheme, tuple(claims)
+        super().__init__(f"the scheme {scheme!r} is claimed by {' and by '.join(claims)}: uninstall one of them")
 
 
 class FormatError(LlogError):

@@ -37,6 +37,31 @@ OBJECT_DELETE_MANY_MAX: Final = 1_000
 OBJECT_RANGES_MAX: Final = 1_024
 # preadv and pwritev take at most this many buffers per call (IOV_MAX on Linux).
 OBJECT_WRITE_VECTOR_MAX: Final = 1_024
+# S3 answers at most this many names per list request; other stores page alike.
+OBJECT_LIST_PAGE_MAX: Final = 1_000
+# Ranges nearer than this are fetched by one request: reading the gap takes less time than another round trip.
+OBJECT_RANGE_GAP_BYTES_MAX: Final = 128 * KIB
+# … unless the one request grew beyond this.
+OBJECT_FETCH_BYTES_MAX: Final = 64 * MIB
+OBJECT_FETCHES_IN_FLIGHT_MAX: Final = 10
+# One request may take the request timeout, plus its bytes at this rate: slower is a stall.
+OBJECT_TRANSFER_BYTES_PER_MS_MIN: Final = 4 * KIB
+OBJECT_REQUEST_TIMEOUT_MS: Final = 10_000
+OBJECT_CONNECT_TIMEOUT_MS: Final = 3_000
+OBJECT_IDLE_CONNECTIONS_MAX: Final = 64
+# Shorter than servers keep an idle connection, so that a put seldom meets one that was just closed.
+OBJECT_IDLE_CONNECTION_MS_MAX: Final = 15_000
+OBJECT_FILE_THREADS: Final = 8
+# Directories whose entry in their parent is known to be on disk; forgotten all at once when full.
+OBJECT_FILE_DIRECTORIES_MAX: Final = 65_536
+# Temporary files untouched for this long belong to a process that is gone.
+OBJECT_FILE_TEMPORARY_AGE_MS_MAX: Final = 3_600_000
+OBJECT_RETRY_ATTEMPTS_MAX: Final = 8
+OBJECT_RETRY_DEADLINE_MS: Final = 30_000
+OBJECT_RETRY_BACKOFF_MS_FIRST: Final = 50
+OBJECT_RETRY_BACKOFF_MS_MAX: Final = 5_000
+# A store that says "slow down" is left alone this many times longer.
+OBJECT_RETRY_THROTTLED_FACTOR: Final = 4
 
 # --- formats ---------------------------------------------------------------------------------------------------
 # What one compressed RecordBatch may inflate to; checked while inflating.
@@ -48,3 +73,20 @@ SEGMENT_EXTENSION_BYTES_MAX: Final = 16 * MIB
 # Byte positions inside a segment are u32.
 SEGMENT_DATA_BYTES_MAX: Final = 4 * GIB - 1
 SEGMENT_FOOTER_PROBE_BYTES: Final = 64 * KIB
+
+# --- settings, wiring and command line -------------------------------------------------------------------------
+SETTINGS_TEXT_BYTES_MAX: Final = 4 * KIB
+SETTINGS_URL_BYTES_MAX: Final = 2 * KIB
+# A segment of the root must leave room for topic, partition and offset within METADATA_KEY_BYTES_MAX.
+SETTINGS_ROOT_PREFIX_BYTES_MAX: Final = 100
+SETTINGS_COMPACTOR_TARGETS_MAX: Final = 10_000
+# Buckets and directories that index entries name, open at once. A cluster has two or three.
+OBJECT_STORES_OPEN_MAX: Final = 64
+# A store that nobody asked for this long has no request under way and may be closed to make room.
+OBJECT_STORES_IDLE_MS_MIN: Final = 15 * 60 * 1_000
+# `llog stores check` waits this many request timeouts for one step before it calls the store silent.
+STORES_CHECK_STEP_TIMEOUTS: Final = 3
+
+# --- record batches ----------------------------------------------------------------------------------------------
+# Blocks of one snappy stream: as many as make a whole batch of the smallest block its Java writer allows (1 KiB).
+SNAPPY_BLOCKS_MAX: Final = RECORD_BATCH_DECODED_BYTES_MAX // KIB

@@ -27,9 +27,12 @@ from typing import Final, NamedTuple, Self
 
 from llog.errors import InvalidArgument, MetadataStoreError, ValueTooLarge
 from llog.limits import (
+    METADATA_GET_MANY_MAX,
     METADATA_KEY_BYTES_MAX,
     METADATA_KEY_DEPTH_MAX,
     METADATA_SCAN_PAGE_RECORDS_MAX,
+    METADATA_SESSION_TIMEOUT_MS_MAX,
+    METADATA_SESSION_TIMEOUT_MS_MIN,
     METADATA_VALUE_BYTES_MAX,
 )
 
@@ -285,3 +288,28 @@ def check_groups(groups: Sequence[Sequence[Write]], *, atomic: bool, groups_max:
             count += 1
     if len(seen) != count:
         raise InvalidArgument("groups", "one key is written twice in one call")
+
+
+def check_get_many(keys: Sequence[Key]) -> None:
+    if len(keys) > METADATA_GET_MANY_MAX:
+        raise InvalidArgument("keys", f"{len(keys)} keys; at most {METADATA_GET_MANY_MAX} in one call")
+    for key in keys:
+        check_key(key)
+
+
+def check_scan(parent: Key, start: str, stop: str | None, limit: int) -> None:
+    """Refuse bounds that no last segment could be compared with: a `/` would mean another depth to some stores."""
+    check_key(parent)
+    if not 1 <= limit <= METADATA_SCAN_PAGE_RECORDS_MAX:
+        raise InvalidArgument("limit", f"{limit} records; 1 to {METADATA_SCAN_PAGE_RECORDS_MAX} are accepted")
+    for argument, bound in (("start", start), ("stop", stop or "")):
+        if "/" in bound or "\x00" in bound or any("\ud800" <= c <= "\udfff" for c in bound):
+            raise InvalidArgument(argument, f"{bound!r} cannot be part of a key's last segment")
+        if len(bound.encode()) > METADATA_KEY_BYTES_MAX + 1:
+            raise InvalidArgument(argument, f"{bound[:80]!r}… is longer than any key")
+
+
+def check_session_timeout(timeout_ms: int) -> None:
+    if not METADATA_SESSION_TIMEOUT_MS_MIN <= timeout_ms <= METADATA_SESSION_TIMEOUT_MS_MAX:
+        accepted = f"{METADATA_SESSION_TIMEOUT_MS_MIN} to {METADATA_SESSION_TIMEOUT_MS_MAX}"
+        raise InvalidArgument("timeout_ms", f"{timeout_ms} ms; {accepted} are accepted")

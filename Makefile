@@ -1,0 +1,60 @@
+# Every verb a person needs. `make` alone lists them. People and CI use the same ones.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := oxia,postgres,dev
+# Tests run on both cores of a small machine; each worker keeps whole files so that a server starts once per file.
+JOBS ?= 2
+
+.PHONY: help setup servers run demo test soak check bench sim fmt fuzz docs proto clean
+
+help: ## list the verbs
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## make .venv with the package and all that development needs (nothing to do: does nothing)
+
+$(STAMP): pyproject.toml constraints.txt scripts/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" EXTRAS="$(EXTRAS)" scripts/setup.sh
+	@touch $@
+
+servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; PostgreSQL) into a cache, once
+	@servers/build.sh
+
+run: setup ## start the embedded stack and print what to try
+	@$(BIN)/llog up
+
+demo: setup ## write, order and read records on the embedded stores, step by step
+	@$(BIN)/python examples/ground.py
+
+test: setup servers ## everything, with small counts (under 15 minutes on 2 cores once the servers are built)
+	@scripts/test.sh "$(BIN)" $(JOBS)
+
+soak: setup servers ## every count that a release must show, once (about an hour)
+	@scripts/soak.sh "$(BIN)"
+
+check: setup ## lint, types, import arrows, formatting; changes nothing
+	@scripts/check.sh "$(BIN)"
+
+bench: setup servers ## all benchmarks, or ONLY=name; a line each, JSON in build/bench
+	@$(BIN)/python -m tests.benchmarks $(ONLY)
+
+sim: setup ## the stores against the reference model: SCHEDULES=… SEED=… STORE=…
+	@$(BIN)/python -m llog.testing.model_check --schedules $(or $(SCHEDULES),200) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
+
+fuzz: setup ## hostile bytes against every decoder: INPUTS=… per decoder, SEED=…
+	@$(BIN)/python -m tests.fuzz --inputs $(or $(INPUTS),20000) $(if $(SEED),--seed $(SEED))
+
+fmt: setup ## format and mend what can be mended
+	@$(BIN)/ruff format src tests examples
+	@$(BIN)/ruff check --fix src tests examples
+
+docs: setup ## write again what is derived from code (.env.example, the settings reference)
+	@$(BIN)/llog settings --env-example > .env.example
+	@$(BIN)/llog settings --markdown > docs/reference/settings.md
+
+clean: ## remove .venv and build output (not the servers' cache)
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,43 @@
+"""Small things every format shares: buffers that are never joined, and JSON that is never trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import crc32c as _crc32c
+import msgspec
+
+from llog.errors import InvalidField
+
+Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """CRC-32C in hardware, continued from `value`; the buffer is not copied."""
+    return int(_crc32c.crc32c(data, value))
+
+
+def crc32c_of(buffers: Iterable[Buffer]) -> int:
+    """CRC-32C of the concatenation of buffers."""
+    value = 0
+    for data in buffers:
+        value = _crc32c.crc32c(data, value)
+    return int(value)
+
+
+def total_length(buffers: Iterable[Buffer]) -> int:
+    return sum(len(b) if not isinstance(b, memoryview) else b.nbytes for b in buffers)
+
+
+def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    return msgspec.json.Decoder(kind, strict=True)
+
+
+def json_value(decoder: msgspec.json.Decoder[T], data: Buffer, source: str, what: str) -> T:
+    """Decode JSON from outside; anything wrong with it is an `InvalidField` that names the object and the field."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidField(source, f"{what}: {error}") from None

@@ -1,0 +1,183 @@
+"""The shared blob `LLS1`: one immutable WAL object that holds slices of many logs.
+
+    "LLS1" · u32 header length · JSON header · bodies back to back          (big-endian)
+
+Why it exists: one PUT per flush, whatever the number of partitions. Index entries point straight at the bodies
+(`byte_offset`, `byte_length` in the object), so readers never need the header; audit and vacuum do, to learn which
+logs a blob may belong to. What must stay true: bodies tile the space behind the header without gap or overlap, one
+body per topic-partition, and the header's CRC-32C of each body is right when the blob is written.
+
+`body_offset` in the header counts from the first byte behind the header, so that the header is written in one pass;
+`BlobSlice.byte_offset` is the position in the object.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+
+from llog.errors import BadMagic, ChecksumMismatch, InvalidArgument, InvalidField, TruncatedInput, UnsupportedFormat
+from llog.formats.buffers import Buffer, crc32c_of, json_decoder, json_value, total_length
+from llog.limits import SHARED_BLOB_HEADER_BYTES_MAX, SHARED_BLOB_PARTITIONS_MAX
+
+MAGIC: Final = b"LLS1"
+VERSION: Final = 1
+_PREFIX: Final = struct.Struct(">4sI")
+PREFIX_BYTES: Final = _PREFIX.size
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class BlobGroup(NamedTuple):
+    """What goes in: the encoded records of one log, as buffers that are never joined."""
+
+    topic: str
+    partition: int
+    msg_count: int
+    encoding: str
+    body: Sequence[Buffer]
+
+
+class BlobPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """One body, as the header describes it. `crc32c` is missing in blobs that other writers of the format made."""
+
+    topic: str
+    partition: _Count
+    msg_count: _Count
+    encoding: str
+    body_offset: _Count
+    body_length: _Count
+    crc32c: _Count | None = None
+
+
+class BlobHeader(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    created_at_ms: _Count
+    writer_id: str = ""
+    partitions: tuple[BlobPartition, ...]
+
+
+class BlobSlice(NamedTuple):
+    """One body and where it lies in the object."""
+
+    topic: str
+    partition: int
+    msg_count: int
+    encoding: str
+    byte_offset: int
+    byte_length: int
+    crc32c: int | None
+
+
+class SharedBlob(NamedTuple):
+    """A blob ready for `ObjectStore.put`: one header buffer, then the caller's own buffers."""
+
+    buffers: list[Buffer]
+    slices: list[BlobSlice]
+    byte_length: int
+
+
+def build_shared_blob(groups: Sequence[BlobGroup], *, created_at_ms: int, writer_id: str) -> SharedBlob:
+    """Lay out the groups' bodies behind one header. Bodies are neither copied nor joined."""
+    if not groups:
+        raise InvalidArgument("groups", "a shared blob holds at least one group")
+    if len(groups) > SHARED_BLOB_PARTITIONS_MAX:
+        raise InvalidArgument("groups", f"{len(groups)} groups; at most {SHARED_BLOB_PARTITIONS_MAX} in one blob")
+    if len({(g.topic, g.partition) for g in groups}) != len(groups):
+        raise InvalidArgument("groups", "one topic-partition occurs twice; a blob holds one body for each")
+    partitions = []
+    position = 0
+    for group in groups:
+        length = total_length(group.body)
+        partitions.append(
+            BlobPartition(
+                topic=group.topic,
+                partition=group.partition,
+                msg_count=group.msg_count,
+                encoding=group.encoding,
+                body_offset=position,
+                body_length=length,
+                crc32c=crc32c_of(group.body),
+            )
+        )
+        position += length
+    header = BlobHeader(version=VERSION, created_at_ms=created_at_ms, writer_id=writer_id, partitions=tuple(partitions))
+    encoded = msgspec.json.encode(header)
+    if len(encoded) > SHARED_BLOB_HEADER_BYTES_MAX:
+        raise InvalidArgument("groups", f"the header has {len(encoded)} bytes; at most {SHARED_BLOB_HEADER_BYTES_MAX}")
+    first = _PREFIX.pack(MAGIC, len(encoded)) + encoded
+    buffers: list[Buffer] = [first]
+    for group in groups:
+        buffers.extend(group.body)
+    return SharedBlob(buffers, slices_of(header, len(first)), len(first) + position)
+
+
+def header_length(prefix: Buffer, source: str) -> int:
+    """How many bytes of the object the header takes, from its first PREFIX_BYTES: what a range GET must fetch."""
+    if len(prefix) < PREFIX_BYTES:
+        raise TruncatedInput(source, f"{len(prefix)} bytes are too few for a shared blob")
+    magic, length = _PREFIX.unpack_from(prefix)
+    if magic != MAGIC:
+        raise BadMagic(source, f"begins with {magic!r}, a shared blob begins with {MAGIC!r}")
+    if length > SHARED_BLOB_HEADER_BYTES_MAX:
+        raise InvalidField(source, f"header length {length}, more than the limit of {SHARED_BLOB_HEADER_BYTES_MAX}")
+    return PREFIX_BYTES + int(length)
+
+
+def parse_header(data: Buffer, source: str, *, object_length: int | None = None) -> BlobHeader:
+    """Read and check the header from the object's beginning (or the whole of it).
+
+    With `object_length` the bodies must also end exactly where the object ends.
+    """
+    end = header_length(data, source)
+    if len(data) < end:
+        raise TruncatedInput(source, f"the header needs {end} bytes, {len(data)} are there")
+    header = json_value(_HEADER, memoryview(data)[PREFIX_BYTES:end], source, "header")
+    if header.version != VERSION:
+        raise UnsupportedFormat(source, f"shared blob version {header.version}; this release reads {VERSION}")
+    position = 0
+    seen = set()
+    for part in header.partitions:
+        if part.body_offset != position:
+            raise InvalidField(source, f"body of {part.topic}:{part.partition} at {part.body_offset}, not at {position}")
+        position += part.body_length
+        seen.add((part.topic, part.partition))
+    if len(seen) != len(header.partitions):
+        raise InvalidField(source, "one topic-partition occurs twice")
+    if object_length is not None and end + position != object_length:
+        raise InvalidField(source, f"header describes {end + position} bytes, the object has {object_length}")
+    return header
+
+
+def slices_of(header: BlobHeader, bodies_at: int) -> list[BlobSlice]:
+    """Where each body lies in an object whose bodies begin at `bodies_at` (= `header_length` of it)."""
+    return [
+        BlobSlice(p.topic, p.partition, p.msg_count, p.encoding, bodies_at + p.body_offset, p.body_length, p.crc32c)
+        for p in header.partitions
+    ]
+
+
+def parse_shared_blob(data: Buffer, source: str) -> tuple[BlobHeader, list[BlobSlice]]:
+    """Check a whole blob, every body's checksum included; returns its header and slices."""
+    header = parse_header(data, source, object_length=len(data))
+    slices = slices_of(header, header_length(data, source))
+    view = memoryview(data)
+    for part in slices:
+        verify_body(view[part.byte_offset : part.byte_offset + part.byte_length], part, source)
+    return header, slices
+
+
+def verify_body(body: Buffer, part: BlobSlice, source: str) -> None:
+    """Compare a body with what its blob's header says of it."""
+    if len(body) != part.byte_length:
+        raise TruncatedInput(source, f"body of {part.topic}:{part.partition} has {len(body)} of {part.byte_length} bytes")
+    if part.crc32c is not None:
+        computed = crc32c_of([body])
+        if computed != part.crc32c:
+            raise ChecksumMismatch(source, f"body of {part.topic}:{part.partition}", part.crc32c, computed)
+
+
+_HEADER: Final = json_decoder(BlobHeader)

@@ -1,0 +1,291 @@
+"""The one module that builds and parses keys and object names.
+
+Why it exists: a key written by one release is read by all later ones, and `@`, `/` and routing rules are easy to get
+wrong in two places. What must stay true: `parse(build(x)) == x` for every kind (a property test), cluster keys and
+topics never collide (`@` cannot occur in a topic name, `wal-shared` is refused as one), and all keys of one log share
+the routing key `{topic}:{partition}`, so that one shard orders them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from llog.errors import InvalidArgument
+from llog.log.ids import is_object_id
+from llog.stores.metadata.port import Key, check_key
+
+TOPIC_NAME_LENGTH_MAX: Final = 249
+PARTITION_MAX: Final = 2**31 - 1
+OFFSET_MAX: Final = 2**63 - 1
+# Together with the longest topic name these keep every key below METADATA_KEY_BYTES_MAX.
+ROOT_BYTES_MAX: Final = 100
+_EXTERNAL_NAME_BYTES_MAX: Final = 160
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+_OFFSET_DIGITS: Final = 20
+WAL_PREFIX: Final = "wal-shared"
+TOPICS_ROUTE: Final = "@topics"
+CLUSTER_ROUTE: Final = "@cluster"
+
+
+class Log(NamedTuple):
+    """A topic-partition: the unit of order."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}"
+
+
+def check_topic(topic: str) -> str:
+    """Kafka's rules for topic names, and the one name our objects need for themselves."""
+    if not isinstance(topic, str) or not 1 <= len(topic) <= TOPIC_NAME_LENGTH_MAX:
+        raise InvalidArgument("topic", f"{topic!r:.100} must have 1 to {TOPIC_NAME_LENGTH_MAX} characters")
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise InvalidArgument("topic", f"{topic!r} may only hold letters, digits, '.', '_' and '-', and not be '.' or '..'")
+    if topic == WAL_PREFIX:
+        raise InvalidArgument("topic", f"{WAL_PREFIX!r} is the name of the shared blobs' prefix")
+    return topic
+
+
+def check_partition(partition: int) -> int:
+    if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition <= PARTITION_MAX:
+        raise InvalidArgument("partition", f"{partition!r} must be an integer from 0 to {PARTITION_MAX}")
+    return partition
+
+
+def offset_name(offset: int) -> str:
+    """An offset as the last segment of a key: zero-padded, so that byte order is number order."""
+    if not 0 <= offset <= OFFSET_MAX:
+        raise InvalidArgument("offset", f"{offset} must be from 0 to {OFFSET_MAX}")
+    return f"{offset:0{_OFFSET_DIGITS}d}"
+
+
+def offset_of(name: str) -> int:
+    if len(name) != _OFFSET_DIGITS or not (name.isascii() and name.isdigit()) or int(name) > OFFSET_MAX:
+        raise InvalidArgument("key", f"{name!r} is not an offset of {_OFFSET_DIGITS} digits")
+    return int(name)
+
+
+def _external(kind: str, name: str) -> str:
+    """A name from outside (consumer group, query) as one segment: percent-encoded where it must be."""
+    segment = quote(name, safe="@:,=+ ")
+    if not name or len(segment) > _EXTERNAL_NAME_BYTES_MAX:
+        raise InvalidArgument(kind, f"{name!r:.100} must not be empty or longer than {_EXTERNAL_NAME_BYTES_MAX} bytes")
+    return segment
+
+
+class Keys:
+    """All keys and object names below one root (`LLOG_ROOT_PREFIX`)."""
+
+    def __init__(self, root: str = "llog") -> None:
+        check_key(Key(root))
+        if "@" in root or len(root.encode()) > ROOT_BYTES_MAX:
+            raise InvalidArgument("root prefix", f"{root!r} must not hold '@' or be longer than {ROOT_BYTES_MAX} bytes")
+        self.root = root
+
+    # -- topics and logs ------------------------------------------------------------------------------------------
+    def topics(self) -> Key:
+        """The parent of all topic records."""
+        return Key(f"{self.root}/@topics", TOPICS_ROUTE)
+
+    def topic(self, topic: str) -> Key:
+        return Key(f"{self.root}/@topics/{check_topic(topic)}", TOPICS_ROUTE)
+
+    def _in_log(self, log: Log, rest: str) -> Key:
+        check_topic(log.topic)
+        check_partition(log.partition)
+        return Key(f"{self.root}/{log.topic}/partitions/{log.partition}/{rest}", str(log))
+
+    def control(self, log: Log) -> Key:
+        return self._in_log(log, "meta/control")
+
+    def compaction(self, log: Log) -> Key:
+        """The compaction record; its name is the seeds' cursor key."""
+        return self._in_log(log, "meta/compaction-cursor")
+
+    def claim(self, log: Log) -> Key:
+        return self._in_log(log, "meta/compactor-claim")
+
+    def partition_delete(self, log: Log) -> Key:
+        return self._in_log(log, "meta/partition-delete")
+
+    def producers(self, log: Log) -> Key:
+        return self._in_log(log, "meta/producers")
+
+    def producer_pages(self, log: Log, as_of: int) -> Key:
+        return self._in_log(log, f"meta/producers/{offset_name(as_of)}")
+
+    def producer_page(self, log: Log, as_of: int, page: int) -> Key:
+        return self._in_log(log, f"meta/producers/{offset_name(as_of)}/{offset_name(page)}")
+
+    def index(self, log: Log) -> Key:
+        """The parent of the log's index entries: where ceilings and scans stay inside."""
+        return self._in_log(log, "index")
+
+    def index_entry(self, log: Log, end_offset: int) -> Key:
+        return self._in_log(log, f"index/{offset_name(end_offset)}")
+
+    def segments(self, log: Log) -> Key:
+        return self._in_log(log, "segments")
+
+    def segment(self, log: Log, segment_id: str) -> Key:
+        return self._in_log(log, f"segments/{_check_id(segment_id)}")
+
+    # -- the cluster ----------------------------------------------------------------------------------------------
+    def cluster_id(self) -> Key:
+        return Key(f"{self.root}/@cluster/id", CLUSTER_ROUTE)
+
+    def brokers(self) -> Key:
+        return Key(f"{self.root}/@cluster/brokers", CLUSTER_ROUTE)
+
+    def broker(self, broker_id: str) -> Key:
+        return Key(f"{self.root}/@cluster/brokers/{_external('broker id', broker_id)}", CLUSTER_ROUTE)
+
+    def producer_ids(self) -> Key:
+        return Key(f"{self.root}/@cluster/producer-ids", CLUSTER_ROUTE)
+
+    def group(self, group: str) -> Key:
+        """The parent of everything kept for one consumer group."""
+        segment = _external("group", group)
+        return Key(f"{self.root}/@cluster/groups/{segment}", f"@groups:{segment}")
+
+    def group_item(self, group: str, item: str) -> Key:
+        parent = self.group(group)
+        return Key(f"{parent.path}/{_external('group item', item)}", parent.route)
+
+    def sinks(self, query: str) -> Key:
+        segment = _external("query", query)
+        return Key(f"{self.root}/@cluster/sinks/{segment}", f"@sinks:{segment}")
+
+    def sink(self, query: str, batch: int) -> Key:
+        parent = self.sinks(query)
+        return Key(f"{parent.path}/{offset_name(batch)}", parent.route)
+
+    # -- objects ----------------------------------------------------------------------------------------------------
+    def blobs(self) -> str:
+        """The prefix of all shared blobs, for listings."""
+        return f"{self.root}/{WAL_PREFIX}/"
+
+    def blob_object(self, blob_id: str) -> str:
+        return f"{self.root}/{WAL_PREFIX}/{_check_id(blob_id)}"
+
+    def segment_objects(self, log: Log) -> str:
+        return self._in_log(log, "data/compacted/").path
+
+    def segment_object(self, log: Log, segment_id: str) -> str:
+        return self._in_log(log, f"data/compacted/{_check_id(segment_id)}").path
+
+    def cluster_marker_object(self) -> str:
+        return f"{self.root}/@cluster/id"
+
+    # -- back -----------------------------------------------------------------------------------------------------
+    def parse(self, path: str) -> ParsedKey | None:
+        """What a metadata key means; None for a key that is not ours (another root, another product)."""
+        parts = self._below_root(path)
+        if parts is None:
+            return None
+        if parts[0] == "@topics" and len(parts) == 2:
+            return _topic_key("topic", parts[1])
+        if parts[0] == "@cluster":
+            return _parse_cluster(parts[1:])
+        log = _parse_log(parts)
+        return _parse_in_log(log, parts[3:]) if log is not None else None
+
+    def parse_object(self, name: str) -> ParsedKey | None:
+        """What an object's name means: kinds `blob`, `segment_object`, `legacy_wal`, `cluster_marker`; or None."""
+        parts = self._below_root(name)
+        if parts is None:
+            return None
+        if parts == ["@cluster", "id"]:
+            return ParsedKey("cluster_marker")
+        if parts[0] == WAL_PREFIX and len(parts) == 2 and is_object_id(parts[1]):
+            return ParsedKey("blob", object_id=parts[1])
+        log = _parse_log(parts)
+        if log is None or len(parts) != 6 or parts[3] != "data":
+            return None
+        if parts[4] == "compacted" and is_object_id(parts[5]):
+            return ParsedKey("segment_object", log=log, object_id=parts[5])
+        return ParsedKey("legacy_wal", log=log, object_id=parts[5]) if parts[4] == "wal" else None
+
+    def _below_root(self, path: str) -> list[str] | None:
+        prefix = self.root + "/"
+        return path[len(prefix) :].split("/") if path.startswith(prefix) else None
+
+
+class ParsedKey(NamedTuple):
+    """`kind` is the name of the `Keys` method that builds it; the other fields are that method's arguments."""
+
+    kind: str
+    log: Log | None = None
+    topic: str = ""
+    name: str = ""
+    item: str = ""
+    offset: int = -1
+    page: int = -1
+    object_id: str = ""
+
+
+_LOG_KINDS: Final = {
+    ("meta", "control"): "control",
+    ("meta", "compaction-cursor"): "compaction",
+    ("meta", "compactor-claim"): "claim",
+    ("meta", "partition-delete"): "partition_delete",
+    ("meta", "producers"): "producers",
+}
+
+
+def _check_id(object_id: str) -> str:
+    if not is_object_id(object_id):
+        raise InvalidArgument("object id", f"{object_id!r} is not a UUIDv7 in hex")
+    return object_id
+
+
+def _topic_key(kind: str, topic: str) -> ParsedKey | None:
+    try:
+        return ParsedKey(kind, topic=check_topic(topic))
+    except InvalidArgument:
+        return None
+
+
+def _parse_log(parts: list[str]) -> Log | None:
+    if len(parts) < 4 or parts[1] != "partitions" or not _NUMBER.fullmatch(parts[2]) or int(parts[2]) > PARTITION_MAX:
+        return None
+    return Log(parts[0], int(parts[2])) if _topic_key("topic", parts[0]) else None
+
+
+def _parse_in_log(log: Log, rest: list[str]) -> ParsedKey | None:
+    kind = _LOG_KINDS.get((rest[0], rest[1])) if len(rest) == 2 else None
+    if kind is not None:
+        return ParsedKey(kind, log=log)
+    try:
+        if len(rest) == 2 and rest[0] == "index":
+            return ParsedKey("index_entry", log=log, offset=offset_of(rest[1]))
+        if len(rest) == 2 and rest[0] == "segments":
+            return ParsedKey("segment", log=log, object_id=_check_id(rest[1]))
+        if len(rest) == 4 and rest[:2] == ["meta", "producers"]:
+            return ParsedKey("producer_page", log=log, offset=offset_of(rest[2]), page=offset_of(rest[3]))
+    except InvalidArgument:
+        return None
+    return None
+
+
+def _parse_cluster(rest: list[str]) -> ParsedKey | None:
+    match rest:
+        case ["id"]:
+            return ParsedKey("cluster_id")
+        case ["producer-ids"]:
+            return ParsedKey("producer_ids")
+        case ["brokers", broker]:
+            return ParsedKey("broker", name=unquote(broker))
+        case ["groups", group, item]:
+            return ParsedKey("group_item", name=unquote(group), item=unquote(item))
+        case ["sinks", query, batch]:
+            try:
+                return ParsedKey("sink", name=unquote(query), offset=offset_of(batch))
+            except InvalidArgument:
+                return None
+    return None

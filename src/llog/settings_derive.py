@@ -1,0 +1,153 @@
+"""Settings that follow from others, and settings that must agree.
+
+Why it exists: a default such as "500 ms on S3, 10 ms on a disk" depends on another setting, and a store can be named
+in two ways. Each rule is one pure function over a `Draft`; the table in `settings.py` names them.
+
+What must stay true: a rule reads other settings only through the draft, so the order of the table does not matter; a
+check names every variable that is part of a contradiction.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from llog.errors import SettingsError
+from llog.settings_resolve import Check, Derive, Derived, Draft
+from llog.settings_urls import LOCAL_SCHEMES, OXIA_PORT, OXIA_SCHEMES, oxia_url, parse_host_port, parse_oxia_url, scheme_of
+
+
+def data_dir(draft: Draft) -> Derived:
+    """The user's data directory, so that every command finds the same log whatever directory it is run from."""
+    base = draft.environ.get("XDG_DATA_HOME", "")
+    if os.path.isabs(base):
+        return Derived(Path(base) / "leaderless-log", ("XDG_DATA_HOME",))
+    home = draft.environ.get("HOME") or "~"  # without HOME, the password database knows
+    return Derived(Path(home) / ".local" / "share" / "leaderless-log", ("HOME",))
+
+
+def metadata_url(draft: Draft) -> Derived:
+    address = draft.value("oxia_service_address")
+    if address is None:
+        path = quote(str(draft.value("data_dir") / "metadata"))
+        return Derived(f"lmdb://{path}", ("LLOG_DATA_DIR",))
+    names = ["LLOG_OXIA_SERVICE_ADDRESS"]
+    names += ["LLOG_OXIA_NAMESPACE"] if draft.given("oxia_namespace") else []
+    names += ["LLOG_OXIA_TLS_CA_FILE"] if draft.given("oxia_tls_ca_file") else []
+    url = oxia_url(address, draft.value("oxia_namespace"), tls=draft.value("oxia_tls_ca_file") is not None)
+    return Derived(url, tuple(names))
+
+
+def objects_url(draft: Draft) -> Derived:
+    bucket = draft.value("s3_bucket")
+    if bucket is None:
+        path = quote(str(draft.value("data_dir") / "objects"))
+        return Derived(f"file://{path}", ("LLOG_DATA_DIR",))
+    return Derived(f"s3://{bucket}", ("LLOG_S3_BUCKET",))
+
+
+def wal_url(draft: Draft) -> Derived:
+    return Derived(draft.value("objects_url"), ("LLOG_OBJECTS_URL",))
+
+
+def oxia_namespace(draft: Draft) -> Derived | None:
+    if draft.given("metadata_url") and scheme_of(draft.value("metadata_url")) in OXIA_SCHEMES:
+        namespace = parse_oxia_url(draft.value("metadata_url")).namespace
+        if namespace:
+            return Derived(namespace, ("LLOG_METADATA_URL",))
+    return None
+
+
+def client_identifier(_: Draft) -> Derived:
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64] or "host"
+    return Derived(f"{host}-{os.getpid()}", ("host name", "process id"))
+
+
+def compactor_id(draft: Draft) -> Derived:
+    return Derived(draft.value("client_identifier"), ("LLOG_CLIENT_IDENTIFIER",))
+
+
+def compactor_min_age_ms(draft: Draft) -> Derived:
+    return Derived(2 * draft.value("request_timeout_ms"), ("LLOG_REQUEST_TIMEOUT_MS",))
+
+
+def by_place(url_setting: str, *, local: int, remote: int) -> Derive:
+    """One default for a store on this machine, another for one behind a network."""
+
+    def derive(draft: Draft) -> Derived:
+        is_local = scheme_of(draft.value(url_setting)) in LOCAL_SCHEMES
+        return Derived(local if is_local else remote, (f"LLOG_{url_setting.upper()}",))
+
+    return derive
+
+
+# -- settings that must agree ---------------------------------------------------------------------------------------
+
+
+def one_metadata_store(draft: Draft) -> Sequence[SettingsError]:
+    """The URL and the address, given both, must name one store."""
+    if not draft.may_contradict("metadata_url", "oxia_service_address"):
+        return ()
+    url, address = draft.value("metadata_url"), draft.value("oxia_service_address")
+    if scheme_of(url) in OXIA_SCHEMES and parse_oxia_url(url)[:2] == parse_host_port(address, OXIA_PORT):
+        return ()
+    return (_contradiction(draft, "metadata_url", "oxia_service_address"),)
+
+
+def one_oxia_namespace(draft: Draft) -> Sequence[SettingsError]:
+    if not (draft.given("metadata_url") and draft.given("oxia_namespace")):
+        return ()
+    url = draft.value("metadata_url")
+    if scheme_of(url) not in OXIA_SCHEMES or parse_oxia_url(url).namespace in ("", draft.value("oxia_namespace")):
+        return ()
+    return (_contradiction(draft, "metadata_url", "oxia_namespace"),)
+
+
+def one_object_store(draft: Draft) -> Sequence[SettingsError]:
+    if not draft.may_contradict("objects_url", "s3_bucket"):
+        return ()
+    if draft.value("objects_url") == f"s3://{draft.value('s3_bucket')}":
+        return ()
+    return (_contradiction(draft, "objects_url", "s3_bucket"),)
+
+
+def whole_credentials(draft: Draft) -> Sequence[SettingsError]:
+    """A key id without its secret (or the reverse) can never sign a request."""
+    pair = ("s3_access_key_id", "s3_secret_access_key")
+    present = [name for name in pair if draft.value(name) is not None]
+    if len(present) != 1:
+        return ()
+    [missing] = set(pair) - set(present)
+    wanted = f"needs LLOG_{missing.upper()} (or AWS_{missing.removeprefix('s3_').upper()}) beside it"
+    return (SettingsError(f"LLOG_{present[0].upper()}", draft.shown(present[0]), wanted),)
+
+
+def buffer_holds_a_batch(draft: Draft) -> Sequence[SettingsError]:
+    if draft.value("batch_max_buffer_bytes") >= draft.value("batch_max_bytes"):
+        return ()
+    wanted = f"must be at least LLOG_BATCH_MAX_BYTES, which is {draft.shown('batch_max_bytes')}"
+    return (
+        SettingsError(draft.called("batch_max_buffer_bytes"), draft.shown("batch_max_buffer_bytes"), wanted),
+    )
+
+
+def _contradiction(draft: Draft, first: str, second: str) -> SettingsError:
+    return SettingsError(
+        f"{draft.called(first)} and {draft.called(second)}",
+        f"{draft.shown(first)} and {draft.shown(second)}",
+        "they name different stores; give one of them, or both the same",
+    )
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    one_metadata_store,
+    one_oxia_namespace,
+    one_object_store,
+    whole_credentials,
+    buffer_holds_a_batch,
+)

@@ -1,0 +1,224 @@
+"""The kinds of settings: how text becomes a value, which values are accepted, how a value is written back.
+
+Why it exists: every setting of the table in `settings.py` names a kind, so parsing, bounds, error messages, the
+generated pages and `llog settings` agree on what a setting takes.
+
+What must stay true: `read` and `check` raise `ValueError` with a reason; where a value may hold a secret (URLs, tokens)
+the reason never repeats any of it. `write` gives text that `read` takes back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from llog.limits import SETTINGS_COMPACTOR_TARGETS_MAX, SETTINGS_ROOT_PREFIX_BYTES_MAX, SETTINGS_TEXT_BYTES_MAX
+from llog.settings_units import format_bytes, format_ms, parse_bytes, parse_ms
+from llog.settings_urls import check_bucket, mask_url, normalise_url, parse_host_port
+
+
+class CompactorTarget(NamedTuple):
+    """One log the compaction service works on without having to discover it."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    accepted: str
+    """What an error message and the reference page say is accepted."""
+    read: Callable[[str], Any]
+    """Text to value, for variables and flags."""
+    check: Callable[[Any], Any]
+    """A value given as an argument, or just read: returned when it is acceptable."""
+    write: Callable[[Any], str] = str
+    show: Callable[[Any], str] | None = None
+    """How to print it, where that differs from `write` (a URL hides its password)."""
+
+    def convert(self, given: object) -> Any:
+        return self.check(self.read(given.strip()) if isinstance(given, str) else given)
+
+    def display(self, value: Any) -> str:
+        return (self.show or self.write)(value)
+
+
+def integer(low: int, high: int) -> Kind:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9][0-9_]{0,23}", text, re.ASCII):
+            raise ValueError("not a whole number")
+        return int(text)
+
+    return Kind(f"a whole number from {low:,} to {high:,}", read, _between(low, high, str))
+
+
+def size(low: int, high: int) -> Kind:
+    accepted = f"{format_bytes(low)} to {format_bytes(high)}; bytes, or with a unit"
+    return Kind(accepted, parse_bytes, _between(low, high, format_bytes), format_bytes)
+
+
+def duration(low: int, high: int) -> Kind:
+    accepted = f"{format_ms(low)} to {format_ms(high)}; milliseconds, or with a unit"
+    return Kind(accepted, parse_ms, _between(low, high, format_ms), format_ms)
+
+
+def choice(*names: str) -> Kind:
+    def check(value: object) -> str:
+        if value not in names:
+            raise ValueError("not one of them")
+        return str(value)
+
+    return Kind(" or ".join(f"`{name}`" for name in names), str, check)
+
+
+def text(accepted: str, pattern: str = r".+") -> Kind:
+    """Printable text without a line break that matches `pattern` as a whole."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"a {type(value).__name__}, not text")
+        if len(value.encode("utf-8", "surrogatepass")) > SETTINGS_TEXT_BYTES_MAX:
+            raise ValueError(f"longer than {SETTINGS_TEXT_BYTES_MAX} bytes")
+        if not value.isprintable():
+            raise ValueError("has an unprintable character")
+        if not re.fullmatch(pattern, value):
+            raise ValueError("does not look like one")
+        return value
+
+    return Kind(accepted, str, check)
+
+
+def _between(low: int, high: int, write: Callable[[int], str]) -> Callable[[Any], int]:
+    def check(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"a {type(value).__name__}, not a whole number")
+        if value < low:
+            raise ValueError(f"less than {write(low)}")
+        if value > high:
+            raise ValueError(f"more than {write(high)}")
+        return value
+
+    return check
+
+
+def _checked_text(check: Callable[[str], str]) -> Callable[[Any], str]:
+    def checked(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"a {type(value).__name__}, not text")
+        return check(value)
+
+    return checked
+
+
+_BOOLEANS: Final = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+def _read_boolean(value: str) -> bool:
+    try:
+        return _BOOLEANS[value.lower()]
+    except KeyError:
+        raise ValueError("not one of them") from None
+
+
+def _check_boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"a {type(value).__name__}, not a boolean")
+    return value
+
+
+def _check_path(value: object) -> Path:
+    """`~` is the home directory; a relative path is taken from the working directory, once, here."""
+    if not isinstance(value, str | Path):
+        raise ValueError(f"a {type(value).__name__}, not a path")
+    if "\0" in str(value) or not str(value).isprintable():
+        raise ValueError("has an unprintable character")
+    try:
+        return Path(value).expanduser().absolute()
+    except (RuntimeError, OSError) as error:
+        raise ValueError(f"cannot be made absolute: {error}") from None
+
+
+def _check_http_url(value: str) -> str:
+    scheme, separator, rest = value.rstrip("/").partition("://")
+    if not separator or scheme.lower() not in ("http", "https"):
+        raise ValueError("does not begin with http:// or https://")
+    parse_host_port(rest.partition("/")[0], 443 if scheme.lower() == "https" else 80)
+    return f"{scheme.lower()}://{rest}"
+
+
+def _check_root_prefix(value: str) -> str:
+    if len(value) > SETTINGS_ROOT_PREFIX_BYTES_MAX:
+        raise ValueError(f"longer than {SETTINGS_ROOT_PREFIX_BYTES_MAX} characters")
+    for segment in value.split("/"):
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", segment, re.ASCII) or segment in (".", ".."):
+            raise ValueError("has an empty, dotted or unusual segment")
+    if value.startswith("__oxia"):
+        raise ValueError("is in Oxia's own space")
+    return value
+
+
+def _check_address(value: str) -> str:
+    parse_host_port(value, 1)  # the port may be left out; Oxia's own is taken then
+    return value
+
+
+def _read_targets(value: str) -> tuple[CompactorTarget, ...]:
+    targets = []
+    for part in value.split(","):
+        topic, separator, partition = part.strip().rpartition(":")
+        if not separator or not re.fullmatch(r"[0-9]{1,9}", partition, re.ASCII):
+            raise ValueError(f"{part.strip()!r} is not of the form topic:partition")
+        targets.append(CompactorTarget(topic, int(partition)))
+    return tuple(targets)
+
+
+def _check_targets(value: object) -> tuple[CompactorTarget, ...]:
+    """Valid, each named once (a repeat changes nothing and is dropped), in the order given."""
+    if not isinstance(value, tuple | list):
+        raise ValueError(f"a {type(value).__name__}, not a list of (topic, partition)")
+    if len(value) > SETTINGS_COMPACTOR_TARGETS_MAX:
+        raise ValueError(f"names more than {SETTINGS_COMPACTOR_TARGETS_MAX} partitions")
+    targets = []
+    for item in value:
+        try:
+            topic, partition = item
+        except (TypeError, ValueError):
+            raise ValueError(f"{item!r} is not (topic, partition)") from None
+        if not isinstance(topic, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic, re.ASCII):
+            raise ValueError(f"{topic!r} is not a topic name")
+        if topic in (".", "..", "wal-shared"):
+            raise ValueError(f"{topic!r} cannot be a topic name")
+        if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
+            raise ValueError(f"{partition!r} is not a partition number")
+        targets.append(CompactorTarget(topic, partition))
+    return tuple(dict.fromkeys(targets))
+
+
+def _write_targets(value: tuple[CompactorTarget, ...]) -> str:
+    return ",".join(f"{topic}:{partition}" for topic, partition in value)
+
+
+BOOLEAN: Final = Kind(
+    "`1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`", _read_boolean, _check_boolean, lambda v: str(v).lower()
+)
+PATH: Final = Kind("a path; `~` is the home directory", str, _check_path)
+STORE_URL: Final = Kind("a store's URL, `scheme://…`", str, _checked_text(normalise_url), show=mask_url)
+HTTP_URL: Final = Kind("`http://host[:port]` or `https://host[:port]`", str, _checked_text(_check_http_url), show=mask_url)
+HOST_PORT: Final = Kind("`host:port`", str, _checked_text(_check_address))
+BUCKET: Final = Kind("a bucket's name", str, _checked_text(check_bucket))
+HOST: Final = text("a host name or address to listen on", r"[A-Za-z0-9.:_%-]+")
+PORT: Final = integer(0, 65_535)
+IDENTIFIER: Final = text("1 to 128 letters, digits, `.`, `_`, `-`, `:`, `@`", r"[A-Za-z0-9._:@-]{1,128}")
+REGION: Final = text("a region's name, such as `eu-central-1`", r"[A-Za-z0-9-]{1,64}")
+NAMESPACE: Final = text("1 to 128 letters, digits, `.`, `_`, `-`", r"[A-Za-z0-9._-]{1,128}")
+SECRET: Final = text("text without spaces", r"\S+")
+ROOT_PREFIX: Final = Kind(
+    "segments of letters, digits, `.`, `_`, `-`, joined by `/`", str, _checked_text(_check_root_prefix)
+)
+TARGETS: Final = Kind("`topic:partition`, separated by commas", _read_targets, _check_targets, _write_targets)

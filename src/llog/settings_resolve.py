@@ -1,0 +1,201 @@
+"""From variables and arguments to one value per setting, with where each came from.
+
+Why it exists: the order of precedence is one rule, kept in one place: argument, own variable, fallback variable,
+derived from other settings, default. `settings.py` says what there is, this says which value wins.
+
+What must stay true: every wrong value is reported, not only the first; an empty variable counts as not set; nothing
+but the mapping given is read; no problem and no source ever shows a secret.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from llog.errors import InvalidArgument, SettingsError, SettingsErrors
+from llog.settings_kinds import Kind
+from llog.settings_urls import MASK
+
+PREFIX: Final = "LLOG_"
+# Read by the project's own tests and scripts, never by the product.
+TOOLING_VARIABLES: Final = frozenset({"LLOG_SERVERS_CACHE", "LLOG_SOAK"})
+
+
+class Origin(Enum):
+    DEFAULT = "default"
+    ENVIRONMENT = "environment"
+    FALLBACK = "fallback"
+    DERIVED = "derived from"
+    ARGUMENT = "argument"
+
+
+class Source(NamedTuple):
+    """Where a value came from; as text `environment LLOG_X`, `derived from LLOG_X`, …"""
+
+    origin: Origin
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join([self.origin.value, " and ".join(self.names)]).rstrip()
+
+
+class Derived(NamedTuple):
+    value: Any
+    names: tuple[str, ...]
+    """The variables it follows from."""
+
+
+Derive = Callable[["Draft"], Derived | None]
+Check = Callable[["Draft"], Sequence[SettingsError]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table in `settings.py`."""
+
+    name: str
+    section: str
+    kind: Kind
+    doc: str
+    default: Any
+    derive: Derive | None
+    default_doc: str
+    """What the reference says about a default that depends on something."""
+    secret: bool
+    fallbacks: tuple[str, ...]
+    fallback_beside: str
+    """A fallback only counts where that other setting came from a fallback too."""
+    other_name: str
+    """A setting that says the same in another way; given as an argument, it beats this one's variable."""
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    def display(self, value: Any) -> str:
+        """The value as it may be shown to anyone; empty when there is none."""
+        if value is None:
+            return ""
+        return MASK if self.secret else self.kind.display(value)
+
+
+class Unresolved(Exception):
+    """A value was asked for whose setting is wrong; that problem is on record already."""
+
+
+class Draft:
+    """Values while they are being worked out; derivations and checks look at other settings through it."""
+
+    def __init__(self, table: Sequence[Setting], environ: Mapping[str, str], overrides: Mapping[str, object]) -> None:
+        self.environ = environ
+        self._settings = {setting.name: setting for setting in table}
+        self._overrides = {name: given for name, given in overrides.items() if given is not None}
+        self._done: dict[str, tuple[Any, Source]] = {}
+        self._failed: set[str] = set()
+        self.problems: list[SettingsError] = []
+
+    def value(self, name: str) -> Any:
+        return self._resolve(name)[0]
+
+    def source(self, name: str) -> Source:
+        return self._resolve(name)[1]
+
+    def given(self, name: str) -> bool:
+        """Whether somebody named a value for exactly this setting."""
+        return name in self._overrides or bool(self._read(self._settings[name].variable))
+
+    def may_contradict(self, first: str, second: str) -> bool:
+        """Whether both were given, and neither beats the other (an argument beats a variable)."""
+        return self.given(first) and self.given(second) and (first in self._overrides) == (second in self._overrides)
+
+    def called(self, name: str) -> str:
+        """How the user gave it, for messages: the variable, or the argument."""
+        return f"argument {name}" if name in self._overrides else self._settings[name].variable
+
+    def shown(self, name: str) -> str:
+        return self._settings[name].display(self.value(name))
+
+    def _read(self, variable: str) -> str:
+        return self.environ.get(variable, "").strip()
+
+    def _resolve(self, name: str) -> tuple[Any, Source]:
+        if name in self._failed:
+            raise Unresolved(name)
+        if name not in self._done:
+            self._failed.add(name)  # a derivation that asks for itself ends here instead of looping
+            self._done[name] = self._work_out(self._settings[name])
+            self._failed.discard(name)
+        return self._done[name]
+
+    def _work_out(self, setting: Setting) -> tuple[Any, Source]:
+        if setting.name in self._overrides:
+            label = f"argument {setting.name}"
+            return self._convert(setting, label, self._overrides[setting.name]), Source(Origin.ARGUMENT)
+        text = self._read(setting.variable)
+        if text and setting.other_name not in self._overrides:
+            return self._convert(setting, setting.variable, text), Source(Origin.ENVIRONMENT, (setting.variable,))
+        for variable in setting.fallbacks:
+            text = self._read(variable)
+            beside = setting.fallback_beside
+            if text and (not beside or self.source(beside).origin is Origin.FALLBACK):
+                return self._convert(setting, variable, text), Source(Origin.FALLBACK, (variable,))
+        derived = setting.derive(self) if setting.derive is not None else None
+        if derived is not None:
+            return self._convert(setting, setting.variable, derived.value), Source(Origin.DERIVED, derived.names)
+        return setting.default, Source(Origin.DEFAULT)
+
+    def _convert(self, setting: Setting, label: str, given: object) -> Any:
+        try:
+            return setting.kind.convert(given)
+        except ValueError as reason:
+            # What cannot be read cannot be formatted, but it can still hold a secret.
+            shown = MASK if setting.secret else (setting.kind.show or str)(str(given))
+            self.problems.append(SettingsError(label, shown, f"{reason}; accepted: {setting.kind.accepted}"))
+            raise Unresolved(setting.name) from None
+
+
+class Resolved(NamedTuple):
+    values: dict[str, Any]
+    sources: dict[str, Source]
+
+
+def resolve(
+    table: Sequence[Setting], checks: Sequence[Check], environ: Mapping[str, str], overrides: Mapping[str, object]
+) -> Resolved:
+    """Every setting's value and source; `SettingsError` (or `SettingsErrors`) when any is wrong."""
+    known = {setting.name for setting in table}
+    for name in overrides:
+        if name not in known:
+            raise InvalidArgument(name, f"no such setting{_did_you_mean(name, known)}")
+    draft = Draft(table, environ, overrides)
+    values, sources = {}, {}
+    for setting in table:
+        try:
+            values[setting.name], sources[setting.name] = draft.value(setting.name), draft.source(setting.name)
+        except Unresolved:
+            continue
+    for check in checks:
+        try:
+            draft.problems.extend(check(draft))
+        except Unresolved:
+            continue
+    if len(draft.problems) > 1:
+        raise SettingsErrors(draft.problems)
+    if draft.problems:
+        raise draft.problems[0]
+    return Resolved(values, sources)
+
+
+def unknown_variables(table: Sequence[Setting], environ: Mapping[str, str]) -> list[str]:
+    """A line for every `LLOG_` variable that is no setting, with the nearest name; values are never shown."""
+    known = {setting.variable for setting in table}
+    names = sorted(name for name in environ if name.startswith(PREFIX) and name not in known | TOOLING_VARIABLES)
+    return [f"{name} is not a setting and is ignored{_did_you_mean(name, known)}" for name in names]
+
+
+def _did_you_mean(name: str, known: set[str]) -> str:
+    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -1,0 +1,131 @@
+"""Store URLs: checked, written one way, compared, and never printed with a password in them.
+
+Why it exists: a store may be named by its URL or by the separate names that came first (`LLOG_OXIA_SERVICE_ADDRESS`,
+`LLOG_S3_BUCKET`); to say that two names mean the same store, both must be brought to one form.
+
+What must stay true: `mask_url` hides the password of any text, well formed or not: it hides too much rather than too
+little. Schemes are not judged here; `wiring.py` knows which stores are installed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from llog.limits import SETTINGS_URL_BYTES_MAX
+
+MASK: Final = "***"
+OXIA_PORT: Final = 6648
+OXIA_SCHEMES: Final = ("oxia", "oxia+tls")
+# Stores on this machine: a put costs no money and a read no network round trip.
+LOCAL_SCHEMES: Final = ("file", "lmdb", "memory")
+
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9.-]*(?:\+[a-z0-9.-]+)*", re.ASCII)
+# From the first colon behind // to the last @: a password with an unescaped / or @ is hidden whole. An @ further on
+# (in a query, say) makes this hide too much, which is fine.
+_USER_INFO: Final = re.compile(r"(//[^:/?#@]*):.*@", re.DOTALL)
+_SECRET_PARAMETER: Final = re.compile(r"(?i)([?&;\s][a-z_-]*(?:password|passwd|pwd|secret|token|key)[a-z_-]*=)[^&;\s]*")
+
+
+class OxiaTarget(NamedTuple):
+    host: str
+    port: int
+    namespace: str
+    """Empty when the URL names none."""
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def mask_url(text: str) -> str:
+    """`text` with every password it may hold replaced by ***."""
+    return _SECRET_PARAMETER.sub(rf"\1{MASK}", _USER_INFO.sub(rf"\1:{MASK}@", text))
+
+
+def scheme_of(url: str) -> str:
+    return url.partition(":")[0].lower()
+
+
+def normalise_url(text: str) -> str:
+    """The one way we write a store URL: scheme in lower case, no slash at the end. `ValueError` when it is not one."""
+    if len(text.encode("utf-8", "surrogatepass")) > SETTINGS_URL_BYTES_MAX:
+        raise ValueError(f"longer than {SETTINGS_URL_BYTES_MAX} bytes")
+    if not text.isprintable() or " " in text:
+        raise ValueError("has a space or an unprintable character")
+    scheme, separator, rest = text.partition("://")
+    scheme = scheme.lower()
+    if not separator or not _SCHEME.fullmatch(scheme):
+        raise ValueError("not a URL of the form scheme://…")
+    url = f"{scheme}://{rest.rstrip('/')}"
+    if scheme in ("file", "lmdb"):
+        _check_path_url(scheme, rest)
+    elif scheme == "s3":
+        check_bucket(rest.partition("/")[0])
+    elif scheme in OXIA_SCHEMES:
+        parse_oxia_url(url)
+    return url
+
+
+def check_bucket(name: str) -> str:
+    """S3's own rule for bucket names, as far as it protects us from a path or a URL in the wrong place."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]", name, re.ASCII):
+        # The name is not repeated: a URL with a password may stand in its place.
+        raise ValueError("the bucket's name is not 3 to 255 letters, digits, dots, dashes, underscores")
+    return name
+
+
+def parse_host_port(text: str, default_port: int | None = None) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`; `ValueError` says what is wrong."""
+    parts = _split("//" + text)
+    if parts.path or parts.query or parts.fragment or parts.username is not None:
+        raise ValueError("not of the form host:port")
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError("the port is not a number from 1 to 65535") from None
+    if not parts.hostname:
+        raise ValueError("has no host")
+    if port is None:
+        if default_port is None:
+            raise ValueError("has no port: host:port is expected")
+        port = default_port
+    if port == 0:
+        raise ValueError("the port is not a number from 1 to 65535")
+    return parts.hostname, port
+
+
+def parse_oxia_url(url: str) -> OxiaTarget:
+    """`oxia://host[:port][/namespace]`, the same with `oxia+tls`."""
+    parts = _split(url)
+    if parts.query or parts.fragment:
+        raise ValueError("an Oxia URL has no query: oxia://host:port/namespace")
+    namespace = parts.path.strip("/")
+    if "/" in namespace:
+        raise ValueError("the namespace behind the address has no slash: oxia://host:port/namespace")
+    host, port = parse_host_port(parts.netloc, OXIA_PORT)
+    return OxiaTarget(host, port, namespace)
+
+
+def oxia_url(address: str, namespace: str, *, tls: bool) -> str:
+    """The URL that a service address and a namespace stand for."""
+    target = OxiaTarget(*parse_host_port(address, OXIA_PORT), namespace)
+    suffix = "" if namespace in ("", "default") else "/" + namespace
+    return f"oxia{'+tls' if tls else ''}://{target.address}{suffix}"
+
+
+def _check_path_url(scheme: str, rest: str) -> None:
+    if not rest.startswith("/"):
+        raise ValueError(f"needs an absolute path, with three slashes: {scheme}:///path")
+    if not rest.strip("/"):
+        raise ValueError("the root of the file system is not a place for a store")
+    if ".." in rest.split("/"):
+        raise ValueError("the path may not hold '..'")
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # its message may repeat a password
+        raise ValueError("the address is not well formed") from None

@@ -1,0 +1,36 @@
+"""The contract of a metadata store, as tests: every adapter's test class inherits `MetadataStoreContract`.
+
+Why it exists: the log trusts the promises in `llog.stores.metadata.port` and nothing else; a store that passes here
+can carry it. Another package that brings a store of its own inherits the same class.
+
+What a subclass provides (see `base`)
+- the fixture `open_store`: an async function that opens one more client on the same data, closed when the test ends;
+- the fixture `link`: a client whose way to the store can be broken (`ProxiedLink` for stores behind a socket).
+
+Every test works below a key prefix of its own, so one server may serve the whole run. `LLOG_SOAK=1` raises counts.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# Failed asserts should say what they saw, as they do in test modules.
+pytest.register_assert_rewrite(__name__)
+
+from llog.testing.metadata_contract.base import Link, OpenStore, ProxiedLink  # noqa: E402
+from llog.testing.metadata_contract.faults import FaultClaims  # noqa: E402
+from llog.testing.metadata_contract.lifecycle import LifecycleClaims  # noqa: E402
+from llog.testing.metadata_contract.model import ModelClaims  # noqa: E402
+from llog.testing.metadata_contract.order import OrderClaims  # noqa: E402
+from llog.testing.metadata_contract.reads import ReadClaims  # noqa: E402
+from llog.testing.metadata_contract.sessions import SessionClaims  # noqa: E402
+from llog.testing.metadata_contract.watching import WatchClaims  # noqa: E402
+from llog.testing.metadata_contract.writes import WriteClaims  # noqa: E402
+
+__all__ = ["Link", "MetadataStoreContract", "OpenStore", "ProxiedLink"]
+
+
+class MetadataStoreContract(
+    ReadClaims, OrderClaims, WriteClaims, SessionClaims, FaultClaims, WatchClaims, LifecycleClaims, ModelClaims
+):
+    """All claims. Name the subclass `Test…` and give it the fixtures `open_store` and `link`."""

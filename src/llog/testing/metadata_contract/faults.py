@@ -1,0 +1,183 @@
+"""Claims about answers that never come: uncertain is an outcome of its own, and a read decides it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from llog.errors import (
+    MetadataStoreError,
+    MetadataTimeout,
+    MetadataUnavailable,
+    MetadataUncertain,
+    UncertainOutcome,
+    VersionConflict,
+)
+from llog.stores.metadata.port import ABSENT, Key, MetadataStore, Put, Record
+from llog.testing.metadata_contract.base import PATIENCE_SECONDS, SOAK, Claims, Link, OpenStore, below, in_time, soon
+
+LOST_REPLIES = 30 if SOAK else 4
+
+
+async def read_patiently(store: MetadataStore, key: Key) -> Record | None:
+    """A strict read, repeated while the client finds its way back."""
+    while True:
+        try:
+            return await store.get(key, strict=True)
+        except (MetadataTimeout, MetadataUnavailable, MetadataUncertain):
+            await asyncio.sleep(0.1)
+
+
+class FaultClaims(Claims):
+    async def test_a_create_whose_reply_is_lost_is_uncertain_and_a_read_decides(
+        self, link: Link, open_store: OpenStore, root: str
+    ) -> None:
+        witness = await open_store()
+        key = below(root, "a")
+        await link.store.put(below(root, "warm"), b"1")
+        await link.lose_replies()
+        with pytest.raises(MetadataUncertain) as lost:
+            await in_time(link.store.put(key, b"mine", expected=ABSENT))
+        assert isinstance(lost.value, UncertainOutcome)
+        await link.heal()
+        record = await in_time(read_patiently(link.store, key))
+        assert record is not None, "the request had passed: it must have happened"
+        assert await witness.get(key, strict=True) == record
+        assert record.value == b"mine"
+        with pytest.raises(VersionConflict):
+            await link.store.put(key, b"again", expected=ABSENT)
+
+    async def test_a_conditional_put_is_never_repeated_by_the_adapter(
+        self, link: Link, open_store: OpenStore, root: str
+    ) -> None:
+        """A repeat would meet its own first attempt and report a conflict that never was."""
+        witness = await open_store()
+        key = below(root, "a")
+        version = await link.store.put(key, b"0")
+        for turn in range(LOST_REPLIES):
+            await link.lose_replies()
+            with pytest.raises(MetadataUncertain):
+                await in_time(link.store.put(key, f"{turn}".encode(), expected=version))
+            await link.heal()
+            record = await in_time(read_patiently(link.store, key))
+            assert record is not None
+            assert record.value == f"{turn}".encode()
+            assert await witness.get(key, strict=True) == record
+            version = record.version
+
+    async def test_a_delete_whose_reply_is_lost_is_uncertain(self, link: Link, root: str) -> None:
+        key = below(root, "a")
+        version = await link.store.put(key, b"0")
+        await link.lose_replies()
+        with pytest.raises(MetadataUncertain):
+            await in_time(link.store.delete(key, expected=version))
+        await link.heal()
+        assert await in_time(read_patiently(link.store, key)) is None
+
+    async def test_every_group_of_a_lost_reply_is_uncertain(self, link: Link, root: str) -> None:
+        keys = [below(root, f"{i:03d}") for i in range(100)]
+        await link.store.put(below(root, "warm"), b"1")
+        await link.lose_replies()
+        outcomes = await in_time(link.store.write([(Put(key, b"mine", ABSENT),) for key in keys]))
+        assert len(outcomes) == len(keys)
+        assert all(isinstance(outcome, MetadataUncertain) for outcome in outcomes)
+        await link.heal()
+        await in_time(read_patiently(link.store, keys[0]))
+        found = await link.store.get_many(keys, strict=True)
+        assert {record.value for record in found if record is not None} == {b"mine"}
+        if link.store.capabilities.atomic_groups:
+            assert all(record is not None for record in found)
+
+    async def test_a_read_without_an_answer_is_a_timeout_not_an_uncertainty(self, link: Link, root: str) -> None:
+        await link.store.put(below(root, "a"), b"1")
+        await link.lose_replies()
+        with pytest.raises((MetadataTimeout, MetadataUnavailable)) as failed:
+            await in_time(link.store.get(below(root, "a")))
+        assert not isinstance(failed.value, UncertainOutcome)
+        assert failed.value.retriable
+        await link.heal()
+        assert await in_time(read_patiently(link.store, below(root, "a"))) is not None
+
+    async def test_tokens_appended_over_a_bad_link_land_exactly_once(
+        self, link: Link, open_store: OpenStore, root: str
+    ) -> None:
+        """The protocol's way out of uncertainty, on every store: read, look for the own token, go on from there."""
+        witness = await open_store()
+        key, rng = below(root, "log"), random.Random(3)
+        tokens = [f"t{i}" for i in range(LOST_REPLIES * 5)]
+        for token in tokens:
+            bad = rng.random() < 0.3
+            if bad:
+                await link.lose_replies()
+            await in_time(append_token(link, key, token, healing=bad), 4 * PATIENCE_SECONDS)
+        record = await witness.get(key, strict=True)
+        assert record is not None
+        assert record.value.decode().split() == tokens
+
+    async def test_the_client_finds_its_way_back_after_a_cut(self, link: Link, root: str) -> None:
+        if not link.networked:
+            pytest.skip("this store has no connections")
+        key = below(root, "a")
+        await link.store.put(key, b"0")
+        for turn in range(3):
+            await link.cut()
+
+            async def reachable(value: bytes = str(turn).encode()) -> bool:
+                try:
+                    await link.store.put(key, value)
+                    return True
+                except MetadataStoreError as error:
+                    assert error.retriable, f"a broken connection is worth another try: {error!r}"
+                    return False
+
+            await soon("writes pass again after a cut", reachable)
+            record = await in_time(read_patiently(link.store, key))
+            assert record is not None
+            assert record.value == str(turn).encode()
+
+    async def test_calls_under_way_when_the_connection_is_cut_end(self, link: Link, root: str) -> None:
+        if not link.networked:
+            pytest.skip("this store has no connections")
+        keys = [below(root, f"{i:03d}") for i in range(50)]
+        await link.store.put(below(root, "warm"), b"1")
+        await link.lose_replies()
+        calls = [asyncio.ensure_future(link.store.put(key, b"mine", expected=ABSENT)) for key in keys]
+        await asyncio.sleep(0.1)
+        await link.heal()
+        await link.cut()
+        answers = await in_time(asyncio.gather(*calls, return_exceptions=True))
+        await in_time(read_patiently(link.store, keys[0]))
+        found = await link.store.get_many(keys, strict=True)
+        for answer, record in zip(answers, found, strict=True):
+            if isinstance(answer, int):
+                assert record is not None
+                assert record.version == answer
+            elif isinstance(answer, MetadataUnavailable):
+                assert record is None, "unavailable means nothing happened"
+            else:
+                assert isinstance(answer, MetadataUncertain), repr(answer)
+
+
+async def append_token(link: Link, key: Key, token: str, *, healing: bool) -> None:
+    while True:
+        # Reads need answers too: the link is bad only for the write.
+        record = await read_patiently(link.store, key) if not healing else await _read_healed(link, key)
+        held = record.value.decode().split() if record else []
+        if token in held:
+            return
+        if healing:
+            await link.lose_replies()
+        try:
+            value = " ".join([*held, token]).encode()
+            await link.store.put(key, value, expected=record.version if record else ABSENT)
+            return
+        except (MetadataUncertain, MetadataUnavailable):
+            await link.heal()
+            healing = False
+
+
+async def _read_healed(link: Link, key: Key) -> Record | None:
+    await link.heal()
+    return await read_patiently(link.store, key)
