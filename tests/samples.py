@@ -213,13 +213,11 @@ def batch_bytes(first: int, count: int) -> bytearray:
     """One RecordBatch of `count` records with keys, headers and a null value, at base offset `first`."""
     values = [b"value-%d" % i if i % 3 else None for i in range(first, first + count)]
     batch = bytearray(
-        b"".join(
-            encode_records(
-                values,
-                keys=[b"key-%d" % (i % 4) for i in range(first, first + count)],
-                headers=[[("source", b"test"), ("empty", None)] if i % 2 else [] for i in range(count)],
-                timestamps_ms=[NOW_MS + i for i in range(first, first + count)],
-            )
+        encode_records(
+            values,
+            keys=[b"key-%d" % (i % 4) for i in range(first, first + count)],
+            headers=[[("source", b"test"), ("empty", None)] if i % 2 else [] for i in range(count)],
+            timestamps_ms=[NOW_MS + i for i in range(first, first + count)],
         )
     )
     batch[:8] = first.to_bytes(8, "big")

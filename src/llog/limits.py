@@ -29,6 +29,59 @@ METADATA_SESSION_TIMEOUT_MS_MAX: Final = 300_000
 METADATA_WATCH_QUEUE_MAX: Final = 10_000
 METADATA_STRICT_PROBE_INTERVAL_MS: Final = 50
 
+# --- Oxia client -----------------------------------------------------------------------------------------------
+# More requests in flight per shard only add latency: the server syncs its log one group at a time.
+OXIA_REQUESTS_IN_FLIGHT_MAX: Final = 8
+OXIA_WRITE_OPS_MAX: Final = 128
+OXIA_READ_OPS_MAX: Final = 512
+# What may wait per shard for a place in a request; beyond it callers wait for room, up to their deadline.
+OXIA_QUEUED_OPS_MAX: Final = 65_536
+# The server fills frames to about 2 MiB and lets the last value overshoot; it takes values up to 60 MiB from others.
+OXIA_RECEIVE_BYTES_MAX: Final = 64 * MIB
+OXIA_RETRY_DELAY_MS_MIN: Final = 20
+OXIA_RETRY_DELAY_MS_MAX: Final = 1_000
+# The first assignments of a discovery stream; a server that is silent for longer is left for the next one.
+OXIA_DISCOVERY_TIMEOUT_MS: Final = 3_000
+# A leader that leaves a request unanswered for so long is suspected: another server is asked who leads.
+OXIA_STALL_MS: Final = 1_500
+# How long a stream to a deposed leader may still bring answers before what it holds is called uncertain.
+OXIA_DEPOSED_GRACE_MS: Final = 500
+# One attempt at a read; the next goes to whoever leads by then.
+OXIA_READ_ATTEMPT_MS_MIN: Final = 2_000
+OXIA_CONNECT_TIMEOUT_MS: Final = 2_000
+OXIA_KEEPALIVE_INTERVAL_MS: Final = 10_000
+OXIA_KEEPALIVE_TIMEOUT_MS: Final = 5_000
+OXIA_CLOSE_TIMEOUT_MS: Final = 2_000
+# Servers keep notifications for an hour by default; a gap longer than this is answered with "read again".
+OXIA_NOTIFICATIONS_RESUME_MS_MAX: Final = 60_000
+
+# --- PostgreSQL ------------------------------------------------------------------------------------------------
+POSTGRES_CONNECTIONS_MAX: Final = 8
+POSTGRES_CONNECTION_WAITERS_MAX: Final = 4_096
+# Between two attempts to connect, all within one request's deadline.
+POSTGRES_CONNECT_PAUSE_MS: Final = 100
+POSTGRES_OPEN_ATTEMPTS_MAX: Final = 5
+POSTGRES_READ_ATTEMPTS_MAX: Final = 3
+# A write that the server rolled back because of a deadlock did not happen and may be asked for again.
+POSTGRES_WRITE_ATTEMPTS_MAX: Final = 5
+# All groups of one call are one statement; the protocol itself ends at 1 GiB, a server's patience earlier.
+POSTGRES_WRITE_BYTES_MAX: Final = 64 * MIB
+# The server gives up this long before the client does, so that its word ("nothing happened") still arrives.
+POSTGRES_ANSWER_MARGIN_MS: Final = 500
+POSTGRES_SWEEP_INTERVAL_MS: Final = 1_000
+POSTGRES_SWEEP_SESSIONS_MAX: Final = 100
+POSTGRES_HEARTBEATS_PER_TIMEOUT: Final = 4
+POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT: Final = 16
+# A listener proves this often that its connection still hears.
+POSTGRES_WATCH_RENEW_INTERVAL_MS: Final = 5_000
+POSTGRES_WATCH_LEASE_MS: Final = 60_000
+POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX: Final = 2_000
+# More different prefixes than this, over all stores, and every change is announced.
+POSTGRES_WATCH_PREFIXES_MAX: Final = 64
+# A notification holds less than 8,000 bytes; a chunk is cut behind the change that passes this size.
+POSTGRES_NOTIFICATION_BYTES: Final = 7_000
+POSTGRES_CLOSE_TIMEOUT_MS: Final = 5_000
+
 # --- object stores ---------------------------------------------------------------------------------------------
 OBJECT_NAME_BYTES_MAX: Final = 1_000
 # S3 takes one PUT of at most 5 GiB; ours are far smaller, and a put is never multipart.
@@ -90,3 +143,5 @@ STORES_CHECK_STEP_TIMEOUTS: Final = 3
 # --- record batches ----------------------------------------------------------------------------------------------
 # Blocks of one snappy stream: as many as make a whole batch of the smallest block its Java writer allows (1 KiB).
 SNAPPY_BLOCKS_MAX: Final = RECORD_BATCH_DECODED_BYTES_MAX // KIB
+# What one step of reading a long buffer of batches record by record decodes, unless a single batch is larger.
+RECORDS_CHUNK_BYTES: Final = 4 * MIB

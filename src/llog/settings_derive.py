@@ -15,11 +15,18 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from llog.errors import SettingsError
 from llog.settings_resolve import Check, Derive, Derived, Draft
-from llog.settings_urls import LOCAL_SCHEMES, OXIA_PORT, OXIA_SCHEMES, oxia_url, parse_host_port, parse_oxia_url, scheme_of
+from llog.settings_urls import (
+    LOCAL_SCHEMES,
+    OXIA_PORT,
+    OXIA_SCHEMES,
+    oxia_url,
+    parse_host_port,
+    parse_oxia_url,
+    scheme_of,
+)
 
 
 def data_dir(draft: Draft) -> Derived:
@@ -34,8 +41,7 @@ def data_dir(draft: Draft) -> Derived:
 def metadata_url(draft: Draft) -> Derived:
     address = draft.value("oxia_service_address")
     if address is None:
-        path = quote(str(draft.value("data_dir") / "metadata"))
-        return Derived(f"lmdb://{path}", ("LLOG_DATA_DIR",))
+        return Derived(f"lmdb://{draft.value('data_dir') / 'metadata'}", ("LLOG_DATA_DIR",))
     names = ["LLOG_OXIA_SERVICE_ADDRESS"]
     names += ["LLOG_OXIA_NAMESPACE"] if draft.given("oxia_namespace") else []
     names += ["LLOG_OXIA_TLS_CA_FILE"] if draft.given("oxia_tls_ca_file") else []
@@ -46,8 +52,7 @@ def metadata_url(draft: Draft) -> Derived:
 def objects_url(draft: Draft) -> Derived:
     bucket = draft.value("s3_bucket")
     if bucket is None:
-        path = quote(str(draft.value("data_dir") / "objects"))
-        return Derived(f"file://{path}", ("LLOG_DATA_DIR",))
+        return Derived(f"file://{draft.value('data_dir') / 'objects'}", ("LLOG_DATA_DIR",))
     return Derived(f"s3://{bucket}", ("LLOG_S3_BUCKET",))
 
 
@@ -131,9 +136,7 @@ def buffer_holds_a_batch(draft: Draft) -> Sequence[SettingsError]:
     if draft.value("batch_max_buffer_bytes") >= draft.value("batch_max_bytes"):
         return ()
     wanted = f"must be at least LLOG_BATCH_MAX_BYTES, which is {draft.shown('batch_max_bytes')}"
-    return (
-        SettingsError(draft.called("batch_max_buffer_bytes"), draft.shown("batch_max_buffer_bytes"), wanted),
-    )
+    return (SettingsError(draft.called("batch_max_buffer_bytes"), draft.shown("batch_max_buffer_bytes"), wanted),)
 
 
 def _contradiction(draft: Draft, first: str, second: str) -> SettingsError:

@@ -144,6 +144,13 @@ def _check_path(value: object) -> Path:
         raise ValueError(f"cannot be made absolute: {error}") from None
 
 
+def _check_data_dir(value: object) -> Path:
+    path = _check_path(value)
+    if re.search(r"[?#%]", str(path)):
+        raise ValueError("has a character that cannot stand in a store's URL")
+    return path
+
+
 def _check_http_url(value: str) -> str:
     scheme, separator, rest = value.rstrip("/").partition("://")
     if not separator or scheme.lower() not in ("http", "https"):
@@ -172,7 +179,7 @@ def _read_targets(value: str) -> tuple[CompactorTarget, ...]:
     targets = []
     for part in value.split(","):
         topic, separator, partition = part.strip().rpartition(":")
-        if not separator or not re.fullmatch(r"[0-9]{1,9}", partition, re.ASCII):
+        if not separator or not re.fullmatch(r"[0-9]{1,10}", partition, re.ASCII):
             raise ValueError(f"{part.strip()!r} is not of the form topic:partition")
         targets.append(CompactorTarget(topic, int(partition)))
     return tuple(targets)
@@ -194,7 +201,7 @@ def _check_targets(value: object) -> tuple[CompactorTarget, ...]:
             raise ValueError(f"{topic!r} is not a topic name")
         if topic in (".", "..", "wal-shared"):
             raise ValueError(f"{topic!r} cannot be a topic name")
-        if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
+        if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < 2**31:
             raise ValueError(f"{partition!r} is not a partition number")
         targets.append(CompactorTarget(topic, partition))
     return tuple(dict.fromkeys(targets))
@@ -208,8 +215,11 @@ BOOLEAN: Final = Kind(
     "`1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`", _read_boolean, _check_boolean, lambda v: str(v).lower()
 )
 PATH: Final = Kind("a path; `~` is the home directory", str, _check_path)
+DATA_DIR: Final = Kind("a path without `?`, `#` and `%`; `~` is the home directory", str, _check_data_dir)
 STORE_URL: Final = Kind("a store's URL, `scheme://…`", str, _checked_text(normalise_url), show=mask_url)
-HTTP_URL: Final = Kind("`http://host[:port]` or `https://host[:port]`", str, _checked_text(_check_http_url), show=mask_url)
+HTTP_URL: Final = Kind(
+    "`http://host[:port]` or `https://host[:port]`", str, _checked_text(_check_http_url), show=mask_url
+)
 HOST_PORT: Final = Kind("`host:port`", str, _checked_text(_check_address))
 BUCKET: Final = Kind("a bucket's name", str, _checked_text(check_bucket))
 HOST: Final = text("a host name or address to listen on", r"[A-Za-z0-9.:_%-]+")

@@ -94,6 +94,7 @@ class Draft:
         self._settings = {setting.name: setting for setting in table}
         self._overrides = {name: given for name, given in overrides.items() if given is not None}
         self._done: dict[str, tuple[Any, Source]] = {}
+        self._under_way: set[str] = set()
         self._failed: set[str] = set()
         self.problems: list[SettingsError] = []
 
@@ -104,8 +105,8 @@ class Draft:
         return self._resolve(name)[1]
 
     def given(self, name: str) -> bool:
-        """Whether somebody named a value for exactly this setting."""
-        return name in self._overrides or bool(self._read(self._settings[name].variable))
+        """Whether somebody named a value for exactly this setting, and it counts."""
+        return name in self._overrides or bool(self._own_text(self._settings[name]))
 
     def may_contradict(self, first: str, second: str) -> bool:
         """Whether both were given, and neither beats the other (an argument beats a variable)."""
@@ -125,17 +126,23 @@ class Draft:
         if name in self._failed:
             raise Unresolved(name)
         if name not in self._done:
-            self._failed.add(name)  # a derivation that asks for itself ends here instead of looping
-            self._done[name] = self._work_out(self._settings[name])
-            self._failed.discard(name)
+            assert name not in self._under_way, f"{name} is derived from itself"
+            self._under_way.add(name)
+            try:
+                self._done[name] = self._work_out(self._settings[name])
+            except Unresolved:
+                self._failed.add(name)
+                raise
         return self._done[name]
+
+    def _own_text(self, setting: Setting) -> str:
+        return "" if setting.other_name in self._overrides else self._read(setting.variable)
 
     def _work_out(self, setting: Setting) -> tuple[Any, Source]:
         if setting.name in self._overrides:
             label = f"argument {setting.name}"
             return self._convert(setting, label, self._overrides[setting.name]), Source(Origin.ARGUMENT)
-        text = self._read(setting.variable)
-        if text and setting.other_name not in self._overrides:
+        if text := self._own_text(setting):
             return self._convert(setting, setting.variable, text), Source(Origin.ENVIRONMENT, (setting.variable,))
         for variable in setting.fallbacks:
             text = self._read(variable)

@@ -9,6 +9,7 @@ little. Schemes are not judged here; `wiring.py` knows which stores are installe
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -18,6 +19,7 @@ from llog.limits import SETTINGS_URL_BYTES_MAX
 MASK: Final = "***"
 OXIA_PORT: Final = 6648
 OXIA_SCHEMES: Final = ("oxia", "oxia+tls")
+PATH_SCHEMES: Final = ("file", "lmdb")
 # Stores on this machine: a put costs no money and a read no network round trip.
 LOCAL_SCHEMES: Final = ("file", "lmdb", "memory")
 
@@ -52,16 +54,17 @@ def normalise_url(text: str) -> str:
     """The one way we write a store URL: scheme in lower case, no slash at the end. `ValueError` when it is not one."""
     if len(text.encode("utf-8", "surrogatepass")) > SETTINGS_URL_BYTES_MAX:
         raise ValueError(f"longer than {SETTINGS_URL_BYTES_MAX} bytes")
-    if not text.isprintable() or " " in text:
-        raise ValueError("has a space or an unprintable character")
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
+    # A directory may have spaces in its name; our stores take paths as they stand, without %20.
+    if not text.isprintable() or (" " in text and scheme not in PATH_SCHEMES):
+        raise ValueError("has a space or an unprintable character")
     if not separator or not _SCHEME.fullmatch(scheme):
         raise ValueError("not a URL of the form scheme://…")
     url = f"{scheme}://{rest.rstrip('/')}"
-    if scheme in ("file", "lmdb"):
-        _check_path_url(scheme, rest)
-    elif scheme == "s3":
+    if scheme in PATH_SCHEMES:
+        return f"{scheme}://{_normalise_path(scheme, rest)}"
+    if scheme == "s3":
         check_bucket(rest.partition("/")[0])
     elif scheme in OXIA_SCHEMES:
         parse_oxia_url(url)
@@ -115,13 +118,17 @@ def oxia_url(address: str, namespace: str, *, tls: bool) -> str:
     return f"oxia{'+tls' if tls else ''}://{target.address}{suffix}"
 
 
-def _check_path_url(scheme: str, rest: str) -> None:
-    if not rest.startswith("/"):
+def _normalise_path(scheme: str, rest: str) -> str:
+    """One spelling per directory, so that a URI below it is recognised; an option behind `?` stays as it is."""
+    path, mark, options = rest.partition("?") if scheme == "lmdb" else (rest, "", "")
+    if not path.startswith("/"):
         raise ValueError(f"needs an absolute path, with three slashes: {scheme}:///path")
-    if not rest.strip("/"):
-        raise ValueError("the root of the file system is not a place for a store")
-    if ".." in rest.split("/"):
+    if ".." in path.split("/"):
         raise ValueError("the path may not hold '..'")
+    path = posixpath.normpath("/" + path.lstrip("/"))
+    if path == "/":
+        raise ValueError("the root of the file system is not a place for a store")
+    return path + mark + options
 
 
 def _split(url: str) -> SplitResult:

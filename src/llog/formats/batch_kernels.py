@@ -1,4 +1,4 @@
-"""Kernels over the headers of concatenated RecordBatches: find them, copy their headers out, patch their offsets.
+"""Kernels over the headers of concatenated RecordBatches: find them, read their headers, patch their offsets.
 
 `record_batch` is the way in and says what is wrong where a kernel only says where; its `parse_header` keeps the same
 rules in Python, and a property test holds the two together. What must stay true: no byte is read at a position that
@@ -19,6 +19,21 @@ _PREFIX = 12  # base offset and batch length, which the batch length does not co
 _HEADER = 61
 _RECORD_MIN = 7
 _OFFSET_MAX = 2**63 - 1
+
+# The rows of a matrix of header fields, one column per batch.
+POSITION = 0
+LENGTH = 1
+BASE_OFFSET = 2
+LEADER_EPOCH = 3
+CRC = 4
+ATTRIBUTES = 5
+LAST_OFFSET_DELTA = 6
+BASE_TIMESTAMP = 7
+MAX_TIMESTAMP = 8
+PRODUCER_ID = 9
+PRODUCER_EPOCH = 10
+BASE_SEQUENCE = 11
+RECORD_COUNT = 12
 
 
 @inlined
@@ -86,29 +101,37 @@ def count_batches(data: Bytes, dense: bool, bytes_max: int, decoded_bytes_max: i
 
 
 @kernel
-def copy_headers(data: Bytes, positions: Longs, headers: Bytes) -> None:
-    """Fill `positions` and the rows of `headers` for as many batches as `count_batches` found sound."""
+def read_headers(data: Bytes, fields: Longs) -> None:
+    """Fill `fields`, a column per batch, for as many batches as `count_batches` found sound."""
     at = 0
-    for i in range(positions.size):
-        positions[i] = at
-        for j in range(_HEADER):
-            headers[i * _HEADER + j] = data[at + j]
-        at += _PREFIX + _int32(data, at + 8)
+    for i in range(fields.shape[1]):
+        length = _PREFIX + _int32(data, at + 8)
+        fields[POSITION, i] = at
+        fields[LENGTH, i] = length
+        fields[BASE_OFFSET, i] = _int64(data, at)
+        fields[LEADER_EPOCH, i] = _int32(data, at + 12)
+        fields[CRC, i] = _int32(data, at + 17) & 0xFFFFFFFF
+        fields[ATTRIBUTES, i] = _int16(data, at + 21)
+        fields[LAST_OFFSET_DELTA, i] = _int32(data, at + 23)
+        fields[BASE_TIMESTAMP, i] = _int64(data, at + 27)
+        fields[MAX_TIMESTAMP, i] = _int64(data, at + 35)
+        fields[PRODUCER_ID, i] = _int64(data, at + 43)
+        fields[PRODUCER_EPOCH, i] = _int16(data, at + 51)
+        fields[BASE_SEQUENCE, i] = _int32(data, at + 53)
+        fields[RECORD_COUNT, i] = _int32(data, at + 57)
+        at += length
 
 
 @kernel
-def patch(data: Bytes, positions: Longs, headers: Bytes, start_offset: int, leader_epoch: int) -> None:
-    """Write consecutive base offsets and the leader epoch into the batches and into their copied headers."""
+def patch(data: Bytes, fields: Longs, start_offset: int, leader_epoch: int) -> None:
+    """Write consecutive base offsets and the leader epoch into the batches and into their fields."""
     offset = start_offset
-    for i in range(positions.size):
-        at = positions[i]
-        row = i * _HEADER
+    for i in range(fields.shape[1]):
+        at = fields[POSITION, i]
         for j in range(8):
-            byte = np.uint8((offset >> (56 - 8 * j)) & 0xFF)
-            data[at + j] = byte
-            headers[row + j] = byte
+            data[at + j] = np.uint8((offset >> (56 - 8 * j)) & 0xFF)
         for j in range(4):
-            byte = np.uint8((leader_epoch >> (24 - 8 * j)) & 0xFF)
-            data[at + 12 + j] = byte
-            headers[row + 12 + j] = byte
-        offset += _int32(headers, row + 23) + 1
+            data[at + 12 + j] = np.uint8((leader_epoch >> (24 - 8 * j)) & 0xFF)
+        fields[BASE_OFFSET, i] = offset
+        fields[LEADER_EPOCH, i] = leader_epoch
+        offset += fields[LAST_OFFSET_DELTA, i] + 1

@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-import crc32c as _crc32c
 import msgspec
 
 from llog.errors import InvalidField
+from llog.formats.crc import Buffer, crc32c
 
-Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
-
-
-def crc32c(data: Buffer, value: int = 0) -> int:
-    """CRC-32C in hardware, continued from `value`; the buffer is not copied."""
-    return int(_crc32c.crc32c(data, value))
 
 
 def crc32c_of(buffers: Iterable[Buffer]) -> int:
     """CRC-32C of the concatenation of buffers."""
     value = 0
     for data in buffers:
-        value = _crc32c.crc32c(data, value)
-    return int(value)
+        value = crc32c(data, value)
+    return value
 
 
 def total_length(buffers: Iterable[Buffer]) -> int:

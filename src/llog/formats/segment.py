@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from llog.errors import BadMagic, ChecksumMismatch, InvalidArgument, InvalidField, TruncatedInput, ValueTooLarge
-from llog.formats.buffers import Buffer, crc32c, json_decoder, json_value
+from llog.formats.buffers import crc32c_of, json_decoder, json_value, total_length
+from llog.formats.crc import Buffer, crc32c
 from llog.formats.record_batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from llog.formats.record_batch import BatchColumns
 from llog.limits import SEGMENT_DATA_BYTES_MAX, SEGMENT_EXTENSION_BYTES_MAX
@@ -137,7 +138,7 @@ class SegmentBuilder:
         count = len(columns.position)
         if count == 0:
             return
-        length = len(data) if not isinstance(data, memoryview) else data.nbytes
+        length = total_length((data,))
         if self._data_length + length > SEGMENT_DATA_BYTES_MAX:
             raise ValueTooLarge("segment", self._data_length + length, SEGMENT_DATA_BYTES_MAX)
         entries = np.empty(count, dtype=ENTRY)
@@ -172,12 +173,13 @@ class SegmentBuilder:
         sources: Sequence[str] = (),
     ) -> Segment:
         """Close the segment over the offsets it stands for (both included)."""
-        entries = np.concatenate(self._entries) if self._entries else np.empty(0, dtype=ENTRY)
+        # Not np.concatenate: it would quietly turn the fields to the machine's own byte order.
+        index = b"".join(part.tobytes() for part in self._entries)
+        entries = np.frombuffer(index, dtype=ENTRY)
         if start_offset > end_offset:
             raise InvalidArgument("offsets", f"start {start_offset} lies behind end {end_offset}")
         if len(entries) and not (start_offset <= int(entries["base_offset"][0]) and self._next_offset - 1 <= end_offset):
             raise InvalidArgument("offsets", f"batches reach outside {start_offset} … {end_offset}")
-        index = entries.tobytes()
         extension = SegmentExtension(
             topic=self._topic,
             partition=self._partition,
@@ -310,9 +312,7 @@ def verify_data(data: Sequence[Buffer], footer: SegmentFooter, source: str) -> N
     """Compare the whole data section with the footer's checksum (plain objects carry none)."""
     if footer.extension is None:
         return
-    computed = 0
-    for part in data:
-        computed = crc32c(part, computed)
+    computed = crc32c_of(data)
     if computed != footer.extension.data_crc32c:
         raise ChecksumMismatch(source, "segment data", footer.extension.data_crc32c, computed)
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 import msgspec
 
 from llog.errors import UnsupportedFormat
-from llog.formats.buffers import Buffer, json_decoder, json_value
+from llog.formats.buffers import json_decoder, json_value
+from llog.formats.crc import Buffer
 
 VALUE_VERSION: Final = 1
 

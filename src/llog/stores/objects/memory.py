@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from llog.errors import InvalidArgument, ObjectAlreadyExists, ObjectNotFound, ObjectRangeInvalid, StoreClosed
+from llog.stores.objects.buffers import flat_views
 from llog.stores.objects.port import (
     Buffer,
     ByteRange,
@@ -62,7 +63,7 @@ class MemoryObjectStore(ObjectStore):
         total_bytes(name, buffers)
         if if_absent and name in self._objects:
             raise ObjectAlreadyExists("put", self.uri(name))
-        self._objects[name] = (b"".join(buffers), self._clock_ms())
+        self._objects[name] = (b"".join(flat_views(buffers)), self._clock_ms())
 
     async def get(self, name: str) -> Buffer:
         return self._find("get", name)[0]

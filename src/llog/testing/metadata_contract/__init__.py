@@ -15,7 +15,8 @@ from __future__ import annotations
 import pytest
 
 # Failed asserts should say what they saw, as they do in test modules.
-pytest.register_assert_rewrite(__name__)
+_MODULES = ("base", "faults", "lifecycle", "model", "order", "reads", "sessions", "watching", "writes")
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
 
 from llog.testing.metadata_contract.base import Link, OpenStore, ProxiedLink  # noqa: E402
 from llog.testing.metadata_contract.faults import FaultClaims  # noqa: E402

@@ -7,7 +7,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import pytest
@@ -69,15 +69,16 @@ class ProxiedLink(Link):
 class Claims:
     """The base of all claims. A subclass overrides `open_store` and `link`."""
 
-    @pytest.fixture
-    async def open_store(self) -> AsyncIterator[OpenStore]:
-        pytest.fail("the adapter's test class must provide the fixture open_store")
-        yield
+    clock_speed = 1.0
+    """How much faster than ours the clock runs by which this store ends sessions."""
 
     @pytest.fixture
-    async def link(self) -> AsyncIterator[Link]:
+    async def open_store(self) -> OpenStore:
+        pytest.fail("the adapter's test class must provide the fixture open_store")
+
+    @pytest.fixture
+    async def link(self) -> Link:
         pytest.fail("the adapter's test class must provide the fixture link")
-        yield
 
     @pytest.fixture
     async def store(self, open_store: OpenStore) -> MetadataStore:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
 
 import pytest
 
@@ -30,6 +31,22 @@ async def read_patiently(store: MetadataStore, key: Key) -> Record | None:
             await asyncio.sleep(0.1)
 
 
+async def into_silence(link: Link, write: Awaitable[object]) -> MetadataStoreError:
+    """Do this write while no reply comes back; how it failed. Anything but "may have" or "did not" is wrong."""
+    await link.lose_replies()
+    try:
+        with pytest.raises((MetadataUncertain, MetadataUnavailable)) as failed:
+            await in_time(write)
+        return failed.value
+    finally:
+        await link.heal()
+
+
+def check_verdict(error: MetadataStoreError, landed: bool) -> None:
+    assert isinstance(error, MetadataUncertain | MetadataUnavailable), repr(error)
+    assert isinstance(error, UncertainOutcome) or not landed, f"it happened, and the adapter denied it: {error!r}"
+
+
 class FaultClaims(Claims):
     async def test_a_create_whose_reply_is_lost_is_uncertain_and_a_read_decides(
         self, link: Link, open_store: OpenStore, root: str
@@ -37,17 +54,17 @@ class FaultClaims(Claims):
         witness = await open_store()
         key = below(root, "a")
         await link.store.put(below(root, "warm"), b"1")
-        await link.lose_replies()
-        with pytest.raises(MetadataUncertain) as lost:
-            await in_time(link.store.put(key, b"mine", expected=ABSENT))
-        assert isinstance(lost.value, UncertainOutcome)
-        await link.heal()
+        error = await into_silence(link, link.store.put(key, b"mine", expected=ABSENT))
         record = await in_time(read_patiently(link.store, key))
-        assert record is not None, "the request had passed: it must have happened"
+        check_verdict(error, record is not None)
         assert await witness.get(key, strict=True) == record
-        assert record.value == b"mine"
-        with pytest.raises(VersionConflict):
-            await link.store.put(key, b"again", expected=ABSENT)
+        assert record is None or record.value == b"mine"
+        again = link.store.put(key, b"again", expected=ABSENT)
+        if record is None:
+            await again
+        else:
+            with pytest.raises(VersionConflict):
+                await again
 
     async def test_a_conditional_put_is_never_repeated_by_the_adapter(
         self, link: Link, open_store: OpenStore, root: str
@@ -55,40 +72,38 @@ class FaultClaims(Claims):
         """A repeat would meet its own first attempt and report a conflict that never was."""
         witness = await open_store()
         key = below(root, "a")
-        version = await link.store.put(key, b"0")
+        held = Record(key, b"start", await link.store.put(key, b"start"))
         for turn in range(LOST_REPLIES):
-            await link.lose_replies()
-            with pytest.raises(MetadataUncertain):
-                await in_time(link.store.put(key, f"{turn}".encode(), expected=version))
-            await link.heal()
+            value = f"{turn}".encode()
+            error = await into_silence(link, link.store.put(key, value, expected=held.version))
             record = await in_time(read_patiently(link.store, key))
             assert record is not None
-            assert record.value == f"{turn}".encode()
+            check_verdict(error, record != held)
+            assert record == held or (record.value == value and record.version > held.version)
             assert await witness.get(key, strict=True) == record
-            version = record.version
+            held = record
 
     async def test_a_delete_whose_reply_is_lost_is_uncertain(self, link: Link, root: str) -> None:
         key = below(root, "a")
         version = await link.store.put(key, b"0")
-        await link.lose_replies()
-        with pytest.raises(MetadataUncertain):
-            await in_time(link.store.delete(key, expected=version))
-        await link.heal()
-        assert await in_time(read_patiently(link.store, key)) is None
+        error = await into_silence(link, link.store.delete(key, expected=version))
+        check_verdict(error, await in_time(read_patiently(link.store, key)) is None)
 
     async def test_every_group_of_a_lost_reply_is_uncertain(self, link: Link, root: str) -> None:
         keys = [below(root, f"{i:03d}") for i in range(100)]
         await link.store.put(below(root, "warm"), b"1")
         await link.lose_replies()
         outcomes = await in_time(link.store.write([(Put(key, b"mine", ABSENT),) for key in keys]))
-        assert len(outcomes) == len(keys)
-        assert all(isinstance(outcome, MetadataUncertain) for outcome in outcomes)
         await link.heal()
         await in_time(read_patiently(link.store, keys[0]))
         found = await link.store.get_many(keys, strict=True)
-        assert {record.value for record in found if record is not None} == {b"mine"}
+        assert len(outcomes) == len(keys)
+        for outcome, record in zip(outcomes, found, strict=True):
+            assert isinstance(outcome, MetadataStoreError), "no reply came, so nobody can know a version"
+            check_verdict(outcome, record is not None)
+            assert record is None or record.value == b"mine"
         if link.store.capabilities.atomic_groups:
-            assert all(record is not None for record in found)
+            assert len({record is None for record in found}) == 1
 
     async def test_a_read_without_an_answer_is_a_timeout_not_an_uncertainty(self, link: Link, root: str) -> None:
         await link.store.put(below(root, "a"), b"1")
@@ -108,10 +123,7 @@ class FaultClaims(Claims):
         key, rng = below(root, "log"), random.Random(3)
         tokens = [f"t{i}" for i in range(LOST_REPLIES * 5)]
         for token in tokens:
-            bad = rng.random() < 0.3
-            if bad:
-                await link.lose_replies()
-            await in_time(append_token(link, key, token, healing=bad), 4 * PATIENCE_SECONDS)
+            await in_time(append_token(link, key, token, lose_reply=rng.random() < 0.3), 4 * PATIENCE_SECONDS)
         record = await witness.get(key, strict=True)
         assert record is not None
         assert record.value.decode().split() == tokens
@@ -128,8 +140,7 @@ class FaultClaims(Claims):
                 try:
                     await link.store.put(key, value)
                     return True
-                except MetadataStoreError as error:
-                    assert error.retriable, f"a broken connection is worth another try: {error!r}"
+                except (MetadataUnavailable, MetadataUncertain):
                     return False
 
             await soon("writes pass again after a cut", reachable)
@@ -160,24 +171,19 @@ class FaultClaims(Claims):
                 assert isinstance(answer, MetadataUncertain), repr(answer)
 
 
-async def append_token(link: Link, key: Key, token: str, *, healing: bool) -> None:
+async def append_token(link: Link, key: Key, token: str, *, lose_reply: bool) -> None:
     while True:
-        # Reads need answers too: the link is bad only for the write.
-        record = await read_patiently(link.store, key) if not healing else await _read_healed(link, key)
+        record = await read_patiently(link.store, key)
         held = record.value.decode().split() if record else []
         if token in held:
             return
-        if healing:
+        if lose_reply:
             await link.lose_replies()
         try:
             value = " ".join([*held, token]).encode()
             await link.store.put(key, value, expected=record.version if record else ABSENT)
             return
         except (MetadataUncertain, MetadataUnavailable):
+            lose_reply = False
+        finally:
             await link.heal()
-            healing = False
-
-
-async def _read_healed(link: Link, key: Key) -> Record | None:
-    await link.heal()
-    return await read_patiently(link.store, key)

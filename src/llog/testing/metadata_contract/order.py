@@ -1,4 +1,4 @@
-"""Claims about ordered reads: `ceiling` and `scan` see the direct children of one parent, in byte order, nothing else."""
+"""Claims about ordered reads: `ceiling` and `scan` see the direct children of one parent, in byte order."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ class OrderClaims(Claims):
         assert names_of(await store.scan(Key(root, root))) == ORDERED_NAMES
 
     async def test_names_of_every_length_are_ordered(self, store: MetadataStore, root: str) -> None:
-        names = sorted({letter * n for n in (1, 2, 3, 7, 8, 9, 31, 32, 33, 127, 128, 255, 256, 400) for letter in "ab0"})
+        lengths = (1, 2, 3, 7, 8, 9, 31, 32, 33, 127, 128, 255, 256, 400)
+        names = sorted({letter * length for length in lengths for letter in "ab0"})
         await fill(store, root, names)
         assert names_of(await store.scan(Key(root, root))) == names
         for name in names:

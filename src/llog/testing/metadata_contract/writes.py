@@ -106,9 +106,9 @@ class WriteClaims(Claims):
 
     # -- values ---------------------------------------------------------------------------------------------------
     async def test_values_keep_every_byte(self, store: MetadataStore, root: str) -> None:
-        for name, value in (("all", bytes(range(256)) * 4), ("zero", b"\x00"), ("zeros", bytes(1_000)), ("ff", b"\xff")):
-            await store.put(below(root, name), value)
-            assert await value_at(store, below(root, name)) == value
+        for i, value in enumerate((bytes(range(256)) * 4, b"\x00", bytes(1_000), b"\xff", b" ")):
+            await store.put(below(root, str(i)), value)
+            assert await value_at(store, below(root, str(i))) == value
 
     async def test_the_largest_value_fits_and_one_byte_more_does_not(self, store: MetadataStore, root: str) -> None:
         largest = bytes(range(256)) * (METADATA_VALUE_BYTES_MAX // 256)
@@ -143,8 +143,8 @@ class WriteClaims(Claims):
         a, b, c, d = (below(root, name) for name in "abcd")
         at_a = await store.put(a, b"1")
         await store.put(c, b"1")
-        groups = [(Put(a, b"2", at_a),), (Put(b, b"2", at_a),), (Delete(c),), (Put(d, b"2", ABSENT),)]
-        replaced, refused, deleted, created = await store.write(groups)
+        writes: list[Write] = [Put(a, b"2", at_a), Put(b, b"2", at_a), Delete(c), Put(d, b"2", ABSENT)]
+        replaced, refused, deleted, created = await store.write([(write,) for write in writes])
         assert isinstance(refused, VersionConflict)
         assert versions_of(deleted) == (0,)
         found = await store.get_many([a, b, c, d], strict=True)

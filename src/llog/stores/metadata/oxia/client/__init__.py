@@ -1,0 +1,57 @@
+"""An asyncio client for Oxia, over its gRPC protocol: batched, pipelined, with a deadline on everything.
+
+It stands alone: nothing in here knows llog but for the bounds in `llog.limits`. Start at `client.py`.
+"""
+
+from __future__ import annotations
+
+from llog.stores.metadata.oxia.client.client import OxiaClient
+from llog.stores.metadata.oxia.client.errors import (
+    ClientClosed,
+    Denied,
+    InvalidRequest,
+    Misconfigured,
+    OxiaError,
+    ReadTimeout,
+    RequestTooLarge,
+    SessionExpired,
+    Unavailable,
+    Uncertain,
+    VersionMismatch,
+)
+from llog.stores.metadata.oxia.client.notifications import Changed, Deleted, Event, Gap, ShardNotifications
+from llog.stores.metadata.oxia.client.reads import Comparison, Found, Get
+from llog.stores.metadata.oxia.client.rpc import Link, Options
+from llog.stores.metadata.oxia.client.sessions import ShardSession
+from llog.stores.metadata.oxia.client.writes import Delete, Op, Outcome, Put, Submission
+
+__all__ = [
+    "Changed",
+    "ClientClosed",
+    "Comparison",
+    "Delete",
+    "Deleted",
+    "Denied",
+    "Event",
+    "Found",
+    "Gap",
+    "Get",
+    "InvalidRequest",
+    "Link",
+    "Misconfigured",
+    "Op",
+    "Options",
+    "Outcome",
+    "OxiaClient",
+    "OxiaError",
+    "Put",
+    "ReadTimeout",
+    "RequestTooLarge",
+    "SessionExpired",
+    "ShardNotifications",
+    "ShardSession",
+    "Submission",
+    "Unavailable",
+    "Uncertain",
+    "VersionMismatch",
+]

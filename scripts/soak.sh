@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# What `make soak` runs: every count that a release must show, once. About an hour on 2 cores.
+set -euo pipefail
+bin=${1:-.venv/bin}
+export LLOG_SOAK=1
+"$bin/python" -m pytest -q --timeout 3600 tests/contract tests/system
+"$bin/python" -m llog.testing.model_check --schedules 5000
+"$bin/python" -m tests.fuzz --inputs 1000000
+"$bin/python" -m tests.benchmarks

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# What `make test` runs: checks, tests and a short fuzz, each with small counts.
+set -euo pipefail
+bin=${1:-.venv/bin} jobs=${2:-2}
+scripts/check.sh "$bin"
+# One file stays on one worker, so that a server starts once per file.
+"$bin/python" -m pytest -q -n "$jobs" --dist loadfile tests/unit tests/contract tests/system tests/docs
+"$bin/python" -m tests.fuzz --inputs "${LLOG_FUZZ_INPUTS:-5000}" --jobs "$jobs"

@@ -1,0 +1,127 @@
+"""Records as columns, in the shape of Arrow: offsets, one run of bytes, a validity bitmap.
+
+The common form between the wire (`records`) and tables (`arrow`): either side passes it on without a copy. What must
+stay true: every array is contiguous and read-only, so that columns can be shared between threads and handed to Arrow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from llog.errors import InvalidArgument
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Header = tuple[str, bytes | None]
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+BINARY_COLUMN_BYTES_MAX: Final = 2**31 - 1
+"""Offsets are 32 bits, as in Arrow's binary type."""
+
+
+def frozen(array: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+    """`array` itself, never to be written again."""
+    array.flags.writeable = False
+    return array
+
+
+NOTHING: Final[Bytes] = frozen(np.empty(0, np.uint8))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BinaryColumn:
+    """Byte strings, some of them null. Row i is data[offsets[i]:offsets[i + 1]]."""
+
+    offsets: Ints
+    data: Bytes
+    validity: Bytes = field(default_factory=lambda: NOTHING)
+    """One bit per row, least significant first, 0 for null; no bytes when nothing is null."""
+    first_bit: int = 0
+    """Where row 0 stands in the bitmap, for columns cut out of longer ones."""
+
+    def __post_init__(self) -> None:
+        if len(self.offsets) == 0:
+            raise InvalidArgument("offsets", "a column of n rows has n + 1 offsets")
+        if len(self.validity) and len(self.validity) * 8 < self.first_bit + len(self):
+            raise InvalidArgument("validity", f"{len(self.validity)} bytes for {len(self)} rows")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def is_null(self, row: int) -> bool:
+        bit = self.first_bit + row
+        return len(self.validity) != 0 and not self.validity[bit >> 3] >> (bit & 7) & 1
+
+    def __getitem__(self, row: int) -> bytes | None:
+        return None if self.is_null(row) else self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+    def null_flags(self) -> npt.NDArray[np.bool_]:
+        if len(self.validity) == 0:
+            return np.zeros(len(self), np.bool_)
+        bits = np.unpackbits(self.validity, count=self.first_bit + len(self), bitorder="little")
+        return bits[self.first_bit :] == 0
+
+    def tolist(self) -> list[bytes | None]:
+        start, end = int(self.offsets[0]), int(self.offsets[-1])
+        data, ends = self.data[start:end].tobytes(), (self.offsets - start).tolist()
+        rows = zip(ends[:-1], ends[1:], self.null_flags().tolist(), strict=True)
+        return [None if null else data[a:b] for a, b, null in rows]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeaderColumn:
+    """Each record's headers: record i has those of rows offsets[i] … offsets[i + 1]. Keys are UTF-8, never null."""
+
+    offsets: Ints
+    keys: BinaryColumn
+    values: BinaryColumn
+
+    def __post_init__(self) -> None:
+        if len(self.offsets) == 0 or len(self.keys) != len(self.values):
+            raise InvalidArgument("headers", "list offsets, keys and values do not belong together")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> list[Header]:
+        rows = range(self.offsets[row], self.offsets[row + 1])
+        return [((self.keys[i] or b"").decode(), self.values[i]) for i in rows]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordColumns:
+    """Records in offset order, a column per field."""
+
+    offsets: Longs
+    timestamps_ms: Longs
+    timestamp_types: npt.NDArray[np.int8]
+    """0: the producer's clock, 1: the broker's (`TimestampType`)."""
+    keys: BinaryColumn
+    values: BinaryColumn
+    headers: HeaderColumn
+
+    def __post_init__(self) -> None:
+        columns = (self.timestamps_ms, self.timestamp_types, self.keys, self.values, self.headers)
+        if any(len(column) != len(self.offsets) for column in columns):
+            raise InvalidArgument("columns", "must have as many rows each")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def row_of(self, offset: int) -> int:
+        """The first row at or behind `offset`; len(self) when there is none."""
+        return int(np.searchsorted(self.offsets, offset, side="left"))
+
+
+def null_column(rows: int) -> BinaryColumn:
+    return BinaryColumn(frozen(np.zeros(rows + 1, np.int32)), NOTHING, frozen(np.zeros((rows + 7) // 8, np.uint8)))
+
+
+def no_headers(rows: int) -> HeaderColumn:
+    nothing = BinaryColumn(frozen(np.zeros(1, np.int32)), NOTHING)
+    return HeaderColumn(frozen(np.zeros(rows + 1, np.int32)), nothing, nothing)

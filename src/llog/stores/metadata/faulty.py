@@ -1,0 +1,148 @@
+"""A metadata store that fails as real ones do, by a seed: a wrapper around any other.
+
+Why it exists: every caller must survive a store that is slow, away, or silent after the deed. The simulation and the
+tests wrap the reference model in this.
+
+What must stay true
+- `unavailable`: nothing happened, and the error says so. `lost_reply`: it happened, and the caller is told
+  `MetadataUncertain`. `lost_request`: it did not happen, and the caller is told the same: nobody can tell those two
+  apart without reading.
+- On an atomic store the groups of a call share one fate; elsewhere each group of a call that lost its reply has its
+  own, as when a connection dies between two requests.
+- Randomness and sleeping come in: one seed, one history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple
+
+from llog.errors import InvalidArgument, MetadataTimeout, MetadataUnavailable, MetadataUncertain
+from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
+from llog.stores.metadata.port import Change, GroupOutcome, Key, MetadataStore, Record, Session, Write, check_groups
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class FaultRates(NamedTuple):
+    """How often each thing happens, from 0 (never) to 1 (always). The three failures exclude each other."""
+
+    delay: float = 0.0
+    """Of any call, before it takes effect and again before its answer comes back."""
+    delay_ms_max: int = 20
+    unavailable: float = 0.0
+    """Of any call."""
+    lost_reply: float = 0.0
+    """Of a write: done, `MetadataUncertain`. Of a read: `MetadataTimeout`."""
+    lost_request: float = 0.0
+    """Of a write: not done, `MetadataUncertain`. Of a read: `MetadataTimeout`."""
+
+
+class FaultyMetadataStore(MetadataStore):
+    """`rates` may be changed at any time; `FaultRates()` is a faultless store."""
+
+    def __init__(
+        self,
+        inner: MetadataStore,
+        *,
+        random_source: random.Random,
+        rates: FaultRates = FaultRates(),  # noqa: B008  a NamedTuple is immutable
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self.inner, self.rates = inner, check_rates(rates)
+        self.capabilities, self.url = inner.capabilities, inner.url
+        self._random, self._sleep = random_source, sleep
+
+    async def _delay(self) -> None:
+        if self._random.random() < self.rates.delay:
+            await self._sleep(self._random.uniform(0, self.rates.delay_ms_max) / 1_000)
+
+    def _fate(self) -> str:
+        """Drawn once per call, whatever the rates are, so that a seed keeps its meaning when rates change."""
+        drawn = self._random.random()
+        for fate in ("unavailable", "lost_reply", "lost_request"):
+            drawn -= float(getattr(self.rates, fate))
+            if drawn < 0:
+                return fate
+        return "fine"
+
+    async def _before_read(self, operation: str, subject: str) -> None:
+        await self._delay()
+        fate = self._fate()
+        if fate == "unavailable":
+            raise MetadataUnavailable(operation, subject, "injected: no connection")
+        if fate != "fine":
+            raise MetadataTimeout(operation, subject, "injected: no answer")
+
+    async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
+        await self._before_read("get", f"{len(keys)} keys")
+        found = await self.inner.get_many(keys, strict=strict)
+        await self._delay()
+        return found
+
+    async def scan(
+        self,
+        parent: Key,
+        *,
+        start: str = "",
+        stop: str | None = None,
+        limit: int = METADATA_SCAN_PAGE_RECORDS_MAX,
+        strict: bool = False,
+    ) -> list[Record]:
+        await self._before_read("scan", parent.path)
+        found = await self.inner.scan(parent, start=start, stop=stop, limit=limit, strict=strict)
+        await self._delay()
+        return found
+
+    async def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
+        await self._before_read("scan", prefix)
+        async for record in self.inner.scan_tree(prefix):
+            yield record
+
+    async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+        # What can never be accepted is refused by the client itself, before any request could be lost.
+        check_groups(groups, atomic=self.capabilities.atomic_groups, groups_max=METADATA_WRITE_GROUPS_MAX)
+        await self._delay()
+        fate = self._fate() if groups else "fine"
+        if fate == "fine":
+            outcomes = await self.inner.write(groups)
+            await self._delay()
+            return outcomes
+        if fate == "unavailable":
+            return [MetadataUnavailable("write", _subject(group), "injected: no connection") for group in groups]
+        if self.capabilities.atomic_groups:
+            arrived = list(groups) if fate == "lost_reply" else []
+        else:
+            arrived = [group for group in groups if len(groups) == 1 or self._random.random() < 0.5]
+            arrived = arrived if fate == "lost_reply" else []
+        await self.inner.write(arrived)
+        await self._delay()
+        return [MetadataUncertain("write", _subject(group), "injected: no answer") for group in groups]
+
+    async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
+        await self._before_read("open session", self.url)
+        return await self.inner.open_session(timeout_ms=timeout_ms, on_lost=on_lost)
+
+    def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        return self.inner.watch(prefix, route=route)
+
+    async def server_time_ms(self) -> int | None:
+        await self._before_read("time", self.url)
+        return await self.inner.server_time_ms()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+def _subject(group: Sequence[Write]) -> str:
+    return group[0].key.path
+
+
+def check_rates(rates: FaultRates) -> FaultRates:
+    failures = (rates.unavailable, rates.lost_reply, rates.lost_request)
+    if min(rates.delay, *failures) < 0 or rates.delay > 1 or sum(failures) > 1:
+        raise InvalidArgument("rates", f"{rates}: each is from 0 to 1, and the three failures together at most 1")
+    return rates

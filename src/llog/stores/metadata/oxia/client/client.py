@@ -1,0 +1,154 @@
+"""The client: one namespace, all its shards.
+
+    client = await OxiaClient.open(Options(addresses=("localhost:6648",)))
+    shard = client.shard_of("topic:0")
+    [version] = await client.write(shard, [Put("a/b", b"value", expected=-1, partition_key="topic:0")])
+    [found] = await client.get_many(shard, [Get("a/b")])
+    await client.close()
+
+Bound to the event loop it was opened on. Opens no connection before `open`; not fork-safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from llog.stores.metadata.oxia.client.discovery import ShardDirectory
+from llog.stores.metadata.oxia.client.errors import ClientClosed, InvalidRequest, OxiaError
+from llog.stores.metadata.oxia.client.notifications import Event, ShardNotifications
+from llog.stores.metadata.oxia.client.reads import Found, Get, ShardReader
+from llog.stores.metadata.oxia.client.routing import ShardMap
+from llog.stores.metadata.oxia.client.rpc import ChannelPool, Link, Options
+from llog.stores.metadata.oxia.client.sessions import ShardSession, open_shard_session
+from llog.stores.metadata.oxia.client.writes import Op, Outcome, Put, ShardWriter, Submission
+
+
+class OxiaClient:
+    def __init__(self, options: Options) -> None:
+        if not options.addresses:
+            raise InvalidRequest("no server address given")
+        self.options = options
+        self._pool = ChannelPool(options)
+        self._directory = ShardDirectory(options, self._pool)
+        self._writers: dict[int, ShardWriter] = {}
+        self._readers: dict[int, ShardReader] = {}
+        self._closed = False
+
+    @classmethod
+    async def open(cls, options: Options) -> OxiaClient:
+        client = cls(options)
+        try:
+            deadline = asyncio.get_running_loop().time() + options.request_timeout_ms / 1_000
+            await client._directory.start(deadline)
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    # -- shards -----------------------------------------------------------------------------------------------------
+    @property
+    def shard_map(self) -> ShardMap:
+        current = self._directory.current
+        if current is None or self._closed:
+            raise ClientClosed("the client is not open")
+        return current
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        return self.shard_map.shards
+
+    def shard_of(self, route: str) -> int:
+        """The shard of a partition key, or of a key that has none."""
+        return self.shard_map.shard_of(route)
+
+    def leader_of(self, shard: int) -> str | None:
+        return self.shard_map.leaders.get(shard)
+
+    async def leader_link(self, shard: int) -> Link:
+        """The leader's connection, to pin several reads to one server."""
+        deadline = asyncio.get_running_loop().time() + self.options.request_timeout_ms / 1_000
+        return await self._directory.link(shard, deadline)
+
+    # -- writes -----------------------------------------------------------------------------------------------------
+    async def write(self, shard: int, ops: Sequence[Op]) -> list[Outcome]:
+        """One outcome per operation, in order: a put's new version, 0 for a delete, or why it failed.
+
+        Raises only when nothing was sent at all. Operations do not depend on each other, and several of one key in
+        one call may be applied puts first.
+        """
+        return (await self.submit(shard, ops)).outcomes
+
+    async def submit(self, shard: int, ops: Sequence[Op]) -> Submission:
+        """`write`, with who answered and the server's clock."""
+        return await self._writer(shard).write(ops)
+
+    async def put(
+        self, key: str, value: bytes, *, expected: int | None = None, partition_key: str | None = None
+    ) -> int:
+        """Write one record; its new version."""
+        shard = self.shard_of(key if partition_key is None else partition_key)
+        [outcome] = await self.write(shard, [Put(key, value, expected, partition_key)])
+        if isinstance(outcome, OxiaError):
+            raise outcome
+        return outcome
+
+    def _writer(self, shard: int) -> ShardWriter:
+        self._check_open()
+        writer = self._writers.get(shard)
+        if writer is None:
+            writer = self._writers[shard] = ShardWriter(shard, self.options, self._directory)
+        return writer
+
+    # -- reads ------------------------------------------------------------------------------------------------------
+    async def get(self, key: str, *, partition_key: str | None = None) -> Found | None:
+        [found] = await self.get_many(self.shard_of(key if partition_key is None else partition_key), [Get(key)])
+        return found
+
+    async def get_many(self, shard: int, gets: Sequence[Get], link: Link | None = None) -> list[Found | None]:
+        return await self._reader(shard).get_many(gets, link)
+
+    async def scan(self, shard: int, start: str, stop: str, limit: int, link: Link | None = None) -> list[Found]:
+        return await self._reader(shard).scan(start, stop, limit, link)
+
+    async def keys(self, shard: int, start: str, stop: str, limit: int, link: Link | None = None) -> list[str]:
+        return await self._reader(shard).keys(start, stop, limit, link)
+
+    async def scan_frames(self, shard: int, start: str, stop: str) -> AsyncIterator[list[Found]]:
+        link = await self.leader_link(shard)
+        seconds = self.options.request_timeout_ms / 1_000
+        async for frame in self._reader(shard).scan_frames(start, stop, link, seconds):
+            yield frame
+
+    def _reader(self, shard: int) -> ShardReader:
+        self._check_open()
+        reader = self._readers.get(shard)
+        if reader is None:
+            reader = self._readers[shard] = ShardReader(shard, self.options, self._directory)
+        return reader
+
+    # -- sessions and notifications ---------------------------------------------------------------------------------
+    async def open_session(
+        self, shard: int, timeout_ms: int, on_lost: Callable[[], None] | None = None
+    ) -> ShardSession:
+        self._check_open()
+        return await open_shard_session(shard, timeout_ms, self.options, self._directory, on_lost)
+
+    def notifications(self, shard: int, on_event: Callable[[Event], None]) -> ShardNotifications:
+        self._check_open()
+        return ShardNotifications(shard, self.options, self._directory, on_event)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the client is closed")
+
+    async def close(self) -> None:
+        """Idempotent. What was not sent fails with `ClientClosed`; what is out gets a moment to be answered."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.gather(*(writer.close() for writer in self._writers.values()))
+        await asyncio.gather(*(reader.close() for reader in self._readers.values()))
+        await self._directory.close()
+        await self._pool.close()

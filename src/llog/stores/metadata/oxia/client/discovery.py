@@ -1,0 +1,177 @@
+"""Who leads which shard: kept current from one server's stream of assignments, for as long as the client lives.
+
+The stream must survive everything: the server it hangs on may die, pause, or restart and not know the answer yet; a
+shard may have no leader for a while, or another one. So the directory walks through every address it has ever been
+told until one answers, keeps the last map it got meanwhile, and lets callers wait (up to their own deadline) for a
+leader. A server that a caller suspects is left at once, because a paused process keeps its connections open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+
+import grpc
+
+from llog.limits import OXIA_DISCOVERY_TIMEOUT_MS, OXIA_RETRY_DELAY_MS_MAX, OXIA_RETRY_DELAY_MS_MIN
+from llog.stores.metadata.oxia.client.errors import ClientClosed, Denied, Misconfigured, OxiaError, Unavailable
+from llog.stores.metadata.oxia.client.failures import Failure, Kind, failure_of
+from llog.stores.metadata.oxia.client.proto import pb
+from llog.stores.metadata.oxia.client.routing import ShardMap, shard_map_of
+from llog.stores.metadata.oxia.client.rpc import ChannelPool, Link, Options
+
+_log = logging.getLogger(__name__)
+
+
+def retry_delay_seconds(attempt: int) -> float:
+    """Exponential with full jitter, bounded."""
+    ceiling = min(OXIA_RETRY_DELAY_MS_MAX, OXIA_RETRY_DELAY_MS_MIN * 2 ** min(attempt, 16))
+    return random.uniform(OXIA_RETRY_DELAY_MS_MIN / 2, ceiling) / 1_000
+
+
+class ShardDirectory:
+    def __init__(self, options: Options, pool: ChannelPool) -> None:
+        self._options, self._pool = options, pool
+        self._map: ShardMap | None = None
+        self._changed = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+        self._source = ""
+        self._stream: grpc.aio.Call | None = None
+        self._trouble: OxiaError | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def current(self) -> ShardMap | None:
+        return self._map
+
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after every change; the answer ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def start(self, deadline: float) -> ShardMap:
+        """The first map. Raises what stands in the way when there is none by `deadline`."""
+        self._task = asyncio.create_task(self._follow(), name="oxia shard discovery")
+        while self._map is None:
+            if isinstance(self._trouble, Denied | Misconfigured):
+                raise self._trouble
+            await self._wait_for_change(deadline)
+        return self._map
+
+    async def link(self, shard: int, deadline: float) -> Link:
+        """The leader of `shard`; waits through an election until `deadline`, then raises `Unavailable`."""
+        while True:
+            if self._closed:
+                raise ClientClosed("the client is closed")
+            if self._map is not None:
+                leader = self._map.leaders.get(shard)
+                if leader:
+                    return self._pool.link(leader)
+                if shard not in self._map.shards:
+                    raise Unavailable(f"shard {shard} is not assigned any more")
+            await self._wait_for_change(deadline)
+
+    async def _wait_for_change(self, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._changed.wait()
+        except TimeoutError:
+            why = f" ({self._trouble})" if self._trouble else ""
+            raise Unavailable(f"no leader known within the deadline{why}") from None
+
+    def suspect(self, link: Link, shard: int, failure: Failure | None = None) -> None:
+        """`link` did not behave as the leader of `shard`. Take its hint, and do not rely on it for assignments."""
+        hint = failure.leader_hint if failure else ""
+        if hint and self._map is not None and shard in self._map.shards:
+            if self._map.leaders.get(shard) != hint:
+                self._publish(self._map.with_leader(shard, hint))
+        elif link.address == self._source and self._stream is not None:
+            self._stream.cancel()
+
+    # -- the stream -------------------------------------------------------------------------------------------------
+    async def _follow(self) -> None:
+        attempt = 0
+        while not self._closed:
+            for address in self._candidates():
+                before = self._map
+                await self._follow_one(address)
+                if self._closed:
+                    return
+                attempt = 0 if self._map is not before else attempt + 1
+                await asyncio.sleep(retry_delay_seconds(attempt))
+
+    def _candidates(self) -> Iterable[str]:
+        """Everyone we know, the one we just left last."""
+        known = dict.fromkeys([*self._options.addresses, *(self._map.leaders.values() if self._map else ())])
+        left = self._source
+        addresses = [address for address in known if address != left]
+        random.shuffle(addresses)
+        return [*addresses, left] if left in known else addresses
+
+    async def _follow_one(self, address: str) -> None:
+        """Read assignments from one server until it fails. Never raises for what a server does."""
+        link = self._pool.link(address)
+        self._source = address
+        request = pb.ShardAssignmentsRequest(namespace=self._options.namespace)
+        stream = self._stream = link.assignments(request, metadata=link.metadata)
+        messages = aiter(stream)
+        try:
+            async with asyncio.timeout(OXIA_DISCOVERY_TIMEOUT_MS / 1_000):
+                self._take(await anext(messages))
+            async for message in messages:
+                self._take(message)
+        except grpc.aio.AioRpcError as error:
+            self._note(_trouble_of(address, failure_of(error)))
+        except (TimeoutError, StopAsyncIteration):
+            self._note(Unavailable(f"{address} sent no assignments in time"))
+        except Misconfigured as error:
+            self._note(error)
+        except asyncio.CancelledError:
+            # Cancelling the call looks the same as cancelling this task; only the latter ends it.
+            task = asyncio.current_task()
+            if self._closed or (task is not None and task.cancelling()):
+                raise
+        finally:
+            stream.cancel()
+            self._stream = None
+
+    def _take(self, message: pb.ShardAssignments) -> None:
+        name = self._options.namespace
+        if name not in message.namespaces:
+            raise Misconfigured(f"namespace {name!r} is not among the assignments")
+        self._trouble = None
+        self._publish(shard_map_of(message.namespaces[name], name))
+
+    def _publish(self, new: ShardMap) -> None:
+        self._map = new
+        self._wake()
+        for listener in list(self._listeners):
+            listener()
+
+    def _note(self, trouble: OxiaError) -> None:
+        self._trouble = trouble
+        _log.info("oxia discovery: %s", trouble)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def close(self) -> None:
+        self._closed = True
+        self._wake()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _trouble_of(address: str, failure: Failure) -> OxiaError:
+    text = f"{address}: {failure}"
+    if failure.kind is Kind.DENIED:
+        return Denied(text)
+    if failure.kind is Kind.NAMESPACE_NOT_FOUND:
+        return Misconfigured(text)
+    return Unavailable(text)

@@ -1,0 +1,64 @@
+"""What can go wrong between this client and Oxia.
+
+The one distinction that matters: did nothing happen, or may something have happened?
+
+    OxiaError
+    ├── InvalidRequest     refused by this client before it was sent
+    │   └── RequestTooLarge
+    ├── VersionMismatch    the record was not at the expected version: nothing happened
+    ├── SessionExpired     the session is gone: nothing happened
+    ├── Unavailable        no leader, no connection, no room: nothing happened
+    ├── ReadTimeout        a read got no answer in time
+    ├── Uncertain          a write was sent and got no answer: it may have happened, now or later
+    ├── Denied             credentials
+    ├── Misconfigured      the namespace is missing, or its shards or keys are organised in a way we cannot use
+    └── ClientClosed
+"""
+
+from __future__ import annotations
+
+
+class OxiaError(Exception):
+    """The root of everything this client raises on purpose."""
+
+
+class InvalidRequest(OxiaError, ValueError):
+    pass
+
+
+class RequestTooLarge(InvalidRequest):
+    pass
+
+
+class VersionMismatch(OxiaError):
+    def __init__(self, key: str, expected: int) -> None:
+        self.key, self.expected = key, expected
+        super().__init__(f"{key}: {'exists already' if expected < 0 else f'not at version {expected}'}")
+
+
+class SessionExpired(OxiaError):
+    pass
+
+
+class Unavailable(OxiaError):
+    pass
+
+
+class ReadTimeout(OxiaError):
+    pass
+
+
+class Uncertain(OxiaError):
+    pass
+
+
+class Denied(OxiaError):
+    pass
+
+
+class Misconfigured(OxiaError):
+    pass
+
+
+class ClientClosed(OxiaError):
+    pass

@@ -1,0 +1,128 @@
+"""What a failed call says, in one word, whichever version of the server said it.
+
+Servers up to 0.14 use gRPC codes of their own (100 to 111), which Python sees as UNKNOWN with nothing but the text.
+Servers from 0.17 on use standard codes and put an `ErrorInfo` into a trailer, with the leader's address as a hint.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from llog.stores.metadata.oxia.client.proto import pb
+
+_DETAILS_TRAILER = "grpc-status-details-bin"
+_ERROR_DOMAIN = "oxia.io"
+
+
+class Kind(Enum):
+    NOT_LEADER = "not leader"
+    """This server does not lead the shard (any more)."""
+    NOT_READY = "not ready"
+    """It refused because it is starting or between two terms: this request was not logged."""
+    CLOSING = "closing"
+    """Its term or its life ended meanwhile: what was logged already may still be applied, by its successor."""
+    NOT_CONNECTED = "not connected"
+    """No connection could be made: nothing was sent."""
+    CONNECTION_LOST = "connection lost"
+    TIMED_OUT = "timed out"
+    SESSION_NOT_FOUND = "session not found"
+    NAMESPACE_NOT_FOUND = "namespace not found"
+    NOTIFICATIONS_DISABLED = "notifications disabled"
+    DENIED = "denied"
+    INVALID = "invalid"
+    OTHER = "other"
+
+
+FINAL = frozenset({Kind.NAMESPACE_NOT_FOUND, Kind.NOTIFICATIONS_DISABLED, Kind.DENIED, Kind.INVALID})
+"""Asking again, or asking another server, gives the same answer."""
+
+
+class Failure(NamedTuple):
+    kind: Kind
+    text: str
+    leader_hint: str = ""
+    """Who leads the shard, as far as the server knows."""
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.text}" if self.text else self.kind.value
+
+
+_BY_REASON = {
+    "NODE_IS_NOT_LEADER": Kind.NOT_LEADER,
+    "NODE_IS_NOT_MEMBER": Kind.NOT_LEADER,
+    "SHARD_NOT_FOUND": Kind.NOT_LEADER,
+    "INVALID_STATUS": Kind.NOT_READY,
+    "NOT_INITIALIZED": Kind.NOT_READY,
+    "INVALID_TERM": Kind.CLOSING,
+    "RESOURCE_UNAVAILABLE": Kind.CLOSING,
+    "ABORTED": Kind.CLOSING,
+    "SESSION_NOT_FOUND": Kind.SESSION_NOT_FOUND,
+    "NAMESPACE_NOT_FOUND": Kind.NAMESPACE_NOT_FOUND,
+    "NOTIFICATIONS_NOT_ENABLED": Kind.NOTIFICATIONS_DISABLED,
+    "INVALID_SESSION_TIMEOUT": Kind.INVALID,
+}
+
+# What wraps the reason for which a request was not completed AFTER it was given a place in the log.
+_LOGGED = "failed to append to wal"
+
+_BY_TEXT = (
+    ("node is not leader for shard", Kind.NOT_LEADER),
+    ("received message in the wrong state", Kind.NOT_READY),
+    ("server not initialized yet", Kind.NOT_READY),
+    ("resource is already closed", Kind.CLOSING),
+    ("invalid status", Kind.NOT_READY),
+    ("invalid term", Kind.CLOSING),
+    ("operation was cancelled", Kind.CLOSING),
+    ("session not found", Kind.SESSION_NOT_FOUND),
+    ("namespace not found", Kind.NAMESPACE_NOT_FOUND),
+    ("notifications not enabled", Kind.NOTIFICATIONS_DISABLED),
+    ("invalid session timeout", Kind.INVALID),
+)
+
+_BY_CODE = {
+    grpc.StatusCode.UNAVAILABLE: Kind.CONNECTION_LOST,
+    grpc.StatusCode.CANCELLED: Kind.CONNECTION_LOST,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Kind.TIMED_OUT,
+    grpc.StatusCode.UNAUTHENTICATED: Kind.DENIED,
+    grpc.StatusCode.PERMISSION_DENIED: Kind.DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT: Kind.INVALID,
+}
+
+
+def failure_of(error: grpc.aio.AioRpcError) -> Failure:
+    """The one table from gRPC to us."""
+    text = error.details() or ""
+    lowered = text.lower()
+    code = error.code()
+    info = _error_info(error)
+    if _LOGGED in lowered:
+        return Failure(Kind.CLOSING, text, info.metadata.get("leader", "") if info else "")
+    if info is not None and (kind := _BY_REASON.get(info.reason)) is not None:
+        return Failure(kind, text, info.metadata.get("leader", ""))
+    for part, kind in _BY_TEXT:
+        if part in lowered:
+            return Failure(kind, text)
+    if code is grpc.StatusCode.UNAVAILABLE and "failed to connect to all addresses" in lowered:
+        # gRPC gave up before the call had a connection.
+        return Failure(Kind.NOT_CONNECTED, text)
+    return Failure(_BY_CODE.get(code, Kind.OTHER), text or code.name)
+
+
+def _error_info(error: grpc.aio.AioRpcError) -> pb.ErrorInfo | None:
+    for name, value in error.trailing_metadata() or ():
+        if name != _DETAILS_TRAILER:
+            continue
+        try:
+            status = pb.RpcStatus.FromString(value if isinstance(value, bytes) else value.encode("latin-1"))
+            for detail in status.details:
+                if detail.type_url.endswith("google.rpc.ErrorInfo"):
+                    info = pb.ErrorInfo.FromString(detail.value)
+                    if info.domain == _ERROR_DOMAIN:
+                        return info
+        except DecodeError:
+            return None
+    return None

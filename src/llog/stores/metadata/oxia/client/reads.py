@@ -1,0 +1,286 @@
+"""Reads from one shard: gets batched into few requests, lists and scans page by page.
+
+Reads change nothing, so they are repeated, at whoever leads by then, until the deadline. One attempt is shorter than
+the deadline: a paused leader keeps its connection open and never answers.
+
+What a leader answers may be stale: a deposed leader does not know yet that it is one. A caller that must not read the
+past pins a read to the server that has just completed a write (`link=`); such a read is tried once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import grpc
+
+from llog.limits import OXIA_READ_ATTEMPT_MS_MIN, OXIA_READ_OPS_MAX, OXIA_REQUESTS_IN_FLIGHT_MAX
+from llog.stores.metadata.oxia.client.discovery import ShardDirectory, retry_delay_seconds
+from llog.stores.metadata.oxia.client.errors import (
+    ClientClosed,
+    Denied,
+    InvalidRequest,
+    Misconfigured,
+    OxiaError,
+    ReadTimeout,
+    SessionExpired,
+    Unavailable,
+)
+from llog.stores.metadata.oxia.client.failures import FINAL, Failure, Kind, failure_of
+from llog.stores.metadata.oxia.client.proto import pb
+from llog.stores.metadata.oxia.client.rpc import Link, Options
+
+T = TypeVar("T")
+
+
+class Comparison:
+    """How a get finds its record: at the key, or next to it in the server's order."""
+
+    EQUAL = pb.EQUAL
+    FLOOR = pb.FLOOR
+    CEILING = pb.CEILING
+    LOWER = pb.LOWER
+    HIGHER = pb.HIGHER
+
+
+class Get(NamedTuple):
+    key: str
+    comparison: pb.KeyComparison = pb.EQUAL
+
+
+class Found(NamedTuple):
+    key: str
+    value: bytes
+    version_id: int
+    session_id: int | None
+    modified_ms: int
+
+
+def _found(answer: pb.GetResponse, asked: str) -> Found | None:
+    if answer.status == pb.KEY_NOT_FOUND:
+        return None
+    if answer.status != pb.OK:
+        raise InvalidRequest(f"get {asked!r}: the server answered with status {answer.status}")
+    version = answer.version
+    return Found(
+        answer.key or asked,
+        answer.value,
+        version.version_id,
+        version.session_id if version.HasField("session_id") else None,
+        version.modified_timestamp,
+    )
+
+
+def read_error(failure: Failure, what: str) -> OxiaError:
+    """The error of a read that is not tried again."""
+    text = f"{what}: {failure}"
+    match failure.kind:
+        case Kind.DENIED:
+            return Denied(text)
+        case Kind.NAMESPACE_NOT_FOUND | Kind.NOTIFICATIONS_DISABLED:
+            return Misconfigured(text)
+        case Kind.INVALID:
+            return InvalidRequest(text)
+        case Kind.SESSION_NOT_FOUND:
+            return SessionExpired(text)
+        case Kind.NOT_CONNECTED | Kind.NOT_LEADER | Kind.NOT_READY:
+            return Unavailable(text)
+        case _:
+            return ReadTimeout(text)
+
+
+class Attempts:
+    """Runs a repeatable call at the leader of a shard until it succeeds or the deadline has passed."""
+
+    def __init__(self, options: Options, directory: ShardDirectory) -> None:
+        self._options, self._directory = options, directory
+
+    async def run(
+        self, shard: int, what: str, call: Callable[[Link, float], Awaitable[T]], link: Link | None = None
+    ) -> T:
+        """`call(link, seconds)` at `link` once, or at the leader as often as needed."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.request_timeout_ms / 1_000
+        attempt = 0
+        while True:
+            at = link or await self._directory.link(shard, deadline)
+            left = deadline - loop.time()
+            try:
+                return await self._once(call, at, min(left, max(OXIA_READ_ATTEMPT_MS_MIN / 1_000, left / 4)))
+            except grpc.aio.AioRpcError as error:
+                failure = failure_of(error)
+            if link is None:
+                self._directory.suspect(at, shard, failure)
+            delay = retry_delay_seconds(attempt)
+            attempt += 1
+            if link is not None or failure.kind in FINAL or failure.kind is Kind.SESSION_NOT_FOUND:
+                raise read_error(failure, what)
+            if loop.time() + delay >= deadline:
+                raise ReadTimeout(f"{what}: not answered within the deadline; last: {failure}")
+            await asyncio.sleep(delay)
+
+    async def _once(self, call: Callable[[Link, float], Awaitable[T]], link: Link, seconds: float) -> T:
+        try:
+            return await call(link, max(seconds, 0.001))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The channel was closed under the call.
+            raise ClientClosed("the client was closed") from None
+
+
+class ShardReader:
+    def __init__(self, shard: int, options: Options, directory: ShardDirectory) -> None:
+        self._shard = shard
+        self._attempts = Attempts(options, directory)
+        self._queue: deque[tuple[Sequence[Get], asyncio.Future[list[Found | None]]]] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._scheduled = False
+
+    async def get_many(self, gets: Sequence[Get], link: Link | None = None) -> list[Found | None]:
+        """One answer per get, in order. Gets of one turn of the event loop share requests, unless pinned."""
+        if not gets:
+            return []
+        if link is not None:
+            found: list[Found | None] = []
+            for at in range(0, len(gets), OXIA_READ_OPS_MAX):
+                found += await self._request(gets[at : at + OXIA_READ_OPS_MAX], link)
+            return found
+        loop = asyncio.get_running_loop()
+        answers: list[asyncio.Future[list[Found | None]]] = []
+        for at in range(0, len(gets), OXIA_READ_OPS_MAX):
+            answer: asyncio.Future[list[Found | None]] = loop.create_future()
+            self._queue.append((gets[at : at + OXIA_READ_OPS_MAX], answer))
+            answers.append(answer)
+        if not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._flush)
+        parts = await asyncio.gather(*answers)
+        return parts[0] if len(parts) == 1 else [found for part in parts for found in part]
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        while self._queue and len(self._running) < OXIA_REQUESTS_IN_FLIGHT_MAX:
+            batch, count = [self._queue.popleft()], 0
+            count = len(batch[0][0])
+            while self._queue and count + len(self._queue[0][0]) <= OXIA_READ_OPS_MAX:
+                batch.append(self._queue.popleft())
+                count += len(batch[-1][0])
+            task = asyncio.create_task(self._serve(batch))
+            self._running.add(task)
+            task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if self._queue and not self._scheduled:
+            self._flush()
+
+    async def _serve(self, batch: list[tuple[Sequence[Get], asyncio.Future[list[Found | None]]]]) -> None:
+        try:
+            found = await self._request([get for gets, _ in batch for get in gets], None)
+        except asyncio.CancelledError:
+            self._answer_all(batch, ClientClosed("the client was closed"))
+            raise
+        except OxiaError as error:
+            self._answer_all(batch, error)
+            return
+        at = 0
+        for gets, answer in batch:
+            if not answer.done():
+                answer.set_result(found[at : at + len(gets)])
+            at += len(gets)
+
+    def _answer_all(
+        self, batch: list[tuple[Sequence[Get], asyncio.Future[list[Found | None]]]], error: OxiaError
+    ) -> None:
+        for _, answer in batch:
+            if not answer.done():
+                answer.set_exception(error)
+
+    async def _request(self, gets: Sequence[Get], link: Link | None) -> list[Found | None]:
+        request = pb.ReadRequest(shard=self._shard)
+        add = request.gets.add
+        for key, comparison in gets:
+            add(key=key, include_value=True, comparison_type=comparison)
+
+        async def call(at: Link, seconds: float) -> list[Found | None]:
+            answers: list[pb.GetResponse] = []
+            async for frame in at.read(request, timeout=seconds, metadata=at.metadata):
+                answers += frame.gets
+            if len(answers) != len(gets):
+                raise ReadTimeout(f"{len(answers)} answers to {len(gets)} gets")
+            return [_found(answer, get.key) for answer, get in zip(answers, gets, strict=True)]
+
+        return await self._attempts.run(self._shard, f"get from shard {self._shard}", call, link)
+
+    # -- ranges -----------------------------------------------------------------------------------------------------
+    async def scan(self, start: str, stop: str, limit: int, link: Link | None = None) -> list[Found]:
+        """The first `limit` records with `start` <= key < `stop` in the server's order."""
+        request = pb.RangeScanRequest(shard=self._shard, start_inclusive=start, end_exclusive=stop)
+
+        async def call(at: Link, seconds: float) -> list[Found]:
+            records: list[Found] = []
+            stream = at.range_scan(request, timeout=seconds, metadata=at.metadata)
+            try:
+                async for frame in stream:
+                    for answer in frame.records:
+                        found = _found(answer, answer.key)
+                        if found is not None:
+                            records.append(found)
+                        if len(records) == limit:
+                            return records
+            finally:
+                stream.cancel()
+            return records
+
+        return await self._attempts.run(self._shard, f"scan shard {self._shard}", call, link)
+
+    async def keys(self, start: str, stop: str, limit: int, link: Link | None = None) -> list[str]:
+        request = pb.ListRequest(shard=self._shard, start_inclusive=start, end_exclusive=stop)
+
+        async def call(at: Link, seconds: float) -> list[str]:
+            keys: list[str] = []
+            stream = at.list(request, timeout=seconds, metadata=at.metadata)
+            try:
+                async for frame in stream:
+                    keys += frame.keys[: limit - len(keys)]
+                    if len(keys) >= limit:
+                        break
+            finally:
+                stream.cancel()
+            return keys
+
+        return await self._attempts.run(self._shard, f"list shard {self._shard}", call, link)
+
+    async def scan_frames(
+        self, start: str, stop: str, link: Link, frame_timeout_seconds: float
+    ) -> AsyncIterator[list[Found]]:
+        """A long scan, frame by frame as the server sends them. Tried once; each frame has its own deadline."""
+        request = pb.RangeScanRequest(shard=self._shard, start_inclusive=start, end_exclusive=stop)
+        stream = link.range_scan(request, metadata=link.metadata)
+        # Not `stream.read()`: it forgets frames that came before the end of the stream was noticed.
+        frames = aiter(stream)
+        try:
+            while True:
+                async with asyncio.timeout(frame_timeout_seconds):
+                    frame = await anext(frames, None)
+                if frame is None:
+                    return
+                yield [found for answer in frame.records if (found := _found(answer, answer.key)) is not None]
+        except grpc.aio.AioRpcError as error:
+            raise read_error(failure_of(error), f"scan shard {self._shard}") from error
+        except TimeoutError:
+            raise ReadTimeout(f"scan shard {self._shard}: the server sent nothing in time") from None
+        finally:
+            stream.cancel()
+
+    async def close(self) -> None:
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        while self._queue:
+            self._answer_all([self._queue.popleft()], ClientClosed("the client was closed"))

@@ -1,0 +1,131 @@
+"""Connections: one gRPC channel per server, made on first use, with every method of the service on it.
+
+What must stay true: no channel exists before `ChannelPool.link` is called and none after `close`; gRPC never repeats
+a call by itself (only we know which may be repeated). Not fork-safe: gRPC's threads do not survive a fork, so a
+process that forks opens its clients afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from llog.limits import (
+    OXIA_CONNECT_TIMEOUT_MS,
+    OXIA_KEEPALIVE_INTERVAL_MS,
+    OXIA_KEEPALIVE_TIMEOUT_MS,
+    OXIA_RECEIVE_BYTES_MAX,
+    OXIA_RETRY_DELAY_MS_MAX,
+    OXIA_RETRY_DELAY_MS_MIN,
+)
+from llog.stores.metadata.oxia.client.errors import ClientClosed
+from llog.stores.metadata.oxia.client.proto import pb
+
+SERVICE = "/io.streamnative.oxia.proto.OxiaClient/"
+"""Every server knows this path; those from 0.17 on have a second one."""
+
+_TLS_PREFIX = "tls://"
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", OXIA_RECEIVE_BYTES_MAX),
+    ("grpc.enable_retries", 0),
+    ("grpc.service_config_disable_resolution", 1),
+    ("grpc.enable_http_proxy", 0),
+    # Two clients of one process share nothing, so closing or breaking one never disturbs the other.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", OXIA_RETRY_DELAY_MS_MIN),
+    ("grpc.min_reconnect_backoff_ms", OXIA_CONNECT_TIMEOUT_MS),
+    ("grpc.max_reconnect_backoff_ms", OXIA_RETRY_DELAY_MS_MAX),
+    ("grpc.keepalive_time_ms", OXIA_KEEPALIVE_INTERVAL_MS),
+    ("grpc.keepalive_timeout_ms", OXIA_KEEPALIVE_TIMEOUT_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+_CONNECT_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to reach a namespace. `addresses` are servers to ask first; the rest is discovered."""
+
+    addresses: tuple[str, ...]
+    namespace: str = "default"
+    identity: str = "llog"
+    """Stored with each record that this client wrote last."""
+    request_timeout_ms: int = 10_000
+    tls: bool = False
+    ca_certificates: bytes | None = None
+    """PEM; None means the ones gRPC brings."""
+    token: str | None = field(default=None, repr=False)
+
+
+class Link:
+    """One server: its channel and the methods on it. The generated stubs would add nothing but a second file."""
+
+    def __init__(self, address: str, channel: grpc.aio.Channel, token: str | None) -> None:
+        self.address = address
+        self.channel = channel
+        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
+        stream, unary = self._stream, self._unary
+        self.assignments = stream("GetShardAssignments", pb.ShardAssignmentsRequest, pb.ShardAssignments)
+        self.read = stream("Read", pb.ReadRequest, pb.ReadResponse)
+        self.list = stream("List", pb.ListRequest, pb.ListResponse)
+        self.range_scan = stream("RangeScan", pb.RangeScanRequest, pb.RangeScanResponse)
+        self.notifications = stream("GetNotifications", pb.NotificationsRequest, pb.NotificationBatch)
+        self.create_session = unary("CreateSession", pb.CreateSessionRequest, pb.CreateSessionResponse)
+        self.keep_alive = unary("KeepAlive", pb.SessionHeartbeat, pb.KeepAliveResponse)
+        self.close_session = unary("CloseSession", pb.CloseSessionRequest, pb.CloseSessionResponse)
+        self.write_stream = channel.stream_stream(
+            SERVICE + "WriteStream", pb.WriteRequest.SerializeToString, pb.WriteResponse.FromString
+        )
+
+    def _stream(self, name: str, request: Any, response: Any) -> Callable[..., Any]:
+        return self.channel.unary_stream(SERVICE + name, request.SerializeToString, response.FromString)
+
+    def _unary(self, name: str, request: Any, response: Any) -> Callable[..., Any]:
+        return self.channel.unary_unary(SERVICE + name, request.SerializeToString, response.FromString)
+
+    async def connected(self, seconds: float) -> bool:
+        """True once the channel has a connection; False after `seconds` without. Nothing is sent."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + seconds
+        # Polled, because a cancelled state watch leaves a callback behind in gRPC.
+        while self.channel.get_state(try_to_connect=True) is not grpc.ChannelConnectivity.READY:
+            if loop.time() >= give_up:
+                return False
+            await asyncio.sleep(_CONNECT_POLL_SECONDS)
+        return True
+
+
+class ChannelPool:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._links: dict[str, Link] = {}
+        self._closed = False
+
+    def link(self, address: str) -> Link:
+        if self._closed:
+            raise ClientClosed("the client is closed")
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = Link(address, self._open(address), self._options.token)
+        return link
+
+    def _open(self, address: str) -> grpc.aio.Channel:
+        # A server may announce that it wants TLS by a prefix of its address.
+        target = address.removeprefix(_TLS_PREFIX)
+        if not (self._options.tls or target != address):
+            return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(self._options.ca_certificates)
+        return grpc.aio.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+
+    async def close(self) -> None:
+        self._closed = True
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            await link.channel.close()

@@ -1,0 +1,73 @@
+"""`write` in values: groups to columns, the server's numbers to outcomes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from llog.errors import InvalidArgument, MetadataStoreError, SessionLost, ValueTooLarge, VersionConflict
+from llog.limits import POSTGRES_WRITE_BYTES_MAX
+from llog.stores.metadata.port import GroupOutcome, Put, Session, Write
+from llog.stores.metadata.postgres.wire import WireArray, bigint_array, bytea_array, integer_array, text_array
+
+# Answers of the write function; schema.sql says when each is given.
+CONFLICT: Final = -1
+SESSION_GONE: Final = -2
+
+# What a write costs on the wire besides its key and value.
+_OVERHEAD_BYTES: Final = 48
+
+
+def split(path: str) -> tuple[str, str]:
+    parent, _, name = path.rpartition("/")
+    return parent, name
+
+
+def encode(groups: Sequence[Sequence[Write]], session_type: type[Session]) -> list[WireArray | None]:
+    """The arguments of the write function. Raises `InvalidArgument` for what can never be written."""
+    writes = [write for group in groups for write in group]
+    group_numbers = [number for number, group in enumerate(groups) for _ in group]
+    keys = [split(write.key.path) for write in writes]
+    values = [write.value if isinstance(write, Put) else None for write in writes]
+    sessions = [_session_id(write, session_type) for write in writes]
+    size = sum(_OVERHEAD_BYTES + len(write.key.path) for write in writes) + sum(len(value or b"") for value in values)
+    if size > POSTGRES_WRITE_BYTES_MAX:
+        raise ValueTooLarge("groups", size, POSTGRES_WRITE_BYTES_MAX)
+    return [
+        integer_array(group_numbers),
+        text_array([parent for parent, _ in keys]),
+        text_array([name for _, name in keys]),
+        bytea_array(values),
+        bigint_array([write.expected for write in writes]),
+        bigint_array(sessions) if any(session is not None for session in sessions) else None,
+    ]
+
+
+def _session_id(write: Write, session_type: type[Session]) -> int | None:
+    if not isinstance(write, Put) or write.session is None:
+        return None
+    if not isinstance(write.session, session_type):
+        raise InvalidArgument("session", f"{write.session.id} was not opened on a PostgreSQL store")
+    return int(write.session.id)
+
+
+def decode(groups: Sequence[Sequence[Write]], numbers: Sequence[int]) -> list[GroupOutcome]:
+    outcomes: list[GroupOutcome] = []
+    start = 0
+    for group in groups:
+        answers = tuple(numbers[start : start + len(group)])
+        start += len(group)
+        outcomes.append(answers if min(answers) >= 0 else _refusal(group, answers))
+    assert start == len(numbers), "the server answered another number of writes"
+    return outcomes
+
+
+def _refusal(group: Sequence[Write], answers: Sequence[int]) -> MetadataStoreError:
+    for write, answer in zip(group, answers, strict=True):
+        operation, path = ("put" if isinstance(write, Put) else "delete"), write.key.path
+        if answer == SESSION_GONE:
+            return SessionLost(operation, path, "its session is gone")
+        if answer == CONFLICT:
+            assert write.expected is not None
+            return VersionConflict(operation, path, write.expected)
+    raise AssertionError(f"a group was refused without a reason: {answers}")

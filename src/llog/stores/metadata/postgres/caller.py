@@ -1,0 +1,76 @@
+"""Statements through the pool, within the request's deadline: what may be repeated, and what never is.
+
+What must stay true: a write is sent at most once, unless the server itself said that it rolled it back to resolve a
+deadlock. Everything else asked here changes nothing when asked twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import psycopg
+
+from llog.errors import MetadataTimeout, MetadataUnavailable, MetadataUncertain
+from llog.limits import POSTGRES_READ_ATTEMPTS_MAX, POSTGRES_WRITE_ATTEMPTS_MAX
+from llog.stores.metadata.postgres.connection import NoAnswer, Row
+from llog.stores.metadata.postgres.failures import READ_ONLY_STATE, RETRIED_STATES, translate
+from llog.stores.metadata.postgres.pool import Pool
+
+
+class Caller:
+    def __init__(self, pool: Pool, *, request_timeout_ms: int) -> None:
+        self.pool = pool
+        self.request_timeout_ms = request_timeout_ms
+
+    async def ask(
+        self, operation: str, subject: str, statement: bytes, parameters: Sequence[object], *, timeout_ms: int | None = None
+    ) -> list[Row]:
+        """A statement that may be repeated: asked again on another connection when one breaks."""
+        deadline = self._deadline(self.request_timeout_ms if timeout_ms is None else timeout_ms)
+        for attempt in range(1, POSTGRES_READ_ATTEMPTS_MAX + 1):
+            try:
+                return await self._once(operation, subject, statement, parameters, deadline, writing=False)
+            except MetadataUnavailable:
+                if attempt == POSTGRES_READ_ATTEMPTS_MAX or asyncio.get_running_loop().time() >= deadline:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def change(self, operation: str, subject: str, statement: bytes, parameters: Sequence[object]) -> list[Row]:
+        """A write. Raises `MetadataUncertain` when it may have happened; any other error: nothing happened."""
+        deadline = self._deadline(self.request_timeout_ms)
+        for attempt in range(1, POSTGRES_WRITE_ATTEMPTS_MAX + 1):
+            try:
+                return await self._once(operation, subject, statement, parameters, deadline, writing=True)
+            except MetadataUnavailable as error:
+                cause = error.__cause__
+                rolled_back = isinstance(cause, psycopg.Error) and cause.sqlstate in RETRIED_STATES
+                if not rolled_back or attempt == POSTGRES_WRITE_ATTEMPTS_MAX:
+                    raise
+            # Let the one who won finish; not all losers at the same time.
+            await asyncio.sleep(random.uniform(0.001, 0.005) * attempt)
+        raise AssertionError("unreachable")
+
+    @staticmethod
+    def _deadline(timeout_ms: int) -> float:
+        return asyncio.get_running_loop().time() + timeout_ms / 1000
+
+    async def _once(
+        self, operation: str, subject: str, statement: bytes, parameters: Sequence[object], deadline: float, *, writing: bool
+    ) -> list[Row]:
+        async with self.pool.link(deadline=deadline) as link:
+            try:
+                rows = await link.run(statement, parameters, deadline=deadline)
+            except NoAnswer:
+                reason = f"no answer within {self.request_timeout_ms} ms"
+                raise (MetadataUncertain if writing else MetadataTimeout)(operation, subject, reason) from None
+            except psycopg.Error as error:
+                if error.sqlstate == READ_ONLY_STATE:
+                    link.close()  # no longer the primary: the next connection looks for the new one
+                    raise MetadataUnavailable(operation, subject, str(error)) from error
+                raise translate(error, operation, subject, writing=writing, connection_lost=not link.idle) from error
+            if writing and link.warning:
+                # Our statement warns of nothing; the server does when it could not wait for its standby.
+                raise MetadataUncertain(operation, subject, link.warning)
+            return rows

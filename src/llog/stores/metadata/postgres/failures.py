@@ -1,0 +1,120 @@
+"""What a PostgreSQL error means to us: the one table, and the one rule about writes.
+
+Why it exists: an SQLSTATE says what went wrong, but for a write the first question is whether it may have happened.
+
+The rule: the server's answer to our one-statement transaction is the outcome. An ERROR is an answer: the transaction
+was rolled back, nothing happened. A connection that ended (FATAL, or no SQLSTATE because libpq itself noticed)
+answers nothing: a write then may have happened, whatever the reason given. A cancelled statement (57014) counts as no
+answer too: nobody but an operator cancels ours, and the signal may arrive behind the commit.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import psycopg
+
+from llog.errors import (
+    MetadataDenied,
+    MetadataFull,
+    MetadataMisconfigured,
+    MetadataStoreError,
+    MetadataTimeout,
+    MetadataUnavailable,
+    MetadataUncertain,
+)
+
+
+class Meaning(NamedTuple):
+    error: type[MetadataStoreError]
+    answered: bool = True
+    """False: a write that ended like this may have happened."""
+
+
+# By SQLSTATE, exact before class. https://www.postgresql.org/docs/current/errcodes-appendix.html
+MEANINGS: Final[dict[str, Meaning]] = {
+    "08": Meaning(MetadataUnavailable, answered=False),  # the connection broke
+    "0A": Meaning(MetadataMisconfigured),  # not supported by this server
+    "22": Meaning(MetadataMisconfigured),  # our arguments are checked before: the server reads them otherwise
+    "23": Meaning(MetadataMisconfigured),  # constraints we did not make
+    "25": Meaning(MetadataUnavailable),
+    "25006": Meaning(MetadataUnavailable),  # read-only: no longer the primary
+    "28": Meaning(MetadataDenied),
+    "3D": Meaning(MetadataMisconfigured),  # no such database
+    "3F": Meaning(MetadataMisconfigured),  # no such schema
+    "40": Meaning(MetadataUnavailable),  # deadlock, serialization: rolled back
+    "40003": Meaning(MetadataUnavailable, answered=False),  # statement completion unknown
+    "42": Meaning(MetadataMisconfigured),  # our table or function is missing or not ours
+    "42501": Meaning(MetadataDenied),
+    "53": Meaning(MetadataUnavailable),  # out of memory, too many connections
+    "53100": Meaning(MetadataFull),
+    "54": Meaning(MetadataFull),  # a limit of the server, such as a full notification queue
+    "55": Meaning(MetadataUnavailable),
+    "55P03": Meaning(MetadataUnavailable),  # lock timeout
+    "57": Meaning(MetadataUnavailable, answered=False),  # shutdown, crash, starting up, idle timeout
+    "57014": Meaning(MetadataTimeout, answered=False),
+    "57P03": Meaning(MetadataUnavailable),  # refused at the door: starting up or shutting down
+    "57P04": Meaning(MetadataMisconfigured, answered=False),  # the database was dropped
+    "58": Meaning(MetadataUnavailable),  # input/output of the server
+    "XX": Meaning(MetadataMisconfigured),  # internal error, corrupted data: an operator must look
+}
+_UNKNOWN_STATE: Final = Meaning(MetadataMisconfigured)
+_NO_STATE: Final = Meaning(MetadataUnavailable, answered=False)
+
+READ_ONLY_STATE: Final = "25006"
+
+RETRIED_STATES: Final = frozenset({"40P01", "40001"})
+"""Rolled back to let somebody else pass: asking again is safe, also for a write."""
+
+
+def meaning_of(sqlstate: str | None) -> Meaning:
+    if sqlstate is None:
+        return _NO_STATE
+    return MEANINGS.get(sqlstate) or MEANINGS.get(sqlstate[:2]) or _UNKNOWN_STATE
+
+
+def translate(
+    error: psycopg.Error, operation: str, subject: str, *, writing: bool, connection_lost: bool
+) -> MetadataStoreError:
+    """Our error for theirs. `connection_lost`: whether the connection was unusable afterwards."""
+    meaning = meaning_of(error.sqlstate)
+    reason = describe(error)
+    if writing and (connection_lost or not meaning.answered):
+        return MetadataUncertain(operation, subject, reason)
+    if connection_lost and meaning.error is MetadataMisconfigured and error.sqlstate is None:
+        return MetadataUnavailable(operation, subject, reason)
+    return meaning.error(operation, subject, reason)
+
+
+def refused_connection(error: psycopg.Error, subject: str) -> MetadataStoreError:
+    """Our error for a connection that could not be made. libpq reports no SQLSTATE for it, only the server's words."""
+    reason = describe(error)
+    sqlstate = error.sqlstate or _state_from_words(reason)
+    return meaning_of(sqlstate).error("connect", subject, reason)
+
+
+def describe(error: psycopg.Error) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"{text} ({error.sqlstate})" if error.sqlstate else text
+
+
+# What servers say at the door, in the language of the C locale; another language ends as "unavailable", which is
+# true as well, only less helpful.
+_DOOR_WORDS: Final = (
+    ("password authentication failed", "28P01"),
+    ("no password supplied", "28P01"),
+    ("no pg_hba.conf entry", "28000"),
+    ("authentication failed", "28000"),
+    ('role "', "28000"),
+    ("permission denied for database", "42501"),
+    ('database "', "3D000"),
+    ("session is read-only", "25006"),
+    ("server is in hot standby mode", "25006"),
+    ("unsupported frontend protocol", "0A000"),
+    ("server does not support SSL", "0A000"),
+    ("certificate verify failed", "28000"),
+)
+
+
+def _state_from_words(reason: str) -> str | None:
+    return next((state for words, state in _DOOR_WORDS if words in reason), None)

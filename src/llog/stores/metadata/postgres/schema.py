@@ -1,0 +1,77 @@
+"""The store's tables and functions: made at the first opening, checked at every other.
+
+Why it exists: brokers start together on an empty database, and an old broker may meet a newer database.
+
+What must stay true: creation happens once, whole, in one transaction under an advisory lock; an existing schema is
+only read, so a role without the right to create may open it; a schema newer than this code knows is refused.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Final, LiteralString, cast
+
+import psycopg
+
+from llog.errors import MetadataMisconfigured
+from llog.stores.metadata.postgres.address import Address
+from llog.stores.metadata.postgres.connection import Link
+from llog.stores.metadata.postgres.failures import translate
+from llog.stores.metadata.postgres.statements import Names
+
+SCHEMA_VERSION: Final = 1
+
+
+async def open_schema(link: Link, address: Address) -> Names:
+    """The names of a store that exists from now on. Raises `MetadataMisconfigured`, `MetadataDenied`, …"""
+    try:
+        names = Names(address.schema or await _current_schema(link, address), address.table)
+        version = await _version(link, names)
+        if version is None:
+            version = await _create(link, names)
+    except psycopg.Error as error:
+        raise translate(error, "open", address.url, writing=False, connection_lost=link.broken) from error
+    if version != SCHEMA_VERSION:
+        reason = f"its schema has version {version}, this llog knows {SCHEMA_VERSION}: use a newer llog, or another table"
+        raise MetadataMisconfigured("open", address.url, reason)
+    return names
+
+
+async def _current_schema(link: Link, address: Address) -> str:
+    cursor = await link.connection.execute("SELECT current_schema()")
+    [schema] = await cursor.fetchone() or [None]
+    if schema is None:
+        reason = "the search path names no existing schema; say llog_table=schema.table"
+        raise MetadataMisconfigured("open", address.url, reason)
+    return str(schema)
+
+
+async def _version(link: Link, names: Names) -> int | None:
+    cursor = await link.connection.execute(names.fill("SELECT to_regclass({version_table_name}) IS NOT NULL"))
+    [exists] = await cursor.fetchone() or [False]
+    if not exists:
+        return None
+    cursor = await link.connection.execute(names.fill("SELECT max(version) FROM {version_table}"))
+    [version] = await cursor.fetchone() or [None]
+    return 0 if version is None else int(version)
+
+
+async def _create(link: Link, names: Names) -> int:
+    connection = link.connection
+    async with connection.transaction():
+        await connection.execute(names.fill("SELECT pg_advisory_xact_lock({lock_class}, {schema_lock_object})"))
+        version = await _version(link, names)
+        if version is not None:
+            return version  # somebody was faster
+        cursor = await connection.execute("SELECT to_regnamespace(%s) IS NULL", (f'"{names.schema}"',))
+        [schema_is_missing] = await cursor.fetchone() or [False]
+        if schema_is_missing:
+            await connection.execute(names.fill("CREATE SCHEMA {schema}"))
+        await connection.execute(names.fill(_definition()))
+        await connection.execute(names.fill("INSERT INTO {version_table} VALUES ") + b"(%d)" % SCHEMA_VERSION)
+    return SCHEMA_VERSION
+
+
+def _definition() -> LiteralString:
+    text = resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
+    return cast(LiteralString, text)  # ours, shipped with the package

@@ -1,0 +1,107 @@
+"""Sessions: a row with an expiry by the server's clock, moved forward by heartbeats.
+
+What must stay true: this client gives up first. The server counts the timeout from when it handled a heartbeat, the
+client from when it sent it; so a session that the server dropped is already `lost` here, if both clocks run at the
+same speed. A session that ran out is never revived, not even by a late heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from psycopg.types.numeric import Int8
+
+from llog.errors import StoreError
+from llog.limits import POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT, POSTGRES_HEARTBEATS_PER_TIMEOUT
+from llog.stores.metadata.port import Session
+from llog.stores.metadata.postgres.caller import Caller
+from llog.stores.metadata.postgres.statements import Statements
+
+log = logging.getLogger(__name__)
+
+
+class PostgresSession(Session):
+    """Made by `open_session`, which also starts the heartbeats."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        statements: Statements,
+        number: int,
+        timeout_ms: int,
+        on_lost: Callable[[], None] | None,
+        expires_at: float,
+    ) -> None:
+        self.id = str(number)
+        self.timeout_ms = timeout_ms
+        self._number = Int8(number)
+        self._caller, self._statements, self._on_lost = caller, statements, on_lost
+        self._loop = asyncio.get_running_loop()
+        self._expires_at = expires_at
+        self._ended = False
+        self._heartbeats = self._loop.create_task(self._keep_alive(), name=f"llog session {number}")
+
+    @property
+    def lost(self) -> bool:
+        return self._ended or self._loop.time() >= self._expires_at
+
+    async def _keep_alive(self) -> None:
+        seconds = self.timeout_ms / 1000
+        pause = seconds / POSTGRES_HEARTBEATS_PER_TIMEOUT
+        while not self.lost:
+            await asyncio.sleep(min(pause, self._expires_at - self._loop.time()))
+            renewed = await self._renew()
+            if renewed is False:
+                break
+            retries_or_beats = POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT if renewed is None else POSTGRES_HEARTBEATS_PER_TIMEOUT
+            pause = seconds / retries_or_beats
+        self._lose()
+
+    async def _renew(self) -> bool | None:
+        """True: alive. False: the server dropped it. None: nobody answered."""
+        sent_at = self._loop.time()
+        left_ms = int((self._expires_at - sent_at) * 1000)
+        if left_ms <= 0:
+            return None
+        parameters = (Int8(self.timeout_ms), self._number)
+        try:
+            rows = await self._caller.ask(
+                "heartbeat", f"session {self.id}", self._statements.renew_session, parameters, timeout_ms=left_ms
+            )
+        except StoreError as error:
+            log.warning("%s", error)
+            return None
+        if not rows:
+            return False
+        if self._loop.time() < self._expires_at:
+            self._expires_at = sent_at + self.timeout_ms / 1000
+        return True
+
+    def _lose(self) -> None:
+        if not self._ended:
+            self._ended = True
+            if self._on_lost is not None:
+                self._on_lost()
+
+    async def close(self) -> None:
+        """Ends on the server at once; where that cannot be said, the server ends it when it runs out."""
+        if self._ended and self._heartbeats.done():
+            return
+        self._ended = True
+        self._heartbeats.cancel()
+        await asyncio.wait([self._heartbeats])
+        try:
+            await self._caller.ask("close", f"session {self.id}", self._statements.end_session, (self._number,))
+        except StoreError as error:
+            log.warning("session %s is left to run out: %s", self.id, error)
+
+
+async def open_session(
+    caller: Caller, statements: Statements, *, client: str, timeout_ms: int, on_lost: Callable[[], None] | None
+) -> PostgresSession:
+    sent_at = asyncio.get_running_loop().time()
+    parameters = (client, Int8(timeout_ms), Int8(timeout_ms))
+    [[number]] = await caller.ask("open", "session", statements.open_session, parameters)
+    return PostgresSession(caller, statements, number, timeout_ms, on_lost, sent_at + timeout_ms / 1000)

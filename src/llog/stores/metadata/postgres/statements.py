@@ -1,0 +1,113 @@
+"""The SQL of one store, with its names filled in: written once, prepared by every connection at first use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, LiteralString
+
+from psycopg import sql
+
+from llog.limits import (
+    POSTGRES_NOTIFICATION_BYTES,
+    POSTGRES_SWEEP_SESSIONS_MAX,
+    POSTGRES_WATCH_PREFIXES_MAX,
+)
+from llog.stores.metadata.postgres.address import channel_name, stable_number
+
+# "llog", so that our advisory locks are recognised in pg_locks and meet nobody else's.
+LOCK_CLASS: Final = 0x6C6C6F67
+
+_VISIBLE: Final[LiteralString] = """
+(r.session IS NULL OR EXISTS (SELECT FROM {sessions} s WHERE s.id = r.session AND s.expires_at > clock_timestamp()))
+"""
+_FIELDS: Final[LiteralString] = "r.version, r.value, r.session IS NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the objects of one store are called."""
+
+    schema: str
+    table: str
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    @property
+    def channel(self) -> str:
+        return channel_name(self.qualified)
+
+    def fill(self, text: LiteralString) -> bytes:
+        return sql.SQL(text).format(**self._parts()).as_bytes(None)
+
+    def _parts(self) -> dict[str, sql.Composable]:
+        suffixes = {
+            "records": "", "sessions": "_sessions", "version_table": "_schema", "sequence": "_versions",
+            "announce": "_announce", "write": "_write", "drop_records": "_drop_records",
+            "end_session": "_end_session", "sweep": "_sweep",
+        }  # fmt: skip
+        parts: dict[str, sql.Composable] = {
+            part: sql.Identifier(self.schema, self.table + suffix) for part, suffix in suffixes.items()
+        }
+        return parts | {
+            "schema": sql.Identifier(self.schema),
+            "version_table_name": sql.Literal(f'"{self.schema}"."{self.table}_schema"'),
+            "sequence_name": sql.Literal(f'"{self.schema}"."{self.table}_versions"'),
+            "channel": sql.Literal(self.channel),
+            "channel_identifier": sql.Identifier(self.channel),
+            "lock_class": sql.Literal(LOCK_CLASS),
+            "lock_object": sql.Literal(stable_number(self.qualified)),
+            "schema_lock_object": sql.Literal(stable_number(self.qualified + " schema")),
+            "prefixes_max": sql.Literal(POSTGRES_WATCH_PREFIXES_MAX),
+            "payload_bytes": sql.Literal(POSTGRES_NOTIFICATION_BYTES),
+            "sweep_max": sql.Literal(POSTGRES_SWEEP_SESSIONS_MAX),
+        }
+
+
+class Statements:
+    """`%b` parameters travel in binary."""
+
+    def __init__(self, names: Names) -> None:
+        fill = names.fill
+        self.get = fill(
+            "SELECT " + _FIELDS + " FROM {records} r WHERE r.parent = %b AND r.name = %b AND " + _VISIBLE
+        )
+        self.get_many = fill(
+            "SELECT w.i, " + _FIELDS + " FROM unnest(%b, %b) WITH ORDINALITY AS w(parent, name, i)"
+            " JOIN {records} r ON r.parent = w.parent AND r.name = w.name WHERE " + _VISIBLE
+        )
+        page: LiteralString = "SELECT r.name, " + _FIELDS + " FROM {records} r WHERE r.parent = %b AND r.name >= %b"
+        self.scan = fill(page + " AND " + _VISIBLE + " ORDER BY r.name LIMIT %b")
+        self.scan_to = fill(page + " AND r.name < %b AND " + _VISIBLE + " ORDER BY r.name LIMIT %b")
+        # Keys below `a/b` have a parent that is `a/b` or begins with `a/b/`; 0 follows / in byte order.
+        tree: LiteralString = (
+            "SELECT r.parent, r.name, " + _FIELDS + " FROM {records} r WHERE (r.parent, r.name) > (%b, %b)"
+        )
+        self.tree = fill(tree + " AND " + _VISIBLE + " ORDER BY r.parent, r.name LIMIT %b")
+        self.tree_to = fill(tree + " AND r.parent < %b AND " + _VISIBLE + " ORDER BY r.parent, r.name LIMIT %b")
+        self.write = fill("SELECT {write}(%b, %b, %b, %b, %b, %b)")
+        self.time = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+        expiry: LiteralString = "clock_timestamp() + %b * interval '1 millisecond'"
+        self.open_session = fill(
+            "INSERT INTO {sessions} (id, client, timeout_ms, expires_at)"
+            " VALUES (nextval({sequence_name}), %b, %b, " + expiry + ") RETURNING id"
+        )
+        self.renew_session = fill(
+            "UPDATE {sessions} SET expires_at = " + expiry + " WHERE id = %b AND expires_at > clock_timestamp() RETURNING id"
+        )
+        self.end_session = fill("SELECT {end_session}(%b)")
+        self.sweep = fill("SELECT {sweep}()")
+
+        self.listen = fill("LISTEN {channel_identifier}")
+        self.open_lease = fill(
+            "INSERT INTO {sessions} (id, client, timeout_ms, expires_at, prefixes)"
+            " VALUES (nextval({sequence_name}), %b, %b, " + expiry + ", %b) RETURNING id"
+        )
+        self.renew_lease = fill("UPDATE {sessions} SET expires_at = " + expiry + ", prefixes = %b WHERE id = %b RETURNING id")
+        self.extend_lease = fill(
+            "UPDATE {sessions} SET prefixes = ARRAY(SELECT DISTINCT p FROM unnest(prefixes || %b) AS u(p))"
+            " WHERE id = %b RETURNING id"
+        )
+        self.barrier = fill("SELECT pg_advisory_xact_lock({lock_class}, {lock_object})")

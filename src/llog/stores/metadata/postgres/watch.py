@@ -1,0 +1,262 @@
+"""Watching: one listening connection per store, shared by all its watchers.
+
+Why it is more than LISTEN: commits that NOTIFY wait for each other, server-wide, so only watched changes are
+announced. What a store watches is its lease: a row that says which prefixes, and that writers read.
+
+What must stay true
+- Nothing is missed. A prefix is registered and committed, then the barrier lock is taken once, alone. Writers hold it
+  shared from before they look for prefixes until they have committed: whoever looked too early has committed when we
+  pass, and whoever comes later sees the prefix. Only then is the watcher's context entered.
+- A gap is told. Whatever breaks the connection, or the lease (the row was gone: writers may have kept silent), ends
+  with a new connection, a new lease, the barrier, and then a RESYNC to every watcher.
+- A lease counts while its row is there, run out or not: so a heartbeat cannot succeed on a lease that some writer
+  already took for dead.
+- Only the listening connection itself takes prefixes away, and a failure there costs the lease; others only add. A
+  statement that was given up and lands late can therefore not take away what somebody watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import psycopg
+from psycopg.types.numeric import Int8
+
+from llog.errors import LlogError, MetadataUnavailable, StoreClosed, StoreError
+from llog.limits import (
+    METADATA_WATCH_QUEUE_MAX,
+    POSTGRES_CONNECT_PAUSE_MS,
+    POSTGRES_WATCH_LEASE_MS,
+    POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX,
+    POSTGRES_WATCH_RENEW_INTERVAL_MS,
+)
+from llog.stores.metadata.port import Change, ChangeKind
+from llog.stores.metadata.postgres.caller import Caller
+from llog.stores.metadata.postgres.connection import Connector, Link, NoAnswer, Row
+from llog.stores.metadata.postgres.failures import translate
+from llog.stores.metadata.postgres.statements import Statements
+from llog.stores.metadata.postgres.wire import TextArray, text_array
+
+log = logging.getLogger(__name__)
+
+RESYNC = Change(ChangeKind.RESYNC)
+
+
+class Watcher(AsyncIterator[Change]):
+    """What one reader has not taken yet; too much of it becomes one RESYNC."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.url, self.prefix = url, prefix
+        self._below = prefix + "/"
+        self._changes: deque[Change] = deque()
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def offer(self, change: Change) -> None:
+        if self.prefix and change.path != self.prefix and not change.path.startswith(self._below):
+            return
+        if len(self._changes) >= METADATA_WATCH_QUEUE_MAX:
+            self.resync()
+        self._changes.append(change)
+        self._wake.set()
+
+    def resync(self) -> None:
+        self._changes.clear()
+        self._changes.append(RESYNC)
+        self._wake.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+
+    async def __anext__(self) -> Change:
+        while not self._changes:
+            if self._closed:
+                raise StoreClosed("watch", self.url)
+            self._wake.clear()
+            await self._wake.wait()
+        return self._changes.popleft()
+
+
+def parse_payload(payload: str) -> list[Change]:
+    """`version path`, a line each; version 0 says that the record is gone."""
+    changes = []
+    for line in payload.split("\n"):
+        version, _, path = line.partition(" ")
+        number = int(version)
+        changes.append(Change(ChangeKind.PUT, path, number) if number else Change(ChangeKind.DELETED, path))
+    return changes
+
+
+class LeaseGone(Exception):
+    """The server forgot what we watch."""
+
+
+class Listener:
+    def __init__(self, connector: Connector, caller: Caller, statements: Statements, *, client: str) -> None:
+        self._connector, self._caller, self._statements, self._client = connector, caller, statements, client
+        self._url = connector.address.url
+        self._watchers: set[Watcher] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._link: Link | None = None
+        self._lease: int | None = None
+        self._covered: frozenset[str] = frozenset()
+        self._established = asyncio.Event()
+        self._changing_lease = asyncio.Lock()
+        self._last_error: LlogError | None = None
+        self._closed = False
+
+    # -- for the store ------------------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def watch(self, prefix: str) -> AsyncIterator[AsyncIterator[Change]]:
+        watcher = Watcher(self._url, prefix)
+        self._watchers.add(watcher)
+        try:
+            await self._cover(prefix)
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+
+    async def close(self) -> None:
+        """The lease ends with the store; were that to fail, it would run out."""
+        self._closed = True
+        for watcher in self._watchers:
+            watcher.close()
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if self._lease is not None:
+            try:
+                await self._caller.ask("close", "watch", self._statements.end_session, (Int8(self._lease),))
+            except StoreError as error:
+                log.warning("a watch is left to run out: %s", error)
+
+    # -- registering --------------------------------------------------------------------------------------------
+    async def _cover(self, prefix: str) -> None:
+        """Return when every change below `prefix` that commits from now on will be announced to us."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._listen_for_ever(), name="llog watch")
+        try:
+            async with asyncio.timeout(self._caller.request_timeout_ms / 1000):
+                while not await self._is_covered(prefix):
+                    pass
+        except TimeoutError:
+            raise self._last_error or MetadataUnavailable("watch", self._url, "no connection in time") from None
+
+    async def _is_covered(self, prefix: str) -> bool:
+        await self._established.wait()
+        async with self._changing_lease:
+            lease = self._lease
+            if lease is None:
+                return False
+            if prefix in self._covered:
+                return True
+            parameters = (text_array([prefix]), Int8(lease))
+            if not await self._caller.ask("watch", prefix, self._statements.extend_lease, parameters):
+                self._drop_lease()
+                return False
+            await self._caller.ask("watch", prefix, self._statements.barrier, ())
+            if self._lease != lease:
+                return False
+            self._covered |= {prefix}
+            return True
+
+    def _drop_lease(self) -> None:
+        self._lease = None
+        self._established.clear()
+        if self._link is not None:
+            self._link.cut()  # wakes the listening task, which begins anew
+
+    # -- listening ----------------------------------------------------------------------------------------------
+    async def _listen_for_ever(self) -> None:
+        pause_ms = POSTGRES_CONNECT_PAUSE_MS
+        gap = False
+        while True:
+            try:
+                async with self._listening(gap=gap) as link:
+                    pause_ms, gap = POSTGRES_CONNECT_PAUSE_MS, True
+                    await self._hear(link)
+            except LeaseGone:
+                log.warning("%s forgot our watch: watching again", self._url)
+            except StoreError as error:
+                self._last_error = error if isinstance(error, LlogError) else None
+                log.warning("watch interrupted: %s", error)
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX)
+
+    @asynccontextmanager
+    async def _listening(self, *, gap: bool) -> AsyncIterator[Link]:
+        deadline = self._deadline()
+        link = await self._connector.connect(deadline=deadline)
+        try:
+            await self._run(link, self._statements.listen, ())
+            async with self._changing_lease:
+                prefixes = self._prefixes()
+                lease_ms = Int8(POSTGRES_WATCH_LEASE_MS)
+                parameters = (self._client, lease_ms, lease_ms, text_array(sorted(prefixes)))
+                [[lease]] = await self._run(link, self._statements.open_lease, parameters)
+                await self._run(link, self._statements.barrier, ())
+                self._link, self._lease, self._covered = link, lease, prefixes
+            if gap:
+                for watcher in self._watchers:
+                    watcher.resync()
+            self._established.set()
+            yield link
+        finally:
+            self._established.clear()
+            link.close()
+            if not self._closed:
+                self._link = self._lease = None
+
+    async def _hear(self, link: Link) -> None:
+        """Pass on what comes, and prove now and then that the connection still hears: silence looks like peace."""
+        seconds = POSTGRES_WATCH_RENEW_INTERVAL_MS / 1000
+        while True:
+            renew_at = asyncio.get_running_loop().time() + seconds
+            try:
+                async with aclosing(link.connection.notifies(timeout=seconds)) as notifications:
+                    async for notification in notifications:
+                        self._publish(notification.payload)
+                        if asyncio.get_running_loop().time() >= renew_at:
+                            break
+            except psycopg.Error as error:
+                raise translate(error, "watch", self._url, writing=False, connection_lost=True) from error
+            await self._renew(link)
+
+    def _publish(self, payload: str) -> None:
+        for change in parse_payload(payload):
+            for watcher in self._watchers:
+                watcher.offer(change)
+
+    async def _renew(self, link: Link) -> None:
+        async with self._changing_lease:
+            if self._lease is None:
+                raise LeaseGone
+            prefixes = self._prefixes()
+            parameters = (Int8(POSTGRES_WATCH_LEASE_MS), _or_none(prefixes), Int8(self._lease))
+            self._covered &= prefixes
+            if not await self._run(link, self._statements.renew_lease, parameters):
+                raise LeaseGone
+
+    def _prefixes(self) -> frozenset[str]:
+        return frozenset(watcher.prefix for watcher in self._watchers)
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._caller.request_timeout_ms / 1000
+
+    async def _run(self, link: Link, statement: bytes, parameters: tuple[object, ...]) -> list[Row]:
+        try:
+            return await link.run(statement, parameters, deadline=self._deadline())
+        except NoAnswer:
+            raise MetadataUnavailable("watch", self._url, "no answer in time") from None
+        except psycopg.Error as error:
+            raise translate(error, "watch", self._url, writing=False, connection_lost=link.broken) from error
+
+
+def _or_none(prefixes: frozenset[str]) -> TextArray | None:
+    return text_array(sorted(prefixes)) if prefixes else None

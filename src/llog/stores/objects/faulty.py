@@ -1,0 +1,162 @@
+"""An object store that fails on purpose, the same way for the same seed.
+
+Why it exists: what a real store does once a month the tests need on demand: slow answers, "slow down", answers lost
+after the work was done, and silence until the timeout. The simulation and the system tests put it around any store.
+
+What must stay true: one seed and one order of calls give one history: each call draws the same number of times from
+the generator, whatever happens. No fault breaks a promise of the port: a lost answer of a write is
+`ObjectStoreUncertain`, of a read `ObjectStoreTimeout`, and `ObjectStoreThrottled` means that nothing happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from llog.errors import (
+    InvalidArgument,
+    ObjectStoreError,
+    ObjectStoreThrottled,
+    ObjectStoreTimeout,
+    ObjectStoreUncertain,
+)
+from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
+from llog.stores.objects.stats import OPERATIONS
+from llog.stores.objects.wrapper import ForwardingObjectStore
+
+__all__ = ["NO_FAULTS", "Faults", "FaultyObjectStore"]
+
+T = TypeVar("T")
+
+# A listing may fail between pages of this many names.
+LIST_FAULT_INTERVAL: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Probabilities per call, and how long things take."""
+
+    throttled: float = 0.0
+    lost_answer: float = 0.0
+    stalled: float = 0.0
+    """Silence for `stall_ms`; a write has then happened or not, evenly."""
+    delayed: float = 0.0
+    delay_ms_max: float = 100.0
+    stall_ms: float = 10_000.0
+
+    def __post_init__(self) -> None:
+        chances = (self.throttled, self.lost_answer, self.stalled, self.delayed)
+        if min(chances) < 0 or sum(chances[:3]) > 1 or self.delayed > 1:
+            raise InvalidArgument("faults", f"{self}: probabilities are 0 to 1, of the three failures together too")
+
+
+NO_FAULTS: Final = Faults()
+
+
+class FaultyObjectStore(ForwardingObjectStore):
+    """`faults` for every operation, or by operation: put, get, range_get, head, list, delete."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        seed: int,
+        faults: Faults | Mapping[str, Faults],
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """`sleep` is in seconds."""
+        super().__init__(inner)
+        if isinstance(faults, Faults):
+            faults = dict.fromkeys(OPERATIONS, faults)
+        unknown = set(faults) - set(OPERATIONS)
+        if unknown:
+            raise InvalidArgument("faults", f"unknown operations {sorted(unknown)}; there are {', '.join(OPERATIONS)}")
+        self.faults: dict[str, Faults] = dict(faults)
+        """May be changed while in use: an empty one heals the store."""
+        self._rng = random.Random(seed)
+        self._sleep = sleep
+
+    async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        await self._write("put", self.uri(name), lambda: self.inner.put(name, buffers, if_absent=if_absent))
+
+    async def delete_many(self, names: Sequence[str]) -> None:
+        await self._write("delete", f"{len(names)} objects", lambda: self.inner.delete_many(names))
+
+    async def get(self, name: str) -> Buffer:
+        return await self._read("get", name, lambda: self.inner.get(name))
+
+    async def get_ranges(self, name: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        return await self._read("range_get", name, lambda: self.inner.get_ranges(name, ranges))
+
+    async def get_tail(self, name: str, byte_length: int) -> tuple[Buffer, int]:
+        return await self._read("range_get", name, lambda: self.inner.get_tail(name, byte_length))
+
+    async def head(self, name: str) -> ObjectMeta:
+        return await self._read("head", name, lambda: self.inner.head(name))
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        count = 0
+        async for meta in self.inner.list(prefix, start_after=start_after):
+            if count % LIST_FAULT_INTERVAL == 0:
+                await self._read("list", prefix, _nothing)
+            count += 1
+            yield meta
+        if count == 0:
+            await self._read("list", prefix, _nothing)
+
+    async def _read(self, operation: str, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        fate = self._draw(operation)
+        await self._wait(fate)
+        if fate.throttled:
+            raise ObjectStoreThrottled(operation, name, "injected: slow down")
+        if fate.lost or fate.stalled:
+            raise ObjectStoreTimeout(operation, name, "injected: the answer was lost")
+        return await call()
+
+    async def _write(self, operation: str, subject: str, call: Callable[[], Awaitable[None]]) -> None:
+        fate = self._draw(operation)
+        await self._wait(fate)
+        if fate.throttled:
+            raise ObjectStoreThrottled(operation, subject, "injected: slow down")
+        if not (fate.lost or fate.stalled):
+            return await call()
+        if fate.lost or fate.happens:
+            # A refusal is lost like any other answer.
+            with contextlib.suppress(ObjectStoreError):
+                await call()
+        raise ObjectStoreUncertain(operation, subject, "injected: the answer was lost")
+
+    async def _wait(self, fate: _Fate) -> None:
+        if fate.delay_ms:
+            await self._sleep(fate.delay_ms / 1000)
+
+    def _draw(self, operation: str) -> _Fate:
+        faults = self.faults.get(operation, NO_FAULTS)
+        # Always four draws: changing one probability must not shift the fate of later calls.
+        failure, delayed, delay, happens = (self._rng.random() for _ in range(4))
+        throttled = failure < faults.throttled
+        failure -= faults.throttled
+        lost = not throttled and failure < faults.lost_answer
+        failure -= faults.lost_answer
+        stalled = not (throttled or lost) and failure < faults.stalled
+        delay_ms = faults.delay_ms_max * delay if delayed < faults.delayed else 0.0
+        if stalled:
+            delay_ms = faults.stall_ms
+        return _Fate(throttled, lost, stalled, happens < 0.5, delay_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fate:
+    throttled: bool
+    lost: bool
+    stalled: bool
+    happens: bool
+    delay_ms: float
+
+
+async def _nothing() -> None:
+    return None

@@ -1,0 +1,161 @@
+"""A directory tree in which a file appears whole and on disk, or not at all. Blocking: callers bring a thread.
+
+Why it exists: an object in a local directory must survive a power cut once `put` returned, and no reader may ever
+see half of it. Both hang on one order of system calls, kept in `publish` alone:
+
+    write a temporary file → fsync it → rename (or link) it into place → fsync the directory
+
+The bytes are on disk before the name exists, so the name never shows a partial file, whoever crashes; the directory
+is on disk before the caller hears of success, so the name does not vanish. A directory is only used once its own
+entry in its parent is on disk too (`_ensure_directory`), also when another process or thread made it.
+
+Leftovers: temporary files live in `.llog-tmp/` below the root (same file system, outside every listing). Opening the
+tree removes those untouched for `OBJECT_FILE_TEMPORARY_AGE_MS_MAX`; younger ones may belong to a living process.
+Directories are never removed: a put that had just made one would lose its file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from llog.limits import OBJECT_FILE_DIRECTORIES_MAX, OBJECT_FILE_TEMPORARY_AGE_MS_MAX, OBJECT_WRITE_VECTOR_MAX
+
+__all__ = ["TEMPORARY_DIRECTORY", "DurableTree", "NotKnownDurable", "write_vectors"]
+
+TEMPORARY_DIRECTORY: Final = ".llog-tmp"
+
+
+class NotKnownDurable(Exception):
+    """The file was put in place, but its directory could not be synced; `__cause__` is the reason."""
+
+
+class DurableTree:
+    """Files below `root`, by path relative to it. Safe for concurrent use by threads and processes."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._temporary = os.path.join(root, TEMPORARY_DIRECTORY)
+        # Unique among all processes of all hosts that share the directory.
+        self._writer = f"{os.getpid()}-{os.urandom(8).hex()}"
+        self._count = itertools.count()
+        self._durable_directories: set[str] = set()
+
+    def prepare(self, now_ms: int | None = None) -> None:
+        """Create the root (and what is missing above it) durably, and sweep what crashed writers left behind."""
+        _make_directories(self.root)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._temporary)
+        self.sweep(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+
+    def sweep(self, now_ms: int) -> int:
+        """Remove temporary files nobody has touched for a long time; how many."""
+        removed = 0
+        with os.scandir(self._temporary) as entries:
+            for entry in entries:
+                # Another process sweeps, or finishes its put, at the same time.
+                with contextlib.suppress(FileNotFoundError):
+                    age_ms = now_ms - entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000
+                    if age_ms > OBJECT_FILE_TEMPORARY_AGE_MS_MAX:
+                        os.unlink(entry.path)
+                        removed += 1
+        return removed
+
+    def publish(self, name: str, views: Sequence[memoryview], *, if_absent: bool) -> None:
+        """Make `name` a file of these bytes, atomically and durably. With `if_absent`: `FileExistsError` if it is.
+
+        The order of the steps is what safety hangs on; see the module's docstring.
+        """
+        path = os.path.join(self.root, name)
+        temporary = os.path.join(self._temporary, f"{self._writer}-{next(self._count)}")
+        try:
+            _write_synced(temporary, views)
+            self._place(temporary, path, if_absent)
+            try:
+                _sync_directory(os.path.dirname(path))
+            except OSError as error:
+                if if_absent:
+                    # Found there by a later attempt, it would pass for a put that had succeeded.
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
+                raise NotKnownDurable(name) from error
+        finally:
+            # After a rename it is gone already; after a link it is a second name of the same file.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def _place(self, temporary: str, path: str, if_absent: bool) -> None:
+        # link refuses to replace, rename replaces: both in one step.
+        place = os.link if if_absent else os.rename
+        directory = os.path.dirname(path)
+        self._ensure_directory(directory)
+        try:
+            place(temporary, path)
+        except FileNotFoundError:
+            # Someone tidied up a directory we remember: make it again, once.
+            self._durable_directories.clear()
+            self._ensure_directory(directory)
+            place(temporary, path)
+
+    def _ensure_directory(self, directory: str) -> None:
+        if directory == self.root or directory in self._durable_directories:
+            return
+        parent = os.path.dirname(directory)
+        self._ensure_directory(parent)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory)
+        # Also when it existed: whoever made it may not have synced the parent yet.
+        _sync_directory(parent)
+        if len(self._durable_directories) >= OBJECT_FILE_DIRECTORIES_MAX:
+            self._durable_directories.clear()
+        self._durable_directories.add(directory)
+
+
+def _make_directories(path: str) -> None:
+    """`mkdir -p`, syncing the parent of each directory made."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    _make_directories(parent)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+    _sync_directory(parent)
+
+
+def _write_synced(path: str, views: Sequence[memoryview]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        write_vectors(descriptor, views)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_vectors(descriptor: int, views: Sequence[memoryview]) -> None:
+    """Write all of them in order; the kernel takes a bounded number per call and may take less than it was given."""
+    first = 0
+    rest: memoryview | None = None
+    while first < len(views):
+        window = list(views[first : first + OBJECT_WRITE_VECTOR_MAX])
+        if rest is not None:
+            window[0] = rest
+        written = os.writev(descriptor, window)
+        rest = None
+        for view in window:
+            if written < view.nbytes:
+                rest = view[written:]
+                break
+            written -= view.nbytes
+            first += 1

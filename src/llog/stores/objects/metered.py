@@ -1,0 +1,115 @@
+"""An object store that counts: calls by outcome, requests, bytes, latency.
+
+Why it exists: what an operator pays and waits for is decided by these calls. Put it inside `retrying`, so that every
+attempt is counted, as the bill does.
+
+Requests are counted as S3 would: one per call, except that a range read counts the requests its ranges merge into, a
+listing counts its pages and a delete its chunks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from llog.limits import OBJECT_DELETE_MANY_MAX, OBJECT_LIST_PAGE_MAX
+from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
+from llog.stores.objects.ranges import plan_fetches
+from llog.stores.objects.stats import ObjectStoreStats, OperationStats, outcome_of
+from llog.stores.objects.wrapper import ForwardingObjectStore
+
+__all__ = ["MeteredObjectStore"]
+
+
+class MeteredObjectStore(ForwardingObjectStore):
+    def __init__(
+        self,
+        inner: ObjectStore,
+        stats: ObjectStoreStats | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(inner)
+        self.stats = ObjectStoreStats() if stats is None else stats
+        self._clock = clock
+        """Seconds, from any origin."""
+
+    async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        with _Measured(self.stats.operations["put"], self._clock) as call:
+            await self.inner.put(name, buffers, if_absent=if_absent)
+            call.byte_count = _bytes_in(buffers)
+
+    async def get(self, name: str) -> Buffer:
+        with _Measured(self.stats.operations["get"], self._clock) as call:
+            answer = await self.inner.get(name)
+            call.byte_count = len(answer)
+        return answer
+
+    async def get_ranges(self, name: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        with _Measured(self.stats.operations["range_get"], self._clock) as call:
+            if len(ranges) > 1:
+                call.request_count = max(1, len(plan_fetches(ranges)))
+            answer = await self.inner.get_ranges(name, ranges)
+            call.byte_count = sum(map(len, answer))
+        return answer
+
+    async def get_tail(self, name: str, byte_length: int) -> tuple[Buffer, int]:
+        with _Measured(self.stats.operations["range_get"], self._clock) as call:
+            answer = await self.inner.get_tail(name, byte_length)
+            call.byte_count = len(answer[0])
+        return answer
+
+    async def head(self, name: str) -> ObjectMeta:
+        with _Measured(self.stats.operations["head"], self._clock):
+            return await self.inner.head(name)
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        names = self.inner.list(prefix, start_after=start_after)
+        more = first = True
+        while more:
+            # Measured by the page, so that a slow consumer of the listing does not count as a slow store.
+            page: builtin_list[ObjectMeta] = []
+            with _Measured(self.stats.operations["list"], self._clock) as call:
+                async for meta in names:
+                    page.append(meta)
+                    if len(page) == OBJECT_LIST_PAGE_MAX:
+                        break
+                else:
+                    more = False
+                # The end of a listing comes with its last page.
+                call.request_count = 1 if page or first else 0
+            first = False
+            for meta in page:
+                yield meta
+
+    async def delete_many(self, names: Sequence[str]) -> None:
+        with _Measured(self.stats.operations["delete"], self._clock) as call:
+            call.request_count = -(-len(names) // OBJECT_DELETE_MANY_MAX)
+            await self.inner.delete_many(names)
+
+
+# Inside the class, `list` is the port's method.
+builtin_list = list
+
+
+class _Measured:
+    """One call being measured; it is recorded when the block ends, however it ends."""
+
+    __slots__ = ("_clock", "_start", "_stats", "byte_count", "request_count")
+
+    def __init__(self, stats: OperationStats, clock: Callable[[], float]) -> None:
+        self._stats, self._clock = stats, clock
+        self.byte_count = 0
+        self.request_count = 1
+
+    def __enter__(self) -> _Measured:
+        self._start = self._clock()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        latency_ms = (self._clock() - self._start) * 1000
+        self._stats.record(outcome_of(error), latency_ms, self.byte_count, self.request_count)
+
+
+def _bytes_in(buffers: Sequence[Buffer]) -> int:
+    return sum(b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers)

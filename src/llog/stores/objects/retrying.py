@@ -1,0 +1,185 @@
+"""An object store that asks again: bounded attempts, a deadline, exponential backoff with full jitter.
+
+Why it exists: stores throttle, networks drop answers; the log above should hear of it only when it lasts. This is
+the one retry policy; adapters make single attempts.
+
+What is retried: errors that say `retriable`. A refusal, a missing object or wrong credentials are raised at once.
+
+Writes whose answer was lost
+- A plain put is repeated: names are drawn once and the bytes never differ.
+- A put with `if_absent` may meet its own earlier write. After an uncertain attempt the object is therefore looked at
+  before anything else: absent → put again; there with exactly our bytes → it is our put, done; there with other
+  bytes → `ObjectAlreadyExists`. (Length alone would not do: two clusters' marker objects are equally long.) The bytes
+  are read back only in that rare case.
+- Once one attempt was uncertain, the whole call stays so: if later attempts only fail, the caller hears
+  `ObjectStoreUncertain`, whatever the last failure was.
+
+The deadline bounds when an attempt may start; the adapter's own timeout bounds how long it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from llog.errors import (
+    ObjectAlreadyExists,
+    ObjectNotFound,
+    ObjectStoreError,
+    ObjectStoreThrottled,
+    ObjectStoreUncertain,
+)
+from llog.limits import (
+    OBJECT_RETRY_ATTEMPTS_MAX,
+    OBJECT_RETRY_BACKOFF_MS_FIRST,
+    OBJECT_RETRY_BACKOFF_MS_MAX,
+    OBJECT_RETRY_DEADLINE_MS,
+    OBJECT_RETRY_THROTTLED_FACTOR,
+)
+from llog.stores.objects.buffers import equals_buffers
+from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore, total_bytes
+from llog.stores.objects.wrapper import ForwardingObjectStore
+
+__all__ = ["RetryPolicy", "RetryingObjectStore", "backoff_ms_max"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    attempts_max: int = OBJECT_RETRY_ATTEMPTS_MAX
+    deadline_ms: int = OBJECT_RETRY_DEADLINE_MS
+    backoff_ms_first: int = OBJECT_RETRY_BACKOFF_MS_FIRST
+    backoff_ms_max: int = OBJECT_RETRY_BACKOFF_MS_MAX
+    throttled_factor: int = OBJECT_RETRY_THROTTLED_FACTOR
+
+
+def backoff_ms_max(policy: RetryPolicy, failures: int, error: ObjectStoreError) -> int:
+    """The longest wait after this many failures; the wait itself is drawn evenly from 0 to it."""
+    factor = policy.throttled_factor if isinstance(error, ObjectStoreThrottled) else 1
+    longest = policy.backoff_ms_max * factor
+    # The exponent is capped before it is used: many failures must not build a huge number.
+    return min(longest, policy.backoff_ms_first * factor << min(failures - 1, 30))
+
+
+class RetryingObjectStore(ForwardingObjectStore):
+    def __init__(
+        self,
+        inner: ObjectStore,
+        policy: RetryPolicy | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`clock` and `sleep` are in seconds."""
+        super().__init__(inner)
+        self.policy = RetryPolicy() if policy is None else policy
+        self._clock, self._sleep = clock, sleep
+        self._rng = random.Random() if rng is None else rng
+
+    async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        attempts = _Attempts(self)
+        while True:
+            try:
+                if if_absent:
+                    return await self._put_if_absent(name, buffers, attempts.uncertain)
+                return await self.inner.put(name, buffers)
+            except ObjectAlreadyExists:
+                raise
+            except ObjectStoreError as error:
+                await attempts.failed(error)
+
+    async def _put_if_absent(self, name: str, buffers: Sequence[Buffer], maybe_done: bool) -> None:
+        if maybe_done and await self._is_there(name, buffers):
+            return
+        try:
+            await self.inner.put(name, buffers, if_absent=True)
+        except ObjectAlreadyExists:
+            # Our own earlier write may have landed after we looked.
+            if not maybe_done or not await self._is_there(name, buffers):
+                raise
+
+    async def _is_there(self, name: str, buffers: Sequence[Buffer]) -> bool:
+        """Whether the object holds exactly these bytes; `ObjectAlreadyExists` when it holds others."""
+        try:
+            meta = await self.inner.head(name)
+            same = meta.byte_length == total_bytes(name, buffers)
+            same = same and equals_buffers(await self.inner.get(name), buffers)
+        except ObjectNotFound:
+            return False
+        if not same:
+            raise ObjectAlreadyExists("put", self.uri(name), "another object of that name was written")
+        return True
+
+    async def get(self, name: str) -> Buffer:
+        return await self._again(lambda: self.inner.get(name))
+
+    async def get_ranges(self, name: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        return await self._again(lambda: self.inner.get_ranges(name, ranges))
+
+    async def get_tail(self, name: str, byte_length: int) -> tuple[Buffer, int]:
+        return await self._again(lambda: self.inner.get_tail(name, byte_length))
+
+    async def head(self, name: str) -> ObjectMeta:
+        return await self._again(lambda: self.inner.head(name))
+
+    async def delete_many(self, names: Sequence[str]) -> None:
+        await self._again(lambda: self.inner.delete_many(names))
+
+    async def check(self) -> None:
+        await self._again(self.inner.check)
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        attempts = _Attempts(self)
+        while True:
+            try:
+                async for meta in self.inner.list(prefix, start_after=start_after):
+                    yield meta
+                    # Go on behind what the caller has; each step forward is a fresh start for the bounds.
+                    start_after = meta.name
+                    if attempts.failures:
+                        attempts = _Attempts(self)
+                return
+            except ObjectStoreError as error:
+                await attempts.failed(error)
+
+    async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        attempts = _Attempts(self)
+        while True:
+            try:
+                return await attempt()
+            except ObjectStoreError as error:
+                await attempts.failed(error)
+
+
+class _Attempts:
+    """The attempts of one call: counts them, waits between them, ends them."""
+
+    __slots__ = ("_deadline", "_store", "failures", "uncertain")
+
+    def __init__(self, store: RetryingObjectStore) -> None:
+        self._store = store
+        self._deadline = store._clock() + store.policy.deadline_ms / 1000
+        self.failures = 0
+        self.uncertain = False
+        """Whether some attempt may have happened."""
+
+    async def failed(self, error: ObjectStoreError) -> None:
+        """Wait before the next attempt, or raise what the caller must know."""
+        store, policy = self._store, self._store.policy
+        self.failures += 1
+        self.uncertain = self.uncertain or isinstance(error, ObjectStoreUncertain)
+        if error.retriable and self.failures < policy.attempts_max:
+            delay = store._rng.uniform(0, backoff_ms_max(policy, self.failures, error)) / 1000
+            if store._clock() + delay < self._deadline:
+                await store._sleep(delay)
+                return
+        if self.uncertain and not isinstance(error, ObjectStoreUncertain):
+            reason = f"an earlier attempt got no answer, the last one failed: {error.reason or type(error).__name__}"
+            raise ObjectStoreUncertain(error.operation, error.subject, reason) from error
+        raise error

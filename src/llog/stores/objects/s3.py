@@ -1,0 +1,314 @@
+"""Objects in S3 or a compatible server, over obstore: `s3://bucket[/prefix]`.
+
+Why it exists: a bucket is where a cluster's bytes live. This adapter turns the port into single requests and is dull
+on purpose: retries belong to `retrying`, so obstore's own are off; every put is one PUT with its length, never
+multipart, its buffers handed over without a copy; every answer shorter than asked is an error.
+
+Notes
+- A request may take the request timeout plus its bytes at a slow but living rate, so a large object does not need a
+  large timeout.
+- Conditional puts rely on `If-None-Match: *`; `check` proves that the server knows it.
+- A server may refuse a large conditional put by closing the connection before it read the body, which looks like a
+  lost answer: `ObjectStoreUncertain`. `retrying` finds out.
+- Names are listed in byte order by S3's general-purpose buckets and the servers we test; not by directory buckets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from obstore.store import S3Store
+
+from llog.errors import (
+    InvalidArgument,
+    LlogError,
+    ObjectAlreadyExists,
+    ObjectRangeInvalid,
+    ObjectStoreDenied,
+    ObjectStoreError,
+    ObjectStoreMisconfigured,
+    StoreClosed,
+)
+from llog.limits import (
+    OBJECT_BYTES_MAX,
+    OBJECT_CONNECT_TIMEOUT_MS,
+    OBJECT_DELETE_MANY_MAX,
+    OBJECT_FETCHES_IN_FLIGHT_MAX,
+    OBJECT_IDLE_CONNECTION_MS_MAX,
+    OBJECT_IDLE_CONNECTIONS_MAX,
+    OBJECT_LIST_PAGE_MAX,
+    OBJECT_REQUEST_TIMEOUT_MS,
+    OBJECT_TRANSFER_BYTES_PER_MS_MIN,
+)
+from llog.stores.objects.buffers import flat_views
+from llog.stores.objects.port import (
+    Buffer,
+    ByteRange,
+    ObjectMeta,
+    ObjectStore,
+    check_name,
+    check_range,
+    total_bytes,
+)
+from llog.stores.objects.ranges import Fetch, check_ranges, cut, last_byte, plan_fetches
+from llog.stores.objects.s3_errors import translate
+from llog.stores.objects.s3_listing import is_name, is_possible_prefix, list_offset, list_prefix, page_end
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta as S3ObjectMeta
+
+__all__ = ["S3ObjectStore", "S3Settings", "open_from_url"]
+
+T = TypeVar("T")
+
+
+class S3Settings(Protocol):
+    """What this adapter reads of the settings; None means what the AWS tools would use."""
+
+    @property
+    def s3_endpoint_url(self) -> str | None: ...
+    @property
+    def s3_region_name(self) -> str | None: ...
+    @property
+    def s3_access_key_id(self) -> str | None: ...
+    @property
+    def s3_secret_access_key(self) -> str | None: ...
+    @property
+    def s3_session_token(self) -> str | None: ...
+    @property
+    def request_timeout_ms(self) -> int | None: ...
+
+
+async def open_from_url(url: str, settings: S3Settings) -> ObjectStore:
+    """Open `s3://bucket[/prefix]`, proven usable."""
+    store = S3ObjectStore(url, settings)
+    await store.check()
+    return store
+
+
+class S3ObjectStore(ObjectStore):
+    def __init__(self, url: str, settings: S3Settings) -> None:
+        self.bucket, self._root = _bucket_and_root(url)
+        self.url = f"s3://{self.bucket}/{self._root}".rstrip("/")
+        self._where = settings.s3_endpoint_url or "AWS"
+        self._timeout_ms = settings.request_timeout_ms or OBJECT_REQUEST_TIMEOUT_MS
+        self._store = _client(self.bucket, settings, self._timeout_ms)
+        self._fetches = asyncio.Semaphore(OBJECT_FETCHES_IN_FLIGHT_MAX)
+        self._closed = False
+
+    async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        self._check_open("put", name)
+        key = self._key(name)
+        byte_length = total_bytes(name, buffers)
+        mode: Any = "create" if if_absent else "overwrite"
+        request = self._store.put_async(key, flat_views(buffers), mode=mode, use_multipart=False)
+        await self._within(request, "put", name, byte_length, writing=True)
+
+    async def get(self, name: str) -> Buffer:
+        self._check_open("get", name)
+        answer = await self._within(self._store.get_async(self._key(name)), "get", name)
+        size = answer.meta["size"]
+        return memoryview(await self._within(answer.bytes_async(), "get", name, size))
+
+    async def get_ranges(self, name: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        self._check_open("get_ranges", name)
+        check_ranges(name, ranges)
+        fetches = plan_fetches(ranges)
+        parts: list[Buffer] = [b""] * len(ranges)
+        for fetch, answer in zip(fetches, await _all_or_none(self._fetch(name, f) for f in fetches), strict=True):
+            cut(fetch, answer, ranges, parts)
+        if last_byte(ranges) > max((f.byte_offset + f.byte_length for f in fetches), default=-1):
+            # Empty ranges move no bytes, so only the object's length can say whether they lie inside.
+            byte_length = (await self.head(name)).byte_length
+            if last_byte(ranges) > byte_length:
+                raise ObjectRangeInvalid("get_ranges", self.uri(name), f"a range reaches beyond {byte_length} bytes")
+        return parts
+
+    async def get_tail(self, name: str, byte_length: int) -> tuple[Buffer, int]:
+        self._check_open("get_tail", name)
+        check_range(0, byte_length)
+        key = self._key(name)
+        if byte_length == 0:
+            return b"", (await self.head(name)).byte_length
+        try:
+            request = self._store.get_async(key, options={"range": {"suffix": byte_length}})
+            answer = await self._within(request, "get_tail", name)
+            tail = memoryview(await self._within(answer.bytes_async(), "get_tail", name, byte_length))
+        except ObjectRangeInvalid:
+            # Every server has its own way to refuse a suffix of an empty object.
+            if (await self.head(name)).byte_length == 0:
+                return b"", 0
+            raise
+        whole_length = answer.meta["size"]
+        if tail.nbytes != min(byte_length, whole_length):
+            reason = f"{tail.nbytes} bytes came for the last {byte_length} of {whole_length}"
+            raise ObjectStoreError("get_tail", self.uri(name), reason)
+        return tail, whole_length
+
+    async def head(self, name: str) -> ObjectMeta:
+        self._check_open("head", name)
+        return self._meta(name, await self._within(self._store.head_async(self._key(name)), "head", name))
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        self._check_open("list", prefix)
+        if not is_possible_prefix(prefix):
+            return
+        key_prefix = self._root_slash + prefix
+        end = page_end(key_prefix)
+        offset = list_offset(key_prefix, self._root_slash + start_after if start_after else "")
+        pages = self._store.list(list_prefix(key_prefix), offset=offset, chunk_size=OBJECT_LIST_PAGE_MAX)
+        while True:
+            try:
+                page = await self._within(pages.__anext__(), "list", prefix)
+            except StopAsyncIteration:
+                return
+            for found in page:
+                key = found["path"]
+                if key.startswith(key_prefix):
+                    name = key[len(self._root_slash) :]
+                    if name > start_after and is_name(name):
+                        yield self._meta(name, found)
+                elif key > end:
+                    return
+
+    async def delete_many(self, names: Sequence[str]) -> None:
+        self._check_open("delete", self.url)
+        keys = [self._key(name) for name in names]
+        for first in range(0, len(keys), OBJECT_DELETE_MANY_MAX):
+            chunk = keys[first : first + OBJECT_DELETE_MANY_MAX]
+            await self._within(self._store.delete_async(chunk), "delete", f"{len(chunk)} objects", writing=True)
+
+    async def check(self) -> None:
+        """List, put, put again where it must be refused, delete: what a broker does all day."""
+        self._check_open("check", self.url)
+        probe = f".llog-check-{os.urandom(8).hex()}"
+        try:
+            async for _ in self.list():
+                break
+            await self.put(probe, [b"llog"], if_absent=True)
+            try:
+                await self.put(probe, [b"llog"], if_absent=True)
+            except ObjectAlreadyExists:
+                pass
+            else:
+                reason = "the server ignores If-None-Match; llog needs conditional writes"
+                raise ObjectStoreMisconfigured("check", self.url, reason)
+            finally:
+                await self.delete(probe)
+        except (ObjectStoreMisconfigured, ObjectStoreDenied) as error:
+            raise self._advised(error) from error
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _advised(self, error: ObjectStoreError) -> ObjectStoreError:
+        if isinstance(error, ObjectStoreDenied):
+            advice = "check the access key, the secret and that they may list, read, write and delete here"
+        else:
+            advice = "check that the bucket exists, its region and the endpoint"
+        reason = f"bucket {self.bucket!r} at {self._where} cannot be used ({error.reason}): {advice}"
+        return type(error)("check", self.url, reason)
+
+    async def _fetch(self, name: str, fetch: Fetch) -> Buffer:
+        start, length = fetch.byte_offset, fetch.byte_length
+        async with self._fetches:
+            request = self._store.get_range_async(self._key(name), start=start, length=length)
+            answer = memoryview(await self._within(request, "get_ranges", name, length))
+        if answer.nbytes != length:
+            # A range that begins inside the object and ends beyond it is answered with what there is.
+            reason = f"bytes {start} to {start + length}: only {answer.nbytes} are there"
+            raise ObjectRangeInvalid("get_ranges", self.uri(name), reason)
+        return answer
+
+    async def _within(
+        self, request: Awaitable[T], operation: str, name: str, byte_length: int = 0, *, writing: bool = False
+    ) -> T:
+        """Await one request for as long as its size allows, in our words when it fails."""
+        try:
+            async with asyncio.timeout(_allowed_ms(self._timeout_ms, byte_length) / 1000):
+                return await request
+        except (LlogError, StopAsyncIteration):
+            raise
+        except Exception as error:
+            raise translate(error, operation, f"{self.url}/{name}", writing=writing) from error
+
+    @property
+    def _root_slash(self) -> str:
+        return f"{self._root}/" if self._root else ""
+
+    def _key(self, name: str) -> str:
+        check_name(name)
+        return self._root_slash + name
+
+    def _meta(self, name: str, found: S3ObjectMeta) -> ObjectMeta:
+        return ObjectMeta(name, found["size"], int(found["last_modified"].timestamp() * 1000))
+
+    def _check_open(self, operation: str, subject: str) -> None:
+        if self._closed:
+            raise StoreClosed(operation, subject, "this store was closed")
+
+
+async def _all_or_none(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All answers; when one fails, its error, with the others ended."""
+    waiting = list(requests)
+    if len(waiting) == 1:
+        return [await waiting[0]]
+    tasks = [asyncio.ensure_future(request) for request in waiting]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _allowed_ms(timeout_ms: int, byte_length: int) -> int:
+    return timeout_ms + byte_length // OBJECT_TRANSFER_BYTES_PER_MS_MIN
+
+
+def _client(bucket: str, settings: S3Settings, timeout_ms: int) -> S3Store:
+    endpoint = settings.s3_endpoint_url
+    if (settings.s3_access_key_id is None) != (settings.s3_secret_access_key is None):
+        reason = "an access key without its secret, or a secret without its key: give both or neither"
+        raise ObjectStoreMisconfigured("open", f"s3://{bucket}", reason)
+    given = {
+        "endpoint": endpoint,
+        "region": settings.s3_region_name,
+        "access_key_id": settings.s3_access_key_id,
+        "secret_access_key": settings.s3_secret_access_key,
+        "session_token": settings.s3_session_token,
+    }
+    options: Any = {key: value for key, value in given.items() if value is not None}
+    # AWS wants the bucket in the host name, except where its certificate would not match; others want it in the path.
+    options["virtual_hosted_style_request"] = endpoint is None and "." not in bucket
+    try:
+        return S3Store(
+            bucket,
+            client_options={
+                "allow_http": (endpoint or "").startswith("http://"),
+                "connect_timeout": timedelta(milliseconds=min(OBJECT_CONNECT_TIMEOUT_MS, timeout_ms)),
+                # A backstop only: the timeout of each request is asyncio's, since this one cannot depend on its size.
+                "timeout": timedelta(milliseconds=_allowed_ms(timeout_ms, OBJECT_BYTES_MAX)),
+                "pool_idle_timeout": timedelta(milliseconds=OBJECT_IDLE_CONNECTION_MS_MAX),
+                "pool_max_idle_per_host": str(OBJECT_IDLE_CONNECTIONS_MAX),
+            },
+            retry_config={"max_retries": 0, "retry_timeout": timedelta(milliseconds=timeout_ms)},
+            **options,
+        )
+    except Exception as error:
+        raise ObjectStoreMisconfigured("open", f"s3://{bucket}", str(error).partition("\n")[0]) from error
+
+
+def _bucket_and_root(url: str) -> tuple[str, str]:
+    scheme, separator, rest = url.partition("://")
+    bucket, _, root = rest.strip("/").partition("/")
+    if scheme != "s3" or not separator or not bucket or rest.startswith("/"):
+        raise InvalidArgument("url", f"{url!r} is not of the form s3://bucket or s3://bucket/prefix")
+    if root:
+        check_name(root)
+    return bucket, root

@@ -1,0 +1,128 @@
+"""A TCP proxy on loopback that misbehaves on request: what stands between a client and its server in fault tests.
+
+Why it exists: an answer that never comes, a connection that dies between request and reply, a server that cannot be
+reached: a store's adapter must tell these apart, and no server offers them as an option.
+
+What must stay true: bytes are passed on in order or not at all; every switch works on connections that are open and
+on those that come later, until `heal`; nothing is held back without a bound (a stalled side is simply not read).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Final, Self
+
+CHUNK_BYTES: Final = 64 * 1024
+STALL_POLL_SECONDS: Final = 0.01
+
+
+class TcpProxy:
+    """`async with TcpProxy("127.0.0.1", port) as proxy:` clients connect to `proxy.port`.
+
+    - `drop_replies`, `drop_requests`: bytes of that direction are read and thrown away; a connection that lost bytes
+      is never used again: `heal` cuts it.
+    - `stall_replies`, `stall_requests`: bytes of that direction wait, and go on after `heal`.
+    - `refuse`: new connections are closed at once.
+    - `cut()`: every open connection is reset.
+    """
+
+    def __init__(self, target_host: str, target_port: int) -> None:
+        self.target_host, self.target_port = target_host, target_port
+        self.drop_replies = self.drop_requests = False
+        self.stall_replies = self.stall_requests = False
+        self.refuse = False
+        self.connections_seen = 0
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
+        self._tainted: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        """Listen; after `stop`, on the same port again."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Stop listening and reset what is open: the server is unreachable."""
+        if self._server is not None:
+            self._server.close()
+            self.heal()
+            self.cut()
+            self._server = None
+            # One turn of the loop for each side of each connection to notice.
+            await asyncio.sleep(0.05)
+
+    def cut(self) -> None:
+        for client, server in list(self._open.items()):
+            _reset(client)
+            _reset(server)
+
+    def heal(self) -> None:
+        self.drop_replies = self.drop_requests = self.refuse = False
+        self.stall_replies = self.stall_requests = False
+        for client in self._tainted & self._open.keys():
+            _reset(client)
+            _reset(self._open[client])
+        self._tainted.clear()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        self.connections_seen += 1
+        if self.refuse:
+            _reset(to_client)
+            return
+        try:
+            from_server, to_server = await asyncio.open_connection(self.target_host, self.target_port)
+        except OSError:
+            _reset(to_client)
+            return
+        self._open[to_client] = to_server
+        try:
+            await asyncio.gather(
+                self._pump(from_client, to_server, to_client, replies=False),
+                self._pump(from_server, to_client, to_client, replies=True),
+            )
+        finally:
+            del self._open[to_client]
+            self._tainted.discard(to_client)
+            _reset(to_client)
+            _reset(to_server)
+
+    async def _pump(
+        self,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        client: asyncio.StreamWriter,
+        *,
+        replies: bool,
+    ) -> None:
+        """Carry one direction until its source ends; then end the target's."""
+        try:
+            while chunk := await source.read(CHUNK_BYTES):
+                while self.stall_replies if replies else self.stall_requests:  # noqa: ASYNC110
+                    await asyncio.sleep(STALL_POLL_SECONDS)
+                if self.drop_replies if replies else self.drop_requests:
+                    self._tainted.add(client)
+                    continue
+                target.write(chunk)
+                await target.drain()
+            if target.can_write_eof():
+                target.write_eof()
+        except OSError:
+            # One side is gone: the other must not wait for it.
+            _reset(target)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """End at once, with a reset rather than a polite goodbye."""
+    if not writer.transport.is_closing():
+        writer.transport.abort()

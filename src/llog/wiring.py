@@ -1,0 +1,235 @@
+"""From URLs to stores: the only module through which a concrete adapter is reached.
+
+Why it exists: everything else works against the two ports. A URL's scheme names an entry point (groups
+`llog.metadata_stores`, `llog.object_stores`), so another package adds a store by declaring one: an
+`async def open_from_url(url, settings)` that returns a store ready for use. Ours are declared the same way.
+
+Index entries name objects by full URI, and those may lie in several stores (a WAL directory beside a bucket, a bucket
+used before). `ObjectStores` finds the store of a URI:
+- below `LLOG_WAL_URL` or `LLOG_OBJECTS_URL` it is that store, the longer root first;
+- any other `file://` URI is cut before its last `/{LLOG_ROOT_PREFIX}/` (else at its directory), and the directory
+  must exist: a reader never makes one;
+- any other scheme is cut behind the authority: `s3://bucket/some/prefix/name` is `some/prefix/name` in `s3://bucket`.
+Wherever the cut is made, root and name put together are the same URI, so the same object is meant.
+
+What must stay true: a scheme that two packages claim is refused, never decided by chance; no message shows a password;
+a store that may be in use is not closed to make room for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from importlib.metadata import EntryPoint, entry_points
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from llog.errors import (
+    InvalidArgument,
+    ObjectStoreMisconfigured,
+    StoreClosed,
+    StoreNotInstalled,
+    StoreSchemeConflict,
+    UnknownStoreScheme,
+)
+from llog.limits import OBJECT_STORES_IDLE_MS_MIN, OBJECT_STORES_OPEN_MAX
+from llog.settings import Settings
+from llog.settings_urls import mask_url, normalise_url, scheme_of
+from llog.stores.metadata.port import MetadataStore
+from llog.stores.objects.port import ObjectStore
+
+METADATA_STORES: Final = "llog.metadata_stores"
+OBJECT_STORES: Final = "llog.object_stores"
+
+# Stores of ours whose client libraries are optional, and the extra that brings them.
+_EXTRA_OF: Final = {"oxia": "oxia", "oxia+tls": "oxia", "postgresql": "postgres", "postgres": "postgres"}
+
+Opener = Callable[[str, Settings], Awaitable[Any]]
+
+
+async def open_metadata_store(url: str, settings: Settings) -> MetadataStore:
+    """The metadata store at `url`, open and ready."""
+    store = await _open("metadata", METADATA_STORES, _checked(url), settings)
+    if not isinstance(store, MetadataStore):
+        raise _not_a_store(url, store, MetadataStore)
+    return store
+
+
+async def open_object_store(url: str, settings: Settings) -> ObjectStore:
+    """The object store at `url`, open and ready."""
+    store = await _open("object", OBJECT_STORES, _checked(url), settings)
+    if not isinstance(store, ObjectStore):
+        raise _not_a_store(url, store, ObjectStore)
+    return store
+
+
+def installed_schemes(group: str) -> list[str]:
+    return sorted({entry.name for entry in entry_points(group=group)})
+
+
+async def _open(kind: str, group: str, url: str, settings: Settings) -> object:
+    entry = find_entry(kind, group, url)
+    try:
+        opener: Opener = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise _cannot_load(url, entry, error) from error
+    try:
+        return await opener(url, settings)
+    except ModuleNotFoundError as error:  # a client library that is only imported when it is needed
+        raise _cannot_load(url, entry, error) from error
+
+
+def find_entry(kind: str, group: str, url: str) -> EntryPoint:
+    """Who opens `url`. Raises `UnknownStoreScheme` or `StoreSchemeConflict`."""
+    scheme = scheme_of(url)
+    # The same package may be seen twice (an editable install beside a wheel); only different claims are a conflict.
+    claims = {entry.value: entry for entry in entry_points(group=group, name=scheme)}
+    if not claims:
+        raise UnknownStoreScheme(mask_url(url), kind, installed_schemes(group))
+    if len(claims) > 1:
+        raise StoreSchemeConflict(scheme, sorted(_describe(entry) for entry in claims.values()))
+    [entry] = claims.values()
+    return entry
+
+
+def _checked(url: str) -> str:
+    try:
+        return normalise_url(url)
+    except ValueError as reason:
+        raise InvalidArgument(f"store URL {mask_url(url)!r}", str(reason)) from None
+
+
+def _cannot_load(url: str, entry: EntryPoint, error: Exception) -> StoreNotInstalled:
+    extra = _EXTRA_OF.get(entry.name)
+    if extra is not None and isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("llog"):
+        return StoreNotInstalled(mask_url(url), str(error), f'pip install "leaderless-log[{extra}]"')
+    return StoreNotInstalled(mask_url(url), str(error), f"install {_describe(entry)} again")
+
+
+def _describe(entry: EntryPoint) -> str:
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unknown package"
+    return f"{package} ({entry.value})"
+
+
+def _not_a_store(url: str, store: object, port: type) -> StoreNotInstalled:
+    reason = f"it opened a {type(store).__name__}, which is not a {port.__name__}"
+    return StoreNotInstalled(mask_url(url), reason, "mend or remove the package that claims this scheme")
+
+
+class StoredObject(NamedTuple):
+    """Where a URI leads: the name is the store's own."""
+
+    store: ObjectStore
+    name: str
+
+
+class _Slot:
+    """A store being opened, or open."""
+
+    def __init__(self, opening: asyncio.Task[ObjectStore], used_ms: float, pinned: bool) -> None:
+        self.opening, self.used_ms, self.pinned = opening, used_ms, pinned
+
+
+class ObjectStores:
+    """Every object store this process reads or writes, by root; opened when first asked for, closed together."""
+
+    def __init__(self, settings: Settings, *, clock_ms: Callable[[], float] = lambda: time.monotonic() * 1_000) -> None:
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._roots = sorted({settings.wal_url, settings.objects_url}, key=len, reverse=True)
+        self._slots: dict[str, _Slot] = {}
+        self._closed = False
+
+    async def at(self, root: str) -> ObjectStore:
+        """The store whose root is this URL (`settings.wal_url`, say); the same one for every caller."""
+        return await self._store(_checked(root))
+
+    async def resolve(self, uri: str) -> StoredObject:
+        """The store that holds `uri`, and the object's name in it."""
+        root = self.root_of(uri)
+        name = uri[len(root) + 1 :]
+        if scheme_of(root) == "file" and root not in self._slots and root not in self._roots:
+            path = root.removeprefix("file://")
+            if not await asyncio.to_thread(os.path.isdir, path):
+                raise ObjectStoreMisconfigured("open", uri, f"no directory {path} here; is its file system mounted?")
+        return StoredObject(await self._store(root), name)
+
+    def root_of(self, uri: str) -> str:
+        """Where the URI is cut; see the module's docstring. Raises `InvalidArgument` when nothing is left of it."""
+        for root in self._roots:
+            if uri.startswith(root + "/") and len(uri) > len(root) + 1:
+                return root
+        scheme, separator, rest = uri.partition("://")
+        if scheme == "file":
+            cut = rest.rfind(f"/{self._settings.root_prefix}/")
+            cut = cut if cut > 0 else rest.rfind("/")
+        else:
+            cut = rest.find("/")
+        # Only memory:// may go without a name; elsewhere that would be no bucket, or the root of the file system.
+        if not separator or not rest[cut + 1 :] or cut < (0 if scheme == "memory" else 1):
+            raise InvalidArgument("uri", f"{mask_url(uri)!r} does not name an object in a store")
+        return f"{scheme}://{rest[:cut]}"
+
+    async def close(self) -> None:
+        """Close every store. Idempotent; a store that fails to close does not keep the others open."""
+        self._closed = True
+        slots, self._slots = list(self._slots.values()), {}
+        closed = await asyncio.gather(*(self._close(slot) for slot in slots), return_exceptions=True)
+        for outcome in closed:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _store(self, root: str) -> ObjectStore:
+        if self._closed:
+            raise StoreClosed("open", mask_url(root))
+        slot, evicted = self._slots.get(root), None
+        if slot is None:
+            # No await from here until the slot is taken: that keeps the count within its bound.
+            evicted = self._evict_one() if len(self._slots) >= OBJECT_STORES_OPEN_MAX else None
+            opening = asyncio.ensure_future(open_object_store(root, self._settings))
+            slot = self._slots[root] = _Slot(opening, self._clock_ms(), root in self._roots)
+            opening.add_done_callback(lambda task: self._opened(root, task))
+        slot.used_ms = self._clock_ms()
+        if evicted is not None:
+            await self._close(evicted)
+        # Shielded: whoever gives up waiting must not take the store away from the others who wait for it.
+        return await asyncio.shield(slot.opening)
+
+    def _opened(self, root: str, task: asyncio.Task[ObjectStore]) -> None:
+        """Forget a store that could not be opened, so that the next caller tries again."""
+        failed = task.cancelled() or task.exception() is not None
+        if failed and root in self._slots and self._slots[root].opening is task:
+            del self._slots[root]
+
+    def _evict_one(self) -> _Slot:
+        idle_since = self._clock_ms() - OBJECT_STORES_IDLE_MS_MIN
+        idle = [
+            (slot.used_ms, root) for root, slot in self._slots.items() if not slot.pinned and slot.used_ms < idle_since
+        ]
+        if not idle:
+            reason = f"{len(self._slots)} other stores are open and in use; do index entries name the right places?"
+            raise ObjectStoreMisconfigured("open", "another object store", reason)
+        return self._slots.pop(min(idle)[1])
+
+    async def _close(self, slot: _Slot) -> None:
+        if not slot.opening.done():
+            slot.opening.cancel()
+        try:
+            store = await slot.opening
+        except asyncio.CancelledError:
+            if (current := asyncio.current_task()) is not None and current.cancelling():
+                raise
+            return
+        except Exception:
+            return  # it never opened; whoever asked for it got this error
+        await store.close()

@@ -1,0 +1,79 @@
+"""The reference model keeps the contract it defines: as one atomic store, and as a sharded compare-and-set store."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
+from llog.stores.metadata.memory import MemoryBacking, MemoryStore
+from llog.stores.metadata.port import MetadataStore
+from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStore
+
+# The model's clock may run faster than ours: sessions run out in a tenth of the time.
+CLOCK_SPEED = 10
+
+
+def fast_clock() -> int:
+    return START_MS + int((time.monotonic() - START) * 1_000 * CLOCK_SPEED)
+
+
+START, START_MS = time.monotonic(), int(time.time() * 1_000)
+
+
+class FaultyLink(Link):
+    networked = False
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self.inner = inner
+        self.store = self.faulty = FaultyMetadataStore(inner, random_source=random.Random(1))
+
+    async def lose_replies(self) -> None:
+        self.faulty.rates = FaultRates(lost_reply=1.0)
+
+    async def cut(self) -> None:
+        pytest.fail("there is no connection to cut")
+
+    async def silence(self) -> None:
+        self.inner.freeze()
+
+    async def heal(self) -> None:
+        self.faulty.rates = FaultRates()
+
+
+class MemoryContract(MetadataStoreContract):
+    clock_speed = CLOCK_SPEED
+
+    @pytest.fixture
+    def backing(self) -> MemoryBacking:
+        return MemoryBacking(clock_ms=fast_clock)
+
+    @pytest.fixture
+    async def open_store(self, backing: MemoryBacking) -> AsyncIterator[OpenStore]:
+        opened: list[MemoryStore] = []
+
+        async def open_another() -> MetadataStore:
+            opened.append(MemoryStore(backing))
+            return opened[-1]
+
+        yield open_another
+        for store in opened:
+            await store.close()
+
+    @pytest.fixture
+    async def link(self, backing: MemoryBacking) -> AsyncIterator[Link]:
+        async with MemoryStore(backing) as store:
+            yield FaultyLink(store)
+
+
+class TestAtomicMemoryStore(MemoryContract):
+    pass
+
+
+class TestShardedMemoryStore(MemoryContract):
+    @pytest.fixture
+    def backing(self) -> MemoryBacking:
+        return MemoryBacking(shards=4, atomic_groups=False, clock_ms=fast_clock)

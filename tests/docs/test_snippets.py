@@ -1,0 +1,40 @@
+"""The README and the docs run: every Python block of a page is executed, in order, in one process per page."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if "```python" in p.read_text()]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_python_block_of_the_page_runs(page: Path, tmp_path: Path) -> None:
+    code = "\n".join(BLOCK.findall(page.read_text()))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def test_the_readme_has_an_example() -> None:
+    assert ROOT / "README.md" in PAGES
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    broken = []
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            if not target.startswith(("http://", "https://")) and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)} → {target}")
+    assert not broken
+
+
+def test_make_help_names_every_verb() -> None:
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    verbs = {line.split()[0] for line in done.stdout.splitlines()}
+    assert verbs >= {"setup", "servers", "run", "demo", "test", "soak", "check", "bench", "sim", "fmt"}

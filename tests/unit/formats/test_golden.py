@@ -1,0 +1,63 @@
+"""Golden files: what earlier releases wrote is read, and this release still writes the same bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from llog.formats.bytes_batch import decode_bytes_batch
+from llog.formats.record_batch import walk
+from llog.formats.segment import parse_footer, verify_data
+from llog.formats.shared_blob import parse_shared_blob
+from llog.formats.values import decode_value
+from llog.log.keys import Keys
+from tests import samples
+from tests.golden.write import BYTES_BATCH, HERE, current
+
+NAMES = sorted(path.name for path in HERE.iterdir())
+
+
+def golden(name: str) -> bytes:
+    return (HERE / name).read_bytes()
+
+
+def test_there_is_a_golden_file_for_every_format_and_value() -> None:
+    assert set(NAMES) == set(current())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_this_release_writes_the_golden_bytes(name: str) -> None:
+    assert current()[name] == golden(name)
+
+
+def test_the_golden_blob_is_read() -> None:
+    header, slices = parse_shared_blob(golden("shared_blob.bin"), "golden")
+    assert (header.created_at_ms, header.writer_id) == (samples.NOW_MS, "writer-1")
+    assert [(s.topic, s.partition, s.msg_count) for s in slices] == [("orders", 7, 10), ("orders", 8, 4)]
+
+
+def test_the_golden_bytes_batch_is_read() -> None:
+    assert decode_bytes_batch(golden("bytes_batch.bin"), "golden").to_list() == BYTES_BATCH
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("segment")])
+def test_the_golden_segments_are_read(name: str) -> None:
+    data = golden(name)
+    footer = parse_footer(data, len(data), "golden")
+    verify_data([data[: footer.data_length]], footer, "golden")
+    batches = walk(data[: footer.data_length], "golden")
+    assert batches.base_offset.tolist() == footer.entries["base_offset"].tolist()
+    assert batches.position.tolist() == footer.entries["byte_position"].tolist()
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("value")])
+def test_the_golden_values_are_read(name: str) -> None:
+    value = samples.VALUE_SAMPLES[int(name.split("_")[1])]
+    assert decode_value(type(value), golden(name), name) == value
+
+
+def test_the_golden_keys_are_parsed() -> None:
+    keys = Keys()
+    for line in golden("keys.txt").decode().splitlines():
+        path, _, route = line.partition(" ")
+        parsed = keys.parse(path) if route else keys.parse_object(path)
+        assert parsed is not None, line
