@@ -10,7 +10,7 @@ EXTRAS := oxia,postgres,dev
 # Tests run on both cores of a small machine; each worker keeps whole files so that a server starts once per file.
 JOBS ?= 2
 
-.PHONY: help setup servers run demo test soak check bench sim fmt fuzz docs proto clean
+.PHONY: help setup servers run demo test soak check bench sim fmt fuzz docs clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -24,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; PostgreSQL) into a cache, once
 	@servers/build.sh
 
-run: setup ## start the embedded stack and print what to try
-	@$(BIN)/llog up
+run: setup ## set up the embedded stores and print what to try
+	@scripts/run.sh "$(BIN)"
 
 demo: setup ## write, order and read records on the embedded stores, step by step
 	@$(BIN)/python examples/ground.py

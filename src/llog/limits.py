@@ -60,12 +60,13 @@ POSTGRES_CONNECTIONS_MAX: Final = 8
 POSTGRES_CONNECTION_WAITERS_MAX: Final = 4_096
 # Between two attempts to connect, all within one request's deadline.
 POSTGRES_CONNECT_PAUSE_MS: Final = 100
-POSTGRES_OPEN_ATTEMPTS_MAX: Final = 5
 POSTGRES_READ_ATTEMPTS_MAX: Final = 3
 # A write that the server rolled back because of a deadlock did not happen and may be asked for again.
 POSTGRES_WRITE_ATTEMPTS_MAX: Final = 5
 # All groups of one call are one statement; the protocol itself ends at 1 GiB, a server's patience earlier.
 POSTGRES_WRITE_BYTES_MAX: Final = 64 * MIB
+# Encoding more than this takes milliseconds and leaves the event loop.
+POSTGRES_ENCODE_INLINE_GROUPS_MAX: Final = 2_048
 # The server gives up this long before the client does, so that its word ("nothing happened") still arrives.
 POSTGRES_ANSWER_MARGIN_MS: Final = 500
 POSTGRES_SWEEP_INTERVAL_MS: Final = 1_000
@@ -145,3 +146,28 @@ STORES_CHECK_STEP_TIMEOUTS: Final = 3
 SNAPPY_BLOCKS_MAX: Final = RECORD_BATCH_DECODED_BYTES_MAX // KIB
 # What one step of reading a long buffer of batches record by record decodes, unless a single batch is larger.
 RECORDS_CHUNK_BYTES: Final = 4 * MIB
+
+# --- LMDB ----------------------------------------------------------------------------------------------------------
+# The map starts small and doubles; it costs address space, not disk.
+LMDB_MAP_BYTES_START: Final = 64 * MIB
+# One step of growth at most: doubling a very large map would ask for more address space than it soon uses.
+LMDB_MAP_GROWTH_BYTES_MAX: Final = 16 * GIB
+# Reader slots of the lock file, for all processes together; a process needs one per reader thread and one more.
+LMDB_READERS_MAX: Final = 1_024
+LMDB_READER_THREADS: Final = 4
+# Reads that wait for a reader thread; whoever comes later waits in the event loop.
+LMDB_POOL_READS_MAX: Final = 64
+# Up to so many records are read on the event loop itself: about 1 µs each when warm.
+LMDB_INLINE_RECORDS_MAX: Final = 128
+# A read on the event loop that took longer met cold pages: reads go to threads for a while.
+LMDB_INLINE_SLOW_US: Final = 500
+LMDB_INLINE_PAUSE_MS: Final = 100
+# Write calls that wait for the writer thread; more are refused as unavailable.
+LMDB_WRITE_QUEUE_MAX: Final = 4_096
+# Calls are merged into one transaction up to here; one call alone may be larger.
+LMDB_TRANSACTION_WRITES_MAX: Final = 16_384
+LMDB_TRANSACTION_BYTES_MAX: Final = 64 * MIB
+# How long a call waits for the machine's one write lock, or a reader for a change of the map, before it gives up.
+LMDB_WAIT_MS_MAX: Final = 10_000
+# A read that met a session just run out settles it and reads again, so often at most.
+LMDB_SETTLE_ROUNDS_MAX: Final = 5

@@ -36,7 +36,7 @@ from llog.errors import (
 )
 from llog.limits import OBJECT_STORES_IDLE_MS_MIN, OBJECT_STORES_OPEN_MAX
 from llog.settings import Settings
-from llog.settings_urls import mask_url, normalise_url, scheme_of
+from llog.settings.urls import mask_url, normalise_url, scheme_of
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore
 
@@ -203,7 +203,12 @@ class ObjectStores:
         if evicted is not None:
             await self._close(evicted)
         # Shielded: whoever gives up waiting must not take the store away from the others who wait for it.
-        return await asyncio.shield(slot.opening)
+        try:
+            return await asyncio.shield(slot.opening)
+        except asyncio.CancelledError:
+            if _is_cancelled() or not slot.opening.cancelled():
+                raise
+            raise StoreClosed("open", mask_url(root), "closed while it was being opened") from None
 
     def _opened(self, root: str, task: asyncio.Task[ObjectStore]) -> None:
         """Forget a store that could not be opened, so that the next caller tries again."""
@@ -227,9 +232,15 @@ class ObjectStores:
         try:
             store = await slot.opening
         except asyncio.CancelledError:
-            if (current := asyncio.current_task()) is not None and current.cancelling():
+            if _is_cancelled():
                 raise
             return
         except Exception:
             return  # it never opened; whoever asked for it got this error
         await store.close()
+
+
+def _is_cancelled() -> bool:
+    """Whether it is the running task that was cancelled, and not something it waited for."""
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0

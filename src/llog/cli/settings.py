@@ -22,7 +22,7 @@ def show_settings(
     ] = False,
 ) -> None:
     """Show every setting in force and where it comes from; secrets are masked."""
-    from llog import settings_pages as pages
+    from llog.settings import pages as pages
 
     if as_json + env_example + markdown > 1:
         raise typer.BadParameter("--json, --env-example and --markdown exclude each other")

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 from llog import errors
 from llog.limits import STORES_CHECK_STEP_TIMEOUTS
 from llog.settings import Settings
-from llog.settings_urls import mask_url
+from llog.settings.urls import mask_url
 from llog.stores.metadata.port import ABSENT, Key, MetadataStore
 from llog.stores.objects.port import ObjectStore
 from llog.wiring import open_metadata_store, open_object_store

@@ -64,8 +64,9 @@ def to_arrow(
 
 def _microseconds(columns: RecordColumns, source: str) -> Longs:
     timestamps = columns.timestamps_ms
-    if len(timestamps) and not -_TIMESTAMP_MS_MAX <= int(timestamps.min()) <= int(timestamps.max()) <= _TIMESTAMP_MS_MAX:
-        bad = int(np.flatnonzero((timestamps > _TIMESTAMP_MS_MAX) | (timestamps < -_TIMESTAMP_MS_MAX))[0])
+    outside = np.flatnonzero((timestamps > _TIMESTAMP_MS_MAX) | (timestamps < -_TIMESTAMP_MS_MAX))
+    if len(outside):
+        bad = int(outside[0])
         raise InvalidField(
             source, f"offset {int(columns.offsets[bad])}: timestamp {int(timestamps[bad])} ms is beyond microseconds"
         )

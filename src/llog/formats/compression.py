@@ -73,7 +73,7 @@ def decompress(
         case Codec.GZIP:
             return _inflate(codec, cramjam.gzip.decompress_into, view, source, bytes_max)
         case Codec.SNAPPY:
-            if view[: len(XERIAL_MAGIC)] == XERIAL_MAGIC:
+            if bytes(view[: len(XERIAL_MAGIC)]) == XERIAL_MAGIC:
                 return _decompress_xerial(view, source, bytes_max)
             return _decompress_snappy([view], source, bytes_max)
         case Codec.LZ4:
@@ -96,7 +96,7 @@ def _inflate(
                 raise _bad_stream(codec, source, error) from None
             del output
         else:
-            return memoryview(output)[:count]
+            return output.data[:count]
     raise _too_large(codec, source, bytes_max)
 
 
@@ -147,13 +147,13 @@ def _decompress_snappy(blocks: list[memoryview], source: str, bytes_max: int) ->
         output = np.empty(total, np.uint8)
         at = 0
         for block, size in zip(blocks, sizes, strict=True):
-            count = cramjam.snappy.decompress_raw_into(block, output[at : at + size])
+            count = cramjam.snappy.decompress_raw_into(block, output.data[at : at + size])
             if count != size:
                 raise InvalidField(source, f"snappy: a block of {size} bytes held {count}")
             at += size
     except cramjam.DecompressionError as error:
         raise _bad_stream(Codec.SNAPPY, source, error) from None
-    return memoryview(output)
+    return output.data
 
 
 def _bad_stream(codec: Codec, source: str, error: Exception) -> InvalidField | TruncatedInput:

@@ -64,7 +64,8 @@ class BinaryColumn:
         if len(self.validity) == 0:
             return np.zeros(len(self), np.bool_)
         bits = np.unpackbits(self.validity, count=self.first_bit + len(self), bitorder="little")
-        return bits[self.first_bit :] == 0
+        flags: npt.NDArray[np.bool_] = bits[self.first_bit :] == 0
+        return flags
 
     def tolist(self) -> list[bytes | None]:
         start, end = int(self.offsets[0]), int(self.offsets[-1])

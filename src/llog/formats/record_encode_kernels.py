@@ -5,6 +5,9 @@ exactly the sum. The columns may come from outside, so the first pass also check
 within their data: the second trusts it. `records` is the way in.
 """
 
+# Inside a kernel an int is whatever numba infers.
+# mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
+
 from __future__ import annotations
 
 import numpy as np

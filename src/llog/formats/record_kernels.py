@@ -9,6 +9,9 @@ varint value length · value · varint header count · (varint key length · key
 Varints are zigzag; a length of -1 is null, which a header's key cannot be.
 """
 
+# Inside a kernel an int is whatever numba infers.
+# mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
+
 from __future__ import annotations
 
 import numpy as np
@@ -187,9 +190,7 @@ def _bounds(data: Bytes, fields: Longs, batch: int, plain: bool) -> tuple[int, i
 
 
 @kernel
-def measure(
-    data: Bytes, fields: Longs, chosen: Longs, plain: bool, dense: bool, sums: Longs
-) -> tuple[int, int, int]:
+def measure(data: Bytes, fields: Longs, chosen: Longs, plain: bool, dense: bool, sums: Longs) -> tuple[int, int, int]:
     """Check the records of the chosen batches and add up what they hold: (fault, batch, record)."""
     for batch in chosen:
         at, end = _bounds(data, fields, batch, plain)

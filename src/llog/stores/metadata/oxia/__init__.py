@@ -1,0 +1,1 @@
+"""Oxia as a metadata store: `store.py` adapts the client in `client/` to the port."""

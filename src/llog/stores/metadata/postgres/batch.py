@@ -7,12 +7,17 @@ from typing import Final
 
 from llog.errors import InvalidArgument, MetadataStoreError, SessionLost, ValueTooLarge, VersionConflict
 from llog.limits import POSTGRES_WRITE_BYTES_MAX
-from llog.stores.metadata.port import GroupOutcome, Put, Session, Write
+from llog.stores.metadata.port import ABSENT, GroupOutcome, Put, Write
+from llog.stores.metadata.postgres.session import PostgresSession
 from llog.stores.metadata.postgres.wire import WireArray, bigint_array, bytea_array, integer_array, text_array
 
 # Answers of the write function; schema.sql says when each is given.
 CONFLICT: Final = -1
 SESSION_GONE: Final = -2
+
+# Numbers the sequence never gives: a session that this process gave up is as good as gone on the server.
+_NO_SESSION: Final = 0
+_NO_VERSION: Final = 2**63 - 1
 
 # What a write costs on the wire besides its key and value.
 _OVERHEAD_BYTES: Final = 48
@@ -23,13 +28,13 @@ def split(path: str) -> tuple[str, str]:
     return parent, name
 
 
-def encode(groups: Sequence[Sequence[Write]], session_type: type[Session]) -> list[WireArray | None]:
-    """The arguments of the write function. Raises `InvalidArgument` for what can never be written."""
+def encode(groups: Sequence[Sequence[Write]], url: str) -> list[WireArray | None]:
+    """The arguments of the write function of the store at `url`. Raises `InvalidArgument`, `ValueTooLarge`."""
     writes = [write for group in groups for write in group]
     group_numbers = [number for number, group in enumerate(groups) for _ in group]
     keys = [split(write.key.path) for write in writes]
     values = [write.value if isinstance(write, Put) else None for write in writes]
-    sessions = [_session_id(write, session_type) for write in writes]
+    sessions = [_session_number(write, url) for write in writes]
     size = sum(_OVERHEAD_BYTES + len(write.key.path) for write in writes) + sum(len(value or b"") for value in values)
     if size > POSTGRES_WRITE_BYTES_MAX:
         raise ValueTooLarge("groups", size, POSTGRES_WRITE_BYTES_MAX)
@@ -38,17 +43,24 @@ def encode(groups: Sequence[Sequence[Write]], session_type: type[Session]) -> li
         text_array([parent for parent, _ in keys]),
         text_array([name for _, name in keys]),
         bytea_array(values),
-        bigint_array([write.expected for write in writes]),
+        bigint_array([_expected(write) for write in writes]),
         bigint_array(sessions) if any(session is not None for session in sessions) else None,
     ]
 
 
-def _session_id(write: Write, session_type: type[Session]) -> int | None:
+def _session_number(write: Write, url: str) -> int | None:
     if not isinstance(write, Put) or write.session is None:
         return None
-    if not isinstance(write.session, session_type):
-        raise InvalidArgument("session", f"{write.session.id} was not opened on a PostgreSQL store")
-    return int(write.session.id)
+    session = write.session
+    if not isinstance(session, PostgresSession) or session.url != url:
+        raise InvalidArgument("session", f"{session.id} was not opened on this store")
+    return _NO_SESSION if session.lost else session.number
+
+
+def _expected(write: Write) -> int | None:
+    """A number that no record can have becomes one that fits: it is refused all the same."""
+    expected = write.expected
+    return expected if expected is None or ABSENT <= expected < _NO_VERSION else _NO_VERSION
 
 
 def decode(groups: Sequence[Sequence[Write]], numbers: Sequence[int]) -> list[GroupOutcome]:

@@ -20,12 +20,18 @@ from llog.stores.metadata.postgres.pool import Pool
 
 
 class Caller:
-    def __init__(self, pool: Pool, *, request_timeout_ms: int) -> None:
-        self.pool = pool
+    def __init__(self, pool: Pool, *, url: str, request_timeout_ms: int) -> None:
+        self.pool, self.url = pool, url
         self.request_timeout_ms = request_timeout_ms
 
     async def ask(
-        self, operation: str, subject: str, statement: bytes, parameters: Sequence[object], *, timeout_ms: int | None = None
+        self,
+        operation: str,
+        subject: str,
+        statement: bytes,
+        parameters: Sequence[object],
+        *,
+        timeout_ms: int | None = None,
     ) -> list[Row]:
         """A statement that may be repeated: asked again on another connection when one breaks."""
         deadline = self._deadline(self.request_timeout_ms if timeout_ms is None else timeout_ms)
@@ -57,9 +63,18 @@ class Caller:
         return asyncio.get_running_loop().time() + timeout_ms / 1000
 
     async def _once(
-        self, operation: str, subject: str, statement: bytes, parameters: Sequence[object], deadline: float, *, writing: bool
+        self,
+        operation: str,
+        subject: str,
+        statement: bytes,
+        parameters: Sequence[object],
+        deadline: float,
+        *,
+        writing: bool,
     ) -> list[Row]:
         async with self.pool.link(deadline=deadline) as link:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise MetadataUnavailable(operation, subject, "no time was left to ask")
             try:
                 rows = await link.run(statement, parameters, deadline=deadline)
             except NoAnswer:

@@ -30,7 +30,7 @@ from psycopg.pq import TransactionStatus
 from llog.errors import MetadataMisconfigured, MetadataStoreError, MetadataUnavailable
 from llog.limits import POSTGRES_ANSWER_MARGIN_MS, POSTGRES_CONNECT_PAUSE_MS
 from llog.stores.metadata.postgres.address import Address
-from llog.stores.metadata.postgres.failures import refused_connection
+from llog.stores.metadata.postgres.failures import READ_ONLY_STATE, refused_connection, state_of_refusal
 from llog.stores.metadata.postgres.wire import adapters
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,10 @@ SELECT current_setting('server_version_num')::integer, current_setting('server_e
        set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
        set_config('jit', 'off', false)
 """
+
+
+class NotPrimary(MetadataUnavailable):
+    """Whoever answers takes no writes: a standby, or a fail-over that is not over yet."""
 
 
 class NoAnswer(Exception):
@@ -172,10 +176,13 @@ class Connector:
     async def _connect_once(self) -> Link:
         try:
             connection: AsyncConnection[Row] = await AsyncConnection.connect(
-                "", autocommit=True, prepare_threshold=0, context=self._adapters, **self.address.conninfo  # type: ignore[arg-type]
+                "", autocommit=True, context=self._adapters, **self.address.conninfo  # type: ignore[arg-type]
             )
         except psycopg.Error as error:
-            raise refused_connection(error, self.address.url) from error
+            refused = refused_connection(error, self.address.url)
+            if state_of_refusal(error) == READ_ONLY_STATE:
+                refused = NotPrimary("connect", self.address.url, refused.reason)
+            raise refused from error
         link = Link(connection)
         try:
             await self._set_up(connection)
@@ -197,7 +204,7 @@ class Connector:
         if encoding != "UTF8":
             raise self._misconfigured(f"the database's encoding is {encoding}; it must be UTF8")
         if in_recovery or read_only:
-            raise self._misconfigured("this server is a standby or read-only; only a primary can be used")
+            raise NotPrimary("connect", self.address.url, "a standby or read-only; only a primary can be used")
         if not fsync and not self._warned_of_fsync:
             self._warned_of_fsync = True
             log.warning("%s runs with fsync=off: a crash of its machine loses acknowledged writes", self.address.url)

@@ -87,10 +87,8 @@ def translate(
 
 
 def refused_connection(error: psycopg.Error, subject: str) -> MetadataStoreError:
-    """Our error for a connection that could not be made. libpq reports no SQLSTATE for it, only the server's words."""
-    reason = describe(error)
-    sqlstate = error.sqlstate or _state_from_words(reason)
-    return meaning_of(sqlstate).error("connect", subject, reason)
+    """Our error for a connection that could not be made."""
+    return meaning_of(state_of_refusal(error)).error("connect", subject, describe(error))
 
 
 def describe(error: psycopg.Error) -> str:
@@ -116,5 +114,7 @@ _DOOR_WORDS: Final = (
 )
 
 
-def _state_from_words(reason: str) -> str | None:
-    return next((state for words, state in _DOOR_WORDS if words in reason), None)
+def state_of_refusal(error: psycopg.Error) -> str | None:
+    """libpq keeps no SQLSTATE of a connection that was refused, only the server's words."""
+    reason = str(error)
+    return error.sqlstate or next((state for words, state in _DOOR_WORDS if words in reason), None)

@@ -9,7 +9,7 @@ only read, so a role without the right to create may open it; a schema newer tha
 from __future__ import annotations
 
 from importlib import resources
-from typing import Final, LiteralString, cast
+from typing import Final, LiteralString
 
 import psycopg
 
@@ -32,8 +32,8 @@ async def open_schema(link: Link, address: Address) -> Names:
     except psycopg.Error as error:
         raise translate(error, "open", address.url, writing=False, connection_lost=link.broken) from error
     if version != SCHEMA_VERSION:
-        reason = f"its schema has version {version}, this llog knows {SCHEMA_VERSION}: use a newer llog, or another table"
-        raise MetadataMisconfigured("open", address.url, reason)
+        reason = f"its schema has version {version}, this llog knows {SCHEMA_VERSION}"
+        raise MetadataMisconfigured("open", address.url, f"{reason}: use a matching llog, or another table")
     return names
 
 
@@ -73,5 +73,4 @@ async def _create(link: Link, names: Names) -> int:
 
 
 def _definition() -> LiteralString:
-    text = resources.files(__package__).joinpath("schema.sql").read_text("utf-8")
-    return cast(LiteralString, text)  # ours, shipped with the package
+    return resources.files(__package__).joinpath("schema.sql").read_text("utf-8")

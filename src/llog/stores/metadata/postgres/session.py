@@ -35,8 +35,9 @@ class PostgresSession(Session):
         expires_at: float,
     ) -> None:
         self.id = str(number)
+        self.number = number
+        self.url = caller.url
         self.timeout_ms = timeout_ms
-        self._number = Int8(number)
         self._caller, self._statements, self._on_lost = caller, statements, on_lost
         self._loop = asyncio.get_running_loop()
         self._expires_at = expires_at
@@ -55,20 +56,19 @@ class PostgresSession(Session):
             renewed = await self._renew()
             if renewed is False:
                 break
-            retries_or_beats = POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT if renewed is None else POSTGRES_HEARTBEATS_PER_TIMEOUT
-            pause = seconds / retries_or_beats
+            pause = seconds / (POSTGRES_HEARTBEATS_PER_TIMEOUT if renewed else POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT)
         self._lose()
 
     async def _renew(self) -> bool | None:
         """True: alive. False: the server dropped it. None: nobody answered."""
         sent_at = self._loop.time()
-        left_ms = int((self._expires_at - sent_at) * 1000)
-        if left_ms <= 0:
+        timeout_ms = min(int((self._expires_at - sent_at) * 1000), self._caller.request_timeout_ms)
+        if timeout_ms <= 0:
             return None
-        parameters = (Int8(self.timeout_ms), self._number)
+        parameters = (Int8(self.timeout_ms), Int8(self.number))
         try:
             rows = await self._caller.ask(
-                "heartbeat", f"session {self.id}", self._statements.renew_session, parameters, timeout_ms=left_ms
+                "heartbeat", f"session {self.id}", self._statements.renew_session, parameters, timeout_ms=timeout_ms
             )
         except StoreError as error:
             log.warning("%s", error)
@@ -93,7 +93,7 @@ class PostgresSession(Session):
         self._heartbeats.cancel()
         await asyncio.wait([self._heartbeats])
         try:
-            await self._caller.ask("close", f"session {self.id}", self._statements.end_session, (self._number,))
+            await self._caller.ask("close", f"session {self.id}", self._statements.end_session, (Int8(self.number),))
         except StoreError as error:
             log.warning("session %s is left to run out: %s", self.id, error)
 

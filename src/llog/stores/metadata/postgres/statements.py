@@ -95,7 +95,8 @@ class Statements:
             " VALUES (nextval({sequence_name}), %b, %b, " + expiry + ") RETURNING id"
         )
         self.renew_session = fill(
-            "UPDATE {sessions} SET expires_at = " + expiry + " WHERE id = %b AND expires_at > clock_timestamp() RETURNING id"
+            "UPDATE {sessions} SET expires_at = " + expiry +
+            " WHERE id = %b AND expires_at > clock_timestamp() RETURNING id"
         )
         self.end_session = fill("SELECT {end_session}(%b)")
         self.sweep = fill("SELECT {sweep}()")
@@ -105,7 +106,9 @@ class Statements:
             "INSERT INTO {sessions} (id, client, timeout_ms, expires_at, prefixes)"
             " VALUES (nextval({sequence_name}), %b, %b, " + expiry + ", %b) RETURNING id"
         )
-        self.renew_lease = fill("UPDATE {sessions} SET expires_at = " + expiry + ", prefixes = %b WHERE id = %b RETURNING id")
+        self.renew_lease = fill(
+            "UPDATE {sessions} SET expires_at = " + expiry + ", prefixes = %b WHERE id = %b RETURNING id"
+        )
         self.extend_lease = fill(
             "UPDATE {sessions} SET prefixes = ARRAY(SELECT DISTINCT p FROM unnest(prefixes || %b) AS u(p))"
             " WHERE id = %b RETURNING id"

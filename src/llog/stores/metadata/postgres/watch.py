@@ -26,7 +26,7 @@ from contextlib import aclosing, asynccontextmanager
 import psycopg
 from psycopg.types.numeric import Int8
 
-from llog.errors import LlogError, MetadataUnavailable, StoreClosed, StoreError
+from llog.errors import MetadataUnavailable, StoreClosed, StoreError
 from llog.limits import (
     METADATA_WATCH_QUEUE_MAX,
     POSTGRES_CONNECT_PAUSE_MS,
@@ -107,7 +107,7 @@ class Listener:
         self._covered: frozenset[str] = frozenset()
         self._established = asyncio.Event()
         self._changing_lease = asyncio.Lock()
-        self._last_error: LlogError | None = None
+        self._last_error: StoreError | None = None
         self._closed = False
 
     # -- for the store ------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Listener:
             except LeaseGone:
                 log.warning("%s forgot our watch: watching again", self._url)
             except StoreError as error:
-                self._last_error = error if isinstance(error, LlogError) else None
+                self._last_error = error
                 log.warning("watch interrupted: %s", error)
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(2 * pause_ms, POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX)
@@ -201,7 +201,7 @@ class Listener:
                 parameters = (self._client, lease_ms, lease_ms, text_array(sorted(prefixes)))
                 [[lease]] = await self._run(link, self._statements.open_lease, parameters)
                 await self._run(link, self._statements.barrier, ())
-                self._link, self._lease, self._covered = link, lease, prefixes
+                self._link, self._lease, self._covered, self._last_error = link, lease, prefixes, None
             if gap:
                 for watcher in self._watchers:
                     watcher.resync()
@@ -217,20 +217,26 @@ class Listener:
         """Pass on what comes, and prove now and then that the connection still hears: silence looks like peace."""
         seconds = POSTGRES_WATCH_RENEW_INTERVAL_MS / 1000
         while True:
-            renew_at = asyncio.get_running_loop().time() + seconds
             try:
+                # Never left early: what came in the same packet would be lost.
                 async with aclosing(link.connection.notifies(timeout=seconds)) as notifications:
                     async for notification in notifications:
                         self._publish(notification.payload)
-                        if asyncio.get_running_loop().time() >= renew_at:
-                            break
+                        await asyncio.sleep(0)  # one large commit is many notifications
             except psycopg.Error as error:
                 raise translate(error, "watch", self._url, writing=False, connection_lost=True) from error
             await self._renew(link)
 
     def _publish(self, payload: str) -> None:
-        for change in parse_payload(payload):
+        try:
+            changes = parse_payload(payload)
+        except ValueError:
+            log.warning("a stranger sent %r on our channel", payload[:80])
             for watcher in self._watchers:
+                watcher.resync()
+            return
+        for watcher in self._watchers:
+            for change in changes:
                 watcher.offer(change)
 
     async def _renew(self, link: Link) -> None:

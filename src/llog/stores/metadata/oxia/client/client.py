@@ -65,6 +65,10 @@ class OxiaClient:
     def leader_of(self, shard: int) -> str | None:
         return self.shard_map.leaders.get(shard)
 
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` after every change of the assignments; the answer ends that."""
+        return self._directory.listen(listener)
+
     async def leader_link(self, shard: int) -> Link:
         """The leader's connection, to pin several reads to one server."""
         deadline = asyncio.get_running_loop().time() + self.options.request_timeout_ms / 1_000

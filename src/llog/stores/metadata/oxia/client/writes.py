@@ -75,7 +75,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deleting what is not there succeeds unless a version was expected."""
+    """Deleting what is not there succeeds, unless a version (or absence, which no delete can mean) was expected."""
 
     key: str
     expected: int | None = None
@@ -520,8 +520,8 @@ def _outcome(op: Op, status: int) -> Outcome:
         return 0
     if status == pb.UNEXPECTED_VERSION_ID:
         return VersionMismatch(op.key, -1 if op.expected is None else op.expected)
-    if status == pb.KEY_NOT_FOUND and type(op) is Delete:
-        return 0
+    if status == pb.KEY_NOT_FOUND:
+        return 0 if op.expected is None else VersionMismatch(op.key, op.expected)
     if status == pb.SESSION_DOES_NOT_EXIST:
         return SessionExpired(f"{op.key}: the session does not exist")
     return InvalidRequest(f"{op.key}: the server answered with status {status}")

@@ -16,8 +16,8 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from llog.errors import InvalidArgument, SettingsError, SettingsErrors
-from llog.settings_kinds import Kind
-from llog.settings_urls import MASK
+from llog.settings.kinds import Kind
+from llog.settings.urls import MASK
 
 PREFIX: Final = "LLOG_"
 # Read by the project's own tests and scripts, never by the product.

@@ -24,8 +24,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self
 
-from llog import settings_derive as derive
-from llog import settings_kinds as kinds
 from llog.limits import (
     GIB,
     KIB,
@@ -34,8 +32,10 @@ from llog.limits import (
     MIB,
     OBJECT_BYTES_MAX,
 )
-from llog.settings_kinds import CompactorTarget, Kind
-from llog.settings_resolve import Derive, Origin, Setting, Source, resolve, unknown_variables
+from llog.settings import derive as derive
+from llog.settings import kinds as kinds
+from llog.settings.kinds import CompactorTarget, Kind
+from llog.settings.resolve import Derive, Origin, Setting, Source, resolve, unknown_variables
 
 __all__ = ["CompactorTarget", "Origin", "Setting", "Settings", "Source", "settings_table"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from llog.limits import SETTINGS_COMPACTOR_TARGETS_MAX, SETTINGS_ROOT_PREFIX_BYTES_MAX, SETTINGS_TEXT_BYTES_MAX
-from llog.settings_units import format_bytes, format_ms, parse_bytes, parse_ms
-from llog.settings_urls import check_bucket, mask_url, normalise_url, parse_host_port
+from llog.settings.units import format_bytes, format_ms, parse_bytes, parse_ms
+from llog.settings.urls import check_bucket, mask_url, normalise_url, parse_host_port
 
 
 class CompactorTarget(NamedTuple):

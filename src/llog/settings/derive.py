@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from llog.errors import SettingsError
-from llog.settings_resolve import Check, Derive, Derived, Draft
-from llog.settings_urls import (
+from llog.settings.resolve import Check, Derive, Derived, Draft
+from llog.settings.urls import (
     LOCAL_SCHEMES,
     OXIA_PORT,
     OXIA_SCHEMES,

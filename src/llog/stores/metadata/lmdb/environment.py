@@ -1,0 +1,228 @@
+"""One LMDB environment of this process: opened once per directory, shared by every store that names it.
+
+Why it exists: LMDB breaks when a process opens a directory twice, when an environment crosses a fork, when the map is
+too small, or when the directory lies on a network. All of that is settled here and nowhere else.
+
+What must stay true
+- Sync stays on: a commit is on disk when it returns. There is no switch.
+- The map grows by itself, here and when another process grew it, never under an open transaction (`gate`).
+- A child of fork gets an error, not a shared file descriptor; it may open the directory for itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+import lmdb
+
+from llog.errors import MetadataDenied, MetadataMisconfigured, MetadataStoreError, MetadataUnavailable
+from llog.limits import (
+    LMDB_MAP_BYTES_START,
+    LMDB_MAP_GROWTH_BYTES_MAX,
+    LMDB_READER_THREADS,
+    LMDB_READERS_MAX,
+    METADATA_KEY_BYTES_MAX,
+)
+from llog.stores.metadata.lmdb.clock import BootClock
+from llog.stores.metadata.lmdb.failures import translate
+from llog.stores.metadata.lmdb.gate import MapGate
+from llog.stores.metadata.lmdb.layout import FORMAT, FORMAT_KEY, SESSION_ID_BYTES, check_format
+from llog.stores.metadata.lmdb.writer import Writer
+
+T = TypeVar("T")
+Txn = lmdb.Transaction
+MAP_ATTEMPTS_MAX: Final = 64
+
+# Locks and maps are not kept in step between machines there, whatever the mount options say.
+NETWORK_FILE_SYSTEMS: Final = frozenset(
+    "nfs nfs4 cifs smb3 smbfs afs ceph lustre beegfs glusterfs fuse.glusterfs fuse.sshfs fuse.s3fs fuse.ceph".split()
+)
+
+
+class Environment:
+    """Everything but `lease_out` and `give_back` may be called from any thread."""
+
+    def __init__(self, directory: Path, url: str, clock: BootClock) -> None:
+        self.directory, self.url, self.clock = directory, url, clock
+        self.gate = MapGate()
+        self.forked = False
+        self.users = 0
+        self._lmdb = self._open()
+        self._check_contents()
+        self.readers = ThreadPoolExecutor(LMDB_READER_THREADS, thread_name_prefix="llog-lmdb-read")
+        self.writer = Writer(self)
+
+    def _open(self) -> lmdb.Environment:
+        refuse_network_file_system(self.directory, self.url)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            return lmdb.open(
+                str(self.directory),
+                map_size=LMDB_MAP_BYTES_START,
+                max_readers=LMDB_READERS_MAX,
+                max_spare_txns=LMDB_READER_THREADS + 1,
+                sync=True,
+                metasync=True,
+                writemap=False,
+                lock=True,
+                mode=0o640,
+            )
+        except PermissionError as error:
+            raise MetadataDenied("open", self.url, str(error)) from error
+        except OSError as error:
+            raise MetadataMisconfigured("open", self.url, str(error)) from error
+        except lmdb.Error as error:
+            raise translate(error, "open", self.url) from error
+
+    def _check_contents(self) -> None:
+        """Slots of dead processes are freed; an empty database gets its format; another's is refused."""
+        try:
+            self._lmdb.reader_check()
+            assert self._lmdb.max_key_size() >= METADATA_KEY_BYTES_MAX + SESSION_ID_BYTES + 2
+            found = self.read(lambda txn: (txn.get(FORMAT_KEY), txn.stat()["entries"]))
+            if found == (None, 0):
+                with self.gate.using(), self.begin_write() as txn:
+                    # Another process may have been first; what is there decides.
+                    txn.put(FORMAT_KEY, FORMAT, overwrite=False)
+                found = self.read(lambda txn: (txn.get(FORMAT_KEY), 1))
+            check_format(found[0], self.url)
+        except lmdb.Error as error:
+            self._lmdb.close()
+            raise translate(error, "open", self.url) from error
+        except MetadataStoreError:
+            self._lmdb.close()
+            raise
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+    def check_process(self) -> None:
+        if self.forked:
+            reason = "opened before fork(): LMDB cannot be used in the child; open the store in the child instead"
+            raise MetadataMisconfigured("use", self.url, reason)
+
+    def read_now(self, work: Callable[[lmdb.Transaction[bytes]], T]) -> T:
+        """Without waiting for anything but pages. Raises `lmdb.MapResizedError` when the map must change first; the
+        caller has passed `gate.try_enter` and leaves the gate itself."""
+        with self._lmdb.begin() as txn:
+            return work(txn)
+
+    def read(self, work: Callable[[lmdb.Transaction[bytes]], T]) -> T:
+        """In a thread that may wait."""
+        for attempt in range(MAP_ATTEMPTS_MAX):
+            try:
+                with self.gate.using():
+                    return self.read_now(work)
+            except lmdb.MapResizedError:
+                self.adopt_map()
+            except (lmdb.ReadersFullError, lmdb.BadRslotError):
+                if attempt or not self._lmdb.reader_check():
+                    raise
+        raise MetadataUnavailable("read", self.url, f"the map changed {MAP_ATTEMPTS_MAX} times while it was read")
+
+    def begin_write(self) -> lmdb.Transaction[bytes]:
+        """The caller is inside the gate. Waits for the machine's one write lock."""
+        return self._lmdb.begin(write=True)
+
+    def adopt_map(self) -> None:
+        """Another process grew the map: take its size."""
+        with self.gate.alone():
+            self._lmdb.set_mapsize(0)
+
+    def grow_map(self) -> None:
+        """The map is full: double it."""
+        with self.gate.alone():
+            size = int(self._lmdb.info()["map_size"])
+            self._lmdb.set_mapsize(size + min(size, LMDB_MAP_GROWTH_BYTES_MAX))
+
+    def map_bytes(self) -> int:
+        return int(self._lmdb.info()["map_size"])
+
+    def close(self) -> None:
+        self.writer.stop()
+        self.readers.shutdown(wait=True)
+        self._lmdb.close()
+
+
+# -- one per directory ----------------------------------------------------------------------------------------------
+_registry_lock = threading.Lock()
+_open_environments: dict[tuple[int, int], Environment] = {}
+_all_environments: weakref.WeakSet[Environment] = weakref.WeakSet()
+
+
+def lease_out(directory: Path, url: str, clock: BootClock) -> Environment:
+    """This process's environment of that directory, opened if need be. Blocks on disk; give it back."""
+    with _registry_lock:
+        environment = _open_environments.get(_identity(directory) or (0, 0))
+        if environment is None:
+            environment = Environment(directory, url, clock)
+            identity = _identity(directory)
+            assert identity is not None
+            _open_environments[identity] = environment
+            _all_environments.add(environment)
+        environment.users += 1
+        return environment
+
+
+def give_back(environment: Environment) -> None:
+    """The last one to give it back closes it. Blocks until the writer thread has ended."""
+    with _registry_lock:
+        environment.users -= 1
+        if environment.users or environment.forked:
+            return
+        for identity, held in list(_open_environments.items()):
+            if held is environment:
+                del _open_environments[identity]
+        environment.close()
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """Which directory it is, whatever its name."""
+    try:
+        stat = os.stat(directory)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
+    return stat.st_dev, stat.st_ino
+
+
+def _after_fork_in_child() -> None:
+    global _registry_lock
+    _registry_lock = threading.Lock()
+    for environment in _all_environments:
+        environment.forked = True
+    _open_environments.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def refuse_network_file_system(directory: Path, url: str) -> None:
+    kind = file_system_of(directory, Path("/proc/self/mountinfo"))
+    if kind in NETWORK_FILE_SYSTEMS:
+        reason = f"{directory} is on {kind}; LMDB needs a local disk (use PostgreSQL or Oxia to share between machines)"
+        raise MetadataMisconfigured("open", url, reason)
+
+
+def file_system_of(directory: Path, mounts: Path) -> str:
+    """The type of the file system that holds `directory` (which need not exist yet); "" when it cannot be told."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return ""
+    wanted, best, kind = os.path.realpath(directory), "", ""
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        point = fields.split()[4].encode().decode("unicode_escape")
+        inside = wanted == point or wanted.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, rest.split()[0]
+    return kind

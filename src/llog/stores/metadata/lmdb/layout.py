@@ -1,0 +1,91 @@
+"""The bytes of the LMDB store: keys, record values, session leases. Pure functions.
+
+One unnamed database holds everything; the first byte of a key says what it is.
+
+    depth (0…31) · path        record         u64 (version × 2 + ephemeral) · [16 bytes session id] · value
+    0xfd · session id · key    binding        empty: this record was written with that session (it may have moved on)
+    0xfe · session id          session lease  16 bytes boot id · u64 expires at, ms since boot · u32 timeout ms
+    0xff · "version"           the counter    u64: the highest version ever given
+    0xff · "format"            the format     its name
+
+What must stay true
+- Depth (the number of slashes) stands first, so the direct children of a parent are one contiguous run in byte order,
+  and nothing deeper lies between them.
+- A version is never given twice: the counter moves in the transaction that uses it and never goes back.
+- All integers are big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from llog.errors import MetadataMisconfigured
+from llog.limits import METADATA_KEY_DEPTH_MAX
+
+FORMAT: Final = b"llog-lmdb-1"
+FORMAT_KEY: Final = b"\xffformat"
+VERSION_KEY: Final = b"\xffversion"
+SESSION_PREFIX: Final = b"\xfe"
+BINDING_PREFIX: Final = b"\xfd"
+RECORDS_END: Final = bytes([METADATA_KEY_DEPTH_MAX])
+SESSION_ID_BYTES: Final = 16
+
+U64: Final = struct.Struct(">Q")
+VALUE_AT: Final = U64.size
+EPHEMERAL_VALUE_AT: Final = U64.size + SESSION_ID_BYTES
+_LEASE: Final = struct.Struct(">16sQI")
+_DEPTHS: Final = [bytes([depth]) for depth in range(METADATA_KEY_DEPTH_MAX)]
+
+
+class Lease(NamedTuple):
+    boot_id: bytes
+    expires_at_ms: int
+    timeout_ms: int
+
+
+def record_key(path: str) -> bytes:
+    return _DEPTHS[path.count("/")] + path.encode()
+
+
+def record_keys(paths: list[str]) -> list[bytes]:
+    return [_DEPTHS[path.count("/")] + path.encode() for path in paths]
+
+
+def path_of(key: bytes) -> str:
+    return key[1:].decode()
+
+
+def children_prefix(parent: str) -> bytes | None:
+    """What the keys of all direct children begin with; None when the parent is too deep to have any."""
+    depth = parent.count("/") + 1
+    return None if depth == len(_DEPTHS) else _DEPTHS[depth] + parent.encode() + b"/"
+
+
+def tree_prefixes(prefix: str) -> list[bytes]:
+    """What the keys of everything strictly below `prefix` begin with: one run per depth."""
+    if not prefix:
+        return list(_DEPTHS)
+    below = prefix.encode() + b"/"
+    return [depth + below for depth in _DEPTHS[prefix.count("/") + 1 :]]
+
+
+def session_key(session_id: bytes) -> bytes:
+    return SESSION_PREFIX + session_id
+
+
+def bindings_prefix(session_id: bytes) -> bytes:
+    return BINDING_PREFIX + session_id
+
+
+def pack_lease(lease: Lease) -> bytes:
+    return _LEASE.pack(*lease)
+
+
+def unpack_lease(value: bytes) -> Lease:
+    return Lease(*_LEASE.unpack(value))
+
+
+def check_format(found: bytes | None, url: str) -> None:
+    if found != FORMAT:
+        raise MetadataMisconfigured("open", url, f"holds {found!r}, which this version does not read ({FORMAT!r})")

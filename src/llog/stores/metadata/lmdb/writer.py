@@ -1,0 +1,202 @@
+"""The writer thread: many calls, one transaction, one fsync.
+
+Why it exists: LMDB lets one transaction write at a time on the whole machine, bound to the thread that began it, and
+a commit waits for the disk. So one thread per process writes; whatever calls are waiting when it gets the lock go
+into one transaction together (group commit), and the event loop never waits.
+
+What must stay true
+- A call is answered only after the commit that holds its writes, with that commit's fate.
+- A call that gives up before its job was claimed never happens: claiming and giving up exclude each other.
+- When the map is full the whole transaction is undone and done again in a larger one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import lmdb
+
+from llog.errors import LlogError, MetadataStoreError, MetadataUnavailable, MetadataUncertain, StoreClosed
+from llog.limits import (
+    LMDB_TRANSACTION_BYTES_MAX,
+    LMDB_TRANSACTION_WRITES_MAX,
+    LMDB_WAIT_MS_MAX,
+    LMDB_WRITE_QUEUE_MAX,
+)
+from llog.stores.metadata.lmdb.failures import translate
+from llog.stores.metadata.lmdb.transaction import Transaction
+
+if TYPE_CHECKING:
+    from llog.stores.metadata.lmdb.environment import Environment
+
+Work = Callable[[Transaction], Any]
+
+
+class Job:
+    """One call's part of a transaction, and the future its caller waits on."""
+
+    __slots__ = ("claimed", "future", "loop", "size_bytes", "size_writes", "work")
+
+    def __init__(self, work: Work, loop: asyncio.AbstractEventLoop, size_writes: int, size_bytes: int) -> None:
+        self.work, self.loop = work, loop
+        self.size_writes, self.size_bytes = size_writes, size_bytes
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.claimed = False
+
+    def settle(self, result: object, error: BaseException | None) -> None:
+        """On the job's own loop."""
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
+
+
+class Writer:
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._ready = threading.Condition()
+        self._waiting: deque[Job] = deque()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="llog-lmdb-write", daemon=True)
+        self._thread.start()
+
+    # -- the callers' side, on their event loops --------------------------------------------------------------------
+    async def do(self, operation: str, work: Work, *, writes: int = 1, size_bytes: int = 0) -> Any:
+        """Run `work` inside a transaction; its result once that is committed."""
+        url, loop = self._environment.url, asyncio.get_running_loop()
+        job = Job(work, loop, writes, size_bytes)
+        with self._ready:
+            if self._stopping:
+                raise StoreClosed(operation, url)
+            if len(self._waiting) >= LMDB_WRITE_QUEUE_MAX:
+                raise MetadataUnavailable(operation, url, f"{LMDB_WRITE_QUEUE_MAX} calls are waiting already")
+            self._waiting.append(job)
+            self._ready.notify()
+        timer = loop.call_later(LMDB_WAIT_MS_MAX / 1_000, self._give_up, operation, job, 1)
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            self.withdraw(job)
+            raise
+        finally:
+            timer.cancel()
+
+    def withdraw(self, job: Job) -> bool:
+        """True when the job was still waiting and now never happens."""
+        with self._ready:
+            if job.claimed:
+                return False
+            try:
+                self._waiting.remove(job)
+            except ValueError:
+                return False
+            return True
+
+    def _give_up(self, operation: str, job: Job, turn: int) -> None:
+        url = self._environment.url
+        if self.withdraw(job):
+            reason = f"another process has held the write lock for {LMDB_WAIT_MS_MAX} ms"
+            job.settle(None, MetadataUnavailable(operation, url, reason))
+        elif turn:
+            # Claimed: the disk is slow. Once more as long, then nobody can say.
+            job.loop.call_later(LMDB_WAIT_MS_MAX / 1_000, self._give_up, operation, job, turn - 1)
+        else:
+            job.settle(None, MetadataUncertain(operation, url, f"no commit within {2 * LMDB_WAIT_MS_MAX} ms"))
+
+    def stop(self) -> None:
+        """What is waiting is refused, what is under way is finished. Blocks."""
+        with self._ready:
+            self._stopping = True
+            refused = list(self._waiting)
+            self._waiting.clear()
+            self._ready.notify()
+        self._answer([(job, None, StoreClosed("write", self._environment.url)) for job in refused])
+        self._thread.join()
+
+    # -- the thread's side --------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        while True:
+            with self._ready:
+                while not self._waiting and not self._stopping:
+                    self._ready.wait()
+                if self._stopping:
+                    return
+            self._commit_what_waits()
+
+    def _commit_what_waits(self) -> None:
+        jobs: list[Job] = []
+        committing = False
+        while True:
+            try:
+                with self._environment.gate.using(), self._environment.begin_write() as txn:
+                    # Only now, with the lock in hand: whoever came while we waited for it rides along.
+                    jobs = jobs or self._claim()
+                    transaction = Transaction(txn, self._environment.clock)
+                    results = [job.work(transaction) for job in jobs]
+                    transaction.finish()
+                    committing = True
+                self._answer([(job, result, None) for job, result in zip(jobs, results, strict=True)])
+                return
+            except (lmdb.MapFullError, lmdb.MapResizedError) as error:
+                committing = False
+                failure = self._change_map(error)
+                if failure is None:
+                    continue
+            except Exception as error:
+                failure = error
+            jobs = jobs or self._claim()
+            self._answer([(job, None, self._our_error(failure, committing)) for job in jobs])
+            return
+
+    def _change_map(self, error: lmdb.Error) -> Exception | None:
+        try:
+            if isinstance(error, lmdb.MapFullError):
+                self._environment.grow_map()
+            else:
+                self._environment.adopt_map()
+        except Exception as failure:
+            return failure
+        return None
+
+    def _our_error(self, error: Exception, committing: bool) -> Exception:
+        if isinstance(error, lmdb.Error | OSError | MemoryError):
+            ours: MetadataStoreError = translate(error, "write", self._environment.url, committing=committing)
+            ours.__cause__ = error
+            return ours
+        return error if isinstance(error, LlogError) else RuntimeError(f"the LMDB writer failed: {error!r}")
+
+    def _claim(self) -> list[Job]:
+        jobs: list[Job] = []
+        writes = size_bytes = 0
+        with self._ready:
+            while self._waiting:
+                job = self._waiting[0]
+                writes, size_bytes = writes + job.size_writes, size_bytes + job.size_bytes
+                if jobs and (writes > LMDB_TRANSACTION_WRITES_MAX or size_bytes > LMDB_TRANSACTION_BYTES_MAX):
+                    break
+                job.claimed = True
+                jobs.append(self._waiting.popleft())
+        return jobs
+
+    def _answer(self, answers: list[tuple[Job, object, BaseException | None]]) -> None:
+        """One wake-up per event loop, however many calls it waits for."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, object, BaseException | None]]] = {}
+        for answer in answers:
+            by_loop.setdefault(answer[0].loop, []).append(answer)
+        for loop, its_answers in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_settle_all, its_answers)
+            except RuntimeError:
+                # The loop is closed: nobody is left to hear it.
+                continue
+
+
+def _settle_all(answers: list[tuple[Job, object, BaseException | None]]) -> None:
+    for job, result, error in answers:
+        job.settle(result, error)

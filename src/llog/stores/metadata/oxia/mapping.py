@@ -1,0 +1,48 @@
+"""The one table from the client's errors to llog's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llog.errors import (
+    InvalidArgument,
+    LlogError,
+    MetadataDenied,
+    MetadataMisconfigured,
+    MetadataStoreError,
+    MetadataTimeout,
+    MetadataUnavailable,
+    MetadataUncertain,
+    SessionLost,
+    StoreClosed,
+    VersionConflict,
+)
+from llog.stores.metadata.oxia import client as oxia
+
+_TABLE: Final[dict[type[oxia.OxiaError], type[MetadataStoreError]]] = {
+    oxia.SessionExpired: SessionLost,
+    oxia.Unavailable: MetadataUnavailable,
+    oxia.ReadTimeout: MetadataTimeout,
+    oxia.Uncertain: MetadataUncertain,
+    oxia.Denied: MetadataDenied,
+    oxia.Misconfigured: MetadataMisconfigured,
+}
+
+
+def to_llog(error: oxia.OxiaError, operation: str, subject: str) -> LlogError:
+    """What to raise for `error`."""
+    if isinstance(error, oxia.ClientClosed):
+        return StoreClosed(operation, subject)
+    if isinstance(error, oxia.InvalidRequest):
+        return InvalidArgument(operation, str(error))
+    if isinstance(error, oxia.VersionMismatch):
+        return VersionConflict(operation, subject, error.expected)
+    return _TABLE[type(error)](operation, subject, str(error))
+
+
+def to_outcome(error: oxia.OxiaError, operation: str, subject: str) -> MetadataStoreError:
+    """The outcome of one write among several; the others have theirs."""
+    if isinstance(error, oxia.ClientClosed):
+        return MetadataUnavailable(operation, subject, "the store was closed before it was sent")
+    found = to_llog(error, operation, subject)
+    return found if isinstance(found, MetadataStoreError) else MetadataStoreError(operation, subject, str(error))

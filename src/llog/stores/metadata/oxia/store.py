@@ -1,0 +1,331 @@
+"""The metadata port on Oxia. The promises are the port's; what Oxia needs for them is in the files beside this one.
+
+- All keys of a log share a route, so they share a shard: Oxia's partition key is the port's route.
+- Oxia has no transactions: groups hold one write.
+- Inside one parent every version of Oxia sorts names by their bytes, and `[parent/, parent//)` holds exactly the
+  direct children; beyond that the versions disagree, so nothing here relies on more. A ceiling may come back with a
+  key from elsewhere and is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, NoReturn, Protocol, TypeVar
+
+from llog.errors import InvalidArgument, LlogError, SettingsError, StoreClosed
+from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
+from llog.stores.metadata.oxia import client as oxia
+from llog.stores.metadata.oxia.address import parse_url
+from llog.stores.metadata.oxia.mapping import to_llog, to_outcome
+from llog.stores.metadata.oxia.session import OxiaSession
+from llog.stores.metadata.oxia.strict import PROBE_KEY, StrictGate, probe
+from llog.stores.metadata.oxia.watch import Watcher, is_below
+from llog.stores.metadata.port import (
+    Capabilities,
+    Change,
+    GroupOutcome,
+    Key,
+    MetadataStore,
+    Put,
+    Record,
+    Session,
+    Write,
+    check_get_many,
+    check_groups,
+    check_scan,
+    check_session_timeout,
+)
+
+T = TypeVar("T")
+
+CLOCK_KEY: Final = "__llog/clock"
+_OWN_KEYS: Final = frozenset({PROBE_KEY, CLOCK_KEY})
+
+# Everything but the server's own keys, whose values are not records: in the order of 0.14 and of 0.17 alike, these
+# two ranges hold all other keys, and share at most some that begin with `__oxia`, which are passed over.
+_INTERNAL: Final = "__oxia"
+_TREE_RANGES: Final = (("", f"{_INTERNAL}/"), (f"{_INTERNAL}\x00/", ""))
+
+
+class OxiaSettings(Protocol):
+    """What this store needs to know."""
+
+    @property
+    def oxia_namespace(self) -> str: ...
+    @property
+    def client_identifier(self) -> str: ...
+    @property
+    def request_timeout_ms(self) -> int: ...
+    @property
+    def oxia_tls_ca_file(self) -> Path | None: ...
+    @property
+    def oxia_token(self) -> str | None: ...
+
+
+async def open_from_url(url: str, settings: OxiaSettings) -> OxiaStore:
+    """`oxia://host:port[,host:port…][/namespace]`; the namespace may come from the settings instead."""
+    address = parse_url(url)
+    ca_certificates: bytes | None = None
+    if settings.oxia_tls_ca_file is not None and address.tls:
+        path = Path(settings.oxia_tls_ca_file)
+        try:
+            ca_certificates = await asyncio.to_thread(path.read_bytes)
+        except OSError as error:
+            raise SettingsError("LLOG_OXIA_TLS_CA_FILE", str(path), f"a readable PEM file ({error.strerror})") from error
+    options = oxia.Options(
+        addresses=address.addresses,
+        namespace=address.namespace or settings.oxia_namespace,
+        identity=settings.client_identifier,
+        request_timeout_ms=settings.request_timeout_ms,
+        tls=address.tls,
+        ca_certificates=ca_certificates,
+        token=settings.oxia_token,
+    )
+    try:
+        return OxiaStore(await oxia.OxiaClient.open(options), url)
+    except oxia.OxiaError as error:
+        raise to_llog(error, "open", url) from error
+
+
+class OxiaStore(MetadataStore):
+    capabilities = Capabilities(atomic_groups=False, watch=True, server_clock=True, shared=True)
+
+    def __init__(self, client: oxia.OxiaClient, url: str) -> None:
+        self.client, self.url = client, url
+        self._gates: dict[int, StrictGate] = {}
+        self._sessions: list[OxiaSession] = []
+        self._watchers: set[Watcher] = set()
+        self._closed = False
+
+    # -- reads ------------------------------------------------------------------------------------------------------
+    async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
+        check_get_many(keys)
+        self._check_open("get")
+        found: list[Record | None] = [None] * len(keys)
+
+        async def ask(shard: int, positions: list[int]) -> None:
+            gets = [oxia.Get(keys[at].path) for at in positions]
+            answers = await self._read(shard, strict, lambda link: self.client.get_many(shard, gets, link))
+            for at, answer in zip(positions, answers, strict=True):
+                found[at] = None if answer is None else _record(keys[at], answer)
+
+        try:
+            by_shard: dict[int, list[int]] = {}
+            for at, key in enumerate(keys):
+                by_shard.setdefault(self.client.shard_of(key.route or key.path), []).append(at)
+            await _all([ask(shard, positions) for shard, positions in by_shard.items()])
+        except oxia.OxiaError as error:
+            self._raise(error, "get", keys[0].path)
+        return found
+
+    async def ceiling(self, parent: Key, name: str, *, strict: bool = False) -> Record | None:
+        check_scan(parent, name, None, 1)
+        self._check_open("ceiling")
+        gets = [oxia.Get(f"{parent.path}/{name}", oxia.Comparison.CEILING)]
+        prefix = f"{parent.path}/"
+
+        async def ask(shard: int) -> oxia.Found | None:
+            [found] = await self._read(shard, strict, lambda link: self.client.get_many(shard, gets, link))
+            inside = found is not None and found.key.startswith(prefix) and "/" not in found.key[len(prefix) :]
+            return found if inside else None
+
+        try:
+            found = [found for found in await _all([ask(shard) for shard in self._shards_of(parent)]) if found]
+        except oxia.OxiaError as error:
+            self._raise(error, "ceiling", parent.path)
+        if not found:
+            return None
+        first = min(found, key=lambda one: one.key)
+        return _record(Key(first.key, parent.route), first)
+
+    async def scan(
+        self,
+        parent: Key,
+        *,
+        start: str = "",
+        stop: str | None = None,
+        limit: int = METADATA_SCAN_PAGE_RECORDS_MAX,
+        strict: bool = False,
+    ) -> list[Record]:
+        check_scan(parent, start, stop, limit)
+        self._check_open("scan")
+        if stop is not None and stop <= start:
+            return []
+        first = f"{parent.path}/{start}"
+        end = f"{parent.path}/" + ("/" if stop is None else stop)
+
+        async def ask(shard: int) -> list[oxia.Found]:
+            return await self._read(shard, strict, lambda link: self.client.scan(shard, first, end, limit, link))
+
+        try:
+            pages = await _all([ask(shard) for shard in self._shards_of(parent)])
+        except oxia.OxiaError as error:
+            self._raise(error, "scan", parent.path)
+        found = pages[0] if len(pages) == 1 else sorted((one for page in pages for one in page), key=_path)[:limit]
+        return [_record(Key(one.key, parent.route), one) for one in found]
+
+    async def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
+        self._check_open("scan")
+        try:
+            for shard in self.client.shards:
+                for start, stop in _TREE_RANGES:
+                    async for frame in self.client.scan_frames(shard, start, stop):
+                        for found in frame:
+                            path = found.key
+                            if is_below(path, prefix) and not path.startswith(_INTERNAL) and path not in _OWN_KEYS:
+                                yield _record(Key(path), found)
+        except oxia.OxiaError as error:
+            self._raise(error, "scan", prefix)
+
+    def _shards_of(self, parent: Key) -> tuple[int, ...]:
+        return (self.client.shard_of(parent.route),) if parent.route else self.client.shards
+
+    async def _read(self, shard: int, strict: bool, call: Callable[[oxia.Link | None], Awaitable[T]]) -> T:
+        """`call(None)`, or for a strict read `call(link)` where a probe has just succeeded (see `strict.py`)."""
+        if not strict:
+            return await call(None)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.client.options.request_timeout_ms / 1_000
+        gate = self._gates.get(shard)
+        if gate is None:
+            gate = self._gates[shard] = StrictGate(lambda: probe(self.client, shard))
+        while True:
+            link = await gate.enter()
+            try:
+                return await call(link)
+            except (oxia.Unavailable, oxia.ReadTimeout):
+                if loop.time() >= deadline:
+                    raise
+
+    # -- writes -----------------------------------------------------------------------------------------------------
+    async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+        check_groups(groups, atomic=False, groups_max=METADATA_WRITE_GROUPS_MAX)
+        self._check_open("write")
+        writes = [group[0] for group in groups]
+        outcomes: list[GroupOutcome | None] = [None] * len(writes)
+        try:
+            by_shard = await self._plan(writes, outcomes)
+            answers = await _all([self.client.write(shard, ops) for shard, (ops, _) in by_shard.items()])
+        except oxia.OxiaError as error:
+            self._raise(error, "write", writes[0].key.path)
+        for (_, positions), answer in zip(by_shard.values(), answers, strict=True):
+            for at, outcome in zip(positions, answer, strict=True):
+                outcomes[at] = (outcome,) if type(outcome) is int else self._refused(writes[at], outcome)
+        if writes and all(isinstance(outcome, oxia.ClientClosed) for answer in answers for outcome in answer):
+            if not any(isinstance(outcome, tuple) for outcome in outcomes) and by_shard:
+                raise StoreClosed("write", writes[0].key.path)
+        return outcomes  # type: ignore[return-value]
+
+    async def _plan(
+        self, writes: Sequence[Write], outcomes: list[GroupOutcome | None]
+    ) -> dict[int, tuple[list[oxia.Op], list[int]]]:
+        """Operations and their positions, per shard. A write whose session is over gets its outcome at once."""
+        by_shard: dict[int, tuple[list[oxia.Op], list[int]]] = {}
+        shard_of = self.client.shard_of
+        for at, write in enumerate(writes):
+            path, route = write.key
+            shard = shard_of(route or path)
+            op: oxia.Op
+            if type(write) is Put:
+                session_id = None
+                if write.session is not None:
+                    try:
+                        session_id = (await self._session(write.session).on_shard(shard)).id
+                    except oxia.OxiaError as error:
+                        outcomes[at] = to_outcome(error, "put", path)
+                        continue
+                op = oxia.Put(path, write.value, write.expected, route or None, session_id)
+            else:
+                op = oxia.Delete(path, write.expected, route or None)
+            plan = by_shard.get(shard)
+            if plan is None:
+                plan = by_shard[shard] = ([], [])
+            plan[0].append(op)
+            plan[1].append(at)
+        return by_shard
+
+    def _session(self, session: Session) -> OxiaSession:
+        if not isinstance(session, OxiaSession) or not session.belongs_to(self.client):
+            raise InvalidArgument("session", f"{session.id} was not opened on this store")
+        return session
+
+    def _refused(self, write: Write, outcome: oxia.Outcome) -> GroupOutcome:
+        assert isinstance(outcome, oxia.OxiaError)
+        if isinstance(outcome, oxia.SessionExpired) and isinstance(write, Put) and write.session is not None:
+            self._session(write.session).expired(str(outcome))
+        return to_outcome(outcome, "put" if isinstance(write, Put) else "delete", write.key.path)
+
+    # -- sessions, watch, clock -------------------------------------------------------------------------------------
+    async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
+        check_session_timeout(timeout_ms)
+        self._check_open("open session")
+        session = OxiaSession(self.client, timeout_ms, on_lost)
+        self._sessions = [one for one in self._sessions if not one.lost]
+        self._sessions.append(session)
+        return session
+
+    @asynccontextmanager
+    async def watch(self, prefix: str, *, route: str = "") -> AsyncIterator[AsyncIterator[Change]]:
+        self._check_open("watch")
+        watcher = Watcher(self.client, self.url, prefix, route, _OWN_KEYS.__contains__)
+        self._watchers.add(watcher)
+        try:
+            try:
+                await watcher.start()
+            except oxia.OxiaError as error:
+                self._raise(error, "watch", prefix)
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+            await watcher.close()
+
+    async def server_time_ms(self) -> int | None:
+        """The clock of the first shard's leader: what it stamps on a record that is gone with the same request."""
+        self._check_open("time")
+        shard = self.client.shards[0]
+        try:
+            submission = await self.client.submit(shard, [oxia.Put(CLOCK_KEY, b"1"), oxia.Delete(CLOCK_KEY)])
+            outcome = submission.outcomes[0]
+            if isinstance(outcome, oxia.Uncertain):
+                raise oxia.ReadTimeout(str(outcome))
+            if isinstance(outcome, oxia.OxiaError):
+                raise outcome
+        except oxia.OxiaError as error:
+            self._raise(error, "time", self.url)
+        return submission.server_time_ms
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.gather(*(watcher.close() for watcher in list(self._watchers)))
+        await asyncio.gather(*(session.close() for session in self._sessions))
+        await self.client.close()
+        await asyncio.gather(*(gate.close() for gate in self._gates.values()))
+
+    def _check_open(self, operation: str) -> None:
+        if self._closed:
+            raise StoreClosed(operation, self.url)
+
+    def _raise(self, error: oxia.OxiaError, operation: str, subject: str) -> NoReturn:
+        found: LlogError = to_llog(error, operation, subject)
+        raise found from error
+
+
+async def _all(calls: list[Awaitable[T]]) -> list[T]:
+    """Run them together; a single one, the usual case, without a task of its own."""
+    if len(calls) == 1:
+        return [await calls[0]]
+    return list(await asyncio.gather(*calls))
+
+
+def _path(found: oxia.Found) -> str:
+    return found.key
+
+
+def _record(key: Key, found: oxia.Found) -> Record:
+    return Record(key, found.value, found.version_id, found.session_id is not None)
