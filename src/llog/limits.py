@@ -106,6 +106,8 @@ OBJECT_IDLE_CONNECTIONS_MAX: Final = 64
 # Shorter than servers keep an idle connection, so that a put seldom meets one that was just closed.
 OBJECT_IDLE_CONNECTION_MS_MAX: Final = 15_000
 OBJECT_FILE_THREADS: Final = 8
+# Files this large are allocated before they are written.
+OBJECT_FILE_RESERVE_BYTES_MIN: Final = MIB
 # Directories whose entry in their parent is known to be on disk; forgotten all at once when full.
 OBJECT_FILE_DIRECTORIES_MAX: Final = 65_536
 # Temporary files untouched for this long belong to a process that is gone.

@@ -32,10 +32,13 @@ def serve(kind: type[S3Server]) -> Iterator[S3Server]:
         pytest.skip(str(reason))
     with server:
         yield server
+        server.process.kill()  # a polite stop waits for idle connections
 
 
 @pytest.mark.server
 class OnServer(ObjectStoreContract):
+    many_objects = 1_050  # more than a page
+
     @pytest.fixture
     async def store(self, server: S3Server) -> AsyncIterator[ObjectStore]:
         async with await s3.open_from_url(f"s3://{server.bucket}", Settings(server.endpoint)) as store:
@@ -78,11 +81,13 @@ class OnServer(ObjectStoreContract):
 
 class TestVersityGateway(OnServer):
     @pytest.fixture(scope="class")
-    def server(self) -> Iterator[S3Server]:
+    @classmethod
+    def server(cls) -> Iterator[S3Server]:
         yield from serve(VersityGateway)
 
 
 class TestMinio(OnServer):
     @pytest.fixture(scope="class")
-    def server(self) -> Iterator[S3Server]:
+    @classmethod
+    def server(cls) -> Iterator[S3Server]:
         yield from serve(Minio)

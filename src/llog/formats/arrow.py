@@ -6,7 +6,6 @@ timestampType, headers. Only this module of the formats imports pyarrow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +17,6 @@ from llog.errors import InvalidArgument, InvalidField
 from llog.formats.record_columns import (
     NOTHING,
     BinaryColumn,
-    Header,
     HeaderColumn,
     Longs,
     RecordColumns,
@@ -111,43 +109,6 @@ def from_arrow(batch: pa.RecordBatch, *, timestamp_ms: int) -> RecordColumns:
         values=_from_binary(_cast(batch, "value", pa.binary())),
         headers=_from_headers(_cast(batch, "headers", HEADERS_TYPE)) if "headers" in names else no_headers(rows),
     )
-
-
-def columns_from_rows(
-    values: Sequence[bytes | None],
-    *,
-    keys: Sequence[bytes | None] | None = None,
-    headers: Sequence[Sequence[Header] | None] | None = None,
-    timestamps_ms: int | Sequence[int] | Longs,
-) -> RecordColumns:
-    """Columns from Python rows, converted by Arrow; offsets count from 0."""
-    rows = len(values)
-    if isinstance(timestamps_ms, int):
-        timestamps = np.full(rows, timestamps_ms, np.int64)
-    else:
-        timestamps = np.array(timestamps_ms, np.int64)
-    given = {"keys": keys, "headers": headers, "timestamps_ms": timestamps}
-    for name, column in given.items():
-        if column is not None and len(column) != rows:
-            raise InvalidArgument(name, f"{len(column)} for {rows} values")
-    return RecordColumns(
-        offsets=frozen(np.arange(rows, dtype=np.int64)),
-        timestamps_ms=frozen(timestamps),
-        timestamp_types=frozen(np.zeros(rows, np.int8)),
-        keys=null_column(rows) if keys is None else _from_binary(_array("keys", keys, pa.binary())),
-        values=_from_binary(_array("values", values, pa.binary())),
-        headers=no_headers(rows) if headers is None else _from_headers(_array("headers", headers, HEADERS_TYPE)),
-    )
-
-
-def _array(name: str, rows: Sequence[object], kind: pa.DataType) -> pa.Array:
-    try:
-        array = pa.array(rows, kind)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InvalidArgument(name, str(error)) from None
-    if isinstance(array, pa.ChunkedArray):
-        raise InvalidArgument(name, "more than 2 GiB in one batch")
-    return array
 
 
 def _cast(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:

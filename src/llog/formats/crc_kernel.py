@@ -5,8 +5,8 @@ interpreter lock while it does. Here one call checks all batches of a buffer wit
 SSE 4.2 (`AVAILABLE`); elsewhere the library does it.
 
 The instruction takes 8 bytes and answers three cycles later, but can start every cycle: so three lanes of a block run
-at once. A lane's checksum is then moved behind the others by a table that says what `LANE_BYTES` zeros do to each
-byte of a register; the table comes from the library itself.
+at once. A lane's checksum is then moved behind the next lane by a table that says what a lane of zeros does to each
+byte of a register; the tables come from the library itself. Long lanes first, shorter ones for what is left.
 """
 
 # Inside a kernel an int is whatever numba infers.
@@ -32,10 +32,10 @@ Longs = npt.NDArray[np.int64]
 
 AVAILABLE: Final[bool] = platform.machine() in ("x86_64", "AMD64") and bool(_library.hardware_based)
 
-LANE_BYTES: Final = 1344
+LANES: Final = (1344, 320, 64)
+"""Lane lengths in bytes, whole cache lines each."""
 _WORD = 8
 _LINE = 64
-_LANE_LINES = LANE_BYTES // _LINE
 _LINE_WORDS = _LINE // _WORD
 _CRC_START = 21
 _POSITION = 0
@@ -43,14 +43,13 @@ _LENGTH = 1
 _CRC = 4
 
 
-def _zeros_table() -> Words:
+def _zeros_table(lane: int) -> list[list[int]]:
     """Row k, entry b: the register that began as b << 8k, after a lane of zeros."""
-    zeros, ones = bytes(LANE_BYTES), 0xFFFFFFFF
-    rows = [[_library.crc32c(zeros, (b << 8 * k) ^ ones) ^ ones for b in range(256)] for k in range(4)]
-    return np.array(rows, np.uint32)
+    zeros, ones = bytes(lane), 0xFFFFFFFF
+    return [[_library.crc32c(zeros, (b << 8 * k) ^ ones) ^ ones for b in range(256)] for k in range(4)]
 
 
-ZEROS: Final[Words] = _zeros_table()
+ZEROS: Final[Words] = np.array([_zeros_table(lane) for lane in LANES], np.uint32)
 
 
 @intrinsic
@@ -98,34 +97,36 @@ def _crc_byte(_context: Any, register: Any, byte: Any) -> Any:
 
 
 @inlined
-def _behind_a_lane(register: int, zeros: Words) -> int:
+def _behind_a_lane(register: int, zeros: Words, level: int) -> int:
     return np.uint64(
-        zeros[0, register & np.uint64(0xFF)]
-        ^ zeros[1, (register >> np.uint64(8)) & np.uint64(0xFF)]
-        ^ zeros[2, (register >> np.uint64(16)) & np.uint64(0xFF)]
-        ^ zeros[3, (register >> np.uint64(24)) & np.uint64(0xFF)]
+        zeros[level, 0, register & np.uint64(0xFF)]
+        ^ zeros[level, 1, (register >> np.uint64(8)) & np.uint64(0xFF)]
+        ^ zeros[level, 2, (register >> np.uint64(16)) & np.uint64(0xFF)]
+        ^ zeros[level, 3, (register >> np.uint64(24)) & np.uint64(0xFF)]
     )
 
 
 @inlined
 def _checksum(data: Bytes, at: int, end: int, zeros: Words) -> int:
     register = np.uint64(0xFFFFFFFF)
-    while end - at >= 3 * LANE_BYTES:
-        second = np.uint64(0)
-        third = np.uint64(0)
-        for _ in range(_LANE_LINES):
-            # Lanes that jump are not what the processor expects: tell it what the next block will read.
-            _prefetch(data, at + 3 * LANE_BYTES)
-            _prefetch(data, at + 4 * LANE_BYTES)
-            _prefetch(data, at + 5 * LANE_BYTES)
-            for _ in range(_LINE_WORDS):
-                register = _crc_word(register, data, at)
-                second = _crc_word(second, data, at + LANE_BYTES)
-                third = _crc_word(third, data, at + 2 * LANE_BYTES)
-                at += _WORD
-        second ^= _behind_a_lane(register, zeros)
-        register = third ^ _behind_a_lane(second, zeros)
-        at += 2 * LANE_BYTES
+    for level in range(len(LANES)):
+        lane = LANES[level]
+        while end - at >= 3 * lane:
+            second = np.uint64(0)
+            third = np.uint64(0)
+            for _ in range(lane // _LINE):
+                # Lanes that jump are not what the processor expects: tell it what the next block will read.
+                _prefetch(data, at + 3 * lane)
+                _prefetch(data, at + 4 * lane)
+                _prefetch(data, at + 5 * lane)
+                for _ in range(_LINE_WORDS):
+                    register = _crc_word(register, data, at)
+                    second = _crc_word(second, data, at + lane)
+                    third = _crc_word(third, data, at + 2 * lane)
+                    at += _WORD
+            second ^= _behind_a_lane(register, zeros, level)
+            register = third ^ _behind_a_lane(second, zeros, level)
+            at += 2 * lane
     while end - at >= _WORD:
         register = _crc_word(register, data, at)
         at += _WORD

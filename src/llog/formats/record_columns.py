@@ -6,13 +6,15 @@ stay true: every array is contiguous and read-only, so that columns can be share
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from llog.errors import InvalidArgument
+from llog.errors import InvalidArgument, ValueTooLarge
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -26,20 +28,19 @@ BINARY_COLUMN_BYTES_MAX: Final = 2**31 - 1
 
 def frozen(array: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
     """`array` itself, never to be written again."""
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 
 NOTHING: Final[Bytes] = frozen(np.empty(0, np.uint8))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BinaryColumn:
+class BinaryColumn(msgspec.Struct, frozen=True, eq=False):
     """Byte strings, some of them null. Row i is data[offsets[i]:offsets[i + 1]]."""
 
     offsets: Ints
     data: Bytes
-    validity: Bytes = field(default_factory=lambda: NOTHING)
+    validity: Bytes = msgspec.field(default_factory=lambda: NOTHING)
     """One bit per row, least significant first, 0 for null; no bytes when nothing is null."""
     first_bit: int = 0
     """Where row 0 stands in the bitmap, for columns cut out of longer ones."""
@@ -74,8 +75,7 @@ class BinaryColumn:
         return [None if null else data[a:b] for a, b, null in rows]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HeaderColumn:
+class HeaderColumn(msgspec.Struct, frozen=True, eq=False):
     """Each record's headers: record i has those of rows offsets[i] … offsets[i + 1]. Keys are UTF-8, never null."""
 
     offsets: Ints
@@ -94,8 +94,7 @@ class HeaderColumn:
         return [((self.keys[i] or b"").decode(), self.values[i]) for i in rows]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RecordColumns:
+class RecordColumns(msgspec.Struct, frozen=True, eq=False):
     """Records in offset order, a column per field."""
 
     offsets: Longs
@@ -108,7 +107,7 @@ class RecordColumns:
 
     def __post_init__(self) -> None:
         columns = (self.timestamps_ms, self.timestamp_types, self.keys, self.values, self.headers)
-        if any(len(column) != len(self.offsets) for column in columns):
+        if {len(column) for column in columns} != {len(self.offsets)}:
             raise InvalidArgument("columns", "must have as many rows each")
 
     def __len__(self) -> int:
@@ -126,3 +125,74 @@ def null_column(rows: int) -> BinaryColumn:
 def no_headers(rows: int) -> HeaderColumn:
     nothing = BinaryColumn(frozen(np.zeros(1, np.int32)), NOTHING)
     return HeaderColumn(frozen(np.zeros(rows + 1, np.int32)), nothing, nothing)
+
+
+def columns_from_rows(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Sequence[Header] | None] | None = None,
+    timestamps_ms: int | Sequence[int] | Longs,
+) -> RecordColumns:
+    """Columns from Python rows; offsets count from 0. `timestamps_ms` is one for all or one per record."""
+    rows = len(values)
+    try:
+        given = np.array(timestamps_ms, np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument("timestamps_ms", str(error)) from None
+    timestamps = given if given.ndim else np.full(rows, given)
+    for name, column in (("keys", keys), ("headers", headers), ("timestamps_ms", timestamps)):
+        if column is not None and len(column) != rows:
+            raise InvalidArgument(name, f"{len(column)} for {rows} values")
+    return RecordColumns(
+        offsets=frozen(np.arange(rows, dtype=np.int64)),
+        timestamps_ms=frozen(timestamps),
+        timestamp_types=frozen(np.zeros(rows, np.int8)),
+        keys=null_column(rows) if keys is None else binary_column("keys", keys),
+        values=binary_column("values", values),
+        headers=no_headers(rows) if headers is None else _header_column(headers),
+    )
+
+
+def binary_column(name: str, rows: Sequence[bytes | None]) -> BinaryColumn:
+    """A column of these byte strings; `name` is what an error calls it."""
+    validity = NOTHING
+    try:
+        data, lengths = _joined(rows)
+    except TypeError:
+        # Most columns have no nulls, and looking for them costs more than joining.
+        valid = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
+        validity = frozen(np.packbits(valid, bitorder="little"))
+        try:
+            data, lengths = _joined([b"" if row is None else row for row in rows])
+        except TypeError as error:
+            raise InvalidArgument(name, str(error)) from None
+    if int(lengths.sum()) != len(data):
+        raise InvalidArgument(name, "a view of something other than bytes")
+    if len(data) > BINARY_COLUMN_BYTES_MAX:
+        raise ValueTooLarge(name, len(data), BINARY_COLUMN_BYTES_MAX)
+    return BinaryColumn(_ends(lengths), np.frombuffer(data, np.uint8), validity)
+
+
+def _joined(rows: Sequence[bytes | None]) -> tuple[bytes, Longs]:
+    """TypeError where a row is not bytes."""
+    data = b"".join(rows)  # type: ignore[arg-type]
+    return data, np.fromiter(map(len, rows), np.int64, len(rows))  # type: ignore[arg-type]
+
+
+def _header_column(rows: Sequence[Sequence[Header] | None]) -> HeaderColumn:
+    lists = [row or () for row in rows]
+    try:
+        flat = list(chain.from_iterable(lists))
+        keys = [key.encode() for key, _ in flat]
+        values = [value for _, value in flat]
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgument("headers", f"each is a pair of text and bytes: {error}") from None
+    offsets = _ends(np.fromiter(map(len, lists), np.int64, len(rows)))
+    return HeaderColumn(offsets, binary_column("headers", keys), binary_column("headers", values))
+
+
+def _ends(lengths: Longs) -> Ints:
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    return frozen(offsets)

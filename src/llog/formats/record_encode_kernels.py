@@ -2,7 +2,8 @@
 
 Two passes: `measure_records` checks the columns and finds each record's length, `write_records` fills a buffer of
 exactly the sum. The columns may come from outside, so the first pass also checks that their offsets rise and stay
-within their data: the second trusts it. `records` is the way in.
+within their data: the second trusts it. Of each column come its offsets, its data, its validity bitmap (no bytes:
+nothing is null) and the bit of its first row. `records` is the way in.
 """
 
 # Inside a kernel an int is whatever numba infers.
@@ -13,13 +14,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from llog.formats.kernel import inlined, kernel
+from llog.formats.kernel import copy_bytes, inlined, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
-Input = tuple[Ints, Bytes, Bytes, int]
-"""Offsets, data, validity bitmap (no bytes: nothing is null) and the bit of its first row."""
 
 _BODY_MAX = 2**31 - 1
 
@@ -55,25 +54,13 @@ def _put_varint(output: Bytes, at: int, value: int) -> int:
 
 
 @inlined
-def _copy(target: Bytes, data: Bytes) -> None:
-    # Plain positions from 0, which cannot be negative: the compiler turns this loop into wide moves.
-    for i in range(target.size):
-        target[i] = data[i]
-
-
-@inlined
-def _is_null(column: Input, row: int) -> bool:
-    _, _, validity, first_bit = column
-    bit = first_bit + row
+def _is_null(validity: Bytes, bit: int) -> bool:
     return validity.size != 0 and (validity[bit >> 3] >> np.uint8(bit & 7)) & 1 == 0
 
 
 @inlined
-def _cell_size(column: Input, row: int) -> int:
-    """How many bytes a nullable byte string takes with its length; -1 when its offsets are unsound."""
-    offsets, data, _, _ = column
-    if _is_null(column, row):
-        return 1
+def _size(offsets: Ints, data: Bytes, row: int) -> int:
+    """How many bytes a byte string takes with its length; -1 when its offsets are unsound."""
     start = np.int64(offsets[row])
     end = np.int64(offsets[row + 1])
     if start < 0 or end < start or end > data.size:
@@ -82,16 +69,18 @@ def _cell_size(column: Input, row: int) -> int:
 
 
 @inlined
-def _put_cell(output: Bytes, at: int, column: Input, row: int) -> int:
-    if _is_null(column, row):
-        output[at] = 1
-        return at + 1
-    offsets, data, _, _ = column
+def _put(output: Bytes, at: int, offsets: Ints, data: Bytes, row: int) -> int:
     start = np.int64(offsets[row])
     length = np.int64(offsets[row + 1]) - start
     at = _put_varint(output, at, length)
-    _copy(output[at : at + length], data[start : start + length])
+    copy_bytes(output, at, data, start, length)
     return at + length
+
+
+@inlined
+def _put_null(output: Bytes, at: int) -> int:
+    output[at] = 1
+    return at + 1
 
 
 @kernel
@@ -99,37 +88,55 @@ def measure_records(
     timestamps: Longs,
     base_timestamp: int,
     deltas: Longs,
-    keys: Input,
-    values: Input,
+    key_offsets: Ints,
+    key_data: Bytes,
+    key_validity: Bytes,
+    key_first_bit: int,
+    value_offsets: Ints,
+    value_data: Bytes,
+    value_validity: Bytes,
+    value_first_bit: int,
     header_lists: Ints,
-    header_keys: Input,
-    header_values: Input,
+    header_key_offsets: Ints,
+    header_key_data: Bytes,
+    header_value_offsets: Ints,
+    header_value_data: Bytes,
+    header_value_validity: Bytes,
+    header_value_first_bit: int,
     lengths: Ints,
-) -> int:
-    """Fill `lengths` with the length of each record's body; the sum with the varints, or -1 - row of a bad record."""
+) -> tuple[int, int, int]:
+    """Fill `lengths` with the length of each record's body: (bytes of all records, oldest, newest timestamp).
+
+    The first is -1 - row of a record whose columns are unsound.
+    """
     total = 0
-    header_count = header_keys[0].size - 1
+    oldest = newest = base_timestamp
+    header_count = header_key_offsets.size - 1
     for row in range(lengths.size):
         first, stop = np.int64(header_lists[row]), np.int64(header_lists[row + 1])
         if first < 0 or stop < first or stop > header_count:
-            return -1 - row
-        key = _cell_size(keys, row)
-        value = _cell_size(values, row)
+            return -1 - row, 0, 0
+        key = 1 if _is_null(key_validity, key_first_bit + row) else _size(key_offsets, key_data, row)
+        value = 1 if _is_null(value_validity, value_first_bit + row) else _size(value_offsets, value_data, row)
         if key < 0 or value < 0:
-            return -1 - row
+            return -1 - row, 0, 0
         size = 1 + _varint_size(timestamps[row] - base_timestamp) + _varint_size(deltas[row]) + key + value
         size += _varint_size(stop - first)
         for header in range(first, stop):
-            key = _cell_size(header_keys, header)
-            value = _cell_size(header_values, header)
-            if key < 0 or value < 0 or _is_null(header_keys, header):
-                return -1 - row
+            key = _size(header_key_offsets, header_key_data, header)
+            value = 1
+            if not _is_null(header_value_validity, header_value_first_bit + header):
+                value = _size(header_value_offsets, header_value_data, header)
+            if key < 0 or value < 0:
+                return -1 - row, 0, 0
             size += key + value
         if size > _BODY_MAX:
-            return -1 - row
+            return -1 - row, 0, 0
         lengths[row] = size
+        oldest = min(oldest, timestamps[row])
+        newest = max(newest, timestamps[row])
         total += size + _varint_size(size)
-    return total
+    return total, oldest, newest
 
 
 @kernel
@@ -139,11 +146,21 @@ def write_records(
     timestamps: Longs,
     base_timestamp: int,
     deltas: Longs,
-    keys: Input,
-    values: Input,
+    key_offsets: Ints,
+    key_data: Bytes,
+    key_validity: Bytes,
+    key_first_bit: int,
+    value_offsets: Ints,
+    value_data: Bytes,
+    value_validity: Bytes,
+    value_first_bit: int,
     header_lists: Ints,
-    header_keys: Input,
-    header_values: Input,
+    header_key_offsets: Ints,
+    header_key_data: Bytes,
+    header_value_offsets: Ints,
+    header_value_data: Bytes,
+    header_value_validity: Bytes,
+    header_value_first_bit: int,
     lengths: Ints,
 ) -> int:
     """Write the measured records from position `at` on; returns the position behind them."""
@@ -152,11 +169,20 @@ def write_records(
         output[at] = 0
         at = _put_varint(output, at + 1, timestamps[row] - base_timestamp)
         at = _put_varint(output, at, deltas[row])
-        at = _put_cell(output, at, keys, row)
-        at = _put_cell(output, at, values, row)
+        if _is_null(key_validity, key_first_bit + row):
+            at = _put_null(output, at)
+        else:
+            at = _put(output, at, key_offsets, key_data, row)
+        if _is_null(value_validity, value_first_bit + row):
+            at = _put_null(output, at)
+        else:
+            at = _put(output, at, value_offsets, value_data, row)
         first, stop = np.int64(header_lists[row]), np.int64(header_lists[row + 1])
         at = _put_varint(output, at, stop - first)
         for header in range(first, stop):
-            at = _put_cell(output, at, header_keys, header)
-            at = _put_cell(output, at, header_values, header)
+            at = _put(output, at, header_key_offsets, header_key_data, header)
+            if _is_null(header_value_validity, header_value_first_bit + header):
+                at = _put_null(output, at)
+            else:
+                at = _put(output, at, header_value_offsets, header_value_data, header)
     return at

@@ -17,13 +17,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from llog.formats.kernel import inlined, kernel
+from llog.formats.kernel import copy_bytes, inlined, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
-Output = tuple[Ints, Bytes, Bytes]
-"""Offsets, data and validity bitmap of a column; the bitmap has no bytes when nothing is null."""
 
 # The rows of `BatchColumns.fields` that are read here.
 _POSITION = 0
@@ -234,22 +232,14 @@ def _read(data: Bytes, at: int) -> tuple[int, int]:
 
 
 @inlined
-def _copy(target: Bytes, data: Bytes) -> None:
-    # Plain positions from 0, which cannot be negative: the compiler turns this loop into wide moves.
-    for i in range(target.size):
-        target[i] = data[i]
-
-
-@inlined
-def _take(data: Bytes, at: int, output: Output, row: int) -> int:
+def _take(data: Bytes, at: int, offsets: Ints, target: Bytes, validity: Bytes, row: int) -> int:
     """Copy one nullable byte string into row `row` of a column; returns the position behind it."""
-    offsets, target, validity = output
     length, at = _read(data, at)
     filled = offsets[row]
     if length < 0:
         offsets[row + 1] = filled
         return at
-    _copy(target[filled : filled + length], data[at : at + length])
+    copy_bytes(target, filled, data, at, length)
     offsets[row + 1] = filled + length
     if validity.size:
         validity[row >> 3] |= np.uint8(1 << (row & 7))
@@ -267,13 +257,24 @@ def fill(
     offsets: Longs,
     timestamps: Longs,
     timestamp_types: npt.NDArray[np.int8],
-    keys: Output,
-    values: Output,
+    key_offsets: Ints,
+    key_data: Bytes,
+    key_validity: Bytes,
+    value_offsets: Ints,
+    value_data: Bytes,
+    value_validity: Bytes,
     header_lists: Ints,
-    header_keys: Output,
-    header_values: Output,
+    header_key_offsets: Ints,
+    header_key_data: Bytes,
+    header_value_offsets: Ints,
+    header_value_data: Bytes,
+    header_value_validity: Bytes,
 ) -> tuple[int, int]:
-    """Copy measured records into the rows from `row` on, headers from `header` on: (next row, next header)."""
+    """Copy measured records into the rows from `row` on, headers from `header` on: (next row, next header).
+
+    Of each column: its offsets, its data and its validity bitmap, which has no bytes when nothing is null.
+    """
+    no_validity = header_value_validity[:0]
     for batch in chosen:
         at, _ = _bounds(data, fields, batch, plain)
         base_offset = fields[_BASE_OFFSET, batch]
@@ -286,12 +287,12 @@ def fill(
             timestamp_types[row] = append_time
             delta, at = _read(data, at)
             offsets[row] = base_offset + delta
-            at = _take(data, at, keys, row)
-            at = _take(data, at, values, row)
+            at = _take(data, at, key_offsets, key_data, key_validity, row)
+            at = _take(data, at, value_offsets, value_data, value_validity, row)
             headers, at = _read(data, at)
             for _ in range(headers):
-                at = _take(data, at, header_keys, header)
-                at = _take(data, at, header_values, header)
+                at = _take(data, at, header_key_offsets, header_key_data, no_validity, header)
+                at = _take(data, at, header_value_offsets, header_value_data, header_value_validity, header)
                 header += 1
             row += 1
             header_lists[row] = header

@@ -17,7 +17,7 @@ import numpy as np
 from llog.errors import DecodedTooLarge, FormatError, InvalidArgument, InvalidField, TruncatedInput
 from llog.formats.compression import decompress
 from llog.formats.crc import Buffer
-from llog.formats.record_batch import HEADER_BYTES, BatchColumns, BatchRule, verify_crcs, walk
+from llog.formats.record_batch import CODEC_MASK, CONTROL, HEADER_BYTES, BatchColumns, BatchRule, verify_crcs, walk
 from llog.formats.record_columns import (
     BINARY_COLUMN_BYTES_MAX,
     BinaryColumn,
@@ -116,8 +116,11 @@ def _sections(
     view = memoryview(buffer).cast("B").toreadonly()
     if len(batches) and int(batches.position[-1] + batches.length[-1]) > len(view):
         raise InvalidArgument("buffer", "is not the one that was walked")
-    chosen = np.flatnonzero(~batches.is_control) if skip_control else np.arange(len(batches))
     data = np.frombuffer(view, np.uint8)
+    if not int(np.bitwise_or.reduce(batches.attributes)) & (CODEC_MASK | CONTROL):
+        yield from _runs(data, batches, np.arange(len(batches)), run_bytes)
+        return
+    chosen = np.flatnonzero(~batches.is_control) if skip_control else np.arange(len(batches))
     first = 0
     # A run of uncompressed batches reaches to the next compressed one.
     for stop in (*np.flatnonzero(batches.codec[chosen]).tolist(), len(chosen)):
@@ -136,13 +139,15 @@ def _inflated(view: memoryview, batches: BatchColumns, chosen: Longs, source: st
 
 
 def _runs(data: Bytes, batches: BatchColumns, chosen: Longs, bytes_max: int | None) -> Iterator[_Section]:
-    """Uncompressed batches in sections of at most `bytes_max` bytes and at least one batch."""
+    """Uncompressed batches in one section, or in several of at most `bytes_max` bytes and at least one batch."""
+    if bytes_max is None:
+        if len(chosen):
+            yield _Section(data, chosen, True, len(data))
+        return
     ends = batches.length[chosen].cumsum()
     first, before = 0, 0
     while first < len(chosen):
-        stop = len(chosen)
-        if bytes_max is not None:
-            stop = max(first + 1, int(np.searchsorted(ends, before + bytes_max, side="right")))
+        stop = max(first + 1, int(np.searchsorted(ends, before + bytes_max, side="right")))
         end = int(ends[stop - 1])
         yield _Section(data, chosen[first:stop], True, end - before)
         first, before = stop, end
@@ -178,11 +183,12 @@ def _decode(sections: Sequence[_Section], batches: BatchColumns, source: str, ru
             offsets,
             timestamps,
             timestamp_types,
-            keys,
-            values,
+            *keys,
+            *values,
             header_lists,
-            header_keys,
-            header_values,
+            header_keys[0],
+            header_keys[1],
+            *header_values,
         )
     return RecordColumns(
         offsets=frozen(offsets),

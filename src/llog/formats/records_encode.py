@@ -23,7 +23,7 @@ from llog.formats.record_batch import (
     Codec,
     TimestampType,
 )
-from llog.formats.record_columns import BinaryColumn, Bytes, Header, Ints, Longs, RecordColumns
+from llog.formats.record_columns import BinaryColumn, Bytes, Header, Ints, Longs, RecordColumns, columns_from_rows
 from llog.limits import RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX
 
 NO_PRODUCER_ID: Final = -1
@@ -43,8 +43,6 @@ def encode_records(
     base_sequence: int = NO_SEQUENCE,
 ) -> memoryview:
     """One batch of these records, base offset 0. `timestamps_ms` is one for all or one per record."""
-    from llog.formats.arrow import columns_from_rows
-
     return encode_columns(
         columns_from_rows(values, keys=keys, headers=headers, timestamps_ms=timestamps_ms),
         codec=codec,
@@ -78,7 +76,7 @@ def encode_columns(
     deltas, last_delta = _deltas(columns, base_offset, last_offset_delta)
     base_timestamp = int(columns.timestamps_ms[0])
     section_at = HEADER_BYTES if codec is Codec.NONE else 0
-    output = _write_records(columns, deltas, base_timestamp, section_at)
+    output, newest = _write_records(columns, deltas, base_timestamp, section_at)
     if codec is not Codec.NONE:
         packed = np.frombuffer(compress(codec, output.data), np.uint8)
         output = np.empty(HEADER_BYTES + len(packed), np.uint8)
@@ -91,7 +89,7 @@ def encode_columns(
     attributes |= CONTROL if control else 0
     fields = [
         base_offset, len(output) - PREFIX_BYTES, partition_leader_epoch, MAGIC, 0, attributes, last_delta,
-        base_timestamp, int(columns.timestamps_ms.max()), producer_id, producer_epoch, base_sequence, len(columns),
+        base_timestamp, newest, producer_id, producer_epoch, base_sequence, len(columns),
     ]  # fmt: skip
     view = output.data
     HEADER.pack_into(view, 0, *fields)
@@ -115,32 +113,32 @@ def _deltas(columns: RecordColumns, base_offset: int, last_offset_delta: int | N
     return deltas, last_offset_delta
 
 
-def _write_records(columns: RecordColumns, deltas: Longs, base_timestamp: int, at: int) -> Bytes:
-    """The records section behind `at` free bytes, in a buffer of exactly that size."""
+def _write_records(columns: RecordColumns, deltas: Longs, base_timestamp: int, at: int) -> tuple[Bytes, int]:
+    """(the records section behind `at` free bytes, in a buffer of exactly that size; the newest timestamp)."""
     from llog.formats import record_encode_kernels as kernels
 
-    if int(columns.timestamps_ms.max()) - int(columns.timestamps_ms.min()) > OFFSET_MAX:
-        raise InvalidArgument("timestamps_ms", "lie more than 64 bits apart")
     rows = (
         columns.timestamps_ms,
         base_timestamp,
         deltas,
-        _input(columns.keys),
-        _input(columns.values),
+        *_input(columns.keys),
+        *_input(columns.values),
         columns.headers.offsets,
-        _input(columns.headers.keys),
-        _input(columns.headers.values),
+        *_input(columns.headers.keys)[:2],
+        *_input(columns.headers.values),
         np.empty(len(columns), np.int32),
     )
-    total = kernels.measure_records(*rows)
+    total, oldest, newest = kernels.measure_records(*rows)
     if total < 0:
         raise InvalidArgument("records", f"row {-1 - total}: the columns' offsets contradict each other")
+    if newest - oldest > OFFSET_MAX:
+        raise InvalidArgument("timestamps_ms", "lie more than 64 bits apart")
     limit = RECORD_BATCH_BYTES_MAX if at else RECORD_BATCH_DECODED_BYTES_MAX
     if at + total > limit:
         raise ValueTooLarge("records", at + total, limit)
     output = np.empty(at + total, np.uint8)
     kernels.write_records(output, at, *rows)
-    return output
+    return output, newest
 
 
 def _input(column: BinaryColumn) -> tuple[Ints, Bytes, Bytes, int]:

@@ -1,7 +1,8 @@
 """RecordBatch v2 in plain Python, written from the format's description: the model our kernels are held to.
 
-Reads sound batches only and says nothing of what is wrong with others. It is also the baseline of the benchmarks, so
-it is written as a Python programmer would who cares for speed: one buffer, local names, no objects per field.
+It checks what any reader of foreign bytes has to check (checksum, lengths, that a record is consumed exactly) and
+raises ValueError. It is also the baseline of the benchmarks, so it is written as a Python programmer would who cares
+for speed: one buffer, local names, no objects per field.
 """
 
 from __future__ import annotations
@@ -51,11 +52,14 @@ def put_bytes(output: bytearray, value: bytes | None) -> None:
         output += value
 
 
-def get_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
+def get_bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     length, at = get_varint(data, at)
-    if length < 0:
+    if length == -1:
         return None, at
-    return data[at : at + length], at + length
+    stop = at + length
+    if not at <= stop <= end:
+        raise ValueError(f"{length} bytes at {at}")
+    return data[at:stop], stop
 
 
 def encode_section(records: Sequence[Record], base_offset: int = 0) -> bytes:
@@ -110,21 +114,31 @@ def fix_crc(batch: bytes | bytearray) -> bytes:
 
 def decode_batch(batch: bytes) -> list[Record]:
     """The records of one uncompressed batch."""
-    (base_offset, _, _, _, _, attributes, _, base_timestamp, max_timestamp, _, _, _, count) = HEADER.unpack_from(batch)
+    fields = HEADER.unpack_from(batch)
+    (base_offset, length, _, _, crc, attributes, _, base_timestamp, max_timestamp, _, _, _, count) = fields
+    if length + 12 != len(batch) or crc32c(memoryview(batch)[21:]) != crc:
+        raise ValueError("length or checksum")
     at = HEADER.size
     records = []
     for _ in range(count):
-        _, at = get_varint(batch, at)
+        length, at = get_varint(batch, at)
+        end = at + length
+        if not at < end <= len(batch):
+            raise ValueError(f"record of {length} bytes at {at}")
         timestamp_delta, at = get_varint(batch, at + 1)
         offset_delta, at = get_varint(batch, at)
-        key, at = get_bytes(batch, at)
-        value, at = get_bytes(batch, at)
+        key, at = get_bytes(batch, at, end)
+        value, at = get_bytes(batch, at, end)
         header_count, at = get_varint(batch, at)
         headers = []
         for _ in range(header_count):
-            header_key, at = get_bytes(batch, at)
-            header_value, at = get_bytes(batch, at)
+            header_key, at = get_bytes(batch, at, end)
+            header_value, at = get_bytes(batch, at, end)
             headers.append(((header_key or b"").decode(), header_value))
+        if at != end:
+            raise ValueError(f"record ends at {at}, not at {end}")
         timestamp = max_timestamp if attributes & 0x08 else base_timestamp + timestamp_delta
         records.append(Record(base_offset + offset_delta, timestamp, key, value, headers))
+    if at != len(batch):
+        raise ValueError("bytes behind the last record")
     return records

@@ -14,13 +14,21 @@ from llog.stores.objects.port import Buffer
 __all__ = ["equals_buffers", "flat_views"]
 
 
-def flat_views(buffers: Sequence[Buffer]) -> list[memoryview]:
-    """The same bytes in the same order, as non-empty views of format `B`."""
-    views = []
+def flat_views(buffers: Sequence[Buffer]) -> list[memoryview | bytes]:
+    """The same bytes in the same order: non-empty, each `bytes` or a contiguous view of format `B`."""
+    views: list[memoryview | bytes] = []
     for buffer in buffers:
+        if type(buffer) is bytes:
+            if buffer:
+                views.append(buffer)
+            continue
         view = memoryview(buffer)
-        if view.nbytes:
-            views.append(view if view.format == "B" and view.ndim == 1 and view.contiguous else _reinterpreted(view))
+        # Strides of one byte: one dimension, contiguous, items of one byte.
+        if view.strides == (1,) and view.format == "B":
+            if view.nbytes:
+                views.append(view)
+        elif view.nbytes:
+            views.append(_reinterpreted(view))
     return views
 
 
@@ -36,7 +44,7 @@ def equals_buffers(stored: Buffer, buffers: Sequence[Buffer]) -> bool:
     whole = memoryview(stored)
     position = 0
     for view in flat_views(buffers):
-        end = position + view.nbytes
+        end = position + len(view)
         if whole[position:end] != view:
             return False
         position = end

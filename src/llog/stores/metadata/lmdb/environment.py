@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable
@@ -37,12 +38,14 @@ from llog.stores.metadata.lmdb.layout import FORMAT, FORMAT_KEY, SESSION_ID_BYTE
 from llog.stores.metadata.lmdb.writer import Writer
 
 T = TypeVar("T")
-Txn = lmdb.Transaction
 MAP_ATTEMPTS_MAX: Final = 64
 
 # Locks and maps are not kept in step between machines there, whatever the mount options say.
 NETWORK_FILE_SYSTEMS: Final = frozenset(
-    "nfs nfs4 cifs smb3 smbfs afs ceph lustre beegfs glusterfs fuse.glusterfs fuse.sshfs fuse.s3fs fuse.ceph".split()
+    [
+        *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.ceph", "lustre", "beegfs", "glusterfs"),
+        *("fuse.glusterfs", "fuse.sshfs", "fuse.s3fs"),
+    ]
 )
 
 
@@ -155,12 +158,13 @@ _open_environments: dict[tuple[int, int], Environment] = {}
 _all_environments: weakref.WeakSet[Environment] = weakref.WeakSet()
 
 
-def lease_out(directory: Path, url: str, clock: BootClock) -> Environment:
+def lease_out(directory: Path, clock: BootClock) -> Environment:
     """This process's environment of that directory, opened if need be. Blocks on disk; give it back."""
+    directory = directory.absolute()
     with _registry_lock:
         environment = _open_environments.get(_identity(directory) or (0, 0))
         if environment is None:
-            environment = Environment(directory, url, clock)
+            environment = Environment(directory, f"lmdb://{directory}", clock)
             identity = _identity(directory)
             assert identity is not None
             _open_environments[identity] = environment
@@ -221,7 +225,8 @@ def file_system_of(directory: Path, mounts: Path) -> str:
     wanted, best, kind = os.path.realpath(directory), "", ""
     for line in lines:
         fields, _, rest = line.partition(" - ")
-        point = fields.split()[4].encode().decode("unicode_escape")
+        # Blanks in a mount point are written \\040 and so on.
+        point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields.split()[4])
         inside = wanted == point or wanted.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, rest.split()[0]

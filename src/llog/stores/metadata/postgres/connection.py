@@ -176,7 +176,10 @@ class Connector:
     async def _connect_once(self) -> Link:
         try:
             connection: AsyncConnection[Row] = await AsyncConnection.connect(
-                "", autocommit=True, context=self._adapters, **self.address.conninfo  # type: ignore[arg-type]
+                "",
+                autocommit=True,
+                context=self._adapters,
+                **self.address.conninfo,  # type: ignore[arg-type]
             )
         except psycopg.Error as error:
             refused = refused_connection(error, self.address.url)

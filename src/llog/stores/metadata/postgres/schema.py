@@ -21,6 +21,10 @@ from llog.stores.metadata.postgres.statements import Names
 
 SCHEMA_VERSION: Final = 1
 
+_TABLE_EXISTS: Final = b"""
+SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s
+"""
+
 
 async def open_schema(link: Link, address: Address) -> Names:
     """The names of a store that exists from now on. Raises `MetadataMisconfigured`, `MetadataDenied`, …"""
@@ -47,9 +51,9 @@ async def _current_schema(link: Link, address: Address) -> str:
 
 
 async def _version(link: Link, names: Names) -> int | None:
-    cursor = await link.connection.execute(names.fill("SELECT to_regclass({version_table_name}) IS NOT NULL"))
-    [exists] = await cursor.fetchone() or [False]
-    if not exists:
+    # Asked of the catalogue itself: to_regclass answers from a cache, behind the times within a transaction.
+    cursor = await link.connection.execute(_TABLE_EXISTS, (names.schema, f"{names.table}_schema"))
+    if await cursor.fetchone() is None:
         return None
     cursor = await link.connection.execute(names.fill("SELECT max(version) FROM {version_table}"))
     [version] = await cursor.fetchone() or [None]
@@ -63,9 +67,8 @@ async def _create(link: Link, names: Names) -> int:
         version = await _version(link, names)
         if version is not None:
             return version  # somebody was faster
-        cursor = await connection.execute("SELECT to_regnamespace(%s) IS NULL", (f'"{names.schema}"',))
-        [schema_is_missing] = await cursor.fetchone() or [False]
-        if schema_is_missing:
+        cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (names.schema,))
+        if await cursor.fetchone() is None:
             await connection.execute(names.fill("CREATE SCHEMA {schema}"))
         await connection.execute(names.fill(_definition()))
         await connection.execute(names.fill("INSERT INTO {version_table} VALUES ") + b"(%d)" % SCHEMA_VERSION)

@@ -57,7 +57,9 @@ class PostgresSession(Session):
             if renewed is False:
                 break
             pause = seconds / (POSTGRES_HEARTBEATS_PER_TIMEOUT if renewed else POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT)
-        self._lose()
+        self._ended = True
+        if self._on_lost is not None:
+            self._on_lost()
 
     async def _renew(self) -> bool | None:
         """True: alive. False: the server dropped it. None: nobody answered."""
@@ -78,12 +80,6 @@ class PostgresSession(Session):
         if self._loop.time() < self._expires_at:
             self._expires_at = sent_at + self.timeout_ms / 1000
         return True
-
-    def _lose(self) -> None:
-        if not self._ended:
-            self._ended = True
-            if self._on_lost is not None:
-                self._on_lost()
 
     async def close(self) -> None:
         """Ends on the server at once; where that cannot be said, the server ends it when it runs out."""

@@ -52,7 +52,6 @@ class Names:
         }
         return parts | {
             "schema": sql.Identifier(self.schema),
-            "version_table_name": sql.Literal(f'"{self.schema}"."{self.table}_schema"'),
             "sequence_name": sql.Literal(f'"{self.schema}"."{self.table}_versions"'),
             "channel": sql.Literal(self.channel),
             "channel_identifier": sql.Identifier(self.channel),
@@ -70,9 +69,7 @@ class Statements:
 
     def __init__(self, names: Names) -> None:
         fill = names.fill
-        self.get = fill(
-            "SELECT " + _FIELDS + " FROM {records} r WHERE r.parent = %b AND r.name = %b AND " + _VISIBLE
-        )
+        self.get = fill("SELECT " + _FIELDS + " FROM {records} r WHERE r.parent = %b AND r.name = %b AND " + _VISIBLE)
         self.get_many = fill(
             "SELECT w.i, " + _FIELDS + " FROM unnest(%b, %b) WITH ORDINALITY AS w(parent, name, i)"
             " JOIN {records} r ON r.parent = w.parent AND r.name = w.name WHERE " + _VISIBLE
@@ -95,8 +92,9 @@ class Statements:
             " VALUES (nextval({sequence_name}), %b, %b, " + expiry + ") RETURNING id"
         )
         self.renew_session = fill(
-            "UPDATE {sessions} SET expires_at = " + expiry +
-            " WHERE id = %b AND expires_at > clock_timestamp() RETURNING id"
+            "UPDATE {sessions} SET expires_at = "
+            + expiry
+            + " WHERE id = %b AND expires_at > clock_timestamp() RETURNING id"
         )
         self.end_session = fill("SELECT {end_session}(%b)")
         self.sweep = fill("SELECT {sweep}()")

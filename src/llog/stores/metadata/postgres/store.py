@@ -252,5 +252,3 @@ async def _open_schema(connector: Connector) -> Names:
     finally:
         giving_up.cancel()
         link.close()
-
-

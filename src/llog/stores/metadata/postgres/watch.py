@@ -130,6 +130,7 @@ class Listener:
             return
         self._task.cancel()
         await asyncio.wait([self._task])
+        self._established.set()  # whoever waits to begin a watch learns that there will be none
         if self._lease is not None:
             try:
                 await self._caller.ask("close", "watch", self._statements.end_session, (Int8(self._lease),))
@@ -150,6 +151,8 @@ class Listener:
 
     async def _is_covered(self, prefix: str) -> bool:
         await self._established.wait()
+        if self._closed:
+            raise StoreClosed("watch", self._url)
         async with self._changing_lease:
             lease = self._lease
             if lease is None:
@@ -183,11 +186,15 @@ class Listener:
                     await self._hear(link)
             except LeaseGone:
                 log.warning("%s forgot our watch: watching again", self._url)
+                continue
             except StoreError as error:
                 self._last_error = error
                 log.warning("watch interrupted: %s", error)
-                await asyncio.sleep(pause_ms / 1000)
-                pause_ms = min(2 * pause_ms, POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX)
+            except Exception:
+                # A bug, but watchers that never hear again would be worse than ones that read everything again.
+                log.exception("watch interrupted")
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX)
 
     @asynccontextmanager
     async def _listening(self, *, gap: bool) -> AsyncIterator[Link]:

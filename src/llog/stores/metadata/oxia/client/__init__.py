@@ -20,10 +20,11 @@ from llog.stores.metadata.oxia.client.errors import (
     VersionMismatch,
 )
 from llog.stores.metadata.oxia.client.notifications import Changed, Deleted, Event, Gap, ShardNotifications
+from llog.stores.metadata.oxia.client.ops import Delete, Op, Outcome, Put
+from llog.stores.metadata.oxia.client.queue import Submission
 from llog.stores.metadata.oxia.client.reads import Comparison, Found, Get
 from llog.stores.metadata.oxia.client.rpc import Link, Options
 from llog.stores.metadata.oxia.client.sessions import ShardSession
-from llog.stores.metadata.oxia.client.writes import Delete, Op, Outcome, Put, Submission
 
 __all__ = [
     "Changed",

@@ -17,11 +17,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory
 from llog.stores.metadata.oxia.client.errors import ClientClosed, InvalidRequest, OxiaError
 from llog.stores.metadata.oxia.client.notifications import Event, ShardNotifications
+from llog.stores.metadata.oxia.client.ops import Op, Outcome, Put
+from llog.stores.metadata.oxia.client.queue import Submission
 from llog.stores.metadata.oxia.client.reads import Found, Get, ShardReader
 from llog.stores.metadata.oxia.client.routing import ShardMap
 from llog.stores.metadata.oxia.client.rpc import ChannelPool, Link, Options
 from llog.stores.metadata.oxia.client.sessions import ShardSession, open_shard_session
-from llog.stores.metadata.oxia.client.writes import Op, Outcome, Put, ShardWriter, Submission
+from llog.stores.metadata.oxia.client.writes import ShardWriter
 
 
 class OxiaClient:
@@ -85,7 +87,13 @@ class OxiaClient:
 
     async def submit(self, shard: int, ops: Sequence[Op]) -> Submission:
         """`write`, with who answered and the server's clock."""
-        return await self._writer(shard).write(ops)
+        submission = await self.begin(shard, ops)
+        await submission.done
+        return submission
+
+    async def begin(self, shard: int, ops: Sequence[Op]) -> Submission:
+        """The first half of `submit`: await `done` of what comes back for the outcomes."""
+        return await self._writer(shard).begin(ops)
 
     async def put(
         self, key: str, value: bytes, *, expected: int | None = None, partition_key: str | None = None

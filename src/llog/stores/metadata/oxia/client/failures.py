@@ -6,8 +6,9 @@ Servers from 0.17 on use standard codes and put an `ErrorInfo` into a trailer, w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -113,7 +114,8 @@ def failure_of(error: grpc.aio.AioRpcError) -> Failure:
 
 
 def _error_info(error: grpc.aio.AioRpcError) -> pb.ErrorInfo | None:
-    for name, value in error.trailing_metadata() or ():
+    trailers: Iterable[tuple[str, bytes | str]] = cast(Any, error.trailing_metadata()) or ()
+    for name, value in trailers:
         if name != _DETAILS_TRAILER:
             continue
         try:

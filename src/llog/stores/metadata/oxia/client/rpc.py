@@ -80,7 +80,7 @@ class Link:
         self.create_session = unary("CreateSession", pb.CreateSessionRequest, pb.CreateSessionResponse)
         self.keep_alive = unary("KeepAlive", pb.SessionHeartbeat, pb.KeepAliveResponse)
         self.close_session = unary("CloseSession", pb.CloseSessionRequest, pb.CloseSessionResponse)
-        self.write_stream = channel.stream_stream(
+        self.write_stream: Callable[..., Any] = channel.stream_stream(
             SERVICE + "WriteStream", pb.WriteRequest.SerializeToString, pb.WriteResponse.FromString
         )
 
@@ -128,4 +128,4 @@ class ChannelPool:
         self._closed = True
         links, self._links = list(self._links.values()), {}
         for link in links:
-            await link.channel.close()
+            await link.channel.close(None)

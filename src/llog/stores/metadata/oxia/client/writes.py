@@ -24,137 +24,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import grpc
 
 from llog.limits import (
-    METADATA_REQUEST_BYTES_MAX,
     OXIA_CLOSE_TIMEOUT_MS,
     OXIA_CONNECT_TIMEOUT_MS,
     OXIA_DEPOSED_GRACE_MS,
-    OXIA_QUEUED_OPS_MAX,
     OXIA_REQUESTS_IN_FLIGHT_MAX,
     OXIA_STALL_MS,
-    OXIA_WRITE_OPS_MAX,
 )
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory, retry_delay_seconds
-from llog.stores.metadata.oxia.client.errors import (
-    ClientClosed,
-    Denied,
-    InvalidRequest,
-    OxiaError,
-    RequestTooLarge,
-    SessionExpired,
-    Unavailable,
-    Uncertain,
-    VersionMismatch,
-)
+from llog.stores.metadata.oxia.client.errors import ClientClosed, Denied, OxiaError, Unavailable, Uncertain
 from llog.stores.metadata.oxia.client.failures import Failure, Kind, failure_of
+from llog.stores.metadata.oxia.client.ops import Op, checked_sizes
 from llog.stores.metadata.oxia.client.proto import pb
+from llog.stores.metadata.oxia.client.queue import Flight, Submission, WriteQueue
 from llog.stores.metadata.oxia.client.rpc import Link, Options
 
 _log = logging.getLogger(__name__)
 
-_TICK_SECONDS = 0.1
-_CLOSE_POLL_SECONDS = 0.005
-# Tags, lengths and fixed fields of one operation, generously.
-_OP_OVERHEAD_BYTES = 64
-_INTERNAL_PREFIX = "__oxia"
-
-
-class Put(NamedTuple):
-    key: str
-    value: bytes
-    expected: int | None = None
-    """The version the record must be at; -1: it must not exist; None: whatever is there."""
-    partition_key: str | None = None
-    session_id: int | None = None
-
-
-class Delete(NamedTuple):
-    """Deleting what is not there succeeds, unless a version (or absence, which no delete can mean) was expected."""
-
-    key: str
-    expected: int | None = None
-    partition_key: str | None = None
-
-
-Op = Put | Delete
-Outcome = int | OxiaError
-"""The version a put made (0 for a delete), or why the operation failed."""
-
-
-def op_bytes_max(op: Op) -> int:
-    """An upper bound of what `op` takes in a request, without encoding it (a character takes at most 4 bytes)."""
-    size = _OP_OVERHEAD_BYTES + 4 * len(op.key)
-    if op.partition_key is not None:
-        size += 4 * len(op.partition_key)
-    return size + len(op.value) if type(op) is Put else size
-
-
-def check_op(op: Op) -> None:
-    """Refuse what would harm the shard: its own keys, values it would read back as unset, requests that wedge it."""
-    key = op.key
-    if not key or key.startswith(_INTERNAL_PREFIX):
-        raise InvalidRequest(f"key {key!r} is {'in the server’s own space' if key else 'empty'}")
-    if not (key.isascii() and (op.partition_key is None or op.partition_key.isascii())):
-        check_unicode(key, op.partition_key or "")
-    if type(op) is Put and not op.value:
-        raise InvalidRequest(f"the value of {key!r} is empty; the server would read it back as unset")
-    if op_bytes_max(op) > METADATA_REQUEST_BYTES_MAX:
-        raise RequestTooLarge(f"{key[:80]!r}: more than {METADATA_REQUEST_BYTES_MAX} bytes in one request")
-
-
-def check_unicode(*texts: str) -> None:
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(f"{text!r} is not valid Unicode") from error
-
-
-class Submission:
-    """Operations that one caller awaits together; they may travel in several requests."""
-
-    __slots__ = ("deadline", "done", "left", "link", "next", "ops", "outcomes", "server_time_ms")
-
-    def __init__(self, ops: Sequence[Op], done: asyncio.Future[None], deadline: float) -> None:
-        self.ops, self.done, self.deadline = ops, done, deadline
-        self.outcomes: list[Any] = [None] * len(ops)
-        self.left = len(ops)
-        self.next = 0
-        """The first operation that is in no request yet."""
-        self.link: Link | None = None
-        """Who answered last."""
-        self.server_time_ms = 0
-        """The server's clock at the last successful put."""
-
-    def settle(self, start: int, stop: int, outcomes: Sequence[Outcome]) -> None:
-        self.outcomes[start:stop] = outcomes
-        self.left -= stop - start
-        if self.left == 0 and not self.done.done():
-            self.done.set_result(None)
-
-    def fail(self, start: int, stop: int, error: OxiaError) -> None:
-        self.settle(start, stop, [error] * (stop - start))
-
-
-class _Flight(NamedTuple):
-    """One request on its way."""
-
-    parts: list[tuple[Submission, int, int]]
-    puts: int
-    deletes: int
-    tag: str
-    sent_at: float
-    deadline: float
-
-    def fail(self, error: OxiaError) -> None:
-        for submission, start, stop in self.parts:
-            submission.fail(start, stop, error)
+_TICK_SECONDS: Final = 0.1
+# We left a leader, not it us: nothing is known about what is out there.
+_DEPOSED: Final = Failure(Kind.CLOSING, "another server leads the shard now")
 
 
 class _Stream:
@@ -162,7 +58,7 @@ class _Stream:
 
     def __init__(self, link: Link, call: Any) -> None:
         self.link, self.call = link, call
-        self.flights: deque[_Flight] = deque()
+        self.flights: deque[Flight] = deque()
         self.answered = False
         self.over = False
         self.suspected = False
@@ -178,13 +74,9 @@ class ShardWriter:
     def __init__(self, shard: int, options: Options, directory: ShardDirectory) -> None:
         self._shard, self._options, self._directory = shard, options, directory
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Submission] = deque()
-        self._queued_ops = 0
-        self._room = asyncio.Event()
-        self._room.set()
+        self._queue = WriteQueue(shard, options.identity)
         self._wake = asyncio.Event()
         self._stream: _Stream | None = None
-        self._tag = 0
         self._attempt = 0
         self._ticking = False
         self._closed = False
@@ -192,26 +84,22 @@ class ShardWriter:
         self._pump_task = asyncio.create_task(self._pump(), name=f"oxia writer of shard {shard}")
 
     # -- callers ----------------------------------------------------------------------------------------------------
-    async def write(self, ops: Sequence[Op]) -> Submission:
-        """Every operation's outcome. Raises only when the call as a whole could not begin: nothing happened then."""
-        for op in ops:
-            check_op(op)
+    async def begin(self, ops: Sequence[Op]) -> Submission:
+        """Take the operations in, as soon as there is room; they are settled when `done` is.
+
+        Raises when they could not be taken in: nothing happened then.
+        """
+        sizes = checked_sizes(ops)
         deadline = self._loop.time() + self._options.request_timeout_ms / 1_000
-        while self._queued_ops >= OXIA_QUEUED_OPS_MAX and not self._closed:
-            self._room.clear()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._room.wait()
-            except TimeoutError:
-                raise Unavailable(f"shard {self._shard}: too many operations are waiting") from None
+        await self._queue.room(deadline)
         if self._closed:
             raise ClientClosed("the client is closed")
-        submission = Submission(ops, self._loop.create_future(), deadline)
+        submission = Submission(ops, sizes, self._loop.create_future(), deadline)
         if ops:
             self._queue.append(submission)
-            self._queued_ops += len(ops)
             self._wake.set()
-            await submission.done
+        else:
+            submission.done.set_result(None)
         return submission
 
     # -- packing and sending ----------------------------------------------------------------------------------------
@@ -225,13 +113,13 @@ class ShardWriter:
             except Exception as error:
                 # A bug here must not leave callers waiting for ever.
                 _log.exception("oxia writer of shard %d", self._shard)
-                self._expire_queue(Unavailable(f"the writer of shard {self._shard} failed: {error!r}"))
+                self._queue.expire(math.inf, Unavailable(f"the writer of shard {self._shard} failed: {error!r}"))
                 if self._stream is not None:
                     self._end(self._stream, Failure(Kind.OTHER, repr(error)))
 
     async def _send_one(self) -> bool:
         """Send one request; False when there is nothing to send, or no room for it (an answer wakes the pump)."""
-        self._expire_queue()
+        self._queue.expire(self._loop.time())
         if not self._queue or self._closed:
             return False
         stream = self._stream or await self._open_stream()
@@ -239,7 +127,7 @@ class ShardWriter:
             return True
         if not stream.has_room or stream.deposed_at is not None or not self._queue:
             return False
-        request, flight = self._pack()
+        request, flight = self._queue.pack()
         if not flight.parts:
             return True
         stream.flights.append(flight)
@@ -254,92 +142,17 @@ class ShardWriter:
                 raise
         return True
 
-    def _pack(self) -> tuple[pb.WriteRequest, _Flight]:
-        """The next request: whatever is waiting, in order, up to the limits. The queue is not empty."""
-        request = pb.WriteRequest(shard=self._shard)
-        add_put, add_delete = request.puts.add, request.deletes.add
-        parts: list[tuple[Submission, int, int]] = []
-        deadline = self._queue[0].deadline
-        room, size, puts = OXIA_WRITE_OPS_MAX, 0, 0
-        while self._queue and room:
-            submission = self._queue[0]
-            ops, start = submission.ops, submission.next
-            if submission.done.cancelled():
-                self._queue.popleft()
-                self._queued_ops -= len(ops) - start
-                continue
-            at = start
-            for op in ops[start : start + room]:
-                size += op_bytes_max(op)
-                if size > METADATA_REQUEST_BYTES_MAX and (parts or at > start):
-                    room = at - start  # this one opens the next request
-                    break
-                if type(op) is Put:
-                    key, value, expected, partition_key, session_id = op
-                    add_put(
-                        key=key,
-                        value=value,
-                        expected_version_id=expected,
-                        session_id=session_id,
-                        partition_key=partition_key,
-                    )
-                    puts += 1
-                else:
-                    add_delete(key=op.key, expected_version_id=op.expected, partition_key=op.partition_key)
-                at += 1
-            room -= at - start
-            if at > start:
-                parts.append((submission, start, at))
-                submission.next = at
-                self._queued_ops -= at - start
-            if at == len(ops):
-                self._queue.popleft()
-        if self._queued_ops < OXIA_QUEUED_OPS_MAX:
-            self._room.set()
-        self._tag += 1
-        tag = f"{self._options.identity}#{self._tag}"
-        if puts:
-            request.puts[0].client_identity = tag
-        count = sum(stop - start for _, start, stop in parts)
-        return request, _Flight(parts, puts, count - puts, tag, self._loop.time(), deadline)
-
-    def _expire_queue(self, error: OxiaError | None = None) -> None:
-        """Fail what waited too long and was never sent (everything, when an `error` is given)."""
-        now = self._loop.time()
-        while self._queue and (error is not None or self._queue[0].deadline <= now):
-            submission = self._queue.popleft()
-            start, stop = submission.next, len(submission.ops)
-            submission.next = stop
-            self._queued_ops -= stop - start
-            submission.fail(start, stop, error or Unavailable(f"shard {self._shard}: not sent within the deadline"))
-        self._room.set()
-
-    def _requeue(self, flights: Sequence[_Flight]) -> None:
-        """Put requests that cannot have happened back in front of the queue, in their order."""
-        for flight in reversed(flights):
-            for submission, start, stop in reversed(flight.parts):
-                again = Submission(submission.ops[start:stop], self._loop.create_future(), submission.deadline)
-                again.done.add_done_callback(_Forward(submission, start, stop, again))
-                self._queue.appendleft(again)
-                self._queued_ops += stop - start
-        self._wake.set()
-
     # -- the stream -------------------------------------------------------------------------------------------------
     async def _open_stream(self) -> _Stream | None:
         """A stream to the leader, or None when there was none in time (what waited for it has failed, or retries)."""
-        deadline = self._queue[0].deadline
+        deadline = self._queue.first_deadline
         if self._attempt:
             await asyncio.sleep(retry_delay_seconds(self._attempt))
         try:
             link = await self._directory.link(self._shard, deadline)
         except Unavailable as error:
             # Whoever can still wait does; the others learn why.
-            now = self._loop.time()
-            while self._queue and self._queue[0].deadline <= max(now, deadline):
-                submission = self._queue.popleft()
-                self._queued_ops -= len(submission.ops) - submission.next
-                submission.fail(submission.next, len(submission.ops), error)
-            self._room.set()
+            self._queue.expire(max(deadline, self._loop.time()), error)
             return None
         seconds = min(OXIA_CONNECT_TIMEOUT_MS / 1_000, max(0.0, deadline - self._loop.time()))
         if not await link.connected(seconds):
@@ -371,17 +184,13 @@ class ShardWriter:
             self._end(stream, Failure(Kind.OTHER, "an answer to no request"))
             return
         flight = stream.flights[0]
-        puts = answer.puts
-        if len(puts) != flight.puts or len(answer.deletes) != flight.deletes:
-            self._end(stream, Failure(Kind.OTHER, "an answer of another shape than its request"))
-            return
-        if flight.puts and puts[0].status == pb.OK and puts[0].version.client_identity != flight.tag:
-            self._end(stream, Failure(Kind.OTHER, "an answer to another request"))
+        if not flight.fits(answer):
+            self._end(stream, Failure(Kind.OTHER, "an answer that is not its request's"))
             return
         stream.flights.popleft()
         stream.answered = True
         self._attempt = 0
-        _settle(flight, answer, stream.link)
+        flight.settle(answer, stream.link)
         self._wake.set()
 
     def _end(self, stream: _Stream, failure: Failure) -> None:
@@ -401,7 +210,8 @@ class ShardWriter:
             error = Denied(str(failure))
         elif nothing_happened(failure, len(flights), stream.answered):
             self._directory.suspect(stream.link, self._shard, failure)
-            self._requeue(flights)
+            self._queue.requeue(flights)
+            self._wake.set()
             return
         else:
             error = Uncertain(f"shard {self._shard} at {stream.link.address}: {failure}")
@@ -424,7 +234,7 @@ class ShardWriter:
             return
         now = self._loop.time()
         if stream.deposed_at is not None and now - stream.deposed_at >= OXIA_DEPOSED_GRACE_MS / 1_000:
-            self._end(stream, Failure(Kind.NOT_LEADER, "another server leads the shard now"))
+            self._end(stream, _DEPOSED)
             return
         if stream.flights:
             oldest = stream.flights[0]
@@ -448,7 +258,7 @@ class ShardWriter:
         elif leader and stream.deposed_at is None:
             stream.deposed_at = self._loop.time()
             if not stream.flights:
-                self._end(stream, Failure(Kind.NOT_LEADER, "another server leads the shard now"))
+                self._end(stream, _DEPOSED)
             else:
                 self._start_ticking()
 
@@ -457,11 +267,11 @@ class ShardWriter:
         if self._closed:
             return
         self._closed = True
-        patience = self._loop.time() + OXIA_CLOSE_TIMEOUT_MS / 1_000
-        while self._stream is not None and self._stream.flights and self._loop.time() < patience:
-            await asyncio.sleep(_CLOSE_POLL_SECONDS)
         self._forget()
-        self._expire_queue(ClientClosed("the client was closed"))
+        self._queue.expire(math.inf, ClientClosed("the client was closed"))
+        if self._stream is not None and self._stream.flights:
+            out = {submission.done for flight in self._stream.flights for submission, _, _ in flight.parts}
+            await asyncio.wait(out, timeout=OXIA_CLOSE_TIMEOUT_MS / 1_000)
         self._pump_task.cancel()
         tasks = [self._pump_task]
         if self._stream is not None:
@@ -472,56 +282,9 @@ class ShardWriter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Forward:
-    """Hands the outcomes of repeated operations to the submission they came from."""
-
-    def __init__(self, origin: Submission, start: int, stop: int, again: Submission) -> None:
-        self._origin, self._start, self._stop, self._again = origin, start, stop, again
-
-    def __call__(self, _: asyncio.Future[None]) -> None:
-        self._origin.link = self._again.link
-        self._origin.server_time_ms = self._again.server_time_ms
-        self._origin.settle(self._start, self._stop, self._again.outcomes)
-
-
 def nothing_happened(failure: Failure, out: int, answered: bool) -> bool:
     """Whether every request out on a failed stream is known not to have been applied (see the module's text)."""
     if answered:
         # It led when it answered: a refusal now may have hit one request and spared those before it.
         return failure.kind in (Kind.NOT_LEADER, Kind.NOT_READY) and out == 1
     return failure.kind is Kind.NOT_CONNECTED or (failure.kind in (Kind.NOT_LEADER, Kind.NOT_READY) and out <= 1)
-
-
-def _settle(flight: _Flight, answer: pb.WriteResponse, link: Link) -> None:
-    puts, deletes = iter(answer.puts), iter(answer.deletes)
-    for submission, start, stop in flight.parts:
-        outcomes: list[Outcome] = []
-        add = outcomes.append
-        applied: pb.PutResponse | None = None
-        for op in submission.ops[start:stop]:
-            if type(op) is Put:
-                put = next(puts)
-                status = put.status
-                if not status:
-                    applied = put
-                    add(put.version.version_id)
-                    continue
-            else:
-                status = next(deletes).status
-            add(_outcome(op, status))
-        submission.link = link
-        if applied is not None:
-            submission.server_time_ms = applied.version.modified_timestamp
-        submission.settle(start, stop, outcomes)
-
-
-def _outcome(op: Op, status: int) -> Outcome:
-    if status == pb.OK:
-        return 0
-    if status == pb.UNEXPECTED_VERSION_ID:
-        return VersionMismatch(op.key, -1 if op.expected is None else op.expected)
-    if status == pb.KEY_NOT_FOUND:
-        return 0 if op.expected is None else VersionMismatch(op.key, op.expected)
-    if status == pb.SESSION_DOES_NOT_EXIST:
-        return SessionExpired(f"{op.key}: the session does not exist")
-    return InvalidRequest(f"{op.key}: the server answered with status {status}")

@@ -1,4 +1,6 @@
-"""Make `llog_oxia_pb2.py` and its `.pyi` from `llog_oxia.proto`: `python -m llog.stores.metadata.oxia.client.proto.generate`.
+"""Make `llog_oxia_pb2.py` and its `.pyi` from `llog_oxia.proto`.
+
+    python -m llog.stores.metadata.oxia.client.proto.generate
 
 The generator stamps a check into its output that refuses every protobuf runtime older than itself. The code it makes
 for this file uses nothing that protobuf 6.30, our lower bound, lacks (a test imports it there when it can), so the

@@ -1,0 +1,246 @@
+"""The LMDB metadata store.
+
+Why it exists: the embedded default. One directory, several processes of one machine, no server.
+
+How it works
+- Writes go to the process's writer thread and share its transactions (`writer`).
+- Small reads run on the event loop itself: a warm lookup takes about 1 µs, a hop to a thread a hundred times that.
+  A read of cold pages may wait for the disk; the one that did sends all others to threads for a while.
+- Every read sees the last commit of any process, so every read is strict.
+
+What must stay true: a record whose session ran out is never returned. A reader cannot decide that by its own clock
+(the lease may be in the middle of a renewal), so it has the writer settle it, under the lock, and reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit
+
+import lmdb
+
+from llog.errors import (
+    InvalidArgument,
+    MetadataStoreError,
+    MetadataTimeout,
+    SettingsError,
+    StoreClosed,
+)
+from llog.limits import (
+    LMDB_INLINE_PAUSE_MS,
+    LMDB_INLINE_RECORDS_MAX,
+    LMDB_INLINE_SLOW_US,
+    LMDB_POOL_READS_MAX,
+    LMDB_SETTLE_ROUNDS_MAX,
+    LMDB_WAIT_MS_MAX,
+    METADATA_SCAN_PAGE_RECORDS_MAX,
+    METADATA_WRITE_GROUPS_MAX,
+)
+from llog.stores.metadata.lmdb.batch import Batch
+from llog.stores.metadata.lmdb.clock import BootClock
+from llog.stores.metadata.lmdb.environment import Environment, give_back, lease_out
+from llog.stores.metadata.lmdb.failures import translate
+from llog.stores.metadata.lmdb.layout import record_keys
+from llog.stores.metadata.lmdb.reading import Found, Page, RunOutLease, find_children, find_many, find_tree
+from llog.stores.metadata.lmdb.session import LmdbSession
+from llog.stores.metadata.port import (
+    Capabilities,
+    Change,
+    GroupOutcome,
+    Key,
+    MetadataStore,
+    Record,
+    Session,
+    Write,
+    check_get_many,
+    check_groups,
+    check_key,
+    check_scan,
+    check_session_timeout,
+)
+
+T = TypeVar("T")
+
+
+class LmdbStore(MetadataStore):
+    """Made by `LmdbStore.open`."""
+
+    capabilities = Capabilities(atomic_groups=True, watch=False, server_clock=False, shared=True)
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment, self.url = environment, environment.url
+        self._sessions: list[LmdbSession] = []
+        self._pool_slots = asyncio.Semaphore(LMDB_POOL_READS_MAX)
+        self._inline_from = 0.0
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._closed = False
+
+    @classmethod
+    async def open(cls, directory: Path, *, clock: BootClock | None = None) -> LmdbStore:
+        """Opens the directory, made if need be; stores of one process share what is open."""
+        return cls(await asyncio.to_thread(lease_out, directory, clock or BootClock()))
+
+    def _begin(self, operation: str) -> None:
+        if self._closed:
+            raise StoreClosed(operation, self.url)
+        if self.environment.forked:
+            self.environment.check_process()
+
+    # -- reads --------------------------------------------------------------------------------------------------------
+    async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
+        check_get_many(keys)
+        stored = record_keys([key.path for key in keys])
+        return await self._read("get", len(keys), lambda found: find_many(found, keys, stored))
+
+    async def scan(
+        self,
+        parent: Key,
+        *,
+        start: str = "",
+        stop: str | None = None,
+        limit: int = METADATA_SCAN_PAGE_RECORDS_MAX,
+        strict: bool = False,
+    ) -> list[Record]:
+        check_scan(parent, start, stop, limit)
+        return await self._read("scan", limit, lambda found: find_children(found, parent, start, stop, limit))
+
+    async def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
+        if prefix:
+            check_key(Key(prefix))
+        page: Page | None = Page([], 0, b"")
+        while page is not None:
+            at = page
+            page = await self._read("scan", METADATA_SCAN_PAGE_RECORDS_MAX, lambda found: find_tree(found, prefix, at))  # noqa: B023
+            for record in page.records if page is not None else ():
+                yield record
+
+    async def _read(self, operation: str, size: int, work: Callable[[Found], T]) -> T:
+        """`work` in a read transaction, here or in a thread; sessions that ran out are settled on the way."""
+        self._begin(operation)
+        for turn in range(LMDB_SETTLE_ROUNDS_MAX + 1):
+            found = Found(self.environment.clock, decide=turn == LMDB_SETTLE_ROUNDS_MAX)
+            try:
+                if size > LMDB_INLINE_RECORDS_MAX or not self._may_read_inline():
+                    return await self._read_in_thread(operation, found, work)
+                try:
+                    return self._read_inline(found, work)
+                except (lmdb.MapResizedError, lmdb.ReadersFullError, lmdb.BadRslotError):
+                    # What a thread may wait for, the event loop may not.
+                    return await self._read_in_thread(operation, found, work)
+            except RunOutLease:
+                await self._write("settle sessions", lambda transaction: transaction.sweep())
+            except lmdb.Error as error:
+                raise translate(error, operation, self.url) from error
+        raise AssertionError("the last round decides by itself")
+
+    def _may_read_inline(self) -> bool:
+        return time.monotonic() >= self._inline_from and self.environment.gate.try_enter()
+
+    def _read_inline(self, found: Found, work: Callable[[Found], T]) -> T:
+        """The caller passed the gate."""
+        started_ns = time.perf_counter_ns()
+        try:
+            return self.environment.read_now(lambda txn: work(found.at(txn)))
+        finally:
+            self.environment.gate.leave()
+            if time.perf_counter_ns() - started_ns > LMDB_INLINE_SLOW_US * 1_000:
+                self._inline_from = time.monotonic() + LMDB_INLINE_PAUSE_MS / 1_000
+
+    async def _read_in_thread(self, operation: str, found: Found, work: Callable[[Found], T]) -> T:
+        async with self._pool_slots:
+            self._begin(operation)
+            loop = asyncio.get_running_loop()
+            self._enter()
+            try:
+                reading = loop.run_in_executor(
+                    self.environment.readers, self.environment.read, lambda txn: work(found.at(txn))
+                )
+                return await asyncio.wait_for(reading, LMDB_WAIT_MS_MAX / 1_000)
+            except TimeoutError:
+                raise MetadataTimeout(operation, self.url, f"no answer within {LMDB_WAIT_MS_MAX} ms") from None
+            finally:
+                self._leave()
+
+    # -- writes -------------------------------------------------------------------------------------------------------
+    async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+        checked = check_groups(groups, atomic=True, groups_max=METADATA_WRITE_GROUPS_MAX)
+        self._begin("write")
+        if not groups:
+            return []
+        batch = Batch(groups, checked)
+        batch.check_sessions(LmdbSession, self.environment)
+        try:
+            outcomes: list[GroupOutcome] = await self._write(
+                "write",
+                lambda transaction: transaction.write(batch),
+                writes=len(batch.keys),
+                size_bytes=batch.size_bytes,
+            )
+        except MetadataStoreError as error:
+            return [error] * len(groups)
+        for session in batch.sessions:
+            if isinstance(session, LmdbSession) and session.lost:
+                session.note_lost()
+        return outcomes
+
+    async def _write(self, operation: str, work: Callable[..., T], *, writes: int = 1, size_bytes: int = 0) -> T:
+        self._enter()
+        try:
+            result: T = await self.environment.writer.do(operation, work, writes=writes, size_bytes=size_bytes)
+            return result
+        finally:
+            self._leave()
+
+    # -- sessions, watch, end -----------------------------------------------------------------------------------------
+    async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
+        check_session_timeout(timeout_ms)
+        self._begin("open session")
+        session_id = uuid.uuid4().bytes
+        expires_at_ms = await self._write(
+            "open session", lambda transaction: transaction.open_session(session_id, timeout_ms)
+        )
+        session = LmdbSession(self.environment, session_id, timeout_ms, expires_at_ms, on_lost)
+        self._sessions = [held for held in self._sessions if not held.over]
+        self._sessions.append(session)
+        return session
+
+    def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        raise InvalidArgument("watch", "LMDB has no watch; read again instead")
+
+    def _enter(self) -> None:
+        self._under_way += 1
+        self._idle.clear()
+
+    def _leave(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self.environment.forked:
+            return
+        try:
+            for session in self._sessions:
+                await session.close()
+            if self._under_way:
+                await self._idle.wait()
+        finally:
+            await asyncio.to_thread(give_back, self.environment)
+
+
+async def open_from_url(url: str, settings: object = None) -> LmdbStore:
+    """`lmdb:///path/to/directory`."""
+    parts = urlsplit(url)
+    if parts.scheme != "lmdb" or parts.netloc or parts.query or parts.fragment or not parts.path.strip("/"):
+        raise SettingsError("LLOG_METADATA_URL", url, "lmdb:///path/to/directory, an absolute path")
+    return await LmdbStore.open(Path(unquote(parts.path)))

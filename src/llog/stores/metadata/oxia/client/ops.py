@@ -1,0 +1,101 @@
+"""One write operation: what it may hold, how large it is, and what an answer says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from llog.limits import METADATA_REQUEST_BYTES_MAX
+from llog.stores.metadata.oxia.client.errors import (
+    InvalidRequest,
+    OxiaError,
+    RequestTooLarge,
+    SessionExpired,
+    VersionMismatch,
+)
+from llog.stores.metadata.oxia.client.proto import pb
+
+# Tags, lengths and fixed fields of one operation, generously.
+_OP_OVERHEAD_BYTES: Final = 64
+_INTERNAL_PREFIX: Final = "__oxia"
+
+
+class Put(NamedTuple):
+    key: str
+    value: bytes
+    expected: int | None = None
+    """The version the record must be at; -1: it must not exist; None: whatever is there."""
+    partition_key: str | None = None
+    session_id: int | None = None
+
+
+class Delete(NamedTuple):
+    """Deleting what is not there succeeds, unless a version (or absence, which no delete can mean) was expected."""
+
+    key: str
+    expected: int | None = None
+    partition_key: str | None = None
+
+
+Op = Put | Delete
+Outcome = int | OxiaError
+"""The version a put made (0 for a delete), or why the operation failed."""
+
+
+def checked_sizes(ops: Sequence[Op]) -> list[int]:
+    """For each operation an upper bound of its bytes in a request. Raises for what this client refuses to send.
+
+    The bound needs no encoding: a character takes at most 4 bytes. One flat loop, because thousands come at a time.
+    """
+    sizes = []
+    for op in ops:
+        key = op[0]
+        size = _OP_OVERHEAD_BYTES + 4 * len(key)
+        route = op.partition_key
+        if route is not None:
+            size += 4 * len(route)
+        if type(op) is Put:
+            size += len(op.value)
+        if (
+            size > METADATA_REQUEST_BYTES_MAX
+            or not key.isascii()
+            or not (route is None or route.isascii())
+            or key[:6] == _INTERNAL_PREFIX
+            or not (key and (type(op) is Delete or op[1]))
+        ):
+            check_op(op, size)
+        sizes.append(size)
+    return sizes
+
+
+def check_op(op: Op, size: int) -> None:
+    """Refuse what would harm the shard: its own keys, values it would read back as unset, requests that wedge it."""
+    key = op.key
+    if not key or key.startswith(_INTERNAL_PREFIX):
+        raise InvalidRequest(f"key {key!r} is {'in the server’s own space' if key else 'empty'}")
+    check_unicode(key, op.partition_key or "")
+    if type(op) is Put and not op.value:
+        raise InvalidRequest(f"the value of {key!r} is empty; the server would read it back as unset")
+    if size > METADATA_REQUEST_BYTES_MAX:
+        raise RequestTooLarge(f"{key[:80]!r}: more than {METADATA_REQUEST_BYTES_MAX} bytes in one request")
+
+
+def check_unicode(*texts: str) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"{text!r} is not valid Unicode") from error
+
+
+def outcome_of(op: Op, status: int) -> Outcome:
+    """The outcome of a delete, or of a put that made no version."""
+    if status == pb.OK:
+        return 0
+    if status == pb.UNEXPECTED_VERSION_ID:
+        return VersionMismatch(op.key, -1 if op.expected is None else op.expected)
+    if status == pb.KEY_NOT_FOUND:
+        return 0 if op.expected is None else VersionMismatch(op.key, op.expected)
+    if status == pb.SESSION_DOES_NOT_EXIST:
+        return SessionExpired(f"{op.key}: the session does not exist")
+    return InvalidRequest(f"{op.key}: the server answered with status {status}")

@@ -1,0 +1,70 @@
+"""The metadata contract on a real Oxia: one shard, and four."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from llog.stores.metadata.oxia.client import Options, OxiaClient
+from llog.stores.metadata.oxia.store import OxiaStore
+from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStore, ProxiedLink
+from llog.testing.proxy import TcpProxy
+from llog.testing.servers import OxiaServer, ServerUnavailable
+
+# Long enough for a busy machine; what waits for silence waits this long.
+TIMEOUT_MS = 10_000
+SILENCE_TIMEOUT_MS = 800
+
+
+async def opened(port: int, timeout_ms: int) -> OxiaStore:
+    address = f"127.0.0.1:{port}"
+    client = await OxiaClient.open(Options(addresses=(address,), identity="contract", request_timeout_ms=timeout_ms))
+    return OxiaStore(client, f"oxia://{address}")
+
+
+def started(shards: int) -> Iterator[OxiaServer]:
+    try:
+        server = OxiaServer(shards=shards)
+    except ServerUnavailable as reason:
+        pytest.skip(str(reason))
+    with server:
+        yield server
+
+
+class OxiaContract(MetadataStoreContract):
+    @pytest.fixture
+    async def open_store(self, server: OxiaServer) -> AsyncIterator[OpenStore]:
+        stores: list[OxiaStore] = []
+
+        async def open_one() -> OxiaStore:
+            stores.append(await opened(server.port, TIMEOUT_MS))
+            return stores[-1]
+
+        yield open_one
+        for store in stores:
+            await store.close()
+
+    @pytest.fixture
+    async def link(self, server: OxiaServer) -> AsyncIterator[Link]:
+        async with TcpProxy("127.0.0.1", server.port) as proxy:
+            store = await opened(proxy.port, SILENCE_TIMEOUT_MS)
+            yield ProxiedLink(store, proxy)
+            proxy.heal()
+            await store.close()
+
+
+@pytest.mark.server
+class TestOxiaWithOneShard(OxiaContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[OxiaServer]:
+        yield from started(1)
+
+
+@pytest.mark.server
+class TestOxiaWithFourShards(OxiaContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[OxiaServer]:
+        yield from started(4)
