@@ -101,6 +101,10 @@ OBJECT_FETCHES_IN_FLIGHT_MAX: Final = 10
 # One request may take the request timeout, plus its bytes at this rate: slower is a stall.
 OBJECT_TRANSFER_BYTES_PER_MS_MIN: Final = 4 * KIB
 OBJECT_REQUEST_TIMEOUT_MS: Final = 10_000
+# Handing a piece to the S3 client costs as much as copying this many bytes; smaller ones are joined first …
+OBJECT_PIECE_BYTES_MIN: Final = 64 * KIB
+# … unless the copy would hold the event loop for more than about two milliseconds.
+OBJECT_JOIN_BYTES_MAX: Final = 16 * MIB
 OBJECT_CONNECT_TIMEOUT_MS: Final = 3_000
 OBJECT_IDLE_CONNECTIONS_MAX: Final = 64
 # Shorter than servers keep an idle connection, so that a put seldom meets one that was just closed.
@@ -171,5 +175,9 @@ LMDB_TRANSACTION_WRITES_MAX: Final = 16_384
 LMDB_TRANSACTION_BYTES_MAX: Final = 64 * MIB
 # How long a call waits for the machine's one write lock, or a reader for a change of the map, before it gives up.
 LMDB_WAIT_MS_MAX: Final = 10_000
+# Paths whose stored key is remembered, checked and encoded.
+LMDB_KNOWN_KEYS_MAX: Final = 65_536
+# Records whose version the writer remembers from its own last transactions.
+LMDB_KNOWN_VERSIONS_MAX: Final = 65_536
 # A read that met a session just run out settles it and reads again, so often at most.
 LMDB_SETTLE_ROUNDS_MAX: Final = 5

@@ -61,7 +61,7 @@ async def batch_walk_crc_patch() -> AsyncIterator[Duel]:
     yield Duel(ours, baseline, repeat * len(buffer) / 1e6, "MB")
 
 
-@benchmark("records_encode", against="a Python loop", at_least=20, rounds=15, goal="≥ 1,000 MB/s")
+@benchmark("records_encode", against="a Python loop", at_least=20, rounds=21, goal="≥ 1,000 MB/s")
 @asynccontextmanager
 async def records_encode() -> AsyncIterator[Duel]:
     """Columns to a batch of 2 MiB, checksum included on both sides."""
@@ -76,7 +76,7 @@ async def records_encode() -> AsyncIterator[Duel]:
     yield _duel(lambda: encode_columns(columns), lambda: encode_batch(rows))
 
 
-@benchmark("records_encode_rows", against="a Python loop", at_least=5, rounds=15, goal="≥ 1,000 MB/s")
+@benchmark("records_encode_rows", against="a Python loop", at_least=5, rounds=21, goal="≥ 1,000 MB/s")
 @asynccontextmanager
 async def records_encode_rows() -> AsyncIterator[Duel]:
     """The same from lists of Python bytes, which have to be gathered first."""
@@ -86,7 +86,7 @@ async def records_encode_rows() -> AsyncIterator[Duel]:
     yield _duel(lambda: encode_records(values, keys=keys, timestamps_ms=timestamps), lambda: encode_batch(rows))
 
 
-@benchmark("records_decode", against="a Python loop", at_least=20, rounds=15, goal="≥ 1,000 MB/s")
+@benchmark("records_decode", against="a Python loop", at_least=20, rounds=21, goal="≥ 1,000 MB/s")
 @asynccontextmanager
 async def records_decode() -> AsyncIterator[Duel]:
     """A batch of 2 MiB to columns; both sides check the checksum and every length."""

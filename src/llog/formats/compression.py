@@ -54,7 +54,7 @@ def compress(codec: Codec, data: Buffer) -> Buffer:
             return _compress_xerial(data)
         case Codec.LZ4:
             stream = cramjam.lz4.Compressor(level=LZ4_LEVEL, content_checksum=False, block_linked=False)
-            stream.compress(data)
+            stream.compress(bytes(data))  # it takes no other buffer
             return memoryview(stream.finish())
         case Codec.ZSTD:
             return memoryview(cramjam.zstd.compress(data, level=ZSTD_LEVEL))

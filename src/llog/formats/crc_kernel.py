@@ -137,12 +137,6 @@ def _checksum(data: Bytes, at: int, end: int, zeros: Words) -> int:
 
 
 @kernel
-def checksum(data: Bytes, zeros: Words) -> int:
-    """CRC-32C of all of `data`."""
-    return _checksum(data, 0, data.size, zeros)
-
-
-@kernel
 def first_mismatch(data: Bytes, fields: Longs, zeros: Words) -> tuple[int, int]:
     """(batch, computed checksum) of the first batch that its checksum does not fit, or (-1, 0)."""
     for batch in range(fields.shape[1]):

@@ -21,7 +21,8 @@ def kernel(function: F) -> F:
     """Compile `function` on its first call and cache the machine code next to the module (or where numba may write).
 
     A cached kernel is renewed when its own file changes, not when another does: so what a kernel depends on stands
-    in its file, and limits come in as arguments. A kernel checks every position before it reads: nothing else does.
+    in its file (all but this one), and limits come in as arguments. A kernel checks every position before it reads:
+    nothing else does. NUMBA_BOUNDSCHECK=1 with an empty NUMBA_CACHE_DIR shows where one forgot.
     """
     try:
         return cast(F, numba.njit(cache=True, nogil=True)(function))

@@ -273,6 +273,10 @@ class BatchColumns:
         return self._has(CONTROL)
 
     @property
+    def has_delete_horizon(self) -> Flags:
+        return self._has(DELETE_HORIZON)
+
+    @property
     def offset_count(self) -> int:
         """How many offsets the batches stand for (more than records where some were compacted away)."""
         return int(self.last_offset_delta.sum()) + len(self)

@@ -5,6 +5,8 @@ checked in one pass before the second allocates. Memory: compressed batches infl
 all of one call together; the columns take what the keys, values and headers take, 30 bytes per record (which has at
 least 7 on the wire) and 9 per header (at least 2). A column holds at most 2 GiB (32-bit offsets): more is refused
 as `DecodedTooLarge`, and `decode_in_chunks` is the way to read it.
+
+A buffer must not change while it is decoded: the second pass trusts what the first has seen, without checking.
 """
 
 from __future__ import annotations
@@ -71,13 +73,7 @@ def decode_batches(
     inflated_bytes_max: int = RECORD_BATCH_DECODED_BYTES_MAX,
 ) -> RecordColumns:
     """The records of batches that were walked (and verified) before."""
-    sections: list[_Section] = []
-    room = inflated_bytes_max
-    for section in _sections(buffer, batches, source, skip_control, inflated_bytes_max):
-        room -= 0 if section.plain else section.byte_length
-        if room < 0:
-            raise DecodedTooLarge(source, f"batches inflate to more than {inflated_bytes_max} bytes together")
-        sections.append(section)
+    sections = list(_sections(buffer, batches, source, skip_control, inflated_bytes_max))
     return _decode(sections, batches, source, rule)
 
 
@@ -112,7 +108,11 @@ def _sections(
     bytes_max: int,
     run_bytes: int | None = None,
 ) -> Iterator[_Section]:
-    """Where the records lie: runs of uncompressed batches (cut at `run_bytes`), compressed batches one by one."""
+    """Where the records lie: runs of uncompressed batches, compressed batches one by one.
+
+    What is inflated stays within `bytes_max` all together; or, where runs are cut at `run_bytes` because the caller
+    takes them a few at a time, batch by batch.
+    """
     view = memoryview(buffer).cast("B").toreadonly()
     if len(batches) and int(batches.position[-1] + batches.length[-1]) > len(view):
         raise InvalidArgument("buffer", "is not the one that was walked")
@@ -121,20 +121,25 @@ def _sections(
         yield from _runs(data, batches, np.arange(len(batches)), run_bytes)
         return
     chosen = np.flatnonzero(~batches.is_control) if skip_control else np.arange(len(batches))
-    first = 0
+    first, room = 0, bytes_max
     # A run of uncompressed batches reaches to the next compressed one.
     for stop in (*np.flatnonzero(batches.codec[chosen]).tolist(), len(chosen)):
         if stop > first:
             yield from _runs(data, batches, chosen[first:stop], run_bytes)
         if stop < len(chosen):
-            yield _inflated(view, batches, chosen[stop : stop + 1], source, bytes_max)
+            section = _inflated(view, batches, chosen[stop : stop + 1], source, room)
+            room -= section.byte_length if run_bytes is None else 0
+            yield section
         first = stop + 1
 
 
 def _inflated(view: memoryview, batches: BatchColumns, chosen: Longs, source: str, bytes_max: int) -> _Section:
     header, at = batches.header(int(chosen[0])), int(batches.position[chosen[0]])
     packed = view[at + HEADER_BYTES : at + header.length]
-    inflated = decompress(header.codec, packed, f"{source}: batch at byte {at}", bytes_max=bytes_max)
+    try:
+        inflated = decompress(header.codec, packed, source, bytes_max=bytes_max)
+    except FormatError as error:
+        raise type(error)(source, f"batch at byte {at}: {error.reason}") from None
     return _Section(np.frombuffer(inflated.toreadonly(), np.uint8), chosen, False, len(inflated))
 
 
@@ -201,8 +206,8 @@ def _decode(sections: Sequence[_Section], batches: BatchColumns, source: str, ru
 
 
 def _output(rows: int, data_bytes: int, nulls: int, source: str) -> _Output:
-    if data_bytes > BINARY_COLUMN_BYTES_MAX:
-        raise DecodedTooLarge(source, f"a column of {data_bytes} bytes: read fewer batches at a time")
+    if max(rows, data_bytes) > BINARY_COLUMN_BYTES_MAX:
+        raise DecodedTooLarge(source, f"a column of {rows} rows and {data_bytes} bytes: read fewer batches at a time")
     validity = np.zeros((rows + 7) // 8 if nulls else 0, np.uint8)
     offsets = np.empty(rows + 1, np.int32)
     offsets[0] = 0

@@ -7,6 +7,7 @@ import pytest
 
 from llog.formats import crc_kernel
 from llog.formats.crc import crc32c
+from llog.formats.record_batch import CRC_START
 
 
 def test_the_checksum_of_the_standard_s_sample_is_known() -> None:
@@ -26,6 +27,8 @@ def test_the_kernel_computes_what_the_library_computes() -> None:
     lanes = [3 * lane for lane in crc_kernel.LANES]
     edges = [n + d for n in (*lanes, sum(lanes), 4 * lanes[0]) for d in (-9, -8, -1, 0, 1, 8)]
     for length in [*range(100), *edges, *(random.randrange(20_000) for _ in range(50))]:
-        # A first byte left out, so that words are not aligned.
-        data = np.frombuffer(random.randbytes(length + 1), np.uint8)[1:]
-        assert crc_kernel.checksum(data, crc_kernel.ZEROS) == crc32c(data.tobytes()), length
+        data = random.randbytes(CRC_START + length)
+        fields = np.zeros((13, 1), np.int64)
+        fields[1], fields[4] = len(data), -1  # the batch's length, and a checksum that nothing has
+        found = crc_kernel.first_mismatch(np.frombuffer(data, np.uint8), fields, crc_kernel.ZEROS)
+        assert found == (0, crc32c(data[CRC_START:])), length

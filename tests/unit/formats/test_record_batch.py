@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,6 +92,18 @@ def test_walking_gives_the_headers_as_columns() -> None:
     verify_crcs(data, batches, SOURCE)
 
 
+def test_flags_are_columns_too() -> None:
+    batches = walk(b"".join(batch(1, attributes=flags) for flags in (0, 3, 0x08, 0x10, 0x20, 0x40)), SOURCE)
+    assert batches.codec.tolist() == [0, 3, 0, 0, 0, 0]
+    flags = [
+        batches.is_log_append_time,
+        batches.is_transactional,
+        batches.is_control,
+        batches.has_delete_horizon,
+    ]
+    assert [np.flatnonzero(flag).tolist() for flag in flags] == [[2], [3], [4], [5]]
+
+
 def test_no_bytes_are_no_batches() -> None:
     batches = walk(b"", SOURCE)
     assert len(batches) == batches.offset_count == 0
@@ -117,9 +130,7 @@ def test_patching_advances_by_offsets_not_by_records() -> None:
     assert patch_offsets(data, walk(data, SOURCE, rule=COMPACTED), 5, 0).base_offset.tolist() == [5, 15]
 
 
-@pytest.mark.parametrize(
-    ("start", "epoch"), [(-1, 0), (OFFSET_MAX, 0), (OFFSET_MAX - 2, 0), (0, -2), (0, 2**31)]
-)
+@pytest.mark.parametrize(("start", "epoch"), [(-1, 0), (OFFSET_MAX, 0), (OFFSET_MAX - 2, 0), (0, -2), (0, 2**31)])
 def test_offsets_and_epochs_that_do_not_exist_are_refused(start: int, epoch: int) -> None:
     data = bytearray(batch(3))
     with pytest.raises(InvalidArgument):

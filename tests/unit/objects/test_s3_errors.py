@@ -219,6 +219,12 @@ def test_half_a_credential_is_refused() -> None:
         S3ObjectStore("s3://bucket", Settings(s3_secret_access_key=None))
 
 
+@pytest.mark.parametrize("endpoint", ["no-url-at-all", "127.0.0.1:9000", "ftp://host", "http://", ""])
+def test_an_endpoint_that_is_no_http_address_is_refused(endpoint: str) -> None:
+    with pytest.raises(ObjectStoreMisconfigured, match="is not of the form http://host:port"):
+        S3ObjectStore("s3://bucket", Settings(endpoint))
+
+
 def test_a_trailing_slash_makes_no_other_store() -> None:
     assert S3ObjectStore("s3://bucket/", Settings()).url == "s3://bucket"
     assert S3ObjectStore("s3://bucket/a/b/", Settings()).uri("c") == "s3://bucket/a/b/c"

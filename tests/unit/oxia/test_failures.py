@@ -5,7 +5,14 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from llog.errors import LlogError, MetadataStoreError, MetadataUnavailable, StoreClosed, UncertainOutcome, VersionConflict
+from llog.errors import (
+    LlogError,
+    MetadataStoreError,
+    MetadataUnavailable,
+    StoreClosed,
+    UncertainOutcome,
+    VersionConflict,
+)
 from llog.stores.metadata.oxia import client as oxia
 from llog.stores.metadata.oxia.client.failures import Failure, Kind, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
@@ -18,7 +25,7 @@ UNKNOWN, UNAVAILABLE = grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE
 
 def rpc_error(code: grpc.StatusCode, text: str, details: bytes = b"") -> grpc.aio.AioRpcError:
     trailers = grpc.aio.Metadata(*([("grpc-status-details-bin", details)] if details else []))
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, text)
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, text, None)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from llog.errors import InvalidArgument, MetadataStoreError, ValueTooLarge
 from llog.limits import (
@@ -277,7 +277,7 @@ def check_paths(paths: Sequence[str]) -> None:
     longest = max(map(len, paths), default=0)
     fine = (
         "//" not in lines
-        and "__oxia" not in lines
+        and ("_" not in lines or "__oxia" not in lines)
         and longest <= METADATA_KEY_BYTES_MAX // (1 if ascii_only else 4)
         # Nothing may be left of plain text but the separators.
         and (
@@ -295,6 +295,8 @@ def check_paths(paths: Sequence[str]) -> None:
 
 _PLAIN: Final = bytes(range(0x20, 0x7F))
 _slashes: Final = operator.methodcaller("count", "/")
+_path: Final[Callable[[Write], str]] = operator.attrgetter("key.path")
+_PUT_COLUMNS: Final[list[Callable[[Write], Any]]] = [operator.itemgetter(column) for column in (1, 2, 3)]
 
 
 class CheckedWrites(NamedTuple):
@@ -305,10 +307,19 @@ class CheckedWrites(NamedTuple):
     values: Sequence[bytes] | None = None
     expected: Sequence[int | None] | None = None
     sessions: Sequence[Session | None] | None = None
+    stored_keys: Any = None
+    """What the `check` given to `check_groups` returned."""
 
 
-def check_groups(groups: Sequence[Sequence[Write]], *, atomic: bool, groups_max: int) -> CheckedWrites:
-    """Everything `write` refuses before it touches the store."""
+def check_groups(
+    groups: Sequence[Sequence[Write]],
+    *,
+    atomic: bool,
+    groups_max: int,
+    check: Callable[[Sequence[str]], Any] = check_paths,
+) -> CheckedWrites:
+    """Everything `write` refuses before it touches the store. A store that turns paths into keys of its own may do so
+    in one go with checking them: its `check` stands in for `check_paths` and refuses the same."""
     if len(groups) > groups_max:
         raise InvalidArgument("groups", f"{len(groups)} groups; at most {groups_max} in one call")
     if not all(groups):
@@ -316,19 +327,18 @@ def check_groups(groups: Sequence[Sequence[Write]], *, atomic: bool, groups_max:
     writes = list(itertools.chain.from_iterable(groups))
     if len(writes) > len(groups) and not atomic:
         raise InvalidArgument("groups", "this store has no atomic groups; one write per group")
+    paths = list(map(_path, writes))
     if set(map(type, writes)) == {Put}:
-        # A put is a tuple of four and a key of two, so this turns rows into columns: a few passes instead of a loop.
-        keys, *columns = zip(*writes, strict=True)
-        paths, _ = zip(*keys, strict=True)
+        # Rows into columns, without a statement per record.
+        columns = [list(map(column, writes)) for column in _PUT_COLUMNS]
         checked = CheckedWrites(paths, check_sizes(writes, columns[0]), *columns)
     else:
         puts = [write for write in writes if isinstance(write, Put)]
-        paths = tuple(write.key.path for write in writes)
         checked = CheckedWrites(paths, check_sizes(puts, [put.value for put in puts]))
-    check_paths(paths)
+    stored_keys = check(paths)
     if len(set(paths)) != len(paths):
         raise InvalidArgument("groups", "one key is written twice in one call")
-    return checked
+    return checked._replace(stored_keys=stored_keys)
 
 
 def check_sizes(puts: Sequence[Write], values: Sequence[bytes]) -> int:

@@ -58,6 +58,7 @@ T = TypeVar("T")
 
 # Inside the class, `list` is the port's method.
 Parts = list[Buffer]
+Views = list[memoryview | bytes]
 
 # What the operating system says → ours, when reading and when writing. Anything else is a plain ObjectStoreError.
 ERRORS: Final[dict[int, tuple[type[LlogError], type[LlogError]]]] = {
@@ -118,7 +119,7 @@ class FileObjectStore(ObjectStore):
         total_bytes(name, buffers)
         views = flat_views(buffers)
         try:
-            await self._run(self._tree.publish, name, views, if_absent=if_absent)
+            await self._run(self._publish, name, views, if_absent)
         except NotKnownDurable as error:
             raise ObjectStoreUncertain("put", self.uri(name), f"placed, but not synced: {error.__cause__}") from error
         except OSError as error:
@@ -169,6 +170,15 @@ class FileObjectStore(ObjectStore):
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._pool.shutdown)
+
+    def _publish(self, name: str, views: Views, if_absent: bool) -> None:
+        try:
+            self._tree.publish(name, views, if_absent=if_absent)
+        finally:
+            # The thread may hold on to its last job for a moment; the caller's buffers are free when put returns.
+            for view in views:
+                if isinstance(view, memoryview):
+                    view.release()
 
     def _prove_usable(self) -> None:
         self._tree.prepare()

@@ -2,9 +2,12 @@
 
 Why it exists: a bucket is where a cluster's bytes live. This adapter turns the port into single requests and is dull
 on purpose: retries belong to `retrying`, so obstore's own are off; every put is one PUT with its length, never
-multipart, its buffers handed over without a copy; every answer shorter than asked is an error.
+multipart; every answer shorter than asked is an error.
 
 Notes
+- A put's buffers are handed over as they are, without a copy, except many small ones, which are joined once: the
+  client spends about 3 µs on each piece, more than copying it costs (a put of 8 MiB in 1,000 pieces: 11 ms of CPU in
+  pieces, 8 ms joined).
 - A request may take the request timeout plus its bytes at a slow but living rate, so a large object does not need a
   large timeout.
 - Conditional puts rely on `If-None-Match: *`; `check` proves that the server knows it.
@@ -18,13 +21,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-from obstore.store import S3Store
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llog.errors import (
-    InvalidArgument,
     LlogError,
     ObjectAlreadyExists,
     ObjectRangeInvalid,
@@ -34,15 +33,12 @@ from llog.errors import (
     StoreClosed,
 )
 from llog.limits import (
-    OBJECT_BYTES_MAX,
-    OBJECT_CONNECT_TIMEOUT_MS,
     OBJECT_DELETE_MANY_MAX,
     OBJECT_FETCHES_IN_FLIGHT_MAX,
-    OBJECT_IDLE_CONNECTION_MS_MAX,
-    OBJECT_IDLE_CONNECTIONS_MAX,
+    OBJECT_JOIN_BYTES_MAX,
     OBJECT_LIST_PAGE_MAX,
+    OBJECT_PIECE_BYTES_MIN,
     OBJECT_REQUEST_TIMEOUT_MS,
-    OBJECT_TRANSFER_BYTES_PER_MS_MIN,
 )
 from llog.stores.objects.buffers import flat_views
 from llog.stores.objects.port import (
@@ -55,6 +51,7 @@ from llog.stores.objects.port import (
     total_bytes,
 )
 from llog.stores.objects.ranges import Fetch, check_ranges, cut, last_byte, plan_fetches
+from llog.stores.objects.s3_client import S3Settings, allowed_ms, bucket_and_root, open_client
 from llog.stores.objects.s3_errors import translate
 from llog.stores.objects.s3_listing import is_name, is_possible_prefix, list_offset, list_prefix, page_end
 
@@ -66,23 +63,6 @@ __all__ = ["S3ObjectStore", "S3Settings", "open_from_url"]
 T = TypeVar("T")
 
 
-class S3Settings(Protocol):
-    """What this adapter reads of the settings; None means what the AWS tools would use."""
-
-    @property
-    def s3_endpoint_url(self) -> str | None: ...
-    @property
-    def s3_region_name(self) -> str | None: ...
-    @property
-    def s3_access_key_id(self) -> str | None: ...
-    @property
-    def s3_secret_access_key(self) -> str | None: ...
-    @property
-    def s3_session_token(self) -> str | None: ...
-    @property
-    def request_timeout_ms(self) -> int | None: ...
-
-
 async def open_from_url(url: str, settings: S3Settings) -> ObjectStore:
     """Open `s3://bucket[/prefix]`, proven usable."""
     store = S3ObjectStore(url, settings)
@@ -92,12 +72,11 @@ async def open_from_url(url: str, settings: S3Settings) -> ObjectStore:
 
 class S3ObjectStore(ObjectStore):
     def __init__(self, url: str, settings: S3Settings) -> None:
-        self.bucket, self._root = _bucket_and_root(url)
+        self.bucket, self._root = bucket_and_root(url)
         self.url = f"s3://{self.bucket}/{self._root}".rstrip("/")
         self._where = settings.s3_endpoint_url or "AWS"
         self._timeout_ms = settings.request_timeout_ms or OBJECT_REQUEST_TIMEOUT_MS
-        self._store = _client(self.bucket, settings, self._timeout_ms)
-        self._fetches = asyncio.Semaphore(OBJECT_FETCHES_IN_FLIGHT_MAX)
+        self._store = open_client(self.bucket, settings, self._timeout_ms)
         self._closed = False
 
     async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
@@ -105,7 +84,7 @@ class S3ObjectStore(ObjectStore):
         key = self._key(name)
         byte_length = total_bytes(name, buffers)
         mode: Any = "create" if if_absent else "overwrite"
-        request = self._store.put_async(key, flat_views(buffers), mode=mode, use_multipart=False)
+        request = self._store.put_async(key, _payload(buffers, byte_length), mode=mode, use_multipart=False)
         await self._within(request, "put", name, byte_length, writing=True)
 
     async def get(self, name: str) -> Buffer:
@@ -119,7 +98,10 @@ class S3ObjectStore(ObjectStore):
         check_ranges(name, ranges)
         fetches = plan_fetches(ranges)
         parts: list[Buffer] = [b""] * len(ranges)
-        for fetch, answer in zip(fetches, await _all_or_none(self._fetch(name, f) for f in fetches), strict=True):
+        # Of one call: how many calls there are is up to the callers.
+        turn = asyncio.Semaphore(OBJECT_FETCHES_IN_FLIGHT_MAX)
+        answers = await _all_or_none(self._fetch(name, fetch, turn) for fetch in fetches)
+        for fetch, answer in zip(fetches, answers, strict=True):
             cut(fetch, answer, ranges, parts)
         if last_byte(ranges) > max((f.byte_offset + f.byte_length for f in fetches), default=-1):
             # Empty ranges move no bytes, so only the object's length can say whether they lie inside.
@@ -213,9 +195,9 @@ class S3ObjectStore(ObjectStore):
         reason = f"bucket {self.bucket!r} at {self._where} cannot be used ({error.reason}): {advice}"
         return type(error)("check", self.url, reason)
 
-    async def _fetch(self, name: str, fetch: Fetch) -> Buffer:
+    async def _fetch(self, name: str, fetch: Fetch, turn: asyncio.Semaphore) -> Buffer:
         start, length = fetch.byte_offset, fetch.byte_length
-        async with self._fetches:
+        async with turn:
             request = self._store.get_range_async(self._key(name), start=start, length=length)
             answer = memoryview(await self._within(request, "get_ranges", name, length))
         if answer.nbytes != length:
@@ -229,7 +211,7 @@ class S3ObjectStore(ObjectStore):
     ) -> T:
         """Await one request for as long as its size allows, in our words when it fails."""
         try:
-            async with asyncio.timeout(_allowed_ms(self._timeout_ms, byte_length) / 1000):
+            async with asyncio.timeout(allowed_ms(self._timeout_ms, byte_length) / 1000):
                 return await request
         except (LlogError, StopAsyncIteration):
             raise
@@ -252,6 +234,13 @@ class S3ObjectStore(ObjectStore):
             raise StoreClosed(operation, subject, "this store was closed")
 
 
+def _payload(buffers: Sequence[Buffer], byte_length: int) -> list[memoryview | bytes] | bytes:
+    pieces = flat_views(buffers)
+    if byte_length < min(len(pieces) * OBJECT_PIECE_BYTES_MIN, OBJECT_JOIN_BYTES_MAX):
+        return b"".join(pieces)
+    return pieces
+
+
 async def _all_or_none(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """All answers; when one fails, its error, with the others ended."""
     waiting = list(requests)
@@ -265,50 +254,3 @@ async def _all_or_none(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-
-
-def _allowed_ms(timeout_ms: int, byte_length: int) -> int:
-    return timeout_ms + byte_length // OBJECT_TRANSFER_BYTES_PER_MS_MIN
-
-
-def _client(bucket: str, settings: S3Settings, timeout_ms: int) -> S3Store:
-    endpoint = settings.s3_endpoint_url
-    if (settings.s3_access_key_id is None) != (settings.s3_secret_access_key is None):
-        reason = "an access key without its secret, or a secret without its key: give both or neither"
-        raise ObjectStoreMisconfigured("open", f"s3://{bucket}", reason)
-    given = {
-        "endpoint": endpoint,
-        "region": settings.s3_region_name,
-        "access_key_id": settings.s3_access_key_id,
-        "secret_access_key": settings.s3_secret_access_key,
-        "session_token": settings.s3_session_token,
-    }
-    options: Any = {key: value for key, value in given.items() if value is not None}
-    # AWS wants the bucket in the host name, except where its certificate would not match; others want it in the path.
-    options["virtual_hosted_style_request"] = endpoint is None and "." not in bucket
-    try:
-        return S3Store(
-            bucket,
-            client_options={
-                "allow_http": (endpoint or "").startswith("http://"),
-                "connect_timeout": timedelta(milliseconds=min(OBJECT_CONNECT_TIMEOUT_MS, timeout_ms)),
-                # A backstop only: the timeout of each request is asyncio's, since this one cannot depend on its size.
-                "timeout": timedelta(milliseconds=_allowed_ms(timeout_ms, OBJECT_BYTES_MAX)),
-                "pool_idle_timeout": timedelta(milliseconds=OBJECT_IDLE_CONNECTION_MS_MAX),
-                "pool_max_idle_per_host": str(OBJECT_IDLE_CONNECTIONS_MAX),
-            },
-            retry_config={"max_retries": 0, "retry_timeout": timedelta(milliseconds=timeout_ms)},
-            **options,
-        )
-    except Exception as error:
-        raise ObjectStoreMisconfigured("open", f"s3://{bucket}", str(error).partition("\n")[0]) from error
-
-
-def _bucket_and_root(url: str) -> tuple[str, str]:
-    scheme, separator, rest = url.partition("://")
-    bucket, _, root = rest.strip("/").partition("/")
-    if scheme != "s3" or not separator or not bucket or rest.startswith("/"):
-        raise InvalidArgument("url", f"{url!r} is not of the form s3://bucket or s3://bucket/prefix")
-    if root:
-        check_name(root)
-    return bucket, root

@@ -11,19 +11,20 @@ import itertools
 from collections.abc import Sequence
 
 from llog.errors import InvalidArgument
-from llog.stores.metadata.lmdb.layout import record_keys
-from llog.stores.metadata.port import CheckedWrites, GroupOutcome, Put, Session, Write
+from llog.stores.metadata.port import ABSENT, CheckedWrites, GroupOutcome, Put, Session, Write
 
 
 class Batch:
     def __init__(self, groups: Sequence[Sequence[Write]], checked: CheckedWrites) -> None:
+        """`checked` by `check_groups` with a `StoredKeys`."""
         self.groups = groups
-        self.keys = record_keys(checked.paths)
+        self.keys: list[bytes] = checked.stored_keys
         self.size_bytes = checked.value_bytes
-        self.values, self.expected = checked.values or (), checked.expected or ()
+        self.values, self.expected = checked.values or [], checked.expected or []
         sessions = checked.sessions
         if sessions is None:
             sessions = [write.session for group in groups for write in group if isinstance(write, Put)]
+        self.moves_only = None not in self.expected and ABSENT not in self.expected
         self.plain = checked.values is not None and sessions.count(None) == len(sessions)
         self.sessions: list[Session] = []
         if not self.plain:

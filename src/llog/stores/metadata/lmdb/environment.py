@@ -6,7 +6,8 @@ too small, or when the directory lies on a network. All of that is settled here 
 What must stay true
 - Sync stays on: a commit is on disk when it returns. There is no switch.
 - The map grows by itself, here and when another process grew it, never under an open transaction (`gate`).
-- A child of fork gets an error, not a shared file descriptor; it may open the directory for itself.
+- A child of fork gets an error. What it inherited is never closed there: closing would free the parent's place in
+  the table of readers. So a child cannot open that directory either; processes are started anew (spawn).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import errno
 import os
 import re
 import threading
-import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +39,7 @@ from llog.stores.metadata.lmdb.writer import Writer
 
 T = TypeVar("T")
 MAP_ATTEMPTS_MAX: Final = 64
+FORK_REASON: Final = "was open when this process was forked; LMDB cannot cross a fork: start a new process (spawn)"
 
 # Locks and maps are not kept in step between machines there, whatever the mount options say.
 NETWORK_FILE_SYSTEMS: Final = frozenset(
@@ -106,8 +107,7 @@ class Environment:
     # -- transactions -----------------------------------------------------------------------------------------------
     def check_process(self) -> None:
         if self.forked:
-            reason = "opened before fork(): LMDB cannot be used in the child; open the store in the child instead"
-            raise MetadataMisconfigured("use", self.url, reason)
+            raise MetadataMisconfigured("use", self.url, FORK_REASON)
 
     def read_now(self, work: Callable[[lmdb.Transaction[bytes]], T]) -> T:
         """Without waiting for anything but pages. Raises `lmdb.MapResizedError` when the map must change first; the
@@ -138,8 +138,9 @@ class Environment:
             self._lmdb.set_mapsize(0)
 
     def grow_map(self) -> None:
-        """The map is full: double it."""
+        """The map is full: double it. Readers that died may be why, so they are shown out first."""
         with self.gate.alone():
+            self._lmdb.reader_check()
             size = int(self._lmdb.info()["map_size"])
             self._lmdb.set_mapsize(size + min(size, LMDB_MAP_GROWTH_BYTES_MAX))
 
@@ -155,20 +156,22 @@ class Environment:
 # -- one per directory ----------------------------------------------------------------------------------------------
 _registry_lock = threading.Lock()
 _open_environments: dict[tuple[int, int], Environment] = {}
-_all_environments: weakref.WeakSet[Environment] = weakref.WeakSet()
+_inherited_environments: dict[tuple[int, int], Environment] = {}
 
 
 def lease_out(directory: Path, clock: BootClock) -> Environment:
     """This process's environment of that directory, opened if need be. Blocks on disk; give it back."""
     directory = directory.absolute()
     with _registry_lock:
-        environment = _open_environments.get(_identity(directory) or (0, 0))
+        identity = _identity(directory)
+        if identity is not None and identity in _inherited_environments:
+            _inherited_environments[identity].check_process()
+        environment = _open_environments.get(identity) if identity is not None else None
         if environment is None:
             environment = Environment(directory, f"lmdb://{directory}", clock)
             identity = _identity(directory)
             assert identity is not None
             _open_environments[identity] = environment
-            _all_environments.add(environment)
         environment.users += 1
         return environment
 
@@ -201,8 +204,9 @@ def _identity(directory: Path) -> tuple[int, int] | None:
 def _after_fork_in_child() -> None:
     global _registry_lock
     _registry_lock = threading.Lock()
-    for environment in _all_environments:
+    for environment in _open_environments.values():
         environment.forked = True
+    _inherited_environments.update(_open_environments)
     _open_environments.clear()
 
 

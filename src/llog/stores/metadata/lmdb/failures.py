@@ -35,14 +35,18 @@ _HARMLESS: Final[dict[type[Exception], type[MetadataStoreError]]] = {
 }
 # Not classes of their own in py-lmdb: the text of the C library's error.
 _FULL_TEXTS: Final = ("No space left", "Disk quota exceeded", "File too large", "Cannot allocate memory")
+# What LMDB calls a disk that took only a part of what it was given.
+_SHORT_WRITE_TEXT: Final = "Input/output error"
 
 
 def translate(error: Exception, operation: str, subject: str, *, committing: bool = False) -> MetadataStoreError:
-    """Our error for one of theirs. What failed inside commit may have happened, unless the error says otherwise:
-    a full disk or map stops LMDB before it moves the root."""
+    """Our error for one of theirs. `committing`: it came from a commit that may have happened; even then a full disk
+    or map says that it did not, since it stops LMDB before the root is moved."""
     for theirs, ours in _HARMLESS.items():
         if isinstance(error, theirs):
             return ours(operation, subject, str(error))
     if any(text in str(error) for text in _FULL_TEXTS):
         return MetadataFull(operation, subject, str(error))
+    if _SHORT_WRITE_TEXT in str(error) and not committing:
+        return MetadataFull(operation, subject, f"{error}: the disk is full or failing")
     return (MetadataUncertain if committing else MetadataUnavailable)(operation, subject, str(error))

@@ -55,11 +55,14 @@ def record_keys(paths: Sequence[str]) -> list[bytes]:
     if not paths:
         return []
     encoded = "\n".join(paths).encode()
-    slashes = encoded.translate(None, _NEITHER_SLASH_NOR_LINE).split(b"\n")
-    if len(set(slashes)) == 1:
-        depth = _DEPTHS[len(slashes[0])]
+    slashes = encoded.translate(None, _NEITHER_SLASH_NOR_LINE)
+    first, _, _ = slashes.partition(b"\n")
+    if slashes + b"\n" == (first + b"\n") * len(paths):
+        # All as deep as the first, as the keys of a flush are.
+        depth = _DEPTHS[len(first)]
         return (depth + encoded.replace(b"\n", b"\n" + depth)).split(b"\n")
-    return [_DEPTHS[len(own)] + path for own, path in zip(slashes, encoded.split(b"\n"), strict=True)]
+    depths = map(len, slashes.split(b"\n"))
+    return [_DEPTHS[depth] + path for depth, path in zip(depths, encoded.split(b"\n"), strict=True)]
 
 
 def path_of(key: bytes) -> str:

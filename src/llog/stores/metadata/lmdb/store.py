@@ -46,6 +46,7 @@ from llog.stores.metadata.lmdb.batch import Batch
 from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.environment import Environment, give_back, lease_out
 from llog.stores.metadata.lmdb.failures import translate
+from llog.stores.metadata.lmdb.keys import StoredKeys
 from llog.stores.metadata.lmdb.layout import record_keys
 from llog.stores.metadata.lmdb.reading import Found, Page, RunOutLease, find_children, find_many, find_tree
 from llog.stores.metadata.lmdb.session import LmdbSession
@@ -76,6 +77,7 @@ class LmdbStore(MetadataStore):
     def __init__(self, environment: Environment) -> None:
         self.environment, self.url = environment, environment.url
         self._sessions: list[LmdbSession] = []
+        self._stored_keys = StoredKeys()
         self._pool_slots = asyncio.Semaphore(LMDB_POOL_READS_MAX)
         self._inline_from = 0.0
         self._under_way = 0
@@ -170,7 +172,7 @@ class LmdbStore(MetadataStore):
 
     # -- writes -------------------------------------------------------------------------------------------------------
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
-        checked = check_groups(groups, atomic=True, groups_max=METADATA_WRITE_GROUPS_MAX)
+        checked = check_groups(groups, atomic=True, groups_max=METADATA_WRITE_GROUPS_MAX, check=self._stored_keys)
         self._begin("write")
         if not groups:
             return []

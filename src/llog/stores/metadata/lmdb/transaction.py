@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
 from typing import Final
 
 import lmdb
@@ -21,6 +20,7 @@ import lmdb
 from llog.errors import MetadataStoreError, SessionLost, VersionConflict
 from llog.stores.metadata.lmdb.batch import Batch
 from llog.stores.metadata.lmdb.clock import BootClock
+from llog.stores.metadata.lmdb.known import KnownVersions
 from llog.stores.metadata.lmdb.layout import (
     EPHEMERAL_VALUE_AT,
     SESSION_ID_BYTES,
@@ -37,13 +37,17 @@ from llog.stores.metadata.lmdb.layout import (
 from llog.stores.metadata.port import ABSENT, ANY, Delete, GroupOutcome, Put, Write
 
 _NO_HEADER: Final = ABSENT << 1
+# Equals no version anybody could expect.
+_EPHEMERAL: Final = "ephemeral"
 
 
 class Transaction:
     """Used by the writer thread alone, between begin and commit of `txn`."""
 
-    def __init__(self, txn: lmdb.Transaction[bytes], clock: BootClock) -> None:
+    def __init__(self, txn: lmdb.Transaction[bytes], clock: BootClock, known: KnownVersions) -> None:
         self.txn, self.boot_id, self.now_ms = txn, clock.boot_id, clock.now_ms()
+        self.known = known
+        known.begin(txn.id())
         counter = txn.get(VERSION_KEY)
         self.version = self._version_before = 0 if counter is None else int.from_bytes(counter, "big")
         self._alive: dict[bytes, bool] = {}
@@ -52,46 +56,38 @@ class Transaction:
         """The last step before commit."""
         if self.version != self._version_before:
             self.txn.put(VERSION_KEY, U64.pack(self.version))
+            # Only now is it sure that the commit will write, and so use up its number.
+            self.known.commits(self.txn.id())
 
     # -- writes -----------------------------------------------------------------------------------------------------
     def write(self, batch: Batch) -> list[GroupOutcome]:
         """One outcome per group. No key is named twice, so all may be decided against what was there before."""
-        if batch.plain:
+        if batch.plain and self._stands_as_expected(batch):
             first_version = self.version + 1
-            if self._replace_all(batch):
-                return batch.outcomes(first_version)
+            self.version += len(batch.keys)
+            headers = range(first_version << 1, (self.version + 1) << 1, 2)
+            framed = map(operator.add, map(U64.pack, headers), batch.values)
+            self.txn.cursor().putmulti(zip(batch.keys, framed, strict=True))
+            self.known.note(batch, first_version)
+            return batch.outcomes(first_version)
+        self.known.forget(batch.keys)
         return self._write_carefully(batch)
 
-    def _replace_all(self, batch: Batch) -> bool:
-        """Write first and look at what was replaced: half the look-ups of asking before. When one condition did not
-        hold, everything is put back as it was, and the answer is False.
-
-        A cursor finds the neighbour of what it found last sooner than a fresh look-up would: callers that go in key
-        order, as the log does, are served best.
-        """
-        first_version = self.version + 1
-        self.version += len(batch.keys)
-        headers = map(U64.pack, range(first_version << 1, (self.version + 1) << 1, 2))
-        framed = map(operator.add, headers, batch.values)
-        replaced = list(map(self.txn.cursor().replace, batch.keys, framed))
-        if self._as_expected(replaced, batch.expected):
-            return True
-        for key, value in zip(batch.keys, replaced, strict=True):
-            if value is None:
-                self.txn.delete(key)
-            else:
-                self.txn.put(key, value)
-        return False
-
-    @staticmethod
-    def _as_expected(replaced: list[bytes | None], expected: Sequence[int | None]) -> bool:
-        """A record at version v has the header 2v; none at all stands for ABSENT (-1), so its header is -2. The odd
-        header of an ephemeral record equals nothing: those are decided the careful way."""
-        unpack = U64.unpack_from
-        headers = [_NO_HEADER if value is None else unpack(value)[0] for value in replaced]
-        if None not in expected:
-            return headers == [version << 1 for version in expected]  # type: ignore[operator]
-        return all(version is ANY or header == version << 1 for version, header in zip(expected, headers, strict=True))
+    def _stands_as_expected(self, batch: Batch) -> bool:
+        """Does every condition of a plain batch hold? Ephemeral records are left to the careful way: they stand for no
+        version here."""
+        found: list[int | str | None] = list(map(self.known.versions.get, batch.keys))
+        if None in found:
+            # A cursor finds the neighbour of what it found last sooner than a fresh look-up would.
+            get, unpack = self.txn.cursor().get, U64.unpack_from
+            for i, (key, version) in enumerate(zip(batch.keys, found, strict=True)):
+                if version is None:
+                    stored = get(key)
+                    header = _NO_HEADER if stored is None else unpack(stored)[0]
+                    found[i] = _EPHEMERAL if header & 1 else header >> 1
+        if ANY not in batch.expected:
+            return found == batch.expected
+        return all(expected in (ANY, version) for expected, version in zip(batch.expected, found, strict=True))
 
     def _write_carefully(self, batch: Batch) -> list[GroupOutcome]:
         """Group by group, so that a refused one harms no other."""

@@ -28,6 +28,7 @@ from llog.limits import (
     LMDB_WRITE_QUEUE_MAX,
 )
 from llog.stores.metadata.lmdb.failures import translate
+from llog.stores.metadata.lmdb.known import KnownVersions
 from llog.stores.metadata.lmdb.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Writer:
         self._ready = threading.Condition()
         self._waiting: deque[Job] = deque()
         self._stopping = False
+        self._known = KnownVersions()
         self._thread = threading.Thread(target=self._run, name="llog-lmdb-write", daemon=True)
         self._thread.start()
 
@@ -131,13 +133,14 @@ class Writer:
 
     def _commit_what_waits(self) -> None:
         jobs: list[Job] = []
-        committing = False
+        committing, number = False, 0
         while True:
             try:
                 with self._environment.gate.using(), self._environment.begin_write() as txn:
+                    number = txn.id()
                     # Only now, with the lock in hand: whoever came while we waited for it rides along.
                     jobs = jobs or self._claim()
-                    transaction = Transaction(txn, self._environment.clock)
+                    transaction = Transaction(txn, self._environment.clock, self._known)
                     results = [job.work(transaction) for job in jobs]
                     transaction.finish()
                     committing = True
@@ -145,14 +148,24 @@ class Writer:
                 return
             except (lmdb.MapFullError, lmdb.MapResizedError) as error:
                 committing = False
+                self._known.forget_all()
                 failure = self._change_map(error)
                 if failure is None:
                     continue
             except Exception as error:
                 failure = error
+            self._known.forget_all()
+            committing = committing and not self._did_not_happen(number)
             jobs = jobs or self._claim()
             self._answer([(job, None, self._our_error(failure, committing)) for job in jobs])
             return
+
+    def _did_not_happen(self, number: int) -> bool:
+        """After a commit failed: nobody has committed that number, so we did not. (When somebody has, it may be us.)"""
+        try:
+            return self._environment.read(lambda txn: txn.id()) < number
+        except (lmdb.Error, MetadataStoreError):
+            return False
 
     def _change_map(self, error: lmdb.Error) -> Exception | None:
         try:

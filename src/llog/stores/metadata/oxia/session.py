@@ -54,10 +54,11 @@ class OxiaSession(Session):
         if self._on_lost is not None:
             self._on_lost()
 
-    def expired(self, reason: str) -> None:
-        """A write was told that the session does not exist."""
+    def expired(self, shard: int, reason: str) -> None:
+        """A write to `shard` was told that the session does not exist."""
         for session in self._opened():
-            session.mark_lost(reason)
+            if session.shard == shard:
+                session.mark_lost(reason)
 
     async def _end_all(self) -> None:
         opened = await asyncio.gather(*self._shards.values(), return_exceptions=True)

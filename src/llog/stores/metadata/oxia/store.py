@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Final, NoReturn, Protocol, TypeVar
 
@@ -71,14 +72,7 @@ class OxiaSettings(Protocol):
 async def open_from_url(url: str, settings: OxiaSettings) -> OxiaStore:
     """`oxia://host:port[,host:port…][/namespace]`; the namespace may come from the settings instead."""
     address = parse_url(url)
-    ca_certificates: bytes | None = None
-    if settings.oxia_tls_ca_file is not None and address.tls:
-        path = Path(settings.oxia_tls_ca_file)
-        try:
-            ca_certificates = await asyncio.to_thread(path.read_bytes)
-        except OSError as error:
-            reason = f"a readable PEM file ({error.strerror})"
-            raise SettingsError("LLOG_OXIA_TLS_CA_FILE", str(path), reason) from error
+    ca_certificates = await asyncio.to_thread(_authorities, settings.oxia_tls_ca_file) if address.tls else None
     options = oxia.Options(
         addresses=address.addresses,
         namespace=address.namespace or settings.oxia_namespace,
@@ -92,6 +86,18 @@ async def open_from_url(url: str, settings: OxiaSettings) -> OxiaStore:
         return OxiaStore(await oxia.OxiaClient.open(options), url)
     except oxia.OxiaError as error:
         raise to_llog(error, "open", url) from error
+
+
+def _authorities(path: Path | None) -> bytes | None:
+    """Whom to trust: the given file, else the system's (gRPC would take a list of its own)."""
+    if path is None:
+        system = ssl.get_default_verify_paths().cafile
+        return Path(system).read_bytes() if system else None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        reason = f"a readable PEM file ({error.strerror})"
+        raise SettingsError("LLOG_OXIA_TLS_CA_FILE", str(path), reason) from error
 
 
 class OxiaStore(MetadataStore):
@@ -176,8 +182,8 @@ class OxiaStore(MetadataStore):
         try:
             for shard in self.client.shards:
                 for start, stop in _TREE_RANGES:
-                    async for frame in self.client.scan_frames(shard, start, stop):
-                        for found in frame:
+                    async with aclosing(self.client.scan_frames(shard, start, stop)) as frames:
+                        async for found in (found async for frame in frames for found in frame):
                             path = found.key
                             if is_below(path, prefix) and not path.startswith(_INTERNAL) and path not in _OWN_KEYS:
                                 yield _record(Key(path), found)
@@ -284,7 +290,8 @@ class OxiaStore(MetadataStore):
     def _refused(self, write: Write, outcome: oxia.Outcome) -> GroupOutcome:
         assert isinstance(outcome, oxia.OxiaError)
         if isinstance(outcome, oxia.SessionExpired) and isinstance(write, Put) and write.session is not None:
-            self._session(write.session).expired(str(outcome))
+            shard = self.client.shard_of(write.key.route or write.key.path)
+            self._session(write.session).expired(shard, str(outcome))
         return to_outcome(outcome, "put" if isinstance(write, Put) else "delete", write.key.path)
 
     # -- sessions, watch, clock -------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ Bound to the event loop it was opened on. Opens no connection before `open`; not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory
 from llog.stores.metadata.oxia.client.errors import ClientClosed, InvalidRequest, OxiaError
@@ -126,11 +127,13 @@ class OxiaClient:
     async def keys(self, shard: int, start: str, stop: str, limit: int, link: Link | None = None) -> list[str]:
         return await self._reader(shard).keys(start, stop, limit, link)
 
-    async def scan_frames(self, shard: int, start: str, stop: str) -> AsyncIterator[list[Found]]:
+    async def scan_frames(self, shard: int, start: str, stop: str) -> AsyncGenerator[list[Found], None]:
+        """A range as the server sends it, in frames of up to 1,000 records; for ranges too large for one answer."""
         link = await self.leader_link(shard)
         seconds = self.options.request_timeout_ms / 1_000
-        async for frame in self._reader(shard).scan_frames(start, stop, link, seconds):
-            yield frame
+        async with aclosing(self._reader(shard).scan_frames(start, stop, link, seconds)) as pages:
+            async for frame in pages:
+                yield frame
 
     def _reader(self, shard: int) -> ShardReader:
         self._check_open()

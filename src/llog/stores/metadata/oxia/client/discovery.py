@@ -97,7 +97,14 @@ class ShardDirectory:
         while not self._closed:
             for address in self._candidates():
                 before = self._map
-                await self._follow_one(address)
+                try:
+                    await self._follow_one(address)
+                except OxiaError as error:
+                    self._note(error)
+                except Exception as error:
+                    # Without discovery the client is blind: whatever a server sent, go on to the next one.
+                    _log.exception("oxia discovery at %s", address)
+                    self._note(Unavailable(f"{address}: {error!r}"))
                 if self._closed:
                     return
                 attempt = 0 if self._map is not before else attempt + 1
@@ -112,7 +119,7 @@ class ShardDirectory:
         return [*addresses, left] if left in known else addresses
 
     async def _follow_one(self, address: str) -> None:
-        """Read assignments from one server until it fails. Never raises for what a server does."""
+        """Read assignments from one server until it fails."""
         link = self._pool.link(address)
         self._source = address
         request = pb.ShardAssignmentsRequest(namespace=self._options.namespace)
@@ -127,8 +134,6 @@ class ShardDirectory:
             self._note(_trouble_of(address, failure_of(error)))
         except (TimeoutError, StopAsyncIteration):
             self._note(Unavailable(f"{address} sent no assignments in time"))
-        except Misconfigured as error:
-            self._note(error)
         except asyncio.CancelledError:
             # Cancelling the call looks the same as cancelling this task; only the latter ends it.
             task = asyncio.current_task()

@@ -15,9 +15,15 @@ from typing import NamedTuple
 
 import grpc
 
-from llog.limits import OXIA_NOTIFICATIONS_RESUME_MS_MAX
+from llog.limits import (
+    OXIA_CONNECT_TIMEOUT_MS,
+    OXIA_KEEPALIVE_INTERVAL_MS,
+    OXIA_KEEPALIVE_TIMEOUT_MS,
+    OXIA_NOTIFICATIONS_RESUME_MS_MAX,
+    OXIA_STALL_MS,
+)
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory, retry_delay_seconds
-from llog.stores.metadata.oxia.client.errors import OxiaError
+from llog.stores.metadata.oxia.client.errors import OxiaError, ReadTimeout
 from llog.stores.metadata.oxia.client.failures import FINAL, Failure, Kind, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.reads import read_error
@@ -60,13 +66,18 @@ class ShardNotifications:
         self._offset: int | None = None
         """The last batch seen."""
         self._heard_at = 0.0
+        """When the stream was last known to be alive."""
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._call: grpc.aio.Call | None = None
         self._task = asyncio.create_task(self._follow(), name=f"oxia notifications of shard {shard}")
 
     async def started(self) -> None:
         """Returns once the server has fixed where the changes begin."""
-        await self._attached
+        try:
+            async with asyncio.timeout(self._options.request_timeout_ms / 1_000):
+                await asyncio.shield(self._attached)
+        except TimeoutError:
+            raise ReadTimeout(f"notifications of shard {self._shard}: not attached in time") from None
 
     async def _follow(self) -> None:
         attempt = 0
@@ -89,6 +100,10 @@ class ShardNotifications:
             link = await self._directory.link(self._shard, loop.time() + self._options.request_timeout_ms / 1_000)
         except OxiaError as error:
             return Failure(Kind.NOT_CONNECTED, str(error))
+        if not await link.connected(OXIA_CONNECT_TIMEOUT_MS / 1_000):
+            self._directory.suspect(link, self._shard)
+            return Failure(Kind.NOT_CONNECTED, link.address)
+        began_at = self._clock()
         request = pb.NotificationsRequest(shard=self._shard, start_offset_exclusive=self._offset)
         call = self._call = link.notifications(request, metadata=link.metadata)
         forget = self._directory.listen(lambda: self._leave_if_deposed(link, call))
@@ -106,10 +121,17 @@ class ShardNotifications:
                 raise
             return Failure(Kind.NOT_LEADER, "another server leads the shard now")
         finally:
-            # Up to here the stream was alive: keep-alive pings would have ended it otherwise.
-            self._heard_at = self._clock()
+            self._note_life(began_at)
             forget()
             call.cancel()
+
+    def _note_life(self, began_at: float) -> None:
+        """A resumed stream says nothing until something changes. One that was not refused at once was alive, up to
+        what keep-alive pings take to notice the opposite."""
+        ended_at = self._clock()
+        if ended_at - began_at >= OXIA_STALL_MS / 1_000:
+            unnoticed = (OXIA_KEEPALIVE_INTERVAL_MS + OXIA_KEEPALIVE_TIMEOUT_MS) / 1_000
+            self._heard_at = max(self._heard_at, ended_at - unnoticed)
 
     def _leave_if_deposed(self, link: Link, call: grpc.aio.Call) -> None:
         current = self._directory.current

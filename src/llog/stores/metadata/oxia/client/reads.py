@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
@@ -100,7 +101,10 @@ class Attempts:
     async def run(
         self, shard: int, what: str, call: Callable[[Link, float], Awaitable[T]], link: Link | None = None
     ) -> T:
-        """`call(link, seconds)` at `link` once, or at the leader as often as needed."""
+        """`call(link, seconds)` at `link` once, or at the leader as often as needed.
+
+        `seconds` is how long the server may be silent, not how long a large answer may take.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.request_timeout_ms / 1_000
         attempt = 0
@@ -111,6 +115,8 @@ class Attempts:
                 return await self._once(call, at, min(left, max(OXIA_READ_ATTEMPT_MS_MIN / 1_000, left / 4)))
             except grpc.aio.AioRpcError as error:
                 failure = failure_of(error)
+            except TimeoutError:
+                failure = Failure(Kind.TIMED_OUT, f"{at.address} was silent")
             if link is None:
                 self._directory.suspect(at, shard, failure)
             delay = retry_delay_seconds(attempt)
@@ -130,6 +136,23 @@ class Attempts:
                 raise
             # The channel was closed under the call.
             raise ClientClosed("the client was closed") from None
+
+
+async def frames(stream: Any, silence_seconds: float) -> AsyncGenerator[Any, None]:
+    """What the server streams, frame by frame. `TimeoutError` when it is silent for so long; always ends the call.
+
+    Not by `stream.read()`, which forgets frames that came before the end of the stream was noticed.
+    """
+    source = aiter(stream)
+    try:
+        while True:
+            async with asyncio.timeout(silence_seconds):
+                frame = await anext(source, None)
+            if frame is None:
+                return
+            yield frame
+    finally:
+        stream.cancel()
 
 
 class ShardReader:
@@ -184,7 +207,7 @@ class ShardReader:
         except asyncio.CancelledError:
             self._answer_all(batch, ClientClosed("the client was closed"))
             raise
-        except OxiaError as error:
+        except Exception as error:
             self._answer_all(batch, error)
             return
         at = 0
@@ -194,7 +217,7 @@ class ShardReader:
             at += len(gets)
 
     def _answer_all(
-        self, batch: list[tuple[Sequence[Get], asyncio.Future[list[Found | None]]]], error: OxiaError
+        self, batch: list[tuple[Sequence[Get], asyncio.Future[list[Found | None]]]], error: Exception
     ) -> None:
         for _, answer in batch:
             if not answer.done():
@@ -208,7 +231,7 @@ class ShardReader:
 
         async def call(at: Link, seconds: float) -> list[Found | None]:
             answers: list[pb.GetResponse] = []
-            async for frame in at.read(request, timeout=seconds, metadata=at.metadata):
+            async for frame in frames(at.read(request, metadata=at.metadata), seconds):
                 answers += frame.gets
             if len(answers) != len(gets):
                 raise ReadTimeout(f"{len(answers)} answers to {len(gets)} gets")
@@ -223,18 +246,12 @@ class ShardReader:
 
         async def call(at: Link, seconds: float) -> list[Found]:
             records: list[Found] = []
-            stream = at.range_scan(request, timeout=seconds, metadata=at.metadata)
-            try:
-                async for frame in stream:
-                    for answer in frame.records:
-                        found = _found(answer, answer.key)
-                        if found is not None:
-                            records.append(found)
-                        if len(records) == limit:
-                            return records
-            finally:
-                stream.cancel()
-            return records
+            async with aclosing(frames(at.range_scan(request, metadata=at.metadata), seconds)) as pages:
+                async for frame in pages:
+                    records += [found for answer in frame.records if (found := _found(answer, answer.key)) is not None]
+                    if len(records) >= limit:
+                        break
+            return records[:limit]
 
         return await self._attempts.run(self._shard, f"scan shard {self._shard}", call, link)
 
@@ -243,39 +260,28 @@ class ShardReader:
 
         async def call(at: Link, seconds: float) -> list[str]:
             keys: list[str] = []
-            stream = at.list(request, timeout=seconds, metadata=at.metadata)
-            try:
-                async for frame in stream:
+            async with aclosing(frames(at.list(request, metadata=at.metadata), seconds)) as pages:
+                async for frame in pages:
                     keys += frame.keys[: limit - len(keys)]
                     if len(keys) >= limit:
                         break
-            finally:
-                stream.cancel()
             return keys
 
         return await self._attempts.run(self._shard, f"list shard {self._shard}", call, link)
 
     async def scan_frames(
-        self, start: str, stop: str, link: Link, frame_timeout_seconds: float
-    ) -> AsyncIterator[list[Found]]:
-        """A long scan, frame by frame as the server sends them. Tried once; each frame has its own deadline."""
+        self, start: str, stop: str, link: Link, silence_seconds: float
+    ) -> AsyncGenerator[list[Found], None]:
+        """A long scan, frame by frame as the server sends them. Tried once."""
         request = pb.RangeScanRequest(shard=self._shard, start_inclusive=start, end_exclusive=stop)
-        stream = link.range_scan(request, metadata=link.metadata)
-        # Not `stream.read()`: it forgets frames that came before the end of the stream was noticed.
-        frames = aiter(stream)
         try:
-            while True:
-                async with asyncio.timeout(frame_timeout_seconds):
-                    frame = await anext(frames, None)
-                if frame is None:
-                    return
-                yield [found for answer in frame.records if (found := _found(answer, answer.key)) is not None]
+            async with aclosing(frames(link.range_scan(request, metadata=link.metadata), silence_seconds)) as pages:
+                async for frame in pages:
+                    yield [found for answer in frame.records if (found := _found(answer, answer.key)) is not None]
         except grpc.aio.AioRpcError as error:
             raise read_error(failure_of(error), f"scan shard {self._shard}") from error
         except TimeoutError:
             raise ReadTimeout(f"scan shard {self._shard}: the server sent nothing in time") from None
-        finally:
-            stream.cancel()
 
     async def close(self) -> None:
         tasks = list(self._running)

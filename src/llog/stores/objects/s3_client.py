@@ -1,0 +1,92 @@
+"""The obstore client for one bucket: address, credentials, timeouts.
+
+Why it exists: everything that is set once, when an S3 store is opened, apart from what it does all day (`s3`). obstore
+retries nothing here: `retrying` is the one retry policy.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from obstore.store import S3Store
+
+from llog.errors import InvalidArgument, ObjectStoreMisconfigured
+from llog.limits import (
+    OBJECT_BYTES_MAX,
+    OBJECT_CONNECT_TIMEOUT_MS,
+    OBJECT_IDLE_CONNECTION_MS_MAX,
+    OBJECT_IDLE_CONNECTIONS_MAX,
+    OBJECT_TRANSFER_BYTES_PER_MS_MIN,
+)
+from llog.stores.objects.port import check_name
+
+__all__ = ["S3Settings", "allowed_ms", "bucket_and_root", "open_client"]
+
+
+class S3Settings(Protocol):
+    """What this adapter reads of the settings; None means what the AWS tools would use."""
+
+    @property
+    def s3_endpoint_url(self) -> str | None: ...
+    @property
+    def s3_region_name(self) -> str | None: ...
+    @property
+    def s3_access_key_id(self) -> str | None: ...
+    @property
+    def s3_secret_access_key(self) -> str | None: ...
+    @property
+    def s3_session_token(self) -> str | None: ...
+    @property
+    def request_timeout_ms(self) -> int | None: ...
+
+
+def allowed_ms(timeout_ms: int, byte_length: int) -> int:
+    return timeout_ms + byte_length // OBJECT_TRANSFER_BYTES_PER_MS_MIN
+
+
+def open_client(bucket: str, settings: S3Settings, timeout_ms: int) -> S3Store:
+    endpoint = settings.s3_endpoint_url
+    if (settings.s3_access_key_id is None) != (settings.s3_secret_access_key is None):
+        reason = "an access key without its secret, or a secret without its key: give both or neither"
+        raise ObjectStoreMisconfigured("open", f"s3://{bucket}", reason)
+    if endpoint is not None and (urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc):
+        reason = f"the endpoint {endpoint!r} is not of the form http://host:port or https://host"
+        raise ObjectStoreMisconfigured("open", f"s3://{bucket}", reason)
+    given = {
+        "endpoint": endpoint,
+        "region": settings.s3_region_name,
+        "access_key_id": settings.s3_access_key_id,
+        "secret_access_key": settings.s3_secret_access_key,
+        "session_token": settings.s3_session_token,
+    }
+    options: Any = {key: value for key, value in given.items() if value is not None}
+    # AWS wants the bucket in the host name, except where its certificate would not match; others want it in the path.
+    options["virtual_hosted_style_request"] = endpoint is None and "." not in bucket
+    try:
+        return S3Store(
+            bucket,
+            client_options={
+                "allow_http": (endpoint or "").startswith("http://"),
+                "connect_timeout": timedelta(milliseconds=min(OBJECT_CONNECT_TIMEOUT_MS, timeout_ms)),
+                # A backstop only: the timeout of each request is asyncio's, since this one cannot depend on its size.
+                "timeout": timedelta(milliseconds=allowed_ms(timeout_ms, OBJECT_BYTES_MAX)),
+                "pool_idle_timeout": timedelta(milliseconds=OBJECT_IDLE_CONNECTION_MS_MAX),
+                "pool_max_idle_per_host": str(OBJECT_IDLE_CONNECTIONS_MAX),
+            },
+            retry_config={"max_retries": 0, "retry_timeout": timedelta(milliseconds=timeout_ms)},
+            **options,
+        )
+    except Exception as error:
+        raise ObjectStoreMisconfigured("open", f"s3://{bucket}", str(error).partition("\n")[0]) from error
+
+
+def bucket_and_root(url: str) -> tuple[str, str]:
+    scheme, separator, rest = url.partition("://")
+    bucket, _, root = rest.strip("/").partition("/")
+    if scheme != "s3" or not separator or not bucket or rest.startswith("/"):
+        raise InvalidArgument("url", f"{url!r} is not of the form s3://bucket or s3://bucket/prefix")
+    if root:
+        check_name(root)
+    return bucket, root
