@@ -1,4 +1,4 @@
-"""The ground of llog in one page: records become bytes, bytes become an object, metadata orders them, a reader finds them.
+"""The ground of llog in one page: from records to bytes to objects, order by metadata, and back.
 
     .venv/bin/python examples/ground.py
 

@@ -184,7 +184,7 @@ def encoded(value: Value) -> bytes:
     return encode_value(value)
 
 
-def keys() -> list[Key]:
+def metadata_keys() -> list[Key]:
     tree = Keys()
     return [
         tree.topic("orders"),

@@ -31,6 +31,7 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
         │   ├── ObjectStoreDenied      credentials or permissions
         │   ├── ObjectStoreMisconfigured  bucket or directory missing or unusable, found at start
         │   └── ObjectStoreFull        no space left
+        ├── StoreClosed                used after close()
         └── MetadataStoreError
             ├── VersionConflict        the expected version (or absence) was not there: nothing happened
             ├── MetadataTimeout        a read got no answer in time
@@ -39,8 +40,7 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
             ├── MetadataDenied         credentials or permissions
             ├── MetadataMisconfigured  the store is there but cannot be used as set up
             ├── MetadataFull           no space left
-            ├── SessionLost            the session an ephemeral record was bound to is gone: nothing happened
-            └── StoreClosed            used after close()
+            └── SessionLost            the session an ephemeral record was bound to is gone: nothing happened
 """
 
 from __future__ import annotations

@@ -2,24 +2,24 @@
 
 Why it exists: everything else works against the two ports. A URL's scheme names an entry point (groups
 `llog.metadata_stores`, `llog.object_stores`), so another package adds a store by declaring one: an
-`async def open_from_url(url, settings)` that returns a store ready for use. Ours are declared the same way.
+`async def open_from_url(url, settings)` that returns a store. Ours are declared the same way. Object stores are then
+checked here (`ObjectStore.check`), for writing or only for reading.
 
 Index entries name objects by full URI, and those may lie in several stores (a WAL directory beside a bucket, a bucket
 used before). `ObjectStores` finds the store of a URI:
 - below `LLOG_WAL_URL` or `LLOG_OBJECTS_URL` it is that store, the longer root first;
-- any other `file://` URI is cut before its last `/{LLOG_ROOT_PREFIX}/` (else at its directory), and the directory
-  must exist: a reader never makes one;
+- any other `file://` URI is cut before its last `/{LLOG_ROOT_PREFIX}/` (else at its directory);
 - any other scheme is cut behind the authority: `s3://bucket/some/prefix/name` is `some/prefix/name` in `s3://bucket`.
 Wherever the cut is made, root and name put together are the same URI, so the same object is meant.
 
-What must stay true: a scheme that two packages claim is refused, never decided by chance; no message shows a password;
-a store that may be in use is not closed to make room for another.
+What must stay true: reading needs no right to write, and makes no directory; a scheme that two packages claim is
+refused, never decided by chance; no message shows a password; a store that may be in use is not closed to make room
+for another.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -38,7 +38,7 @@ from llog.limits import OBJECT_STORES_IDLE_MS_MIN, OBJECT_STORES_OPEN_MAX
 from llog.settings import Settings
 from llog.settings.urls import mask_url, normalise_url, scheme_of
 from llog.stores.metadata.port import MetadataStore
-from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.port import ObjectStore, checked
 
 METADATA_STORES: Final = "llog.metadata_stores"
 OBJECT_STORES: Final = "llog.object_stores"
@@ -57,12 +57,12 @@ async def open_metadata_store(url: str, settings: Settings) -> MetadataStore:
     return store
 
 
-async def open_object_store(url: str, settings: Settings) -> ObjectStore:
-    """The object store at `url`, open and ready."""
+async def open_object_store(url: str, settings: Settings, *, writing: bool = True) -> ObjectStore:
+    """The object store at `url`, open and ready; with `writing=False` for a reader, who may not be allowed more."""
     store = await _open("object", OBJECT_STORES, _checked(url), settings)
     if not isinstance(store, ObjectStore):
         raise _not_a_store(url, store, ObjectStore)
-    return store
+    return await checked(store, writing=writing)
 
 
 def installed_schemes(group: str) -> list[str]:
@@ -130,6 +130,7 @@ class _Slot:
 
     def __init__(self, opening: asyncio.Task[ObjectStore], used_ms: float, pinned: bool) -> None:
         self.opening, self.used_ms, self.pinned = opening, used_ms, pinned
+        self.proven_writable = False
 
 
 class ObjectStores:
@@ -142,18 +143,23 @@ class ObjectStores:
         self._slots: dict[str, _Slot] = {}
         self._closed = False
 
-    async def at(self, root: str) -> ObjectStore:
-        """The store whose root is this URL (`settings.wal_url`, say); the same one for every caller."""
-        return await self._store(_checked(root))
+    async def at(self, root: str, *, writing: bool = True) -> ObjectStore:
+        """The store whose root is this URL (`settings.wal_url`, say); the same one for every caller.
+
+        A writer's first call proves that it may be written; a reader never asks for that.
+        """
+        root = _checked(root)
+        store = await self._store(root, making=writing)
+        slot = self._slots.get(root)
+        if writing and slot is not None and not slot.proven_writable:
+            await store.check()
+            slot.proven_writable = True
+        return store
 
     async def resolve(self, uri: str) -> StoredObject:
         """The store that holds `uri`, and the object's name in it."""
         root = self.root_of(uri)
         name = uri[len(root) + 1 :]
-        if scheme_of(root) == "file" and root not in self._slots and root not in self._roots:
-            path = root.removeprefix("file://")
-            if not await asyncio.to_thread(os.path.isdir, path):
-                raise ObjectStoreMisconfigured("open", uri, f"no directory {path} here; is its file system mounted?")
         return StoredObject(await self._store(root), name)
 
     def root_of(self, uri: str) -> str:
@@ -189,15 +195,16 @@ class ObjectStores:
     ) -> None:
         await self.close()
 
-    async def _store(self, root: str) -> ObjectStore:
+    async def _store(self, root: str, *, making: bool = False) -> ObjectStore:
         if self._closed:
             raise StoreClosed("open", mask_url(root))
         slot, evicted = self._slots.get(root), None
         if slot is None:
             # No await from here until the slot is taken: that keeps the count within its bound.
             evicted = self._evict_one() if len(self._slots) >= OBJECT_STORES_OPEN_MAX else None
-            opening = asyncio.ensure_future(open_object_store(root, self._settings))
+            opening = asyncio.ensure_future(open_object_store(root, self._settings, writing=making))
             slot = self._slots[root] = _Slot(opening, self._clock_ms(), root in self._roots)
+            slot.proven_writable = making
             opening.add_done_callback(lambda task: self._opened(root, task))
         slot.used_ms = self._clock_ms()
         if evicted is not None:

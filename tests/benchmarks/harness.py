@@ -125,9 +125,8 @@ async def run(bench: Benchmark) -> Result:
     else:
         assert bench.at_most is not None
         ok, bar = value <= bench.at_most, f"≤ {bench.at_most:g}"
-    return Result(
-        bench.name, ok, value, bar, bench.against, bench.goal, duel.unit_of_work, ratios, _spread(ours), _spread(baseline)
-    )
+    spreads = _spread(ours), _spread(baseline)
+    return Result(bench.name, ok, value, bar, bench.against, bench.goal, duel.unit_of_work, ratios, *spreads)
 
 
 async def _timed(side: Side, duel: Duel) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from llog.errors import InvalidArgument
 from llog.stores.objects import file, memory
-from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.port import ObjectStore, checked
 from llog.testing.object_contract import ObjectStoreContract
 
 
@@ -31,7 +31,7 @@ class TestFile(ObjectStoreContract):
 
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[ObjectStore]:
-        async with await file.open_from_url(f"file://{tmp_path}/objects") as store:
+        async with await checked(await file.open_from_url(f"file://{tmp_path}/objects")) as store:
             yield store
 
     async def test_a_name_below_an_object_is_refused(self, store: ObjectStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from llog.errors import ObjectStoreDenied, ObjectStoreError, ObjectStoreMisconfigured, ObjectStoreUnavailable
 from llog.stores.objects import s3
-from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.port import ObjectStore, checked
 from llog.stores.objects.retrying import RetryingObjectStore
 from llog.testing.object_contract import ObjectStoreContract
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, S3Server, ServerUnavailable, VersityGateway, free_port
@@ -41,28 +41,28 @@ class OnServer(ObjectStoreContract):
 
     @pytest.fixture
     async def store(self, server: S3Server) -> AsyncIterator[ObjectStore]:
-        async with await s3.open_from_url(f"s3://{server.bucket}", Settings(server.endpoint)) as store:
+        async with await checked(await s3.open_from_url(f"s3://{server.bucket}", Settings(server.endpoint))) as store:
             yield store
 
     async def test_a_missing_bucket_is_found_at_the_start(self, server: S3Server) -> None:
         with pytest.raises(ObjectStoreMisconfigured, match=r"'no-such-bucket'.*check that the bucket exists"):
-            await s3.open_from_url("s3://no-such-bucket", Settings(server.endpoint))
+            await checked(await s3.open_from_url("s3://no-such-bucket", Settings(server.endpoint)))
 
     async def test_wrong_credentials_are_found_at_the_start(self, server: S3Server) -> None:
         wrong_secret = Settings(server.endpoint, s3_secret_access_key="wrong")
         wrong_key = Settings(server.endpoint, s3_access_key_id="wrong")
         for settings in (wrong_secret, wrong_key):
             with pytest.raises(ObjectStoreDenied, match="check the access key"):
-                await s3.open_from_url(f"s3://{server.bucket}", settings)
+                await checked(await s3.open_from_url(f"s3://{server.bucket}", settings))
 
     async def test_a_server_that_is_not_there_is_unavailable(self, server: S3Server) -> None:
         with pytest.raises(ObjectStoreUnavailable):
-            await s3.open_from_url(f"s3://{server.bucket}", Settings(f"http://127.0.0.1:{free_port()}"))
+            await checked(await s3.open_from_url(f"s3://{server.bucket}", Settings(f"http://127.0.0.1:{free_port()}")))
 
     async def test_a_bucket_below_a_prefix_sees_only_its_own_names(self, server: S3Server, store: ObjectStore) -> None:
         settings = Settings(server.endpoint)
         await store.put("tenant-b/x", [b"other"])
-        async with await s3.open_from_url(f"s3://{server.bucket}/tenant", settings) as tenant:
+        async with await checked(await s3.open_from_url(f"s3://{server.bucket}/tenant", settings)) as tenant:
             await tenant.put("x/y", [b"mine"])
             assert [m.name async for m in tenant.list()] == ["x/y"]
             assert [m.name async for m in tenant.list("x")] == ["x/y"]

@@ -17,13 +17,14 @@ BYTES_BATCH = [b"alpha", b"", b"\x00\x01", "späß".encode()]
 
 def current() -> dict[str, bytes]:
     """Every golden file's name and what this release would write into it."""
+    keys = [f"{key.path} {key.route}" for key in samples.metadata_keys()]
     files = {
         "shared_blob.bin": samples.blob_bytes(),
         "bytes_batch.bin": b"".join(bytes(b) for b in encode_bytes_batch(BYTES_BATCH)),
         "segment.bin": samples.segment_bytes(),
         "segment_plain.bin": samples.plain_segment_bytes(),
         "segment_empty.bin": samples.empty_segment_bytes(),
-        "keys.txt": "\n".join([f"{k.path} {k.route}" for k in samples.keys()] + samples.object_names()).encode() + b"\n",
+        "keys.txt": "".join(line + "\n" for line in [*keys, *samples.object_names()]).encode(),
     }
     for i, value in enumerate(samples.VALUE_SAMPLES):
         files[f"value_{i:02d}_{type(value).__name__}.json"] = samples.encoded(value)

@@ -8,6 +8,7 @@ without touching the others. What must stay true: positions never fall, the last
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -47,7 +48,7 @@ class BytesBatch(NamedTuple):
     def to_list(self) -> list[bytes]:
         positions = [0, *self.ends.tolist()]
         data = self.payloads
-        return [bytes(data[a:b]) for a, b in zip(positions, positions[1:], strict=False)]
+        return [bytes(data[a:b]) for a, b in itertools.pairwise(positions)]
 
 
 def encode_bytes_batch(payloads: Sequence[Buffer]) -> list[Buffer]:

@@ -178,7 +178,7 @@ class SegmentBuilder:
         entries = np.frombuffer(index, dtype=ENTRY)
         if start_offset > end_offset:
             raise InvalidArgument("offsets", f"start {start_offset} lies behind end {end_offset}")
-        if len(entries) and not (start_offset <= int(entries["base_offset"][0]) and self._next_offset - 1 <= end_offset):
+        if len(entries) and (int(entries["base_offset"][0]) < start_offset or self._next_offset - 1 > end_offset):
             raise InvalidArgument("offsets", f"batches reach outside {start_offset} … {end_offset}")
         extension = SegmentExtension(
             topic=self._topic,
@@ -269,7 +269,7 @@ def _check_entries(entries: npt.NDArray[Any], data_length: int, source: str) -> 
         raise InvalidField(source, "index entries do not tile the data section")
     if bool(np.any(entries["batch_length"] < BATCH_HEADER_BYTES)):
         raise InvalidField(source, "an index entry is shorter than a batch header")
-    if bool(np.any(bases < 0)) or bool(np.any(deltas < 0)) or bool(np.any(counts < 0)) or bool(np.any(counts > deltas + 1)):
+    if bool(np.any((bases < 0) | (deltas < 0) | (counts < 0) | (counts > deltas + 1))):
         raise InvalidField(source, "an index entry has a negative field or more records than offsets")
     # Compared by subtraction: base + delta could overflow on hostile input.
     if bool(np.any(np.diff(bases) <= deltas[:-1])):

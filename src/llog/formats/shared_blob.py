@@ -143,7 +143,8 @@ def parse_header(data: Buffer, source: str, *, object_length: int | None = None)
     seen = set()
     for part in header.partitions:
         if part.body_offset != position:
-            raise InvalidField(source, f"body of {part.topic}:{part.partition} at {part.body_offset}, not at {position}")
+            log = f"{part.topic}:{part.partition}"
+            raise InvalidField(source, f"body of {log} at {part.body_offset}, not at {position}")
         position += part.body_length
         seen.add((part.topic, part.partition))
     if len(seen) != len(header.partitions):
@@ -173,12 +174,13 @@ def parse_shared_blob(data: Buffer, source: str) -> tuple[BlobHeader, list[BlobS
 
 def verify_body(body: Buffer, part: BlobSlice, source: str) -> None:
     """Compare a body with what its blob's header says of it."""
+    what = f"body of {part.topic}:{part.partition}"
     if len(body) != part.byte_length:
-        raise TruncatedInput(source, f"body of {part.topic}:{part.partition} has {len(body)} of {part.byte_length} bytes")
+        raise TruncatedInput(source, f"{what} has {len(body)} of {part.byte_length} bytes")
     if part.crc32c is not None:
         computed = crc32c_of([body])
         if computed != part.crc32c:
-            raise ChecksumMismatch(source, f"body of {part.topic}:{part.partition}", part.crc32c, computed)
+            raise ChecksumMismatch(source, what, part.crc32c, computed)
 
 
 _HEADER: Final = json_decoder(BlobHeader)

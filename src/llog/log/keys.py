@@ -45,7 +45,8 @@ def check_topic(topic: str) -> str:
     if not isinstance(topic, str) or not 1 <= len(topic) <= TOPIC_NAME_LENGTH_MAX:
         raise InvalidArgument("topic", f"{topic!r:.100} must have 1 to {TOPIC_NAME_LENGTH_MAX} characters")
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise InvalidArgument("topic", f"{topic!r} may only hold letters, digits, '.', '_' and '-', and not be '.' or '..'")
+        reason = "may only hold letters, digits, '.', '_' and '-', and not be '.' or '..'"
+        raise InvalidArgument("topic", f"{topic!r} {reason}")
     if topic == WAL_PREFIX:
         raise InvalidArgument("topic", f"{WAL_PREFIX!r} is the name of the shared blobs' prefix")
     return topic

@@ -180,7 +180,8 @@ def main() -> int:
     failed = 0
     for kind in kinds:
         wrong = asyncio.run(_run(kind, arguments.schedules, seed))
-        print(f"sim: {kind}: {arguments.schedules} schedules of {STEPS} steps from seed {seed}: {wrong or 'ok'}", flush=True)
+        done = f"{arguments.schedules} schedules of {STEPS} steps from seed {seed}"
+        print(f"sim: {kind}: {done}: {wrong or 'ok'}", flush=True)
         failed += wrong is not None
     print(f"{len(kinds) - failed} passed, {failed} failed")
     return 1 if failed else 0

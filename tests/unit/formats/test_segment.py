@@ -105,6 +105,11 @@ def test_truncation_at_every_byte_is_a_format_error_that_names_the_object() -> N
             parse_footer(data[:cut], cut, SOURCE)
 
 
+def parse_and_verify(data: bytearray) -> None:
+    footer = parse_footer(data, len(data), SOURCE)
+    verify_data([memoryview(data)[: footer.data_length]], footer, SOURCE)
+
+
 def test_every_flipped_bit_of_index_and_data_is_found() -> None:
     data = samples.segment_bytes()
     footer = parse_footer(data, len(data), SOURCE)
@@ -115,8 +120,7 @@ def test_every_flipped_bit_of_index_and_data_is_found() -> None:
             broken = bytearray(data)
             broken[place] ^= 1 << bit
             with pytest.raises(FormatError):
-                found = parse_footer(broken, len(broken), SOURCE)
-                verify_data([memoryview(broken)[: found.data_length]], found, SOURCE)
+                parse_and_verify(broken)
 
 
 def test_what_is_wrong_is_told_by_type() -> None:
@@ -163,4 +167,4 @@ def test_a_segment_never_outgrows_its_32_bit_positions(monkeypatch: pytest.Monke
 
 def test_entries_are_32_bytes_big_endian() -> None:
     row = np.array([(1, 2, 3, 4, 5, 6)], dtype=ENTRY).tobytes()
-    assert row.hex() == "0000000000000001" "00000002" "00000003" "00000004" "0000000000000005" "00000006"
+    assert row.hex() == "0000000000000001000000020000000300000004000000000000000500000006"

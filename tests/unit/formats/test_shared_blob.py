@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llog.errors import BadMagic, ChecksumMismatch, FormatError, InvalidArgument, InvalidField, UnsupportedFormat
+from llog.formats.crc import Buffer
 from llog.formats.shared_blob import (
     BlobGroup,
     build_shared_blob,
@@ -41,7 +42,7 @@ def test_every_group_comes_back_at_its_slice(parts: list[list[bytes]], created_a
 
 
 def test_bodies_are_passed_on_and_not_copied() -> None:
-    body = [memoryview(b"alpha"), bytearray(b"beta")]
+    body: list[Buffer] = [memoryview(b"alpha"), bytearray(b"beta")]
     blob = build_shared_blob([BlobGroup("t", 0, 2, "kafka-v2", body)], created_at_ms=1, writer_id="w")
     assert blob.buffers[1] is body[0]
     assert blob.buffers[2] is body[1]

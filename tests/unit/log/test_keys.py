@@ -28,7 +28,9 @@ from tests import samples
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,60}", fullmatch=True).filter(lambda t: t not in (".", "..", "wal-shared"))
 logs = st.builds(Log, topics, st.integers(0, PARTITION_MAX))
 offsets = st.integers(0, OFFSET_MAX)
-object_ids = st.builds(lambda ms, seed: new_object_id(ms, random.Random(seed).getrandbits), st.integers(0, 2**48 - 1), offsets)
+object_ids = st.builds(
+    lambda now_ms, seed: new_object_id(now_ms, random.Random(seed).getrandbits), st.integers(0, 2**48 - 1), offsets
+)
 names = st.text(min_size=1, max_size=12)
 roots = st.sampled_from(["llog", "a", "team/prod"])
 
@@ -91,7 +93,8 @@ def test_keys_are_the_documented_ones() -> None:
     assert keys.index_entry(log, 2).path == "llog/orders/partitions/0/index/00000000000000000002"
     assert keys.topic("orders") == Key("llog/@topics/orders", "@topics")
     assert keys.blob_object(samples.BLOB_ID) == f"llog/wal-shared/{samples.BLOB_ID}"
-    assert keys.segment_object(log, samples.SEGMENT_ID) == f"llog/orders/partitions/0/data/compacted/{samples.SEGMENT_ID}"
+    segment = keys.segment_object(log, samples.SEGMENT_ID)
+    assert segment == f"llog/orders/partitions/0/data/compacted/{samples.SEGMENT_ID}"
 
 
 @given(st.lists(offsets, min_size=2, max_size=10))

@@ -24,11 +24,12 @@ from llog.limits import OBJECT_FILE_TEMPORARY_AGE_MS_MAX
 from llog.stores.objects import file
 from llog.stores.objects.file import ERRORS, FileObjectStore, translate
 from llog.stores.objects.file_tree import TEMPORARY_DIRECTORY, write_vectors
+from llog.stores.objects.port import checked
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[FileObjectStore]:
-    opened = await file.open_from_url(f"file://{tmp_path}/objects")
+    opened = await checked(await file.open_from_url(f"file://{tmp_path}/objects"))
     assert isinstance(opened, FileObjectStore)
     async with opened:
         yield opened
@@ -110,7 +111,7 @@ async def test_a_directory_somebody_else_just_made_is_synced_too(
 
 
 async def test_the_root_and_what_is_above_it_are_made_durably(calls: list[tuple[str, str]], tmp_path: Path) -> None:
-    async with await file.open_from_url(f"file://{tmp_path}/objects/very/deep"):
+    async with await checked(await file.open_from_url(f"file://{tmp_path}/objects/very/deep")):
         made = [c for c in calls if c[0] in ("mkdir", "fsync")]
     assert made[:6] == [
         ("mkdir", "."),
@@ -202,7 +203,7 @@ async def test_a_put_whose_directory_cannot_be_synced_is_uncertain(
 
 async def test_temporary_files_are_no_objects_and_old_ones_are_swept_at_the_start(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/objects"
-    async with await file.open_from_url(url) as store:
+    async with await checked(await file.open_from_url(url)) as store:
         await store.put("a", [b"x"])
     temporary = tmp_path / "objects" / TEMPORARY_DIRECTORY
     old, young = temporary / "1-old-1", temporary / "2-young-1"
@@ -210,7 +211,7 @@ async def test_temporary_files_are_no_objects_and_old_ones_are_swept_at_the_star
     young.write_bytes(b"half")
     long_ago = old.stat().st_mtime - OBJECT_FILE_TEMPORARY_AGE_MS_MAX / 1000 - 10
     os.utime(old, (long_ago, long_ago))
-    async with await file.open_from_url(url) as store:
+    async with await checked(await file.open_from_url(url)) as store:
         assert [m.name async for m in store.list()] == ["a"]
         assert [m.name async for m in store.list(".llog")] == []
         assert [m.name async for m in store.list(f"{TEMPORARY_DIRECTORY}/")] == []
@@ -236,10 +237,10 @@ async def test_a_root_that_cannot_be_used_is_found_at_the_start(
     (tmp_path / "taken").write_bytes(b"")
     for url in (f"file://{tmp_path}/taken", f"file://{tmp_path}/taken/below"):
         with pytest.raises(ObjectStoreMisconfigured, match="directory it may create"):
-            await file.open_from_url(url)
+            await checked(await file.open_from_url(url))
     monkeypatch.setattr(os, "link", fail(errno.EPERM))
     with pytest.raises(ObjectStoreMisconfigured):
-        await file.open_from_url(f"file://{tmp_path}/no-hard-links")
+        await checked(await file.open_from_url(f"file://{tmp_path}/no-hard-links"))
 
 
 @pytest.mark.parametrize("url", ["file://relative/dir", "file:relative", "file://", "s3://bucket", "/plain/path"])

@@ -95,14 +95,8 @@ def translate(error: OSError, operation: str, subject: str, *, writing: bool) ->
 
 
 async def open_from_url(url: str, settings: object = None) -> ObjectStore:
-    """Open `file:///dir`, making the directory when it is missing. No setting concerns it."""
-    store = FileObjectStore(url)
-    try:
-        await store.check()
-    except BaseException:
-        await store.close()
-        raise
-    return store
+    """`file:///dir`; `check` makes the directory when it is missing. No setting concerns it."""
+    return FileObjectStore(url)
 
 
 class FileObjectStore(ObjectStore):
@@ -157,13 +151,22 @@ class FileObjectStore(ObjectStore):
         except OSError as error:
             raise translate(error, "delete", str(error.filename or self.url), writing=True) from error
 
-    async def check(self) -> None:
-        """Make the directory, and write, link and delete a file in it as a put does."""
+    async def check(self, *, writing: bool = True) -> None:
+        """Make the directory, and write, link and delete a file in it as a put does; or only look into it."""
         self._check_open("check", self.url)
+        if not writing:
+            return await self._check_readable()
         try:
             await self._run(self._prove_usable)
         except (OSError, NotKnownDurable) as error:
             reason = f"{error.__cause__ or error}; give llog a directory it may create, write, link and delete files in"
+            raise ObjectStoreMisconfigured("check", self.url, reason) from error
+
+    async def _check_readable(self) -> None:
+        try:
+            await self._run(_look_into, self.root)
+        except OSError as error:
+            reason = f"{error}; is its file system mounted, and may llog read it?"
             raise ObjectStoreMisconfigured("check", self.url, reason) from error
 
     async def close(self) -> None:
@@ -230,6 +233,11 @@ def _read_parts(path: str, choose: Callable[[int], Sequence[ByteRange]]) -> tupl
         return parts, length
     finally:
         os.close(descriptor)
+
+
+def _look_into(path: str) -> None:
+    with os.scandir(path) as entries:
+        next(entries, None)
 
 
 def _stat(path: str) -> tuple[int, int]:

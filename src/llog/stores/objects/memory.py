@@ -104,7 +104,7 @@ class MemoryObjectStore(ObjectStore):
         for name in names:
             self._objects.pop(name, None)
 
-    async def check(self) -> None:
+    async def check(self, *, writing: bool = True) -> None:
         self._check_open("check", self.url)
 
     async def close(self) -> None:

@@ -94,8 +94,11 @@ class ObjectStore(abc.ABC):
         await self.delete_many([name])
 
     @abc.abstractmethod
-    async def check(self) -> None:
-        """Prove at start that the store is there and may be used; `ObjectStoreMisconfigured` or `…Denied` if not."""
+    async def check(self, *, writing: bool = True) -> None:
+        """Prove at start that the store is there and may be used; `ObjectStoreMisconfigured` or `…Denied` if not.
+
+        With `writing=False` nothing is made or written: what a reader with a read-only credential needs.
+        """
 
     @abc.abstractmethod
     async def close(self) -> None: ...
@@ -107,6 +110,16 @@ class ObjectStore(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def checked(store: ObjectStore, *, writing: bool = True) -> ObjectStore:
+    """The store itself, once `check` passed; closed if it did not."""
+    try:
+        await store.check(writing=writing)
+    except BaseException:
+        await store.close()
+        raise
+    return store
 
 
 def check_name(name: str) -> None:

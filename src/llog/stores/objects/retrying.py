@@ -131,8 +131,8 @@ class RetryingObjectStore(ForwardingObjectStore):
     async def delete_many(self, names: Sequence[str]) -> None:
         await self._again(lambda: self.inner.delete_many(names))
 
-    async def check(self) -> None:
-        await self._again(self.inner.check)
+    async def check(self, *, writing: bool = True) -> None:
+        await self._again(lambda: self.inner.check(writing=writing))
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         attempts = _Attempts(self)

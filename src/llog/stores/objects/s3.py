@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from llog.errors import (
     LlogError,
     ObjectAlreadyExists,
+    ObjectNotFound,
     ObjectRangeInvalid,
     ObjectStoreDenied,
     ObjectStoreError,
@@ -64,10 +65,8 @@ T = TypeVar("T")
 
 
 async def open_from_url(url: str, settings: S3Settings) -> ObjectStore:
-    """Open `s3://bucket[/prefix]`, proven usable."""
-    store = S3ObjectStore(url, settings)
-    await store.check()
-    return store
+    """`s3://bucket[/prefix]`; no request is made yet."""
+    return S3ObjectStore(url, settings)
 
 
 class S3ObjectStore(ObjectStore):
@@ -164,32 +163,44 @@ class S3ObjectStore(ObjectStore):
             chunk = keys[first : first + OBJECT_DELETE_MANY_MAX]
             await self._within(self._store.delete_async(chunk), "delete", f"{len(chunk)} objects", writing=True)
 
-    async def check(self) -> None:
-        """List, put, put again where it must be refused, delete: what a broker does all day."""
+    async def check(self, *, writing: bool = True) -> None:
+        """List; and for a writer put, put again where it must be refused, delete: what a broker does all day."""
         self._check_open("check", self.url)
-        probe = f".llog-check-{os.urandom(8).hex()}"
+        try:
+            await self._check_listing()
+            if writing:
+                await self._check_writing()
+        except (ObjectStoreMisconfigured, ObjectStoreDenied) as error:
+            raise self._advised(error, writing) from error
+
+    async def _check_listing(self) -> None:
         try:
             async for _ in self.list():
                 break
+        except ObjectNotFound as error:
+            # Some servers say a bare 404; no object was asked for, so it is the bucket that is missing.
+            raise ObjectStoreMisconfigured("check", self.url, error.reason) from error
+
+    async def _check_writing(self) -> None:
+        probe = f".llog-check-{os.urandom(8).hex()}"
+        await self.put(probe, [b"llog"], if_absent=True)
+        try:
             await self.put(probe, [b"llog"], if_absent=True)
-            try:
-                await self.put(probe, [b"llog"], if_absent=True)
-            except ObjectAlreadyExists:
-                pass
-            else:
-                reason = "the server ignores If-None-Match; llog needs conditional writes"
-                raise ObjectStoreMisconfigured("check", self.url, reason)
-            finally:
-                await self.delete(probe)
-        except (ObjectStoreMisconfigured, ObjectStoreDenied) as error:
-            raise self._advised(error) from error
+        except ObjectAlreadyExists:
+            pass
+        else:
+            reason = "the server ignores If-None-Match; llog needs conditional writes"
+            raise ObjectStoreMisconfigured("check", self.url, reason)
+        finally:
+            await self.delete(probe)
 
     async def close(self) -> None:
         self._closed = True
 
-    def _advised(self, error: ObjectStoreError) -> ObjectStoreError:
+    def _advised(self, error: ObjectStoreError, writing: bool) -> ObjectStoreError:
         if isinstance(error, ObjectStoreDenied):
-            advice = "check the access key, the secret and that they may list, read, write and delete here"
+            needed = "list, read, write and delete" if writing else "list and read"
+            advice = f"check the access key, the secret and that they may {needed} here"
         else:
             advice = "check that the bucket exists, its region and the endpoint"
         reason = f"bucket {self.bucket!r} at {self._where} cannot be used ({error.reason}): {advice}"

@@ -6,8 +6,9 @@ retries nothing here: `retrying` is the one retry policy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from obstore.store import S3Store
@@ -21,6 +22,9 @@ from llog.limits import (
     OBJECT_TRANSFER_BYTES_PER_MS_MIN,
 )
 from llog.stores.objects.port import check_name
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
 
 __all__ = ["S3Settings", "allowed_ms", "bucket_and_root", "open_client"]
 
@@ -54,13 +58,7 @@ def open_client(bucket: str, settings: S3Settings, timeout_ms: int) -> S3Store:
     if endpoint is not None and (urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc):
         reason = f"the endpoint {endpoint!r} is not of the form http://host:port or https://host"
         raise ObjectStoreMisconfigured("open", f"s3://{bucket}", reason)
-    given = {
-        "endpoint": endpoint,
-        "region": settings.s3_region_name,
-        "access_key_id": settings.s3_access_key_id,
-        "secret_access_key": settings.s3_secret_access_key,
-        "session_token": settings.s3_session_token,
-    }
+    given = {"endpoint": endpoint, "region": settings.s3_region_name, "credential_provider": _credentials(settings)}
     options: Any = {key: value for key, value in given.items() if value is not None}
     # AWS wants the bucket in the host name, except where its certificate would not match; others want it in the path.
     options["virtual_hosted_style_request"] = endpoint is None and "." not in bucket
@@ -80,6 +78,18 @@ def open_client(bucket: str, settings: S3Settings, timeout_ms: int) -> S3Store:
         )
     except Exception as error:
         raise ObjectStoreMisconfigured("open", f"s3://{bucket}", str(error).partition("\n")[0]) from error
+
+
+def _credentials(settings: S3Settings) -> Callable[[], S3Credential] | None:
+    """The given keys and nothing else: passed as options, obstore would complete them from AWS_… variables, and a
+    session token left there would be sent beside a key it does not belong to."""
+    key_id, secret = settings.s3_access_key_id, settings.s3_secret_access_key
+    if key_id is None or secret is None:
+        return None
+    given: S3Credential = {"access_key_id": key_id, "secret_access_key": secret, "expires_at": None}
+    if settings.s3_session_token is not None:
+        given["token"] = settings.s3_session_token
+    return lambda: given
 
 
 def bucket_and_root(url: str) -> tuple[str, str]:

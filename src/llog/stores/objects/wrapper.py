@@ -39,8 +39,8 @@ class ForwardingObjectStore(ObjectStore):
     async def delete_many(self, names: Sequence[str]) -> None:
         await self.inner.delete_many(names)
 
-    async def check(self) -> None:
-        await self.inner.check()
+    async def check(self, *, writing: bool = True) -> None:
+        await self.inner.check(writing=writing)
 
     async def close(self) -> None:
         await self.inner.close()
