@@ -402,9 +402,10 @@ class ObjectStoreContract:
 
     # --- life --------------------------------------------------------------------------------------------------
 
-    async def test_check_passes_on_a_usable_store_and_leaves_nothing(self, store: ObjectStore) -> None:
+    @pytest.mark.parametrize("writing", [True, False])
+    async def test_check_passes_on_a_usable_store_and_leaves_nothing(self, store: ObjectStore, writing: bool) -> None:
         before = await names_of(store, "")
-        await store.check()
+        await store.check(writing=writing)
         assert await names_of(store, "") == before
 
     async def test_a_closed_store_says_so(self, store: ObjectStore, root: str) -> None:

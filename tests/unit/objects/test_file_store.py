@@ -267,3 +267,16 @@ def test_an_errno_nobody_mapped_is_a_plain_store_error() -> None:
     assert not error.retriable
     assert ERRORS[errno.ENOENT][0] is ObjectNotFound
     assert ERRORS[errno.EEXIST][1] is ObjectAlreadyExists
+
+
+async def test_a_readers_check_makes_nothing_and_needs_no_right_to_write(tmp_path: Path) -> None:
+    missing = tmp_path / "objects"
+    async with file.FileObjectStore(f"file://{missing}") as store:
+        with pytest.raises(ObjectStoreMisconfigured, match="mounted"):
+            await store.check(writing=False)
+        assert not missing.exists()
+        missing.mkdir()
+        (missing / "a").write_bytes(b"x")
+        await store.check(writing=False)
+        assert sorted(entry.name for entry in missing.iterdir()) == ["a"]
+        assert await store.get("a") == b"x"
