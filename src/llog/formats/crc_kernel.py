@@ -32,7 +32,7 @@ Longs = npt.NDArray[np.int64]
 
 AVAILABLE: Final[bool] = platform.machine() in ("x86_64", "AMD64") and bool(_library.hardware_based)
 
-LANES: Final = (1344, 320, 64)
+LANES: Final = (2688, 640, 192, 64)
 """Lane lengths in bytes, whole cache lines each."""
 _WORD = 8
 _LINE = 64

@@ -48,7 +48,7 @@ def env_example() -> str:
 def markdown() -> str:
     parts = [
         "# Settings",
-        "Written by `make docs` from the table in `llog/settings.py`; `llog settings` shows the values",
+        "Written by `make docs` from the table in `llog/settings/`; `llog settings` shows the values",
     ]
     parts[-1] += " in force and where each comes from."
     parts += [_PRECEDENCE, _UNITS]

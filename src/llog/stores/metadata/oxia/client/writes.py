@@ -6,9 +6,9 @@ answers to requests.
 
 When is an outcome known? From the server's source (0.14): an answer is sent only after the request was synced to the
 leader's log, acknowledged by a quorum, and applied; so **an answer, once here, is final**, also when the stream fails
-right after it. Everything sent and unanswered when a stream fails is `Uncertain` and never repeated here, with three
-exceptions where nothing can have happened: no connection was made; the server refused the stream as a whole; the
-failure names a refusal and only one request was out.
+right after it. Everything sent and unanswered when a stream fails is `Uncertain` and never repeated here, with two
+exceptions where nothing can have happened: no connection was made; or the failure names a refusal (the server does
+not lead, or not yet) and only one request was out. With several out, one may have been refused and another logged.
 
 One trap makes the *last* answers before a failure suspect: a request that fails on the server (a disk error) gets no
 answer but ends the stream, and requests behind it may still be answered before the end; counted in order, their
