@@ -13,13 +13,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 cache=${LLOG_SERVERS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/leaderless-log/servers}
 
 OXIA=0.14.0
+OXIA_MENDED=1 # which state of mend_oxia; part of the cache path
 VERSITYGW=1.8.0
 MINIO=0.0.0-20260212201848-7aac2a2c5b7c
 names="oxia versitygw minio postgresql"
 
 path_of() {
   case "$1" in
-    oxia) echo "$cache/oxia-$OXIA/oxia" ;;
+    oxia) echo "$cache/oxia-$OXIA-$OXIA_MENDED/oxia" ;;
     versitygw) echo "$cache/versitygw-$VERSITYGW/versitygw" ;;
     minio) echo "$cache/minio-$MINIO/minio" ;;
     postgresql) postgres_bin ;;
@@ -41,21 +42,47 @@ go_first_proxy() {
   GOPROXY=$(go env GOPROXY | cut -d, -f1) CGO_ENABLED=0 go "$@"
 }
 
+# Oxia 0.14.0, the newest that can be had as a module, takes the offset of a write under one lock and appends it to
+# the log under another. Two clients on one shard can swap places in between, and from then on the shard refuses every
+# write. Later releases append under one lock; this gives 0.14.0 the same. Sessions and brokers are several clients, so
+# nothing of ours can be tested without it.
+mend_oxia() { # the directory of the module's sources, writable
+  local file=$1/server/leader_controller.go
+  sed -i -e '/^type leaderController struct {/a\	appendOrder sync.Mutex' \
+    -e '/^func (lc \*leaderController) write(/a\	lc.appendOrder.Lock()\n\tdefer lc.appendOrder.Unlock()' "$file"
+  [ "$(grep -c appendOrder "$file")" = 3 ]
+}
+
+# The mended module is built through a copy of our go.mod that replaces it by its directory.
+build_oxia() {
+  local stage source
+  stage=$(mktemp -d)
+  cp "$here/oxia/go.mod" "$here/oxia/go.sum" "$stage/" &&
+    go_first_proxy mod download -C "$stage" github.com/oxia-db/oxia &&
+    source=$(go_first_proxy list -C "$stage" -m -f '{{.Dir}}' github.com/oxia-db/oxia) &&
+    cp -r "$source" "$stage/oxia" && chmod -R u+w "$stage/oxia" && mend_oxia "$stage/oxia" &&
+    go_first_proxy mod edit -C "$stage" -replace "github.com/oxia-db/oxia=$stage/oxia" &&
+    go_first_proxy build -C "$stage" -trimpath -ldflags "-s -w" -o "$out/oxia" github.com/oxia-db/oxia/cmd
+  local status=$?
+  rm -rf "$stage"
+  return $status
+}
+
 # Built aside and moved into place, so that a build cut half-way never looks finished.
-build_go() { # name, then the go arguments, in which @OUT@ stands for the file to write
-  local name=$1 target stage
+build_go() { # name, then the command that puts the binary of that name into $out
+  local name=$1 target out
   shift
   target=$(path_of "$name")
-  stage=$(mktemp -d)
-  if GOBIN="$stage" go_first_proxy "${@/@OUT@/$stage/$name}" >"$stage/log" 2>&1; then
+  out=$(mktemp -d)
+  if out="$out" GOBIN="$out" "$@" >"$out/log" 2>&1; then
     mkdir -p "$(dirname "$target")"
-    mv "$stage/$name" "$target"
+    mv "$out/$name" "$target"
     echo "servers: $name built: $target"
   else
     echo "servers: $name could not be built, its tests will skip; the last lines were:"
-    tail -n 5 "$stage/log"
+    tail -n 5 "$out/log"
   fi
-  rm -rf "$stage"
+  rm -rf "$out"
 }
 
 build() {
@@ -75,9 +102,9 @@ build() {
   fi
   echo "servers: building $name (minutes, once)"
   case "$name" in
-    oxia) build_go oxia build -C "$here/oxia" -trimpath -ldflags "-s -w" -o @OUT@ github.com/oxia-db/oxia/cmd ;;
-    versitygw) build_go versitygw install -trimpath -ldflags "-s -w" "github.com/versity/versitygw/cmd/versitygw@v$VERSITYGW" ;;
-    minio) build_go minio install -trimpath -ldflags "-s -w" "github.com/minio/minio@v$MINIO" ;;
+    oxia) build_go oxia build_oxia ;;
+    versitygw) build_go versitygw go_first_proxy install -trimpath -ldflags "-s -w" "github.com/versity/versitygw/cmd/versitygw@v$VERSITYGW" ;;
+    minio) build_go minio go_first_proxy install -trimpath -ldflags "-s -w" "github.com/minio/minio@v$MINIO" ;;
   esac
 }
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from llog.stores.metadata.oxia.client import Options, OxiaClient, Put
+from llog.stores.metadata.oxia.client import Options, OxiaClient
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStore, ProxiedLink
 from llog.testing.proxy import TcpProxy
@@ -20,9 +20,6 @@ SILENCE_TIMEOUT_MS = 800
 async def opened(port: int, timeout_ms: int) -> OxiaStore:
     address = f"127.0.0.1:{port}"
     client = await OxiaClient.open(Options(addresses=(address,), identity="contract", request_timeout_ms=timeout_ms))
-    # A shard's first version is 0, which the port's `Change` also uses for "not told": no test should meet it.
-    for shard in client.shards:
-        await client.write(shard, [Put("contract/first", b"1")])
     return OxiaStore(client, f"oxia://{address}")
 
 

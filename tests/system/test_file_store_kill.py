@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from llog.stores.objects import file
+from llog.stores.objects.port import checked
 
 ROUNDS = 200 if os.environ.get("LLOG_SOAK") == "1" else 10
 
@@ -26,6 +27,7 @@ ROUNDS = 200 if os.environ.get("LLOG_SOAK") == "1" else 10
 WRITER = """
 import asyncio, hashlib, os, sys
 from llog.stores.objects import file
+from llog.stores.objects.port import checked
 
 async def write(store, worker, round_number):
     for i in range(1_000_000):
@@ -36,7 +38,7 @@ async def write(store, worker, round_number):
         os.write(1, (name + "\\n").encode())
 
 async def main():
-    store = await file.open_from_url(sys.argv[1])
+    store = await checked(await file.open_from_url(sys.argv[1]))
     await asyncio.gather(*(write(store, worker, sys.argv[2]) for worker in range(4)))
 
 asyncio.run(main())
@@ -67,12 +69,12 @@ async def test_acknowledged_puts_survive_kill_9_and_nothing_partial_is_visible(t
     for round_number in range(ROUNDS):
         acknowledged |= set(run_until_killed(url, round_number, rng))
         interrupted += sum(1 for _ in (tmp_path / "objects" / ".llog-tmp").iterdir())
-        async with await file.open_from_url(url) as store:
+        async with await checked(await file.open_from_url(url)) as store:
             visible = {meta.name async for meta in store.list(f"round-{round_number}/")}
             for name in visible:
                 content = bytes(await store.get(name))
                 assert hashlib.sha256(content[32:]).digest() == content[:32], f"{name} is partial"
-    async with await file.open_from_url(url) as store:
+    async with await checked(await file.open_from_url(url)) as store:
         assert acknowledged <= {meta.name async for meta in store.list()}
     assert len(acknowledged) > ROUNDS
     assert interrupted > 0, "no kill hit a put: the test proved nothing"

@@ -20,10 +20,9 @@ from llog.errors import SettingsError
 from llog.settings.resolve import Check, Derive, Derived, Draft
 from llog.settings.urls import (
     LOCAL_SCHEMES,
-    OXIA_PORT,
     OXIA_SCHEMES,
+    oxia_address,
     oxia_url,
-    parse_host_port,
     parse_oxia_url,
     scheme_of,
 )
@@ -99,7 +98,7 @@ def one_metadata_store(draft: Draft) -> Sequence[SettingsError]:
     if not draft.may_contradict("metadata_url", "oxia_service_address"):
         return ()
     url, address = draft.value("metadata_url"), draft.value("oxia_service_address")
-    if scheme_of(url) in OXIA_SCHEMES and parse_oxia_url(url)[:2] == parse_host_port(address, OXIA_PORT):
+    if scheme_of(url) in OXIA_SCHEMES and parse_oxia_url(url).addresses == (oxia_address(address),):
         return ()
     return (_contradiction(draft, "metadata_url", "oxia_service_address"),)
 

@@ -23,6 +23,8 @@ PATH_SCHEMES: Final = ("file", "lmdb")
 # Stores on this machine: a put costs no money and a read no network round trip.
 LOCAL_SCHEMES: Final = ("file", "lmdb", "memory")
 
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9a-f:.]+(?:%[A-Za-z0-9._-]+)?", re.ASCII)
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9.-]*(?:\+[a-z0-9.-]+)*", re.ASCII)
 # From the first colon behind // to the last @: a password with an unescaped / or @ is hidden whole. An @ further on
 # (in a query, say) makes this hide too much, which is fine.
@@ -31,14 +33,11 @@ _SECRET_PARAMETER: Final = re.compile(r"(?i)([?&;\s][a-z_-]*(?:password|passwd|p
 
 
 class OxiaTarget(NamedTuple):
-    host: str
-    port: int
+    addresses: tuple[str, ...]
+    """`host:port` of the servers to ask first; one is enough, they know the others."""
     namespace: str
     """Empty when the URL names none."""
-
-    @property
-    def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    tls: bool
 
 
 def mask_url(text: str) -> str:
@@ -90,6 +89,8 @@ def parse_host_port(text: str, default_port: int | None = None) -> tuple[str, in
         raise ValueError("the port is not a number from 1 to 65535") from None
     if not parts.hostname:
         raise ValueError("has no host")
+    if not _HOST.fullmatch(parts.hostname):
+        raise ValueError("the host is not a name or an address")
     if port is None:
         if default_port is None:
             raise ValueError("has no port: host:port is expected")
@@ -100,22 +101,31 @@ def parse_host_port(text: str, default_port: int | None = None) -> tuple[str, in
 
 
 def parse_oxia_url(url: str) -> OxiaTarget:
-    """`oxia://host[:port][/namespace]`, the same with `oxia+tls`."""
+    """`oxia://host[:port][,host[:port]…][/namespace]`, the same with `oxia+tls` for TLS."""
     parts = _split(url)
+    if parts.scheme not in OXIA_SCHEMES:
+        raise ValueError("an Oxia URL begins with oxia:// or oxia+tls://")
     if parts.query or parts.fragment:
         raise ValueError("an Oxia URL has no query: oxia://host:port/namespace")
     namespace = parts.path.strip("/")
-    if "/" in namespace:
-        raise ValueError("the namespace behind the address has no slash: oxia://host:port/namespace")
-    host, port = parse_host_port(parts.netloc, OXIA_PORT)
-    return OxiaTarget(host, port, namespace)
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise ValueError(
+            "the namespace behind the address has letters, digits, '.', '_', '-': oxia://host:port/namespace"
+        )
+    addresses = tuple(oxia_address(address) for address in parts.netloc.split(","))
+    return OxiaTarget(addresses, namespace, parts.scheme == "oxia+tls")
+
+
+def oxia_address(text: str) -> str:
+    """`host[:port]` with the port written out."""
+    host, port = parse_host_port(text, OXIA_PORT)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def oxia_url(address: str, namespace: str, *, tls: bool) -> str:
     """The URL that a service address and a namespace stand for."""
-    target = OxiaTarget(*parse_host_port(address, OXIA_PORT), namespace)
     suffix = "" if namespace in ("", "default") else "/" + namespace
-    return f"oxia{'+tls' if tls else ''}://{target.address}{suffix}"
+    return f"oxia{'+tls' if tls else ''}://{oxia_address(address)}{suffix}"
 
 
 def _normalise_path(scheme: str, rest: str) -> str:

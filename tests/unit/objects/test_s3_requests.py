@@ -51,8 +51,9 @@ async def test_given_keys_travel_alone_whatever_the_environment_holds(
     monkeypatch.setenv("AWS_SESSION_TOKEN", "left over")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
     async with recording_server() as (endpoint, heads):
-        async with S3ObjectStore("s3://bucket", Settings(endpoint, s3_session_token=token)) as store:
-            await store.check(writing=False)
+        store = S3ObjectStore("s3://bucket", Settings(endpoint, s3_session_token=token))
+        await store.check(writing=False)
+        await store.close()
     assert len(heads) == 1, "a reader's check is one listing"
     assert "Credential=key/" in heads[0]
     sent = [

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from llog.errors import SettingsError
-from llog.stores.metadata.oxia.address import OxiaAddress, parse_url
+from llog.settings.urls import OxiaTarget
+from llog.stores.metadata.oxia.address import parse_url
 from llog.stores.metadata.oxia.client.proto import generate, pb
 
 
@@ -41,13 +42,13 @@ def test_a_map_of_older_servers_reads_as_our_list_of_notifications() -> None:
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("oxia://localhost", OxiaAddress(("localhost:6648",), "", False)),
-        ("oxia://localhost:1234/prod", OxiaAddress(("localhost:1234",), "prod", False)),
-        ("oxia+tls://a:1,b.example,10.0.0.1:3/x", OxiaAddress(("a:1", "b.example:6648", "10.0.0.1:3"), "x", True)),
-        ("oxia://[::1]:7", OxiaAddress(("[::1]:7",), "", False)),
+        ("oxia://localhost", OxiaTarget(("localhost:6648",), "", False)),
+        ("oxia://localhost:1234/prod", OxiaTarget(("localhost:1234",), "prod", False)),
+        ("oxia+tls://a:1,b.example,10.0.0.1:3/x", OxiaTarget(("a:1", "b.example:6648", "10.0.0.1:3"), "x", True)),
+        ("oxia://[::1]:7", OxiaTarget(("[::1]:7",), "", False)),
     ],
 )
-def test_urls_are_taken_apart(url: str, expected: OxiaAddress) -> None:
+def test_urls_are_taken_apart(url: str, expected: OxiaTarget) -> None:
     assert parse_url(url) == expected
 
 
@@ -57,5 +58,5 @@ def test_urls_are_taken_apart(url: str, expected: OxiaAddress) -> None:
      "http://a", "oxia", "oxia://user@a", "oxia://a/ns?x=1"],
 )  # fmt: skip
 def test_anything_else_is_a_settings_error_that_says_what_is_accepted(url: str) -> None:
-    with pytest.raises(SettingsError, match=r"LLOG_METADATA_URL.* is not usable: oxia://host"):
+    with pytest.raises(SettingsError, match=r"LLOG_METADATA_URL.* is not usable: .*accepted: oxia://host"):
         parse_url(url)

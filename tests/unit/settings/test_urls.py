@@ -83,4 +83,4 @@ def test_a_refusal_does_not_repeat_a_password(url: str) -> None:
 def test_oxia_addresses_and_urls_convert_both_ways() -> None:
     assert oxia_url("host", "default", tls=False) == "oxia://host:6648"
     assert oxia_url("[::1]:7000", "orders", tls=True) == "oxia+tls://[::1]:7000/orders"
-    assert parse_oxia_url("oxia+tls://[::1]:7000/orders") == ("::1", 7000, "orders")
+    assert parse_oxia_url("oxia+tls://[::1]:7000/orders") == (("[::1]:7000",), "orders", True)

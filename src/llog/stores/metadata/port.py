@@ -92,6 +92,10 @@ class Capabilities(NamedTuple):
     """Other processes can open the same store."""
 
 
+NOT_TOLD: Final = -1
+"""As the version of a change: the store does not say (0 is a version that stores do give)."""
+
+
 class ChangeKind(Enum):
     PUT = "put"
     DELETED = "deleted"
@@ -102,8 +106,8 @@ class ChangeKind(Enum):
 class Change(NamedTuple):
     kind: ChangeKind
     path: str = ""
-    version: int = 0
-    """Of a PUT, where the store tells it; else 0."""
+    version: int = NOT_TOLD
+    """Of a PUT, where the store tells it."""
 
 
 class Session(abc.ABC):

@@ -26,9 +26,7 @@ class Submission:
 
     __slots__ = ("deadline", "done", "left", "link", "next", "ops", "outcomes", "server_time_ms", "sizes")
 
-    def __init__(
-        self, ops: Sequence[Op], sizes: Sequence[int], done: asyncio.Future[None], deadline: float
-    ) -> None:
+    def __init__(self, ops: Sequence[Op], sizes: Sequence[int], done: asyncio.Future[None], deadline: float) -> None:
         self.ops, self.sizes, self.done, self.deadline = ops, sizes, done, deadline
         self.outcomes: list[Any] = [None] * len(ops)
         self.left = len(ops)
