@@ -14,7 +14,7 @@ from llog.testing.servers import OxiaServer, ServerUnavailable
 
 # Long enough for a busy machine; what waits for silence waits this long.
 TIMEOUT_MS = 10_000
-SILENCE_TIMEOUT_MS = 800
+SILENCE_TIMEOUT_MS = 1_500
 
 
 async def opened(port: int, timeout_ms: int) -> OxiaStore:

@@ -53,5 +53,5 @@ class TestPostgresStore(MetadataStoreContract):
     async def link(self, server: PostgresServer, table: str) -> AsyncIterator[ProxiedLink]:
         async with TcpProxy("127.0.0.1", server.port) as proxy:
             url = f"postgresql://llog@127.0.0.1:{proxy.port}/postgres?llog_table={table}"
-            async with await open_from_url(url, Settings(1_000)) as store:
+            async with await open_from_url(url, Settings(2_000)) as store:
                 yield ProxiedLink(store, proxy)

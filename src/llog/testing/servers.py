@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+PORT_FIRST, PORT_LAST = 11_000, 32_000
 START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 10.0
 
@@ -43,9 +45,16 @@ def binary(name: str) -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port nobody listens on, below the range from which the system gives ports to outgoing connections: one from
+    that range may be taken again between here and the server's start."""
+    while True:
+        port = random.SystemRandom().randrange(PORT_FIRST, PORT_LAST)
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 def wait_until(what: str, ready: Callable[[], bool], seconds: float = START_SECONDS_MAX) -> None:
