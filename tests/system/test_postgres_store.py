@@ -157,7 +157,7 @@ async def test_a_wrong_address_says_what_is_wrong(
     server: PostgresServer, change: tuple[str, str], kind: type[Exception]
 ) -> None:
     with pytest.raises(kind):
-        await open_from_url(f"{server.url}?llog_table=x".replace(*change), Settings())
+        await open_from_url(f"{server.url}?llog_table=x".replace(*change), Settings(2_000))
 
 
 async def test_nobody_there_is_unavailable_within_the_deadline() -> None:

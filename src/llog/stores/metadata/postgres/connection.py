@@ -162,13 +162,16 @@ class Connector:
     async def connect(self, *, deadline: float) -> Link:
         """Connect, again and again until `deadline` while nobody answers. Raises our errors; nothing was asked yet."""
         loop = asyncio.get_running_loop()
+        # What an earlier attempt heard says more than that the last one was cut short.
+        heard = MetadataUnavailable("connect", self.address.url, "no answer in time")
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
                     return await self._connect_once()
             except TimeoutError:
-                raise MetadataUnavailable("connect", self.address.url, "no answer in time") from None
-            except MetadataUnavailable:
+                raise heard from None
+            except MetadataUnavailable as error:
+                heard = error
                 if loop.time() + POSTGRES_CONNECT_PAUSE_MS / 1000 >= deadline:
                     raise
             await asyncio.sleep(POSTGRES_CONNECT_PAUSE_MS / 1000)
