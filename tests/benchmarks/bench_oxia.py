@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from llog.stores.metadata.oxia.client import Options, OxiaClient
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import ABSENT, Key, Put
-from llog.testing.servers import OxiaServer, ServerUnavailable
-from tests.benchmarks.harness import Duel, Unavailable, benchmark
+from llog.testing.servers import OxiaServer
+from tests.benchmarks.harness import Duel, benchmark
 
 PUTS = 16_384
 PUTS_ONE_BY_ONE = 400
@@ -23,11 +23,7 @@ VALUE = b"x" * 200
 @benchmark("oxia_puts", against="the same puts awaited one by one", at_least=10, goal="≥ 40,000 puts/s")
 @asynccontextmanager
 async def oxia_puts() -> AsyncIterator[Duel]:
-    try:
-        server = OxiaServer(shards=1)
-    except ServerUnavailable as reason:
-        raise Unavailable(str(reason)) from None
-    with server:
+    with OxiaServer(shards=1) as server:
         client = await OxiaClient.open(Options(addresses=(server.address,), identity="bench"))
         async with OxiaStore(client, f"oxia://{server.address}") as store:
             numbers = itertools.count()

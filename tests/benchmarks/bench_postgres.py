@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from llog.stores.metadata.port import Key, MetadataStore, Put
 from llog.stores.metadata.postgres import open_from_url
-from llog.testing.servers import PostgresServer, ServerUnavailable
-from tests.benchmarks.harness import Duel, Unavailable, benchmark
+from llog.testing.servers import PostgresServer
+from tests.benchmarks.harness import Duel, benchmark
 
 PUTS = 1_024
 PUTS_ONE_BY_ONE = 64
@@ -40,11 +40,7 @@ class Control:
 @benchmark("postgres_batch", against="one by one", at_least=10)
 @asynccontextmanager
 async def postgres_batch() -> AsyncIterator[Duel]:
-    try:
-        server = PostgresServer()
-    except ServerUnavailable as reason:
-        raise Unavailable(str(reason)) from None
-    with server:
+    with PostgresServer() as server:
         async with await open_from_url(server.url, Settings()) as store:
             control = Control(store)
             created = await store.write([(Put(key, VALUE),) for key in control.keys])

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llog.testing.servers import ServerUnavailable
+
 ROUNDS_MIN = 9
 
 Side = Callable[[], Any] | Callable[[], Awaitable[Any]]
@@ -76,10 +78,6 @@ def benchmark(
         return prepare
 
     return register
-
-
-class Unavailable(Exception):
-    """This benchmark cannot run here; the message says why."""
 
 
 @dataclass
@@ -155,7 +153,7 @@ def run_all(names: list[str], out: Path) -> bool:
     for name in names or sorted(REGISTRY):
         try:
             result = asyncio.run(run(REGISTRY[name]))
-        except Unavailable as reason:
+        except ServerUnavailable as reason:
             print(f"{name}: skipped: {reason}", flush=True)
             continue
         ok = ok and result.ok

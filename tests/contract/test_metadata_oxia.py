@@ -10,7 +10,8 @@ from llog.stores.metadata.oxia.client import Options, OxiaClient
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStore, ProxiedLink
 from llog.testing.proxy import TcpProxy
-from llog.testing.servers import OxiaServer, ServerUnavailable
+from llog.testing.servers import OxiaServer
+from tests.servers import started
 
 # Long enough for a busy machine; what waits for silence waits this long.
 TIMEOUT_MS = 10_000
@@ -21,15 +22,6 @@ async def opened(port: int, timeout_ms: int) -> OxiaStore:
     address = f"127.0.0.1:{port}"
     client = await OxiaClient.open(Options(addresses=(address,), identity="contract", request_timeout_ms=timeout_ms))
     return OxiaStore(client, f"oxia://{address}")
-
-
-def started(shards: int) -> Iterator[OxiaServer]:
-    try:
-        server = OxiaServer(shards=shards)
-    except ServerUnavailable as reason:
-        pytest.skip(str(reason))
-    with server:
-        yield server
 
 
 class OxiaContract(MetadataStoreContract):
@@ -59,7 +51,7 @@ class TestOxiaWithOneShard(OxiaContract):
     @pytest.fixture(scope="class")
     @classmethod
     def server(cls) -> Iterator[OxiaServer]:
-        yield from started(1)
+        yield from started(lambda: OxiaServer(shards=1))
 
 
 @pytest.mark.server
@@ -67,4 +59,4 @@ class TestOxiaWithFourShards(OxiaContract):
     @pytest.fixture(scope="class")
     @classmethod
     def server(cls) -> Iterator[OxiaServer]:
-        yield from started(4)
+        yield from started(lambda: OxiaServer(shards=4))

@@ -11,7 +11,8 @@ from llog.stores.metadata.port import MetadataStore
 from llog.stores.metadata.postgres import PostgresStore, open_from_url
 from llog.testing.metadata_contract import MetadataStoreContract, OpenStore, ProxiedLink
 from llog.testing.proxy import TcpProxy
-from llog.testing.servers import PostgresServer, ServerUnavailable
+from llog.testing.servers import PostgresServer
+from tests.servers import started
 
 
 class Settings:
@@ -23,12 +24,7 @@ class Settings:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    try:
-        started = PostgresServer()
-    except ServerUnavailable as reason:
-        pytest.skip(str(reason))
-    with started:
-        yield started
+    yield from started(PostgresServer)
 
 
 @pytest.mark.server

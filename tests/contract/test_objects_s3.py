@@ -12,7 +12,8 @@ from llog.stores.objects import s3
 from llog.stores.objects.port import ObjectStore, checked
 from llog.stores.objects.retrying import RetryingObjectStore
 from llog.testing.object_contract import ObjectStoreContract
-from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, S3Server, ServerUnavailable, VersityGateway, free_port
+from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, S3Server, VersityGateway, free_port
+from tests.servers import started
 
 
 @dataclass
@@ -23,16 +24,6 @@ class Settings:
     s3_secret_access_key: str | None = SECRET_KEY
     s3_session_token: str | None = None
     request_timeout_ms: int | None = 10_000
-
-
-def serve(kind: type[S3Server]) -> Iterator[S3Server]:
-    try:
-        server = kind()
-    except ServerUnavailable as reason:
-        pytest.skip(str(reason))
-    with server:
-        yield server
-        server.process.kill()  # a polite stop waits for idle connections
 
 
 @pytest.mark.server
@@ -83,11 +74,11 @@ class TestVersityGateway(OnServer):
     @pytest.fixture(scope="class")
     @classmethod
     def server(cls) -> Iterator[S3Server]:
-        yield from serve(VersityGateway)
+        yield from started(VersityGateway)
 
 
 class TestMinio(OnServer):
     @pytest.fixture(scope="class")
     @classmethod
     def server(cls) -> Iterator[S3Server]:
-        yield from serve(Minio)
+        yield from started(Minio)

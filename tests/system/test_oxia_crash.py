@@ -12,7 +12,8 @@ from llog.errors import LlogError, MetadataTimeout, MetadataUnavailable, Metadat
 from llog.stores.metadata.oxia.client import Options, OxiaClient
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import ABSENT, Key, Put
-from llog.testing.servers import OxiaServer, ServerUnavailable
+from llog.testing.servers import OxiaServer
+from tests.servers import started
 from tests.system.oxia_history import Attempt, History, Told, read_final
 
 ROUNDS = 20 if os.environ.get("LLOG_SOAK") == "1" else 2
@@ -26,12 +27,7 @@ SHARED = Key("crash/shared", "crash")
 
 @pytest.fixture
 def server() -> Iterator[OxiaServer]:
-    try:
-        server = OxiaServer(shards=1)
-    except ServerUnavailable as reason:
-        pytest.skip(str(reason))
-    with server:
-        yield server
+    yield from started(lambda: OxiaServer(shards=1))
 
 
 def told_by(error: LlogError) -> Told:

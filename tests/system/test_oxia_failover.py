@@ -17,7 +17,8 @@ from llog.errors import MetadataTimeout, MetadataUnavailable, MetadataUncertain,
 from llog.stores.metadata.oxia.client import Get, Options, OxiaClient, OxiaError
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import ABSENT, Key, Record
-from llog.testing.servers import OxiaCluster, Process, ServerUnavailable
+from llog.testing.servers import OxiaCluster, Process
+from tests.servers import started
 
 COUNTER = Key("failover/counter", "failover")
 TIMEOUT_MS = 4_000
@@ -27,12 +28,7 @@ RETRIABLE = (MetadataTimeout, MetadataUnavailable, MetadataUncertain)
 
 @pytest.fixture
 def cluster() -> Iterator[OxiaCluster]:
-    try:
-        cluster = OxiaCluster(shards=1)
-    except ServerUnavailable as reason:
-        pytest.skip(str(reason))
-    with cluster:
-        yield cluster
+    yield from started(lambda: OxiaCluster(shards=1))
 
 
 async def opened(cluster: OxiaCluster, name: str) -> OxiaStore:

@@ -19,7 +19,8 @@ import pytest
 from llog.errors import MetadataMisconfigured, MetadataTimeout, MetadataUnavailable, MetadataUncertain, VersionConflict
 from llog.stores.metadata.port import ABSENT, Key, Put, Record
 from llog.stores.metadata.postgres import PostgresStore, open_from_url
-from llog.testing.servers import PostgresServer, ServerUnavailable
+from llog.testing.servers import PostgresServer
+from tests.servers import started
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -37,12 +38,7 @@ class Settings:
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    try:
-        started = PostgresServer()
-    except ServerUnavailable as reason:
-        pytest.skip(str(reason))
-    with started:
-        yield started
+    yield from started(PostgresServer)
 
 
 @dataclass

@@ -21,7 +21,8 @@ from llog.errors import (
 from llog.stores.metadata.port import ABSENT, ChangeKind, Delete, Key, Put
 from llog.stores.metadata.postgres import PostgresStore, open_from_url
 from llog.stores.metadata.postgres import watch as watch_module
-from llog.testing.servers import PostgresServer, ServerUnavailable, free_port
+from llog.testing.servers import PostgresServer, free_port
+from tests.servers import started
 
 pytestmark = pytest.mark.server
 
@@ -37,12 +38,7 @@ class Settings:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    try:
-        started = PostgresServer()
-    except ServerUnavailable as reason:
-        pytest.skip(str(reason))
-    with started:
-        yield started
+    yield from started(PostgresServer)
 
 
 @pytest.fixture

@@ -128,7 +128,8 @@ async def test_a_scheme_that_two_packages_claim_is_refused_naming_both(install: 
 
 async def test_one_claim_that_is_seen_twice_is_no_conflict(install: Callable[..., None]) -> None:
     install(wiring.OBJECT_STORES, "memory", value="llog.stores.objects.memory:open_from_url")
-    await (await wiring.open_object_store("memory://", make_settings())).close()
+    async with await wiring.open_object_store("memory://", make_settings()) as store:
+        assert store.kind == "memory"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Every server can be killed, paused and started again on the same port and data: 
 
 from __future__ import annotations
 
+import abc
 import os
 import pwd
 import random
@@ -138,17 +139,17 @@ class Process:
             self._child.wait()
 
 
-class Server:
+class Server(abc.ABC):
     """A server under test: `with OxiaServer() as server: …`."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="llog-server-"))
 
-    def start(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def start(self) -> None: ...
 
-    def stop(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def stop(self) -> None: ...
 
     def __enter__(self) -> Self:
         try:

@@ -186,6 +186,7 @@ async def test_ones_own_write_that_lands_after_the_look_is_recognised(inner: Mem
                 await inner.put(name, [b"mine"])
 
     await retrying(LandsLate(inner, uncertain()), time).put("a", [b"mine"], if_absent=True)
+    assert bytes(await inner.get("a")) == b"mine"
 
 
 async def test_a_refusal_at_the_first_attempt_is_not_questioned(inner: MemoryObjectStore, time: Time) -> None:
