@@ -223,6 +223,17 @@ async def test_a_listing_goes_on_where_it_broke_off(inner: MemoryObjectStore, ti
     assert [m.name async for m in store.list()] == names
 
 
+async def test_a_slow_reader_of_a_listing_does_not_use_up_the_deadline(inner: MemoryObjectStore, time: Time) -> None:
+    for i in range(4):
+        await inner.put(f"a/{i}", [b"x"])
+    store = retrying(Scripted(inner, None, None, ObjectStoreTimeout("list", "")), time)
+    seen = []
+    async for meta in store.list():
+        seen.append(meta.name)
+        time.now += 3_600.0
+    assert seen == [f"a/{i}" for i in range(4)]
+
+
 async def test_a_listing_that_makes_no_progress_ends(inner: MemoryObjectStore, time: Time) -> None:
     await inner.put("a", [])
     store = retrying(Scripted(inner, *[throttled()] * 10), time, RetryPolicy(attempts_max=3))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from llog.errors import ObjectStoreError
 from llog.limits import OBJECT_DELETE_MANY_MAX, OBJECT_LIST_PAGE_MAX
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
 from llog.stores.objects.ranges import plan_fetches
@@ -69,18 +70,25 @@ class MeteredObjectStore(ForwardingObjectStore):
         while more:
             # Measured by the page, so that a slow consumer of the listing does not count as a slow store.
             page: builtin_list[ObjectMeta] = []
-            with _Measured(self.stats.operations["list"], self._clock) as call:
-                async for meta in names:
-                    page.append(meta)
-                    if len(page) == OBJECT_LIST_PAGE_MAX:
-                        break
-                else:
-                    more = False
-                # The end of a listing comes with its last page.
-                call.request_count = 1 if page or first else 0
+            failure: Exception | None = None
+            try:
+                with _Measured(self.stats.operations["list"], self._clock) as call:
+                    async for meta in names:
+                        page.append(meta)
+                        if len(page) == OBJECT_LIST_PAGE_MAX:
+                            break
+                    else:
+                        more = False
+                    # The end of a listing comes with its last page.
+                    call.request_count = 1 if page or first else 0
+            except ObjectStoreError as error:
+                failure = error
             first = False
+            # What came before a failure is handed on: whoever tries again goes on behind it.
             for meta in page:
                 yield meta
+            if failure is not None:
+                raise failure
 
     async def delete_many(self, names: Sequence[str]) -> None:
         with _Measured(self.stats.operations["delete"], self._clock) as call:

@@ -135,17 +135,19 @@ class RetryingObjectStore(ForwardingObjectStore):
         await self._again(lambda: self.inner.check(writing=writing))
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
-        attempts = _Attempts(self)
+        attempts, moved = _Attempts(self), False
         while True:
             try:
                 async for meta in self.inner.list(prefix, start_after=start_after):
                     yield meta
-                    # Go on behind what the caller has; each step forward is a fresh start for the bounds.
-                    start_after = meta.name
-                    if attempts.failures:
-                        attempts = _Attempts(self)
+                    # Go on behind what the caller has.
+                    start_after, moved = meta.name, True
                 return
             except ObjectStoreError as error:
+                if moved:
+                    # Each step forward is a fresh start for the bounds: a long listing, or a slow reader of it, must
+                    # not have used up the deadline before anything failed.
+                    attempts, moved = _Attempts(self), False
                 await attempts.failed(error)
 
     async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
