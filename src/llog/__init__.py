@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llog.api.aio import AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
+    from llog.api.groups import AppendResult, SharedAppendGroup
+    from llog.api.sync import LeaderlessLogReader, LeaderlessLogWriter
+    from llog.log.records import LogRecord
 
 try:
     __version__ = version("leaderless-log")
 except PackageNotFoundError:  # running from a source tree that was never installed
     __version__ = "0.0.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "AppendResult",
+    "AsyncLeaderlessLogReader",
+    "AsyncLeaderlessLogWriter",
+    "LeaderlessLogReader",
+    "LeaderlessLogWriter",
+    "LogRecord",
+    "SharedAppendGroup",
+    "__version__",
+]
+
+# Loaded when first asked for: `llog --version` and a Spark worker need none of it.
+_HOMES = {
+    "AppendResult": "llog.api.groups",
+    "AsyncLeaderlessLogReader": "llog.api.aio",
+    "AsyncLeaderlessLogWriter": "llog.api.aio",
+    "LeaderlessLogReader": "llog.api.sync",
+    "LeaderlessLogWriter": "llog.api.sync",
+    "LogRecord": "llog.log.records",
+    "SharedAppendGroup": "llog.api.groups",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'llog' has no attribute {name!r}")

@@ -19,6 +19,25 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     │   ├── UnsupportedFormat      a version, codec or encoding we do not read
     │   └── DecodedTooLarge        inflating them would pass a named limit
     ├── UncertainOutcome           (mixin) the operation may have happened
+    ├── SimulationError            a simulated run cannot go on (llog.testing.sim)
+    │   ├── SimulationStuck        nobody can do anything; names the actors and what they wait for
+    │   │   └── SimulationTooLong  it took more steps than it may
+    │   ├── SimulationForbidden    simulated code asked for a thread, a socket or a signal
+    │   ├── SimulationActorFailed  an actor ended with an error its scenario does not allow
+    │   ├── SimulationNotRepeatable  one seed gave two different runs
+    │   └── ReplayDiverged         recorded choices do not fit this run
+    ├── LogError                   one log (topic and partition) did not do what was asked; `retriable` as below
+    │   ├── PartitionNotInitialized    nobody has created this log
+    │   ├── OffsetOutOfRange           below the log's start or beyond its end; carries both
+    │   ├── InconsistentReadState      metadata and objects contradict each other, after looking again
+    │   ├── LogFenced                  closed to appends by an operator (or by us, with a reason)
+    │   ├── LogDeleted                 its topic is deleted or being deleted
+    │   ├── PartitionOutOfRange        the topic has, and may have, no such partition
+    │   ├── OutOfOrderSequence         an idempotent producer skipped a sequence number
+    │   ├── ProducerEpochFenced        a newer epoch of that producer is known
+    │   ├── AppendNotCommitted         nothing was appended; append again
+    │   ├── AppendUncertain            the append may have happened (also UncertainOutcome)
+    │   └── BackPressureRejected       too much is buffered; nothing was accepted
     └── StoreError                 a store did not do what was asked; `retriable` says whether asking again may help
         ├── ObjectStoreError
         │   ├── ObjectNotFound
@@ -48,13 +67,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 __all__ = [
+    "AppendNotCommitted",
+    "AppendUncertain",
+    "BackPressureRejected",
     "BadMagic",
     "ChecksumMismatch",
     "DecodedTooLarge",
     "FormatError",
+    "InconsistentReadState",
     "InvalidArgument",
     "InvalidField",
     "LlogError",
+    "LogDeleted",
+    "LogError",
+    "LogFenced",
     "MetadataDenied",
     "MetadataFull",
     "MetadataMisconfigured",
@@ -73,9 +99,21 @@ __all__ = [
     "ObjectStoreTimeout",
     "ObjectStoreUnavailable",
     "ObjectStoreUncertain",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "PartitionNotInitialized",
+    "PartitionOutOfRange",
+    "ProducerEpochFenced",
+    "ReplayDiverged",
     "SessionLost",
     "SettingsError",
     "SettingsErrors",
+    "SimulationActorFailed",
+    "SimulationError",
+    "SimulationForbidden",
+    "SimulationNotRepeatable",
+    "SimulationStuck",
+    "SimulationTooLong",
     "StoreClosed",
     "StoreError",
     "StoreNotInstalled",
@@ -187,6 +225,68 @@ class UncertainOutcome(LlogError):
     """The operation may or may not have happened. Read before trying again (PROTOCOL R4)."""
 
 
+class LogError(LlogError):
+    """One log did not do what was asked. `retriable`: asking again may help, without changing anything first."""
+
+    retriable = False
+    outcomes: list[object]
+    """Raised by an append of several logs: what became of each."""
+
+    def __init__(self, topic: str, partition: int, reason: str) -> None:
+        self.topic, self.partition, self.reason = topic, partition, reason
+        self.outcomes = []
+        super().__init__(f"{topic}:{partition}: {reason}")
+
+
+class PartitionNotInitialized(LogError):
+    def __init__(self, topic: str, partition: int) -> None:
+        super().__init__(topic, partition, "not initialized: append to it, or create the topic, first")
+
+
+class OffsetOutOfRange(LogError):
+    """`log_start_offset` is the first readable offset, `next_offset` the one the next append gets."""
+
+    def __init__(self, topic: str, partition: int, offset: int, log_start_offset: int, next_offset: int) -> None:
+        self.offset, self.log_start_offset, self.next_offset = offset, log_start_offset, next_offset
+        super().__init__(topic, partition, f"offset {offset} is outside {log_start_offset} … {next_offset - 1}")
+
+
+class InconsistentReadState(LogError):
+    pass
+
+
+class LogFenced(LogError):
+    pass
+
+
+class LogDeleted(LogError):
+    pass
+
+
+class PartitionOutOfRange(LogError):
+    pass
+
+
+class OutOfOrderSequence(LogError):
+    pass
+
+
+class ProducerEpochFenced(LogError):
+    pass
+
+
+class AppendNotCommitted(LogError):
+    retriable = True
+
+
+class AppendUncertain(LogError, UncertainOutcome):
+    """Nobody can tell any more whether the append happened. Repeating it may store its records twice."""
+
+
+class BackPressureRejected(LogError):
+    retriable = True
+
+
 class StoreError(LlogError):
     """A store did not do what was asked. `operation` and `subject` name the call, `retriable` whether to ask again."""
 
@@ -283,3 +383,47 @@ class SessionLost(MetadataStoreError):
 
 class StoreClosed(StoreError):
     pass
+
+
+class SimulationError(LlogError):
+    """A simulated run cannot go on, or was asked for something it must not do."""
+
+
+class SimulationStuck(SimulationError):
+    """Nobody can do anything any more. `waits` says of each actor what it waits for."""
+
+    def __init__(self, reason: str, waits: Sequence[str]) -> None:
+        self.reason, self.waits = reason, tuple(waits)
+        super().__init__("\n".join([reason, *(f"  {wait}" for wait in self.waits)]))
+
+
+class SimulationTooLong(SimulationStuck):
+    pass
+
+
+class SimulationForbidden(SimulationError):
+    def __init__(self, what: str, instead: str) -> None:
+        self.what, self.instead = what, instead
+        super().__init__(f"{what} is not possible in a simulation: {instead}")
+
+
+class SimulationActorFailed(SimulationError):
+    """Its cause is the error that ended the actor."""
+
+    def __init__(self, actor: str, error: BaseException) -> None:
+        self.actor, self.error = actor, error
+        super().__init__(f"{actor} failed: {type(error).__name__}: {error}")
+
+
+class SimulationNotRepeatable(SimulationError):
+    """The code under simulation draws on something the seed does not decide: a clock, a set's order, an address."""
+
+    def __init__(self, scenario: str, first: str, second: str) -> None:
+        self.scenario, self.first, self.second = scenario, first, second
+        super().__init__(f"{scenario}: one seed, two runs: first {first!r}, then {second!r}")
+
+
+class ReplayDiverged(SimulationError):
+    def __init__(self, position: int, choice: int, options: int) -> None:
+        self.position, self.choice, self.options = position, choice, options
+        super().__init__(f"choice {position} of the recording is {choice}, but this run offers {options} options there")

@@ -181,3 +181,39 @@ LMDB_KNOWN_KEYS_MAX: Final = 65_536
 LMDB_KNOWN_VERSIONS_MAX: Final = 65_536
 # A read that met a session just run out settles it and reads again, so often at most.
 LMDB_SETTLE_ROUNDS_MAX: Final = 5
+
+# --- the log ---------------------------------------------------------------------------------------------------
+# Rounds of compare-and-set before an append answers "not committed, try again".
+LOG_CAS_ROUNDS_MAX: Final = 64
+LOG_BACKOFF_MS_FIRST: Final = 2
+LOG_BACKOFF_MS_MAX: Final = 500
+# Rounds of finding out what became of an append without an answer, before it is reported uncertain.
+LOG_RESOLVE_ROUNDS_MAX: Final = 16
+# Uploads of one record group: again when the first blob turned out too old, or of another life of the topic.
+LOG_UPLOADS_MAX: Final = 3
+LOG_INITIALIZE_ROUNDS_MAX: Final = 32
+LOG_SETTLE_ROUNDS_MAX: Final = 16
+LOG_READ_ROUNDS_MAX: Final = 8
+# The last rounds of a read ask strictly: what still does not fit then is inconsistent, not stale.
+LOG_READ_STRICT_ROUNDS: Final = 4
+LOG_KNOWN_MAX: Final = 100_000
+# Flushes whose index entries are still being written, off the path of the acknowledgement.
+LOG_SETTLEMENTS_MAX: Final = 64
+LOG_READ_COALESCE_BYTES_MAX: Final = 8 * MIB
+
+# --- simulation ----------------------------------------------------------------------------------------------------
+# Callbacks and store calls of one simulated run; an actor that retries for ever ends here.
+SIM_STEPS_MAX: Final = 1_000_000
+# How far back a stale read can look, in changes of one shard.
+SIM_STALE_CHANGES_MAX: Final = 10_000
+SIM_LIST_PAGE_NAMES: Final = 100
+SIM_TRACE_VALUE_CHARS_MAX: Final = 120
+# Lines of a red run's trace that are printed: the first few and, of the rest, the last.
+SIM_TRACE_HEAD_LINES: Final = 20
+SIM_TRACE_LINES_MAX: Final = 400
+# A coroutine that is thrown away may refuse to end (an await in a `finally`); it is told again, so often at most.
+SIM_COROUTINE_CLOSES_MAX: Final = 10
+# Paths that were found to be valid keys, remembered over all runs of a process; forgotten all at once when full.
+SIM_CHECKED_PATHS_MAX: Final = 65_536
+SIM_EXPLORE_STATES_MAX: Final = 1_000_000
+SIM_EXPLORE_RUNS_MAX: Final = 1_000_000

@@ -54,6 +54,11 @@ class BinaryColumn(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def from_row(self, row: int) -> BinaryColumn:
+        """The same without the rows before `row`; nothing is copied."""
+        first_bit = self.first_bit + row if len(self.validity) else 0
+        return BinaryColumn(self.offsets[row:], self.data, self.validity, first_bit)
+
     def is_null(self, row: int) -> bool:
         bit = self.first_bit + row
         return len(self.validity) != 0 and not self.validity[bit >> 3] >> (bit & 7) & 1
@@ -116,6 +121,17 @@ class RecordColumns(msgspec.Struct, frozen=True, eq=False):
     def row_of(self, offset: int) -> int:
         """The first row at or behind `offset`; len(self) when there is none."""
         return int(np.searchsorted(self.offsets, offset, side="left"))
+
+    def from_row(self, row: int) -> RecordColumns:
+        """The same without the rows before `row`; nothing is copied."""
+        return RecordColumns(
+            offsets=self.offsets[row:],
+            timestamps_ms=self.timestamps_ms[row:],
+            timestamp_types=self.timestamp_types[row:],
+            keys=self.keys.from_row(row),
+            values=self.values.from_row(row),
+            headers=HeaderColumn(self.headers.offsets[row:], self.headers.keys, self.headers.values),
+        )
 
 
 def null_column(rows: int) -> BinaryColumn:

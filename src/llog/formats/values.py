@@ -141,6 +141,8 @@ class TopicRecord(Value, frozen=True, kw_only=True):
     incarnation: Count
     state: TopicState
     partition_count: Count
+    first_offset: Count = 1
+    """Where its logs begin: 1 for topics of the direct writer and the HTTP API, 0 for those of the Kafka API."""
     config: dict[str, str] = {}
     created_at_ms: Count = 0
 

@@ -1,0 +1,70 @@
+"""What goes into an append and what comes out, as users of the library see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from llog.errors import InvalidArgument
+from llog.formats.bytes_batch import ENCODING as BYTES_BATCH
+from llog.formats.bytes_batch import encode_bytes_batch
+from llog.formats.record_columns import Header
+from llog.formats.records import encode_records
+from llog.log.append import EncodedGroup
+from llog.log.keys import Log, check_partition, check_topic
+
+
+@dataclass(frozen=True)
+class SharedAppendGroup:
+    """Records for one log. Payloads are bytes or text (UTF-8); None is a tombstone. Keys, headers and timestamps are
+    one per payload, where given."""
+
+    topic: str
+    partition: int
+    payloads: Sequence[bytes | str | None]
+    keys: Sequence[bytes | str | None] | None = None
+    headers: Sequence[Sequence[Header] | None] | None = None
+    timestamps_ms: Sequence[int] | None = field(default=None)
+
+    @property
+    def log(self) -> Log:
+        return Log(check_topic(self.topic), check_partition(self.partition))
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where a group landed."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    count: int
+    index_key: str
+    wal_uri: str
+
+
+def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> EncodedGroup:
+    """Raises `InvalidArgument` for a group that can never be stored."""
+    if not group.payloads:
+        raise InvalidArgument("payloads", f"{group.log}: a group holds at least one record")
+    payloads = [_bytes("payloads", payload) for payload in group.payloads]
+    plain = group.keys is None and group.headers is None and group.timestamps_ms is None
+    if encoding == BYTES_BATCH:
+        if not plain or None in payloads:
+            raise InvalidArgument("encoding", f"{BYTES_BATCH} holds bare payloads: no key, header, timestamp or null")
+        body = encode_bytes_batch([payload for payload in payloads if payload is not None])
+        return EncodedGroup(group.log, len(payloads), encoding, body, now_ms)
+    timestamps = now_ms if group.timestamps_ms is None else group.timestamps_ms
+    keys = None if group.keys is None else [_bytes("keys", key) for key in group.keys]
+    batch = encode_records(payloads, keys=keys, headers=group.headers, timestamps_ms=timestamps)
+    newest = now_ms if group.timestamps_ms is None else max(group.timestamps_ms)
+    return EncodedGroup(group.log, len(payloads), encoding, [batch], newest)
+
+
+def _bytes(argument: str, value: bytes | str | None) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    if value is None or isinstance(value, bytes):
+        return value
+    raise InvalidArgument(argument, f"{type(value).__name__}: bytes, str or None are accepted")

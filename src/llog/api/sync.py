@@ -1,0 +1,126 @@
+"""Writer and reader for programs without an event loop; usable from several threads at once.
+
+Each face runs one event loop in a thread of its own, opened and closed with it: stores are bound to their loop, and a
+process that forks must open its faces afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from llog.api.aio import AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
+from llog.api.groups import AppendResult, SharedAppendGroup
+from llog.errors import StoreClosed
+from llog.log import read as reading
+from llog.log.keys import Log, check_partition, check_topic
+from llog.log.records import LogRecord
+from llog.settings import Settings
+
+T = TypeVar("T")
+F = TypeVar("F", AsyncLeaderlessLogWriter, AsyncLeaderlessLogReader)
+
+
+class _LoopThread:
+    """An event loop that runs in a thread until it is stopped."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed() or not self._thread.is_alive():
+            work.close()
+            raise StoreClosed("use", self._thread.name, "it was closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class _SyncFace(Generic[F]):
+    _kind: type[F]
+
+    def __init__(self, settings: Settings | None = None, **overrides: object) -> None:
+        """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`."""
+        self._thread = _LoopThread(type(self).__name__)
+        try:
+            self._face: F = self._thread.run(self._kind.open(settings, **overrides))
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """From `LLOG_…` variables."""
+        return cls(Settings.from_env(environ))
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._thread._thread.is_alive():
+            try:
+                self._thread.run(self._face.close())
+            finally:
+                self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LeaderlessLogWriter(_SyncFace[AsyncLeaderlessLogWriter]):
+    """Appends to any log; any number of writers may append to the same one."""
+
+    _kind = AsyncLeaderlessLogWriter
+
+    def initialize_partition(self, topic: str, partition: int) -> None:
+        self._thread.run(self._face.initialize_partition(topic, partition))
+
+    def append_shared(self, groups: Sequence[SharedAppendGroup]) -> list[AppendResult]:
+        """Append every group, all in one object. When some fail, the first error is raised, with what became of each
+        group in its `outcomes`; the others are appended all the same."""
+        return self._thread.run(self._face.append_shared(groups))
+
+    def fence(self, topic: str, partition: int, *, expected_epoch: int | None = None) -> int:
+        """Close the log to appends; its epoch afterwards."""
+        return self._thread.run(self._face.fence(topic, partition, expected_epoch=expected_epoch))
+
+    def unfence(self, topic: str, partition: int, *, expected_epoch: int | None = None) -> int:
+        return self._thread.run(self._face.unfence(topic, partition, expected_epoch=expected_epoch))
+
+
+class LeaderlessLogReader(_SyncFace[AsyncLeaderlessLogReader]):
+    """Reads any log, by offset."""
+
+    _kind = AsyncLeaderlessLogReader
+
+    def read_offset(self, topic: str, partition: int, offset: int) -> LogRecord:
+        return self._thread.run(self._face.read_offset(topic, partition, offset))
+
+    def read_range(self, topic: str, partition: int, start: int, end: int) -> list[LogRecord]:
+        """Records from `start` to `end`, both included; fewer when the log ends before."""
+        return self._thread.run(self._face.read_range(topic, partition, start, end))
+
+    def iter_from(self, topic: str, partition: int, offset: int) -> Iterator[LogRecord]:
+        """Records from `offset` to the end of the log as it is when it is reached."""
+        log = Log(check_topic(topic), check_partition(partition))
+        while True:
+            run = self._thread.run(reading.read_run(self._face.context, log, offset, end_is_data=False))
+            if run is None:
+                return
+            yield from run.records()
+            offset = run.next_offset
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        return self._thread.run(self._face.high_watermark(topic, partition))

@@ -1,0 +1,42 @@
+"""What the coroutines of the log work with: stores, keys, clock, randomness. All of it comes in as arguments (so the
+simulation can bring its own), and nothing of it is made here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from llog.limits import LOG_BACKOFF_MS_FIRST, LOG_BACKOFF_MS_MAX
+from llog.log.keys import Keys
+from llog.stores.metadata.port import MetadataStore
+from llog.stores.objects.port import ObjectStore
+
+FindObject = Callable[[str], Awaitable[tuple[ObjectStore, str]]]
+"""From the URI in an index entry to the store that holds it and its name there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    writer_id: str = "writer"
+    encoding: str = "kafka-v2"
+    vacuum_grace_ms: int = 3_600_000
+    auto_create_topics: bool = True
+    topic_partitions_max: int = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class LogContext:
+    metadata: MetadataStore
+    wal: ObjectStore | None
+    """Where new blobs go; None for a process that only reads."""
+    find_object: FindObject
+    now_ms: Callable[[], int]
+    random_bits: Callable[[int], int]
+    sleep: Callable[[float], Awaitable[object]]
+    keys: Keys = field(default_factory=Keys)
+    options: LogOptions = field(default_factory=LogOptions)
+
+    async def back_off(self, round_number: int) -> None:
+        """Exponential with full jitter, bounded (R5)."""
+        longest = min(LOG_BACKOFF_MS_MAX, LOG_BACKOFF_MS_FIRST << min(round_number, 16))
+        await self.sleep(self.random_bits(16) / 65_536 * longest / 1_000)

@@ -1,0 +1,79 @@
+"""Index entries in hand: which offsets they cover, and the one predicate that says which count.
+
+Readers, compaction and vacuum judge entries by `judge` and nothing else (R9). What must stay true: an entry of a lower
+incarnation is a phantom, one of a higher means that whoever looks is stale and must touch nothing (R13).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from llog.errors import InvalidArgument
+from llog.formats.values import IndexEntry, Pending, decode_value
+from llog.log.keys import offset_of
+from llog.stores.metadata.port import Record, last_segment
+
+
+class Entry(NamedTuple):
+    """An index entry with its place: the key's end offset, and the version it was read at."""
+
+    end_offset: int
+    value: IndexEntry
+    version: int
+
+    @property
+    def start_offset(self) -> int:
+        return self.end_offset - self.value.msg_count + 1
+
+    def covers(self, offset: int) -> bool:
+        return self.start_offset <= offset <= self.end_offset
+
+
+class Verdict(Enum):
+    VALID = "valid"
+    PHANTOM = "phantom"
+    """Treat as absent; anyone may remove it by key and version."""
+    BELOW_START = "below start"
+    """Invisible, but only retention removes it, after the producer snapshot has passed it."""
+    FROM_THE_FUTURE = "from the future"
+    """Of a higher incarnation: the reader is stale."""
+
+
+def entry_of(record: Record) -> Entry:
+    """Raises `InvalidField` (naming the key) for a value that is not an index entry."""
+    end_offset = offset_of(last_segment(record.key.path))
+    value = decode_value(IndexEntry, record.value, record.key.path)
+    if not 0 < value.msg_count <= end_offset + 1:
+        raise InvalidArgument("index entry", f"{record.key.path} covers {value.msg_count} offsets")
+    return Entry(end_offset, value, record.version)
+
+
+def judge(entry: Entry, *, incarnation: int, cursor: int, log_start_offset: int) -> Verdict:
+    """R9, the one predicate. `cursor` is the compaction record's: WAL entries that end below it were compacted."""
+    if entry.value.incarnation > incarnation:
+        return Verdict.FROM_THE_FUTURE
+    if entry.value.incarnation < incarnation:
+        return Verdict.PHANTOM
+    if entry.value.type == "WAL" and entry.end_offset < cursor:
+        return Verdict.PHANTOM
+    return Verdict.BELOW_START if entry.end_offset < log_start_offset else Verdict.VALID
+
+
+def index_entry_of(pending: Pending) -> IndexEntry:
+    """What settling writes: a pure copy of the pending append, byte-equal whoever does it."""
+    return IndexEntry(
+        type=pending.entry_type,
+        msg_count=pending.msg_count,
+        record_count=pending.msg_count,
+        data_key=pending.data_key,
+        encoding=pending.encoding,
+        byte_offset=pending.byte_offset,
+        byte_length=pending.byte_length,
+        append_id=pending.append_id,
+        incarnation=pending.incarnation,
+        epoch=pending.epoch,
+        max_timestamp_ms=pending.max_timestamp_ms,
+        producers=pending.producers,
+        created_at_ms=pending.created_at_ms,
+    )

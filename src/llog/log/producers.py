@@ -1,0 +1,85 @@
+"""Idempotent producers: is this batch new, a repeat, or out of order? Pure.
+
+Kafka's rule: a producer numbers its records per log; the last five batches of an epoch are remembered, so a repeat
+within that window gets the offsets of the first time. Judged inside `reserve`, against state that is complete as of
+the control version being replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from llog.formats.values import ProducerBatch, ProducerState
+
+WINDOW: Final = 5
+SEQUENCE_MODULUS: Final = 2**31
+
+
+class ProducerClaim(NamedTuple):
+    """What a batch of a record group says of itself; its offset is counted from the group's first."""
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+    offset_delta: int
+
+    def at(self, start_offset: int) -> ProducerBatch:
+        return ProducerBatch(
+            producer_id=self.producer_id,
+            epoch=self.epoch,
+            first_sequence=self.first_sequence,
+            last_sequence=self.last_sequence,
+            start_offset=start_offset + self.offset_delta,
+        )
+
+
+class Judgement(Enum):
+    NEW = "new"
+    REPEAT = "repeat"
+    OUT_OF_ORDER = "out of order"
+    OLD_EPOCH = "old epoch"
+
+
+class Judged(NamedTuple):
+    judgement: Judgement
+    first_time: ProducerBatch | None = None
+    """Of a REPEAT: the batch that is stored."""
+
+
+def judge_claim(state: ProducerState | None, claim: ProducerClaim) -> Judged:
+    """Against what is known of that producer; None: never heard of, or forgotten, so any number may come."""
+    if state is None or not state.batches:
+        return Judged(Judgement.NEW)
+    if claim.epoch < state.epoch:
+        return Judged(Judgement.OLD_EPOCH)
+    if claim.epoch > state.epoch:
+        return Judged(Judgement.NEW if claim.first_sequence == 0 else Judgement.OUT_OF_ORDER)
+    for batch in state.batches:
+        if (batch.first_sequence, batch.last_sequence) == (claim.first_sequence, claim.last_sequence):
+            return Judged(Judgement.REPEAT, batch)
+    expected = (state.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
+    return Judged(Judgement.NEW if claim.first_sequence == expected else Judgement.OUT_OF_ORDER)
+
+
+def with_batch(state: ProducerState | None, batch: ProducerBatch, now_ms: int) -> ProducerState:
+    """State after a batch was stored."""
+    kept = state.batches if state is not None and state.epoch == batch.epoch else ()
+    return ProducerState(
+        producer_id=batch.producer_id,
+        epoch=batch.epoch,
+        batches=(*kept, batch)[-WINDOW:],
+        updated_at_ms=max(now_ms, state.updated_at_ms if state is not None else 0),
+    )
+
+
+def with_batches(
+    states: Mapping[int, ProducerState], batches: Iterable[ProducerBatch], now_ms: int
+) -> dict[int, ProducerState]:
+    """State of all producers after these batches, in offset order."""
+    after = dict(states)
+    for batch in batches:
+        after[batch.producer_id] = with_batch(after.get(batch.producer_id), batch, now_ms)
+    return after

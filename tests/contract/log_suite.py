@@ -1,0 +1,215 @@
+"""What the log promises on every metadata store: appended records are there, once, in order, whoever fails."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from llog.errors import (
+    AppendNotCommitted,
+    AppendUncertain,
+    LogFenced,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    PartitionNotInitialized,
+)
+from llog.formats.records import encode_records
+from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.context import LogContext
+from llog.log.fence import fence, unfence
+from llog.log.keys import Log
+from llog.log.producers import ProducerClaim
+from llog.log.read import iter_runs, read_offset, view
+from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
+from llog.stores.metadata.port import MetadataStore
+from llog.stores.objects.memory import MemoryObjectStore
+from llog.stores.objects.port import ObjectStore
+
+OpenStore = Callable[[], Awaitable[MetadataStore]]
+ORDERS = Log("orders", 0)
+
+
+def context_on(metadata: MetadataStore, objects: ObjectStore, seed: int) -> LogContext:
+    rng = random.Random(seed)
+
+    async def find(uri: str) -> tuple[ObjectStore, str]:
+        return objects, objects.name_of(uri)
+
+    return LogContext(
+        metadata=metadata,
+        wal=objects,
+        find_object=find,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        random_bits=rng.getrandbits,
+        sleep=asyncio.sleep,
+    )
+
+
+def group(log: Log, *values: bytes, producers: tuple[ProducerClaim, ...] = ()) -> EncodedGroup:
+    batch = encode_records(list(values), timestamps_ms=5)
+    return EncodedGroup(log, len(values), "kafka-v2", [batch], 5, producers)
+
+
+async def contents(context: LogContext, log: Log) -> list[tuple[int, bytes | None]]:
+    start = (await view(context, log, strict=True)).control.log_start_offset
+    return [(r.offset, r.payload) async for run in iter_runs(context, log, start) for r in run.records()]
+
+
+@dataclass
+class History:
+    """What writers were told of their tokens."""
+
+    landed: dict[bytes, tuple[Log, int]] = field(default_factory=dict)
+    uncertain: set[bytes] = field(default_factory=set)
+    refused: set[bytes] = field(default_factory=set)
+
+    def check(self, log: Log, found: list[tuple[int, bytes | None]]) -> None:
+        offsets, tokens = [offset for offset, _ in found], [token for _, token in found]
+        assert offsets == list(range(1, len(offsets) + 1)), "an offset was given twice or skipped"
+        assert len(set(tokens)) == len(tokens), "a record is stored twice"
+        there = {token: offset for offset, token in found}
+        for token, (its_log, offset) in self.landed.items():
+            if its_log == log:
+                assert there.get(token) == offset, f"{token!r} was acknowledged at {offset}"
+        assert not self.refused & there.keys(), "an append that was refused is there"
+        unknown = there.keys() - self.landed.keys() - self.uncertain
+        assert not unknown, f"nobody appended {unknown}"
+
+
+async def write_tokens(appender: Appender, history: History, name: str, logs: list[Log], count: int) -> None:
+    for i in range(count):
+        tokens = {log: f"{name}-{i}-{log}".encode() for log in logs}
+        outcomes = await appender.append([group(log, token) for log, token in tokens.items()])
+        for (log, token), outcome in zip(tokens.items(), outcomes, strict=True):
+            if isinstance(outcome, Appended):
+                history.landed[token] = (log, outcome.start_offset)
+            elif isinstance(outcome, AppendUncertain):
+                history.uncertain.add(token)
+            else:
+                assert isinstance(outcome, AppendNotCommitted), outcome
+                history.refused.add(token)
+
+
+class LogContract:
+    """Inherited per metadata store; the subclass provides `open_store`."""
+
+    @pytest.fixture
+    async def open_store(self) -> OpenStore:
+        pytest.fail("the store's test class must provide open_store")
+
+    @pytest.fixture
+    def objects(self, request: pytest.FixtureRequest) -> ObjectStore:
+        return MemoryObjectStore(f"memory://log-{request.node.name}-{time.time_ns()}")
+
+    @pytest.fixture
+    async def context(self, open_store: OpenStore, objects: ObjectStore) -> LogContext:
+        return context_on(await open_store(), objects, 1)
+
+    async def test_what_is_appended_is_read_at_its_offsets(self, context: LogContext) -> None:
+        appender = Appender(context)
+        clicks = Log("clicks", 3)
+        for expected in (1, 3):
+            first, second = await appender.append([group(ORDERS, b"a", b"b"), group(clicks, b"x", b"y")])
+            assert isinstance(first, Appended)
+            assert isinstance(second, Appended)
+            assert (first.start_offset, first.end_offset) == (expected, expected + 1)
+            assert first.wal_uri == second.wal_uri, "one object for both"
+        await appender.close()
+        assert await contents(context, ORDERS) == [(1, b"a"), (2, b"b"), (3, b"a"), (4, b"b")]
+        assert (await read_offset(context, clicks, 3)).payload == b"x"
+        control = (await view(context, ORDERS, strict=True)).control
+        assert control.pending is None, "closing leaves nothing pending"
+
+    async def test_a_pending_append_is_readable_before_anyone_settles_it(
+        self, context: LogContext, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        appender = Appender(context)
+        await appender.append([group(ORDERS, b"a", b"b")])
+        other = context_on(await open_store(), objects, 2)
+        assert (await read_offset(other, ORDERS, 2)).payload == b"b"
+
+    async def test_the_ends_of_a_log_are_told_apart(self, context: LogContext) -> None:
+        with pytest.raises(PartitionNotInitialized):
+            await read_offset(context, ORDERS, 1)
+        await Appender(context).append([group(ORDERS, b"a")])
+        for offset in (0, 2, 99):
+            with pytest.raises(OffsetOutOfRange) as caught:
+                await read_offset(context, ORDERS, offset)
+            assert (caught.value.log_start_offset, caught.value.next_offset) == (1, 2)
+        assert [run async for run in iter_runs(context, ORDERS, 2)] == []
+
+    async def test_writers_of_one_log_never_share_an_offset(self, open_store: OpenStore, objects: ObjectStore) -> None:
+        contexts = [context_on(await open_store(), objects, seed) for seed in range(4)]
+        appenders, history = [Appender(context) for context in contexts], History()
+        logs = [ORDERS, Log("orders", 1)]
+        await asyncio.gather(*(write_tokens(a, history, f"w{i}", logs, 15) for i, a in enumerate(appenders)))
+        for appender in appenders:
+            await appender.close()
+        assert not history.refused
+        assert not history.uncertain
+        for log in logs:
+            found = await contents(contexts[0], log)
+            history.check(log, found)
+            assert len(found) == 60
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_answers_that_never_come_lose_nothing_and_store_nothing_twice(
+        self, open_store: OpenStore, objects: ObjectStore, seed: int
+    ) -> None:
+        """Requests and replies are lost, by seed; four writers, two logs."""
+        rates = FaultRates(unavailable=0.1, lost_reply=0.15, lost_request=0.15)
+        stores = [
+            FaultyMetadataStore(await open_store(), random_source=random.Random(f"{seed}:{i}"), rates=rates)
+            for i in range(4)
+        ]
+        appenders = [Appender(context_on(store, objects, i)) for i, store in enumerate(stores)]
+        logs, history = [ORDERS, Log("orders", 1)], History()
+        await asyncio.gather(*(write_tokens(a, history, f"w{i}", logs, 10) for i, a in enumerate(appenders)))
+        for store in stores:
+            store.rates = FaultRates()
+        for appender in appenders:
+            await appender.close()
+        calm = context_on(await open_store(), objects, 9)
+        for log in logs:
+            history.check(log, await contents(calm, log))
+        assert len(history.landed) > 40, "most appends land all the same"
+
+    async def test_a_fenced_log_refuses_until_it_is_opened_again(
+        self, context: LogContext, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        appender = Appender(context)
+        await appender.append([group(ORDERS, b"a")])
+        operator = context_on(await open_store(), objects, 2)
+        assert await fence(operator, ORDERS) == 1
+        assert await fence(operator, ORDERS) == 1, "closing a closed log changes nothing"
+        [refused] = await appender.append([group(ORDERS, b"b")])
+        assert isinstance(refused, LogFenced)
+        assert await unfence(operator, ORDERS) == 2
+        [landed] = await appender.append([group(ORDERS, b"c")])
+        assert isinstance(landed, Appended)
+        await appender.close()
+        assert await contents(context, ORDERS) == [(1, b"a"), (2, b"c")]
+
+    async def test_a_repeated_batch_is_recognised_also_by_another_writer(
+        self, context: LogContext, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        one, two = Appender(context), Appender(context_on(await open_store(), objects, 2))
+        batches = [(ProducerClaim(7, 0, 2 * i, 2 * i + 1, 0),) for i in range(3)]
+        for appender, claims in zip(itertools.cycle([one, two]), batches, strict=False):
+            [landed] = await appender.append([group(ORDERS, b"a", b"b", producers=claims)])
+            assert isinstance(landed, Appended)
+        for appender in (one, two):
+            [again] = await appender.append([group(ORDERS, b"a", b"b", producers=batches[1])])
+            assert isinstance(again, Appended)
+            assert (again.start_offset, again.end_offset) == (3, 4)
+        [refused] = await two.append([group(ORDERS, b"a", producers=(ProducerClaim(7, 0, 9, 9, 0),))])
+        assert isinstance(refused, OutOfOrderSequence)
+        await one.close()
+        await two.close()
+        assert len(await contents(context, ORDERS)) == 6

@@ -1,0 +1,83 @@
+"""The log on every metadata store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from llog.settings import Settings
+from llog.stores.metadata.lmdb import LmdbStore
+from llog.stores.metadata.memory import MemoryBacking, MemoryStore
+from llog.stores.metadata.port import MetadataStore
+from llog.testing.servers import OxiaServer, PostgresServer
+from llog.wiring import open_metadata_store
+from tests.contract.log_suite import LogContract, OpenStore
+from tests.servers import started
+
+
+async def from_url(url: str) -> MetadataStore:
+    return await open_metadata_store(url, Settings.from_env({}, metadata_url=url))
+
+
+class TestLogOnAnAtomicModel(LogContract):
+    @pytest.fixture
+    async def open_store(self) -> OpenStore:
+        backing = MemoryBacking(shards=1, atomic_groups=True)
+
+        async def opened() -> MetadataStore:
+            return MemoryStore(backing)
+
+        return opened
+
+
+class TestLogOnACompareAndSetModel(LogContract):
+    @pytest.fixture
+    async def open_store(self) -> OpenStore:
+        backing = MemoryBacking(shards=4, atomic_groups=False)
+
+        async def opened() -> MetadataStore:
+            return MemoryStore(backing)
+
+        return opened
+
+
+class TestLogOnLmdb(LogContract):
+    @pytest.fixture
+    async def open_store(self, tmp_path: Path) -> AsyncIterator[OpenStore]:
+        async with AsyncExitStack() as stack:
+
+            async def opened() -> MetadataStore:
+                return await stack.enter_async_context(await LmdbStore.open(tmp_path / "metadata"))
+
+            yield opened
+
+
+class _OnServer(LogContract):
+    """A fresh server per test: every test begins with an empty store."""
+
+    @pytest.fixture
+    async def open_store(self, server: OxiaServer | PostgresServer) -> AsyncIterator[OpenStore]:
+        url = server.url if isinstance(server, PostgresServer) else f"oxia://{server.address}"
+        async with AsyncExitStack() as stack:
+
+            async def opened() -> MetadataStore:
+                return await stack.enter_async_context(await from_url(url))
+
+            yield opened
+
+
+@pytest.mark.server
+class TestLogOnPostgres(_OnServer):
+    @pytest.fixture
+    def server(self) -> Iterator[PostgresServer]:
+        yield from started(PostgresServer)
+
+
+@pytest.mark.server
+class TestLogOnOxia(_OnServer):
+    @pytest.fixture
+    def server(self) -> Iterator[OxiaServer]:
+        yield from started(lambda: OxiaServer(shards=4))
