@@ -7,9 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llog.api.aio import AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
+    from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
     from llog.api.groups import AppendResult, SharedAppendGroup
-    from llog.api.sync import LeaderlessLogReader, LeaderlessLogWriter
+    from llog.api.sync import LeaderlessLogCompactor, LeaderlessLogReader, LeaderlessLogWriter
     from llog.log.records import LogRecord
 
 try:
@@ -19,8 +19,10 @@ except PackageNotFoundError:  # running from a source tree that was never instal
 
 __all__ = [
     "AppendResult",
+    "AsyncLeaderlessLogCompactor",
     "AsyncLeaderlessLogReader",
     "AsyncLeaderlessLogWriter",
+    "LeaderlessLogCompactor",
     "LeaderlessLogReader",
     "LeaderlessLogWriter",
     "LogRecord",
@@ -31,8 +33,10 @@ __all__ = [
 # Loaded when first asked for: `llog --version` and a Spark worker need none of it.
 _HOMES = {
     "AppendResult": "llog.api.groups",
+    "AsyncLeaderlessLogCompactor": "llog.api.aio",
     "AsyncLeaderlessLogReader": "llog.api.aio",
     "AsyncLeaderlessLogWriter": "llog.api.aio",
+    "LeaderlessLogCompactor": "llog.api.sync",
     "LeaderlessLogReader": "llog.api.sync",
     "LeaderlessLogWriter": "llog.api.sync",
     "LogRecord": "llog.log.records",

@@ -14,13 +14,16 @@ import pytest
 from llog.errors import (
     AppendNotCommitted,
     AppendUncertain,
+    LogError,
     LogFenced,
+    MetadataStoreError,
     OffsetOutOfRange,
     OutOfOrderSequence,
     PartitionNotInitialized,
 )
 from llog.formats.records import encode_records
 from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
@@ -44,6 +47,7 @@ def context_on(metadata: MetadataStore, objects: ObjectStore, seed: int) -> LogC
     return LogContext(
         metadata=metadata,
         wal=objects,
+        segments=objects,
         find_object=find,
         now_ms=lambda: time.time_ns() // 1_000_000,
         random_bits=rng.getrandbits,
@@ -213,3 +217,70 @@ class LogContract:
         await one.close()
         await two.close()
         assert len(await contents(context, ORDERS)) == 6
+
+    async def test_compaction_changes_where_bytes_lie_and_nothing_else(self, context: LogContext) -> None:
+        appender = Appender(context)
+        for i in range(5):
+            await appender.append([group(ORDERS, *(b"%d-%d" % (i, j) for j in range(3)))])
+        before = await contents(context, ORDERS)
+        first = await compact_once(context, ORDERS, max_offsets=6)
+        assert first is not None
+        assert (first.start_offset, first.end_offset, first.entry_count) == (1, 6, 2)
+        assert await contents(context, ORDERS) == before
+        second = await compact_once(context, ORDERS)
+        assert second is not None
+        assert (second.start_offset, second.end_offset) == (7, 15)
+        assert await compact_once(context, ORDERS) is None
+        await appender.append([group(ORDERS, b"after")])
+        await appender.close()
+        assert await contents(context, ORDERS) == [*before, (16, b"after")]
+        entries = await context.metadata.scan(context.keys.index(ORDERS))
+        assert [record.key.path[-2:] for record in entries] == ["06", "15", "16"]
+        assert (await read_offset(context, ORDERS, 5)).payload == b"1-1"
+
+    async def test_a_repeat_is_recognised_after_compaction(self, context: LogContext) -> None:
+        appender = Appender(context)
+        claims = (ProducerClaim(7, 0, 0, 1, 0),)
+        await appender.append([group(ORDERS, b"a", b"b", producers=claims)])
+        assert await compact_once(context, ORDERS) is not None
+        for writer in (appender, Appender(context)):
+            [again] = await writer.append([group(ORDERS, b"a", b"b", producers=claims)])
+            assert isinstance(again, Appended)
+            assert (again.start_offset, again.end_offset) == (1, 2)
+        assert len(await contents(context, ORDERS)) == 2
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_writers_and_compactors_on_bad_links_lose_nothing(
+        self, open_store: OpenStore, objects: ObjectStore, seed: int
+    ) -> None:
+        rates = FaultRates(unavailable=0.05, lost_reply=0.1, lost_request=0.1)
+        stores = [
+            FaultyMetadataStore(await open_store(), random_source=random.Random(f"c{seed}:{i}"), rates=rates)
+            for i in range(4)
+        ]
+        contexts = [context_on(store, objects, i) for i, store in enumerate(stores)]
+        appenders, history, writing = [Appender(context) for context in contexts[:2]], History(), True
+
+        async def compact(context: LogContext) -> None:
+            while writing:
+                try:
+                    await compact_once(context, ORDERS, max_offsets=5)
+                except (LogError, MetadataStoreError):
+                    pass  # a bad link; the next round resumes what it left
+                await asyncio.sleep(0.001)
+
+        compacting = [asyncio.create_task(compact(context)) for context in contexts[2:]]
+        await asyncio.gather(*(write_tokens(a, history, f"w{i}", [ORDERS], 15) for i, a in enumerate(appenders)))
+        writing = False
+        await asyncio.gather(*compacting)
+        for store in stores:
+            store.rates = FaultRates()
+        for appender in appenders:
+            await appender.close()
+        calm = context_on(await open_store(), objects, 9)
+        history.check(ORDERS, await contents(calm, ORDERS))
+        while await compact_once(calm, ORDERS) is not None:
+            pass
+        history.check(ORDERS, await contents(calm, ORDERS))
+        seen = await view(calm, ORDERS, strict=True)
+        assert seen.cursor == seen.next_offset, "a lone compactor reaches the counter"

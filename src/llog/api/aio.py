@@ -11,9 +11,11 @@ from typing import Self
 
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
 from llog.errors import LogError
+from llog.limits import LOG_COMPACT_BYTES_DEFAULT
 from llog.log import fence as fencing
 from llog.log import read as reading
 from llog.log.append import Appended, Appender, AppendOutcome
+from llog.log.compact import Compacted, compact_once
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log, check_partition, check_topic
 from llog.log.records import LogRecord
@@ -31,11 +33,12 @@ class _Opened:
         self.context, self._metadata, self._objects = context, metadata, objects
 
     @classmethod
-    async def open(cls, settings: Settings, *, writing: bool) -> Self:
+    async def open(cls, settings: Settings, *, puts_blobs: bool, puts_segments: bool) -> Self:
         metadata = await open_metadata_store(settings.metadata_url, settings)
         objects = ObjectStores(settings)
         try:
-            wal = await objects.at(settings.wal_url) if writing else None
+            wal = await objects.at(settings.wal_url) if puts_blobs else None
+            segments = await objects.at(settings.objects_url) if puts_segments else None
         except BaseException:
             await objects.close()
             await metadata.close()
@@ -55,6 +58,7 @@ class _Opened:
         context = LogContext(
             metadata=metadata,
             wal=wal,
+            segments=segments,
             find_object=find,
             now_ms=lambda: time.time_ns() // 1_000_000,
             random_bits=secrets.randbits,
@@ -74,7 +78,7 @@ class _Opened:
 class _Face:
     """What writer and reader share: opened by `open` (or `from_env`), closed by `close` or `async with`."""
 
-    _writing = False
+    _puts_blobs = _puts_segments = False
 
     def __init__(self, opened: _Opened) -> None:
         self._opened = opened
@@ -85,7 +89,7 @@ class _Face:
         """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`."""
         if settings is None or overrides:
             settings = Settings.from_env(None if settings is None else {}, **overrides)
-        return cls(await _Opened.open(settings, writing=cls._writing))
+        return cls(await _Opened.open(settings, puts_blobs=cls._puts_blobs, puts_segments=cls._puts_segments))
 
     @classmethod
     async def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -107,7 +111,7 @@ class _Face:
 class AsyncLeaderlessLogWriter(_Face):
     """Appends to any log; any number of writers may append to the same one."""
 
-    _writing = True
+    _puts_blobs = True
 
     def __init__(self, opened: _Opened) -> None:
         super().__init__(opened)
@@ -165,6 +169,30 @@ class AsyncLeaderlessLogReader(_Face):
     async def high_watermark(self, topic: str, partition: int) -> int:
         """The last readable offset (one below the first of an empty log)."""
         return (await reading.view(self.context, _log(topic, partition), strict=True)).next_offset - 1
+
+
+class AsyncLeaderlessLogCompactor(_Face):
+    """Rewrites a log's fresh slices into segments of its own. Any number may run; they get in nobody's way."""
+
+    _puts_segments = True
+
+    async def compact_once(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        max_offsets: int | None = None,
+        target_bytes: int = LOG_COMPACT_BYTES_DEFAULT,
+        min_age_ms: int = 0,
+    ) -> Compacted | None:
+        """Finish an interrupted run, or compact the next one; what it did, or None when nothing is left."""
+        return await compact_once(
+            self.context,
+            _log(topic, partition),
+            max_offsets=2**62 if max_offsets is None else max_offsets,
+            target_bytes=target_bytes,
+            min_age_ms=min_age_ms,
+        )
 
 
 def _log(topic: str, partition: int) -> Log:

@@ -12,16 +12,18 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from llog.api.aio import AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
+from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import AppendResult, SharedAppendGroup
 from llog.errors import StoreClosed
+from llog.limits import LOG_COMPACT_BYTES_DEFAULT
 from llog.log import read as reading
+from llog.log.compact import Compacted
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.records import LogRecord
 from llog.settings import Settings
 
 T = TypeVar("T")
-F = TypeVar("F", AsyncLeaderlessLogWriter, AsyncLeaderlessLogReader)
+F = TypeVar("F", AsyncLeaderlessLogWriter, AsyncLeaderlessLogReader, AsyncLeaderlessLogCompactor)
 
 
 class _LoopThread:
@@ -124,3 +126,25 @@ class LeaderlessLogReader(_SyncFace[AsyncLeaderlessLogReader]):
 
     def high_watermark(self, topic: str, partition: int) -> int:
         return self._thread.run(self._face.high_watermark(topic, partition))
+
+
+class LeaderlessLogCompactor(_SyncFace[AsyncLeaderlessLogCompactor]):
+    """Rewrites a log's fresh slices into segments of its own. Any number may run; they get in nobody's way."""
+
+    _kind = AsyncLeaderlessLogCompactor
+
+    def compact_once(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        max_offsets: int | None = None,
+        target_bytes: int = LOG_COMPACT_BYTES_DEFAULT,
+        min_age_ms: int = 0,
+    ) -> Compacted | None:
+        """Finish an interrupted run, or compact the next one; what it did, or None when nothing is left."""
+        return self._thread.run(
+            self._face.compact_once(
+                topic, partition, max_offsets=max_offsets, target_bytes=target_bytes, min_age_ms=min_age_ms
+            )
+        )

@@ -28,11 +28,13 @@ class LogOptions:
 class LogContext:
     metadata: MetadataStore
     wal: ObjectStore | None
-    """Where new blobs go; None for a process that only reads."""
+    """Where new blobs go; None for a process that writes none."""
     find_object: FindObject
     now_ms: Callable[[], int]
     random_bits: Callable[[int], int]
     sleep: Callable[[float], Awaitable[object]]
+    segments: ObjectStore | None = None
+    """Where segments go; None for a process that does not compact."""
     keys: Keys = field(default_factory=Keys)
     options: LogOptions = field(default_factory=LogOptions)
 

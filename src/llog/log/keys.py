@@ -79,6 +79,11 @@ def _external(kind: str, name: str) -> str:
     return segment
 
 
+def last_segment_id(uri: str) -> str:
+    """The object id at the end of a blob's or segment's URI."""
+    return _check_id(uri.rpartition("/")[2])
+
+
 class Keys:
     """All keys and object names below one root (`LLOG_ROOT_PREFIX`)."""
 

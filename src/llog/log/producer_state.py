@@ -53,6 +53,12 @@ class KnownProducers:
             self.add(pending, pending.created_at_ms)
         return self.as_of == control.sequence_counter
 
+    async def catch_up_to(self, context: LogContext, log: Log, control: ControlRecord, offset: int) -> bool:
+        """State as of exactly `offset`, from the snapshot and whole entries; False when there is a hole."""
+        if not await self._load_snapshot(context, log, control):
+            return False
+        return await self._add_entries(context, log, control, offset) and self.as_of == offset
+
     async def _add_entries(self, context: LogContext, log: Log, control: ControlRecord, end: int) -> bool:
         assert self.as_of is not None
         if self.as_of >= end:

@@ -1,0 +1,71 @@
+"""Rewrite a run of entries into one segment: a plain task, from what to read to what was written.
+
+It knows nothing of control records or Spark: it reads byte ranges, checks them, gives batches their final offsets and
+writes one object. Run in this process (`compact_once`) or in a task elsewhere, it is the same function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from llog.errors import InvalidField, UnsupportedFormat
+from llog.formats.bytes_batch import decode_bytes_batch
+from llog.formats.crc import Buffer
+from llog.formats.record_batch import BatchRule, patch_offsets, verify_crcs, walk
+from llog.formats.records import encode_records
+from llog.formats.segment import Segment, SegmentBuilder
+from llog.limits import LOG_COMPACT_READS_IN_FLIGHT_MAX
+from llog.log.context import FindObject
+from llog.log.index import Entry
+from llog.log.keys import Log
+from llog.log.select import Run
+
+
+async def rewrite(find_object: FindObject, log: Log, incarnation: int, run: Run, *, created_at_ms: int) -> Segment:
+    """The segment of a run, ready to be put. Raises `FormatError` for bytes that are not what their entry says."""
+    builder = SegmentBuilder(topic=log.topic, partition=log.partition, incarnation=incarnation)
+    slots = asyncio.Semaphore(LOG_COMPACT_READS_IN_FLIGHT_MAX)
+
+    async def fetch(entry: Entry) -> Buffer:
+        async with slots:
+            return await _fetch(find_object, entry)
+
+    slices = await asyncio.gather(*(fetch(entry) for entry in run.entries))
+    epochs: dict[int, int] = {}
+    for entry, data in zip(run.entries, slices, strict=True):
+        epochs.setdefault(entry.value.epoch, entry.start_offset)
+        batches = _final_batches(data, entry)
+        builder.add(batches, walk(batches, entry.value.data_key, rule=BatchRule.COMPACTED))
+    return builder.finish(
+        start_offset=run.start_offset,
+        end_offset=run.end_offset,
+        level=1,
+        created_at_ms=created_at_ms,
+        epochs=epochs,
+        sources=sorted({entry.value.data_key for entry in run.entries}),
+    )
+
+
+async def _fetch(find_object: FindObject, entry: Entry) -> Buffer:
+    store, name = await find_object(entry.value.data_key)
+    if entry.value.byte_offset is None or entry.value.byte_length is None:
+        return await store.get(name)
+    return await store.get_range(name, entry.value.byte_offset, entry.value.byte_length)
+
+
+def _final_batches(data: Buffer, entry: Entry) -> Buffer:
+    """The entry's records as batches with their final offsets."""
+    source = entry.value.data_key
+    if entry.value.encoding == "bytes-batch-v1":
+        payloads = decode_bytes_batch(data, source).to_list()
+        data = encode_records(payloads, timestamps_ms=entry.value.created_at_ms)
+    elif entry.value.encoding != "kafka-v2":
+        raise UnsupportedFormat(source, f"encoding {entry.value.encoding!r}")
+    writable = bytearray(data)
+    batches = walk(writable, source)
+    if batches.offset_count != entry.value.msg_count:
+        reason = f"holds {batches.offset_count} offsets, its index entry says {entry.value.msg_count}"
+        raise InvalidField(source, reason)
+    verify_crcs(writable, batches, source)
+    patch_offsets(writable, batches, entry.start_offset, entry.value.epoch)
+    return writable

@@ -1,0 +1,79 @@
+"""Which entries one compaction run takes: a pure choice.
+
+R11: whole entries only, contiguous, starting with the valid entry that covers the floor (the later of cursor and log
+start), never past the counter noted when `pending` was last cleared. Through the middle of an entry, the next append
+would lose data; past the counter, an append not yet settled would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from llog.log.index import Entry, Verdict, judge
+
+
+class Run(NamedTuple):
+    """Entries to be rewritten into one segment, in offset order."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def start_offset(self) -> int:
+        return self.entries[0].start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.entries[-1].end_offset
+
+    @property
+    def msg_count(self) -> int:
+        return self.end_offset - self.start_offset + 1
+
+
+class Bounds(NamedTuple):
+    incarnation: int
+    cursor: int
+    log_start_offset: int
+    counter: int
+    """Entries end below it."""
+    max_offsets: int
+    target_bytes: int
+    created_before_ms: int
+    """Younger entries are left alone (R4)."""
+
+
+def select_run(entries: Iterable[Entry], bounds: Bounds) -> Run | None:
+    """The next run, from index entries in order from the floor on; None when there is nothing to do."""
+    chosen: list[Entry] = []
+    size_bytes = 0
+    for entry in entries:
+        verdict = judge(
+            entry,
+            incarnation=bounds.incarnation,
+            cursor=bounds.cursor,
+            log_start_offset=bounds.log_start_offset,
+        )
+        if verdict in (Verdict.PHANTOM, Verdict.BELOW_START):
+            continue
+        if verdict is Verdict.FROM_THE_FUTURE or not _fits(entry, chosen, bounds):
+            break
+        offsets = entry.end_offset - (chosen[0].start_offset if chosen else entry.start_offset) + 1
+        length = entry.value.byte_length or 0
+        if chosen and (offsets > bounds.max_offsets or size_bytes + length > bounds.target_bytes):
+            break
+        chosen.append(entry)
+        size_bytes += length
+    return Run(tuple(chosen)) if chosen else None
+
+
+def _fits(entry: Entry, chosen: list[Entry], bounds: Bounds) -> bool:
+    """Is it the next whole WAL entry, old enough and below the counter?"""
+    floor = max(bounds.cursor, bounds.log_start_offset)
+    follows = entry.start_offset == chosen[-1].end_offset + 1 if chosen else entry.covers(floor)
+    return (
+        follows
+        and entry.value.type == "WAL"
+        and entry.end_offset < bounds.counter
+        and entry.value.created_at_ms <= bounds.created_before_ms
+    )
