@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -26,7 +27,7 @@ from llog.log.append import Appended, Appender, EncodedGroup
 from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
-from llog.log.keys import Log
+from llog.log.keys import Keys, Log
 from llog.log.producers import ProducerClaim
 from llog.log.read import iter_runs, read_offset, view
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
@@ -52,6 +53,8 @@ def context_on(metadata: MetadataStore, objects: ObjectStore, seed: int) -> LogC
         now_ms=lambda: time.time_ns() // 1_000_000,
         random_bits=rng.getrandbits,
         sleep=asyncio.sleep,
+        # Every test has objects of its own, and so a root of its own in a metadata store that tests share.
+        keys=Keys(f"log-{zlib.crc32(objects.url.encode()):08x}"),
     )
 
 

@@ -56,7 +56,7 @@ class TestLogOnLmdb(LogContract):
 
 
 class _OnServer(LogContract):
-    """A fresh server per test: every test begins with an empty store."""
+    """One server for all tests; each has a root of its own."""
 
     @pytest.fixture
     async def open_store(self, server: OxiaServer | PostgresServer) -> AsyncIterator[OpenStore]:
@@ -71,13 +71,15 @@ class _OnServer(LogContract):
 
 @pytest.mark.server
 class TestLogOnPostgres(_OnServer):
-    @pytest.fixture
-    def server(self) -> Iterator[PostgresServer]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[PostgresServer]:
         yield from started(PostgresServer)
 
 
 @pytest.mark.server
 class TestLogOnOxia(_OnServer):
-    @pytest.fixture
-    def server(self) -> Iterator[OxiaServer]:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[OxiaServer]:
         yield from started(lambda: OxiaServer(shards=4))
