@@ -30,6 +30,7 @@ from llog.log.fence import fence, unfence
 from llog.log.keys import Keys, Log
 from llog.log.producers import ProducerClaim
 from llog.log.read import iter_runs, read_offset, view
+from llog.log.retention import delete_records, retain
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
@@ -240,6 +241,55 @@ class LogContract:
         entries = await context.metadata.scan(context.keys.index(ORDERS))
         assert [record.key.path[-2:] for record in entries] == ["06", "15", "16"]
         assert (await read_offset(context, ORDERS, 5)).payload == b"1-1"
+
+    async def test_deleted_records_are_gone_and_what_straddles_the_start_stays(self, context: LogContext) -> None:
+        appender = Appender(context)
+        for i in range(4):
+            await appender.append([group(ORDERS, b"%d-a" % i, b"%d-b" % i)])
+        assert await compact_once(context, ORDERS, max_offsets=4) is not None
+        done = await delete_records(context, ORDERS, 6)
+        assert (done.log_start_offset, done.entries_removed, done.segments_removed) == (6, 1, 1)
+        assert await contents(context, ORDERS) == [(6, b"2-b"), (7, b"3-a"), (8, b"3-b")]
+        with pytest.raises(OffsetOutOfRange):
+            await read_offset(context, ORDERS, 5)
+        with pytest.raises(OffsetOutOfRange):
+            await delete_records(context, ORDERS, 10)
+        assert await compact_once(context, ORDERS) is not None, "an entry that straddles the start is compacted whole"
+        assert [offset for offset, _ in await contents(context, ORDERS)] == [6, 7, 8]
+        emptied = await delete_records(context, ORDERS, -1)
+        assert (emptied.log_start_offset, emptied.segments_removed) == (9, 1)
+        [landed] = await appender.append([group(ORDERS, b"next")])
+        assert isinstance(landed, Appended)
+        assert landed.start_offset == 9
+        assert await contents(context, ORDERS) == [(9, b"next")]
+        assert context.segments is not None
+        left = [meta.name async for meta in context.segments.list(context.keys.segment_objects(ORDERS))]
+        assert left == [], "no segment is left"
+        await appender.close()
+
+    async def test_retention_by_size_and_by_time_takes_whole_entries_from_the_front(self, context: LogContext) -> None:
+        appender = Appender(context)
+        for i in range(4):
+            await appender.append([group(ORDERS, b"%d" % i)])
+        size = sum(len(part) for part in group(ORDERS, b"0").body)
+        await retain(context, ORDERS, retention_bytes=2 * size)
+        assert [offset for offset, _ in await contents(context, ORDERS)] == [3, 4]
+        await retain(context, ORDERS, retention_ms=2**50)
+        assert [offset for offset, _ in await contents(context, ORDERS)] == [3, 4]
+        done = await retain(context, ORDERS, retention_ms=1_000)
+        assert done.log_start_offset == 5
+        assert await contents(context, ORDERS) == []
+        await appender.close()
+
+    async def test_a_repeat_is_recognised_after_retention_took_its_records(self, context: LogContext) -> None:
+        appender = Appender(context)
+        claims = (ProducerClaim(7, 0, 0, 1, 0),)
+        await appender.append([group(ORDERS, b"a", b"b", producers=claims)])
+        await delete_records(context, ORDERS, -1)
+        [again] = await Appender(context).append([group(ORDERS, b"a", b"b", producers=claims)])
+        assert isinstance(again, Appended)
+        assert (again.start_offset, again.end_offset) == (1, 2)
+        assert await contents(context, ORDERS) == []
 
     async def test_a_repeat_is_recognised_after_compaction(self, context: LogContext) -> None:
         appender = Appender(context)

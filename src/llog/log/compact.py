@@ -42,7 +42,7 @@ from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, last_segment_id, offset_name
 from llog.log.rewrite import rewrite
 from llog.log.select import Bounds, Run, select_run
-from llog.log.settle import settle
+from llog.log.settle import settle_and_clear
 from llog.log.snapshot import move_snapshot
 from llog.stores.metadata.port import ABSENT
 
@@ -94,28 +94,6 @@ async def compact_once(
     if chosen is None:
         return None
     return await _rewrite_and_publish(context, log, control, record, chosen)
-
-
-async def settle_and_clear(context: LogContext, log: Log) -> ControlRecord:
-    """Control without a pending append; its counter is the one that a run may reach up to (R11)."""
-    key = context.keys.control(log)
-    for round_number in range(LOG_COMPACT_ROUNDS_MAX):
-        found = await context.metadata.get(key, strict=True)
-        if found is None:
-            raise PartitionNotInitialized(*log)
-        control = decode_value(ControlRecord, found.value, key.path)
-        if control.log_state == "DELETED":
-            raise PartitionNotInitialized(*log)
-        if control.pending is None:
-            return control
-        await settle(context, log, control.pending)
-        cleared = replace(control, pending=None)
-        try:
-            await context.metadata.put(key, encode_value(cleared, key.path), expected=found.version)
-            return cleared
-        except (VersionConflict, MetadataUncertain):
-            await context.back_off(round_number)
-    raise AppendNotCommitted(*log, "its control record kept changing; try again")
 
 
 async def _load_record(context: LogContext, log: Log, incarnation: int) -> _Record:

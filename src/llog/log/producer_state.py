@@ -76,14 +76,13 @@ class KnownProducers:
         return self.as_of >= end
 
     async def _load_snapshot(self, context: LogContext, log: Log, control: ControlRecord) -> bool:
+        """False when the head is not of this life, or moved on while its pages were read: look again."""
         record = await context.metadata.get(context.keys.producers(log))
         if record is None:
-            self.states, self.as_of = {}, control.log_start_offset
-            return True
+            return False
         head = decode_value(ProducerSnapshot, record.value, record.key.path)
         if head.incarnation != control.incarnation:
-            self.states, self.as_of = {}, control.log_start_offset
-            return head.incarnation < control.incarnation
+            return False
         states: dict[int, ProducerState] = {}
         keys = [context.keys.producer_page(log, head.as_of, page) for page in range(head.pages)]
         for page in await context.metadata.get_many(keys):

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from enum import Enum
 
-from llog.errors import InconsistentReadState, MetadataUncertain, VersionConflict
+from msgspec.structs import replace
+
+from llog.errors import (
+    AppendNotCommitted,
+    InconsistentReadState,
+    MetadataUncertain,
+    PartitionNotInitialized,
+    VersionConflict,
+)
 from llog.formats.values import ControlRecord, Pending, decode_value, encode_value
-from llog.limits import LOG_SETTLE_ROUNDS_MAX
+from llog.limits import LOG_CAS_ROUNDS_MAX, LOG_SETTLE_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.control import fenced
 from llog.log.index import Entry, entry_of, index_entry_of
@@ -63,6 +71,28 @@ async def settle(context: LogContext, log: Log, pending: Pending) -> None:
         expected = found.version  # a phantom: replaced by version
         await context.back_off(round_number)
     raise MetadataUncertain("settle", key.path, f"not known to be written after {LOG_SETTLE_ROUNDS_MAX} rounds")
+
+
+async def settle_and_clear(context: LogContext, log: Log) -> ControlRecord:
+    """Control without a pending append; its counter is the one that a run may reach up to (R11)."""
+    key = context.keys.control(log)
+    for round_number in range(LOG_CAS_ROUNDS_MAX):
+        found = await context.metadata.get(key, strict=True)
+        if found is None:
+            raise PartitionNotInitialized(*log)
+        control = decode_value(ControlRecord, found.value, key.path)
+        if control.log_state == "DELETED":
+            raise PartitionNotInitialized(*log)
+        if control.pending is None:
+            return control
+        await settle(context, log, control.pending)
+        cleared = replace(control, pending=None)
+        try:
+            await context.metadata.put(key, encode_value(cleared, key.path), expected=found.version)
+            return cleared
+        except (VersionConflict, MetadataUncertain):
+            await context.back_off(round_number)
+    raise AppendNotCommitted(*log, "its control record kept changing; try again")
 
 
 def _what_stands_there(entry: Entry, pending: Pending) -> _There:

@@ -13,14 +13,22 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from llog.errors import AppendNotCommitted, LogDeleted, MetadataStoreError, PartitionOutOfRange, VersionConflict
-from llog.formats.values import CompactionRecord, ControlRecord, TopicRecord, Value, decode_value, encode_value
+from llog.formats.values import (
+    CompactionRecord,
+    ControlRecord,
+    ProducerSnapshot,
+    TopicRecord,
+    Value,
+    decode_value,
+    encode_value,
+)
 from llog.limits import LOG_INITIALIZE_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.control import new_control
 from llog.log.keys import Log
 from llog.stores.metadata.port import ABSENT, Key
 
-V = TypeVar("V", ControlRecord, CompactionRecord)
+V = TypeVar("V", ControlRecord, CompactionRecord, ProducerSnapshot)
 
 
 class KnownControl(NamedTuple):
@@ -43,6 +51,10 @@ async def initialize(context: LogContext, log: Log, *, first_offset: int = 1) ->
         try:
             topic = await _live_topic(context, log, first_offset, strict=strict)
             if topic is not None:
+                # Control comes last: where it stands, the others stand too. The empty producer snapshot says from where
+                # on producers are to be read; nobody could tell that later, when the log's first entries are gone.
+                snapshot = ProducerSnapshot(incarnation=topic.incarnation, as_of=topic.first_offset, pages=0)
+                await _ensure(context, context.keys.producers(log), ProducerSnapshot, snapshot, strict)
                 await _ensure(context, context.keys.compaction(log), CompactionRecord, _first_compaction(topic), strict)
                 known = await _ensure(context, context.keys.control(log), ControlRecord, _first(context, topic), strict)
                 if known is not None:

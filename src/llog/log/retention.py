@@ -1,0 +1,185 @@
+"""Retention and DeleteRecords: raise the log's start, then remove what lies below it.
+
+The start is raised by one compare-and-set that also clears `pending` (settled first), and never beyond the counter,
+checked inside it. Everything after is clean-up that starts from what is left below the start, so a crash anywhere is
+resumed by the next call. What must stay true: the producer snapshot passes entries before they go (h06d, h22); every
+delete is by key and version of a value whose incarnation was judged (R13); an entry that straddles the start stays;
+only segments are deleted here, because nobody else shares them: blobs belong to vacuum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from llog.errors import (
+    AppendNotCommitted,
+    MetadataUncertain,
+    OffsetOutOfRange,
+    PartitionNotInitialized,
+    VersionConflict,
+)
+from llog.formats.values import CompactionRecord, ControlRecord, SegmentRecord, decode_value, encode_value
+from llog.limits import LOG_COMPACT_ROUNDS_MAX
+from llog.log.context import LogContext
+from llog.log.index import Entry, entry_of
+from llog.log.keys import Log, last_segment_id
+from llog.log.settle import settle, settle_and_clear
+from llog.log.snapshot import move_snapshot
+from llog.stores.metadata.port import Record
+
+
+class Retained(NamedTuple):
+    log: Log
+    log_start_offset: int
+    entries_removed: int
+    segments_removed: int
+
+
+def plan_log_start(
+    entries: Iterable[Entry],
+    *,
+    log_start_offset: int,
+    next_offset: int,
+    now_ms: int,
+    retention_ms: int | None,
+    retention_bytes: int | None,
+) -> int:
+    """Where the log should start: behind every leading entry that is too old, or more than the log may hold.
+
+    Whole entries go, oldest first; by time an entry goes when its newest record is too old. The last entry may go too:
+    an idle log empties.
+    """
+    kept = [entry for entry in entries if entry.end_offset >= log_start_offset]
+    start = log_start_offset
+    size_bytes = sum(entry.value.byte_length or 0 for entry in kept)
+    for entry in kept:
+        newest_ms = entry.value.max_timestamp_ms if entry.value.max_timestamp_ms >= 0 else entry.value.created_at_ms
+        too_old = retention_ms is not None and newest_ms < now_ms - retention_ms
+        too_much = retention_bytes is not None and size_bytes > retention_bytes
+        if not (too_old or too_much):
+            break
+        start = entry.end_offset + 1
+        size_bytes -= entry.value.byte_length or 0
+    return min(start, next_offset)
+
+
+async def delete_records(context: LogContext, log: Log, before_offset: int) -> Retained:
+    """Make `before_offset` the first readable offset (-1: the end of the log), and remove what lies below it."""
+    control = await _raise_log_start(context, log, before_offset)
+    return await _remove_below_start(context, log, control)
+
+
+async def retain(
+    context: LogContext, log: Log, *, retention_ms: int | None = None, retention_bytes: int | None = None
+) -> Retained:
+    """Apply time and size limits; also finishes what an interrupted run left."""
+    control = await settle_and_clear(context, log)
+    entries = [entry for _, entry in await _entries(context, log, control.incarnation)]
+    start = plan_log_start(
+        entries,
+        log_start_offset=control.log_start_offset,
+        next_offset=control.sequence_counter,
+        now_ms=context.now_ms(),
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+    )
+    if start > control.log_start_offset:
+        control = await _raise_log_start(context, log, start)
+    return await _remove_below_start(context, log, control)
+
+
+async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:
+    found = await context.metadata.get(context.keys.control(log), strict=True)
+    if found is None:
+        raise PartitionNotInitialized(*log)
+    control = decode_value(ControlRecord, found.value, found.key.path)
+    if control.log_state == "DELETED":
+        raise PartitionNotInitialized(*log)
+    return control, found.version
+
+
+async def _raise_log_start(context: LogContext, log: Log, offset: int) -> ControlRecord:
+    key = context.keys.control(log)
+    for round_number in range(LOG_COMPACT_ROUNDS_MAX):
+        control, version = await _load(context, log)
+        start = control.sequence_counter if offset == -1 else offset
+        if not 0 <= start <= control.sequence_counter:
+            raise OffsetOutOfRange(*log, offset, control.log_start_offset, control.sequence_counter + 1)
+        if control.pending is not None:
+            await settle(context, log, control.pending)
+        raised = replace(control, log_start_offset=max(start, control.log_start_offset), pending=None)
+        if raised == control:
+            return control
+        try:
+            await context.metadata.put(key, encode_value(raised, key.path), expected=version)
+            return raised
+        except (VersionConflict, MetadataUncertain):
+            await context.back_off(round_number)
+    raise AppendNotCommitted(*log, "its control record kept changing; try again")
+
+
+async def _entries(context: LogContext, log: Log, incarnation: int) -> list[tuple[Record, Entry]]:
+    """Every entry of this life, in order."""
+    found = []
+    async for record in context.metadata.scan_all(context.keys.index(log), strict=True):
+        entry = entry_of(record)
+        if entry.value.incarnation == incarnation:
+            found.append((record, entry))
+    return found
+
+
+async def _remove_below_start(context: LogContext, log: Log, control: ControlRecord) -> Retained:
+    """Snapshot, then entries by version, then segment objects, then their records."""
+    below = [
+        (record, entry)
+        for record, entry in await _entries(context, log, control.incarnation)
+        if entry.end_offset < control.log_start_offset
+    ]
+    segments = [entry.value.data_key for _, entry in below if entry.value.type == "COMPACTED"]
+    if below:
+        await move_snapshot(context, log, control, below[-1][1].end_offset + 1)
+        for uri in segments:
+            await _mark_deleting(context, log, uri)
+        for record, _ in below:
+            try:
+                await context.metadata.delete(record.key, expected=record.version)
+            except (VersionConflict, MetadataUncertain):
+                continue  # changed meanwhile, or done: the next run looks again
+    left = await _deleting_segments(context, log, control.incarnation)
+    for record, segment in left:
+        store, name = await context.find_object(segment.data_key)
+        await store.delete_many([name])
+        try:
+            await context.metadata.delete(record.key, expected=record.version)
+        except (VersionConflict, MetadataUncertain):
+            continue
+    return Retained(log, control.log_start_offset, len(below), len(left))
+
+
+async def _mark_deleting(context: LogContext, log: Log, uri: str) -> None:
+    key = context.keys.segment(log, last_segment_id(uri))
+    found = await context.metadata.get(key, strict=True)
+    if found is None:
+        return
+    segment = decode_value(SegmentRecord, found.value, key.path)
+    if segment.state != "DELETE_SEGMENT_STARTED":
+        marked = replace(segment, state="DELETE_SEGMENT_STARTED", state_changed_at_ms=context.now_ms())
+        await context.metadata.put(key, encode_value(marked, key.path), expected=found.version)
+
+
+async def _deleting_segments(context: LogContext, log: Log, incarnation: int) -> list[tuple[Record, SegmentRecord]]:
+    """Segments on their way out that neither an entry nor a run in flight names; also what an interrupted call left."""
+    named = {entry.value.data_key for _, entry in await _entries(context, log, incarnation)}
+    compaction = await context.metadata.get(context.keys.compaction(log), strict=True)
+    if compaction is not None:
+        in_flight = decode_value(CompactionRecord, compaction.value, compaction.key.path).in_flight
+        named |= {in_flight.data_key} if in_flight is not None else set()
+    found = []
+    async for record in context.metadata.scan_all(context.keys.segments(log), strict=True):
+        segment = decode_value(SegmentRecord, record.value, record.key.path)
+        if segment.state == "DELETE_SEGMENT_STARTED" and segment.data_key not in named:
+            found.append((record, segment))
+    return found
