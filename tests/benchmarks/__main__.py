@@ -11,10 +11,14 @@ import tests.benchmarks
 from tests.benchmarks.harness import run_all
 
 
-def main() -> int:
+def register_all() -> None:
     for module in pkgutil.iter_modules(tests.benchmarks.__path__):
         if module.name.startswith("bench_"):
             importlib.import_module(f"tests.benchmarks.{module.name}")
+
+
+def main() -> int:
+    register_all()
     arguments = sys.argv[1:]
     out = Path("build/bench")
     if arguments[:1] == ["--out"]:

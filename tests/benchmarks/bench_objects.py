@@ -15,7 +15,7 @@ from datetime import timedelta
 from llog.stores.objects import file, s3
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
-from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.port import ObjectStore, checked
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, VersityGateway
 from tests.benchmarks.harness import Duel, benchmark
 
@@ -68,7 +68,7 @@ async def file_put() -> AsyncIterator[Duel]:
                 if not name.startswith("."):
                     os.unlink(os.path.join(place, name))
 
-    async with await file.open_from_url(f"file://{directory}/ours") as store:
+    async with await checked(await file.open_from_url(f"file://{directory}/ours")) as store:
 
         async def ours() -> None:
             for _ in range(FILE_PUTS):
@@ -110,7 +110,7 @@ async def s3_put() -> AsyncIterator[Duel]:
             secret_access_key=SECRET_KEY,
             client_options={"allow_http": True, "timeout": timedelta(seconds=30)},
         )
-        async with await s3.open_from_url(f"s3://{server.bucket}", Settings(server.endpoint)) as store:
+        async with await checked(await s3.open_from_url(f"s3://{server.bucket}", Settings(server.endpoint))) as store:
 
             async def ours() -> None:
                 for _ in range(S3_PUTS):
@@ -129,7 +129,7 @@ async def s3_put() -> AsyncIterator[Duel]:
 async def metered_get() -> AsyncIterator[Duel]:
     calls = 300
     directory = tempfile.mkdtemp(prefix="llog-bench-")
-    async with await file.open_from_url(f"file://{directory}") as plain:
+    async with await checked(await file.open_from_url(f"file://{directory}")) as plain:
         metered = MeteredObjectStore(plain)
         await plain.put("a", [os.urandom(1 << 20)])
 

@@ -299,8 +299,7 @@ def check_paths(paths: Sequence[str]) -> None:
 
 _PLAIN: Final = bytes(range(0x20, 0x7F))
 _slashes: Final = operator.methodcaller("count", "/")
-_path: Final[Callable[[Write], str]] = operator.attrgetter("key.path")
-_PUT_COLUMNS: Final[list[Callable[[Write], Any]]] = [operator.itemgetter(column) for column in (1, 2, 3)]
+_PATH: Final[Callable[[Key], str]] = operator.itemgetter(0)
 
 
 class CheckedWrites(NamedTuple):
@@ -331,12 +330,13 @@ def check_groups(
     writes = list(itertools.chain.from_iterable(groups))
     if len(writes) > len(groups) and not atomic:
         raise InvalidArgument("groups", "this store has no atomic groups; one write per group")
-    paths = list(map(_path, writes))
-    if set(map(type, writes)) == {Put}:
-        # Rows into columns, without a statement per record.
-        columns = [list(map(column, writes)) for column in _PUT_COLUMNS]
-        checked = CheckedWrites(paths, check_sizes(writes, columns[0]), *columns)
+    columns = _put_columns(writes)
+    if columns is not None:
+        keys, values, expected, sessions = columns
+        paths = list(map(_PATH, keys))
+        checked = CheckedWrites(paths, check_sizes(writes, values), values, expected, sessions)
     else:
+        paths = [write.key.path for write in writes]
         puts = [write for write in writes if isinstance(write, Put)]
         checked = CheckedWrites(paths, check_sizes(puts, [put.value for put in puts]))
     stored_keys = check(paths)
@@ -347,11 +347,24 @@ def check_groups(
 
 def check_sizes(puts: Sequence[Write], values: Sequence[bytes]) -> int:
     """How many bytes all values of these puts have together."""
-    sizes = list(map(len, values))
+    sizes = set(map(len, values))
     if sizes and not 0 < min(sizes) <= max(sizes) <= METADATA_VALUE_BYTES_MAX:
         for put, value in zip(puts, values, strict=True):
             check_value(put.key, value)
-    return sum(sizes)
+    # Records of one kind are often of one size.
+    return sizes.pop() * len(values) if len(sizes) == 1 else sum(map(len, values))
+
+
+def _put_columns(writes: Sequence[Write]) -> tuple[Sequence[Any], ...] | None:
+    """Rows into columns, without a statement per record; None unless they are puts one and all.
+
+    A Put has four fields and a Delete two, so only puts alone make four columns of the same length.
+    """
+    try:
+        columns = tuple(zip(*writes, strict=True))
+    except ValueError:
+        return None
+    return columns if len(columns) == len(Put._fields) else None
 
 
 def check_get_many(keys: Sequence[Key]) -> None:

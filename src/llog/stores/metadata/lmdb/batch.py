@@ -20,23 +20,30 @@ class Batch:
         self.groups = groups
         self.keys: list[bytes] = checked.stored_keys
         self.size_bytes = checked.value_bytes
-        self.values, self.expected = checked.values or [], checked.expected or []
+        self.values, self.expected = checked.values or (), checked.expected or ()
         sessions = checked.sessions
         if sessions is None:
             sessions = [write.session for group in groups for write in group if isinstance(write, Put)]
-        self.moves_only = None not in self.expected and ABSENT not in self.expected
         self.plain = checked.values is not None and sessions.count(None) == len(sessions)
         self.sessions: list[Session] = []
         if not self.plain:
             self.sessions = list({id(session): session for session in sessions if session is not None}.values())
+
+    @property
+    def moves_only(self) -> bool:
+        """Every put replaces a record at a version."""
+        return None not in self.expected and ABSENT not in self.expected
 
     def check_sessions(self, kind: type[Session], environment: object) -> None:
         for session in self.sessions:
             if not isinstance(session, kind) or getattr(session, "environment", None) is not environment:
                 raise InvalidArgument("session", f"{session.id} was not opened on this store")
 
-    def outcomes(self, first_version: int) -> list[GroupOutcome]:
-        """When every put was written, with versions counted up from there."""
+    def outcomes_of(self, written: int | list[GroupOutcome]) -> list[GroupOutcome]:
+        """One per group. A number means that every put was written, with versions counted up from it."""
+        if isinstance(written, list):
+            return written
+        first_version = written
         versions = iter(range(first_version, first_version + len(self.keys)))
         sizes = set(map(len, self.groups))
         if len(sizes) == 1:

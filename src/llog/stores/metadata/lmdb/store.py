@@ -20,7 +20,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import lmdb
@@ -184,6 +184,7 @@ class LmdbStore(MetadataStore):
                 lambda transaction: transaction.write(batch),
                 writes=len(batch.keys),
                 size_bytes=batch.size_bytes,
+                finish=batch.outcomes_of,
             )
         except MetadataStoreError as error:
             return [error] * len(groups)
@@ -192,11 +193,20 @@ class LmdbStore(MetadataStore):
                 session.note_lost()
         return outcomes
 
-    async def _write(self, operation: str, work: Callable[..., T], *, writes: int = 1, size_bytes: int = 0) -> T:
+    async def _write(
+        self,
+        operation: str,
+        work: Callable[..., Any],
+        *,
+        writes: int = 1,
+        size_bytes: int = 0,
+        finish: Callable[[Any], Any] | None = None,
+    ) -> Any:
         self._enter()
         try:
-            result: T = await self.environment.writer.do(operation, work, writes=writes, size_bytes=size_bytes)
-            return result
+            return await self.environment.writer.do(
+                operation, work, writes=writes, size_bytes=size_bytes, finish=finish
+            )
         finally:
             self._leave()
 

@@ -60,8 +60,9 @@ class Transaction:
             self.known.commits(self.txn.id())
 
     # -- writes -----------------------------------------------------------------------------------------------------
-    def write(self, batch: Batch) -> list[GroupOutcome]:
-        """One outcome per group. No key is named twice, so all may be decided against what was there before."""
+    def write(self, batch: Batch) -> int | list[GroupOutcome]:
+        """One outcome per group, or only the first version when all of a plain batch was written (`outcomes_of` turns
+        that into outcomes). No key is named twice, so all may be decided against what was there before."""
         if batch.plain and self._stands_as_expected(batch):
             first_version = self.version + 1
             self.version += len(batch.keys)
@@ -69,14 +70,17 @@ class Transaction:
             framed = map(operator.add, map(U64.pack, headers), batch.values)
             self.txn.cursor().putmulti(zip(batch.keys, framed, strict=True))
             self.known.note(batch, first_version)
-            return batch.outcomes(first_version)
+            return first_version
         self.known.forget(batch.keys)
         return self._write_carefully(batch)
 
     def _stands_as_expected(self, batch: Batch) -> bool:
         """Does every condition of a plain batch hold? Ephemeral records are left to the careful way: they stand for no
         version here."""
-        found: list[int | str | None] = list(map(self.known.versions.get, batch.keys))
+        known = tuple(map(self.known.versions.get, batch.keys))
+        if known == batch.expected and None not in known:
+            return True
+        found: list[int | str | None] = list(known)
         if None in found:
             # A cursor finds the neighbour of what it found last sooner than a fresh look-up would.
             get, unpack = self.txn.cursor().get, U64.unpack_from
@@ -86,7 +90,7 @@ class Transaction:
                     header = _NO_HEADER if stored is None else unpack(stored)[0]
                     found[i] = _EPHEMERAL if header & 1 else header >> 1
         if ANY not in batch.expected:
-            return found == batch.expected
+            return tuple(found) == batch.expected
         return all(expected in (ANY, version) for expected, version in zip(batch.expected, found, strict=True))
 
     def _write_carefully(self, batch: Batch) -> list[GroupOutcome]:

@@ -40,20 +40,33 @@ Work = Callable[[Transaction], Any]
 class Job:
     """One call's part of a transaction, and the future its caller waits on."""
 
-    __slots__ = ("claimed", "future", "loop", "size_bytes", "size_writes", "work")
+    __slots__ = ("claimed", "finish", "finished", "future", "loop", "size_bytes", "size_writes", "work")
 
-    def __init__(self, work: Work, loop: asyncio.AbstractEventLoop, size_writes: int, size_bytes: int) -> None:
-        self.work, self.loop = work, loop
+    def __init__(
+        self,
+        work: Work,
+        loop: asyncio.AbstractEventLoop,
+        size_writes: int,
+        size_bytes: int,
+        finish: Callable[[Any], Any] | None,
+    ) -> None:
+        self.work, self.loop, self.finish = work, loop, finish
+        self.finished: Any = None
         self.size_writes, self.size_bytes = size_writes, size_bytes
         self.future: asyncio.Future[Any] = loop.create_future()
         self.claimed = False
 
+    def finish_early(self, result: object) -> None:
+        """On the job's own loop, while the writer's thread waits for the disk. Nobody sees it before `settle`."""
+        if self.finish is not None:
+            self.finished = self.finish(result)
+
     def settle(self, result: object, error: BaseException | None) -> None:
-        """On the job's own loop."""
+        """On the job's own loop, after `finish_early` (callbacks of a loop run in order)."""
         if self.future.done():
             return
         if error is None:
-            self.future.set_result(result)
+            self.future.set_result(result if self.finish is None else self.finished)
         else:
             self.future.set_exception(error)
 
@@ -69,10 +82,19 @@ class Writer:
         self._thread.start()
 
     # -- the callers' side, on their event loops --------------------------------------------------------------------
-    async def do(self, operation: str, work: Work, *, writes: int = 1, size_bytes: int = 0) -> Any:
-        """Run `work` inside a transaction; its result once that is committed."""
+    async def do(
+        self,
+        operation: str,
+        work: Work,
+        *,
+        writes: int = 1,
+        size_bytes: int = 0,
+        finish: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        """Run `work` inside a transaction; its result once that is committed. `finish` turns it into what the caller
+        wants, on the caller's loop, in the time that the commit takes."""
         url, loop = self._environment.url, asyncio.get_running_loop()
-        job = Job(work, loop, writes, size_bytes)
+        job = Job(work, loop, writes, size_bytes, finish)
         with self._ready:
             if self._stopping:
                 raise StoreClosed(operation, url)
@@ -143,6 +165,7 @@ class Writer:
                     transaction = Transaction(txn, self._environment.clock, self._known)
                     results = [job.work(transaction) for job in jobs]
                     transaction.finish()
+                    self._finish_early(jobs, results)
                     committing = True
                 self._answer([(job, result, None) for job, result in zip(jobs, results, strict=True)])
                 return
@@ -159,6 +182,15 @@ class Writer:
             jobs = jobs or self._claim()
             self._answer([(job, None, self._our_error(failure, committing)) for job in jobs])
             return
+
+    @staticmethod
+    def _finish_early(jobs: list[Job], results: list[Any]) -> None:
+        for job, result in zip(jobs, results, strict=True):
+            if job.finish is not None:
+                try:
+                    job.loop.call_soon_threadsafe(job.finish_early, result)
+                except RuntimeError:
+                    continue  # its loop is closed: nobody is left to hear of it
 
     def _did_not_happen(self, number: int) -> bool:
         """After a commit failed: nobody has committed that number, so we did not. (When somebody has, it may be us.)"""

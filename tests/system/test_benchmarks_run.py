@@ -1,0 +1,20 @@
+"""Every benchmark still runs. (What it measures is judged by `make bench`, on a quiet machine.)"""
+
+from __future__ import annotations
+
+import pytest
+
+from llog.testing.servers import ServerUnavailable
+from tests.benchmarks.__main__ import register_all
+from tests.benchmarks.harness import REGISTRY, try_once
+
+register_all()
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+async def test_the_benchmark_runs(name: str) -> None:
+    try:
+        await try_once(REGISTRY[name])
+    except ServerUnavailable as reason:
+        pytest.skip(str(reason))
+    assert REGISTRY[name].at_least or REGISTRY[name].at_most
