@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from pathlib import Path
 
 import tests.benchmarks
 from tests.benchmarks.harness import run_all
+
+# gRPC tells every child process of a later benchmark that it was there.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 def register_all() -> None:

@@ -83,12 +83,15 @@ class Appender:
     ) -> list[EncodedGroup]:
         """One blob's worth; the groups that need another blob."""
         incarnations = await self._know(groups, outcomes)
-        known = [group for group in groups if group.log in incarnations]
-        if not known:
-            return []
-        parts = await self._upload(known, incarnations)
+        try:
+            known = [group for group in groups if group.log in incarnations]
+            if not known:
+                return []
+            parts = await self._upload(known, incarnations)
+            committed = await self.committer.commit(parts)
+        finally:
+            self.committer.release(incarnations)
         again = []
-        committed = await self.committer.commit(parts)
         for group in known:
             outcome = committed[group.log]
             if isinstance(outcome, Committed):
@@ -106,13 +109,17 @@ class Appender:
         """The incarnation of every log that can be appended to; the others get their error."""
         found = await asyncio.gather(*(self.committer.know(g.log) for g in groups), return_exceptions=True)
         incarnations: dict[Log, int] = {}
+        trouble: BaseException | None = None
         for group, answer in zip(groups, found, strict=True):
             if isinstance(answer, LogError):
                 outcomes[group.log] = answer
             elif isinstance(answer, BaseException):
-                raise answer
+                trouble = answer
             else:
                 incarnations[group.log] = answer
+        if trouble is not None:
+            self.committer.release(incarnations)
+            raise trouble
         return incarnations
 
     async def _upload(self, groups: Sequence[EncodedGroup], incarnations: dict[Log, int]) -> dict[Log, AppendSlice]:

@@ -14,7 +14,8 @@ An answer that never came is resolved by reading, never by assuming (R4): see `r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -56,12 +57,14 @@ CommitOutcome = Committed | LogError | None
 class _Known:
     """What this process knows of one log: control at a version, and whether its pending append is settled."""
 
-    __slots__ = ("control", "fresh", "producers", "settled_append_id", "settling", "turn", "version")
+    __slots__ = ("control", "fresh", "pins", "producers", "settled_append_id", "settling", "turn", "version")
 
     def __init__(self, control: ControlRecord, version: int) -> None:
         self.control, self.version = control, version
         self.fresh = True
         """False once the log turned out to have another life than we knew."""
+        self.pins = 0
+        """Appends under way; what is pinned is not forgotten."""
         self.settled_append_id: str | None = None
         self.settling: asyncio.Task[None] | None = None
         self.producers = KnownProducers()
@@ -82,7 +85,7 @@ class Committer:
 
     # -- what we know -------------------------------------------------------------------------------------------------
     async def know(self, log: Log) -> int:
-        """The incarnation under which the log can be appended to; initialized if need be."""
+        """The incarnation under which the log can be appended to; initialized if need be. Pinned until `release`."""
         known = self._known.get(log)
         if known is None or not known.fresh:
             found = await initialize(self._context, log, first_offset=self._first_offset)
@@ -94,10 +97,18 @@ class Committer:
                 known.move(*found)
                 known.producers.forget()
                 known.fresh = True
+        known.pins += 1
         return known.control.incarnation
 
+    def release(self, logs: Iterable[Log]) -> None:
+        """Undo one `know` of each."""
+        for log in logs:
+            self._known[log].pins -= 1
+
     def _forget_idle(self) -> None:
-        for log in [log for log, known in self._known.items() if not known.turn.locked()][: LOG_KNOWN_MAX // 10 + 1]:
+        """Make room, oldest first; a log met again is read again."""
+        idle = (log for log, known in self._known.items() if not known.pins)
+        for log in list(itertools.islice(idle, LOG_KNOWN_MAX // 10 + 1)):
             del self._known[log]
 
     # -- rounds -------------------------------------------------------------------------------------------------------
@@ -124,8 +135,7 @@ class Committer:
             waiting = [log for log in parts if log not in outcomes]
             if not waiting:
                 return outcomes
-            if doubted:
-                await self._read_again(doubted, strict=True)
+            if doubted and await self._read_again(doubted, strict=True):
                 confirmed.update(doubted)
             moved = [log for log in waiting if log not in confirmed]
             if moved:
@@ -315,17 +325,19 @@ class Committer:
         elif found.error is not None:
             outcomes[log] = found.error
 
-    async def _read_again(self, logs: Sequence[Log], *, strict: bool = False) -> None:
-        """Control as it is now. Without `strict` it may be stale: a later round's write proves that it was not."""
+    async def _read_again(self, logs: Sequence[Log], *, strict: bool = False) -> bool:
+        """Control as it is now; False when there was no answer. Without `strict` it may be stale: a later round's write
+        proves that it was not."""
         keys = [self._context.keys.control(log) for log in logs]
         try:
             records = await self._context.metadata.get_many(keys, strict=strict)
         except MetadataStoreError:
-            return
+            return False
         for log, record in zip(logs, records, strict=True):
             if record is not None and record.version != self._known[log].version:
                 control = decode_value(ControlRecord, record.value, record.key.path)
                 self._known[log].move(control, record.version)
+        return True
 
     # -- settling, off the path of the acknowledgement ----------------------------------------------------------------
     async def _settle_later(self, landed: Sequence[tuple[Log, Pending]]) -> None:
