@@ -10,7 +10,7 @@ EXTRAS := oxia,postgres,dev
 # Tests run on both cores of a small machine; each worker keeps whole files so that a server starts once per file.
 JOBS ?= 2
 
-.PHONY: help setup servers run demo test soak check bench sim fmt fuzz docs clean
+.PHONY: help setup servers run demo test soak check bench sim model fmt fuzz docs clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -42,7 +42,10 @@ check: setup ## lint, types, import arrows, formatting; changes nothing
 bench: setup servers ## all benchmarks, or ONLY=name; a line each, JSON in build/bench
 	@$(BIN)/python -m tests.benchmarks $(ONLY)
 
-sim: setup ## the stores against the reference model: SCHEDULES=… SEED=… STORE=…
+sim: setup ## the log under simulation: SCHEDULES=… SEED=… SCENARIO=…
+	@$(BIN)/python -m llog.testing.sim --load llog.testing.log_scenarios --scenario '$(or $(SCENARIO),log-*)' --schedules $(or $(SCHEDULES),200) $(if $(SEED),--seed $(SEED))
+
+model: setup ## the metadata stores against the reference model: SCHEDULES=… SEED=… STORE=…
 	@$(BIN)/python -m llog.testing.model_check --schedules $(or $(SCHEDULES),200) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 fuzz: setup ## hostile bytes against every decoder: INPUTS=… per decoder, SEED=…

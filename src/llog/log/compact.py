@@ -88,7 +88,8 @@ async def compact_once(
         counter=control.sequence_counter,
         max_offsets=max_offsets,
         target_bytes=target_bytes,
-        created_before_ms=context.now_ms() - min_age_ms,
+        # No age asked for means none looked at: a writer's clock may be ahead of ours.
+        created_before_ms=context.now_ms() - min_age_ms if min_age_ms else 2**63 - 1,
     )
     chosen = select_run(await _entries(context, log, bounds), bounds)
     if chosen is None:

@@ -165,7 +165,7 @@ async def _run(kind: str, schedules: int, first_seed: int) -> str | None:
                 try:
                     await check_agreement(store, f"model/{uuid.uuid4().hex[:12]}", seed)
                 except AssertionError as error:
-                    return f"{error}\n    again: make sim STORE={kind} SCHEDULES=1 SEED={seed}"
+                    return f"{error}\n    again: make model STORE={kind} SCHEDULES=1 SEED={seed}"
     return None
 
 

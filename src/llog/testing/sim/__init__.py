@@ -1,0 +1,79 @@
+"""A deterministic simulator: real coroutines over simulated stores, every order and every fault chosen by us.
+
+Three ways to use it: scripts (one exact interleaving), exhaustive search (every interleaving of a small scenario with
+a fault somewhere), random long runs by seed. `python -m llog.testing.sim` is the front end.
+"""
+
+from __future__ import annotations
+
+from llog.testing.sim.actor import Actor, ActorContext, Event, Options
+from llog.testing.sim.chooser import Chooser, ReplayChooser, ScriptChooser, SeededChooser
+from llog.testing.sim.explore import Exploration, explore
+from llog.testing.sim.faults import (
+    CRASHES,
+    HOUR_MS,
+    MANY,
+    NO_FAULTS,
+    ONE_CRASH,
+    ONE_CRASH_OR_STALL,
+    ONE_OF_ANY,
+    ONE_STALL,
+    STALLS,
+    Fate,
+    Fault,
+    Faults,
+    Moment,
+)
+from llog.testing.sim.scenario import (
+    SCENARIOS,
+    Run,
+    Scenario,
+    check_repeatable,
+    find,
+    replay,
+    run_script,
+    run_seed,
+    scenario,
+    script,
+)
+from llog.testing.sim.script import Puppet, Script
+from llog.testing.sim.world import World
+
+__all__ = [
+    "CRASHES",
+    "HOUR_MS",
+    "MANY",
+    "NO_FAULTS",
+    "ONE_CRASH",
+    "ONE_CRASH_OR_STALL",
+    "ONE_OF_ANY",
+    "ONE_STALL",
+    "SCENARIOS",
+    "STALLS",
+    "Actor",
+    "ActorContext",
+    "Chooser",
+    "Event",
+    "Exploration",
+    "Fate",
+    "Fault",
+    "Faults",
+    "Moment",
+    "Options",
+    "Puppet",
+    "ReplayChooser",
+    "Run",
+    "Scenario",
+    "Script",
+    "ScriptChooser",
+    "SeededChooser",
+    "World",
+    "check_repeatable",
+    "explore",
+    "find",
+    "replay",
+    "run_script",
+    "run_seed",
+    "scenario",
+    "script",
+]

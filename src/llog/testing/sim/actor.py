@@ -1,0 +1,126 @@
+"""An actor: one simulated process, with its own stores, clock and randomness.
+
+Why it exists: everything the protocol code takes as an argument (stores, time, random bits, sleep) comes from here,
+so the code under simulation is the real code, unchanged.
+
+What must stay true: actors share nothing but the stores. When an actor's function returns, its process exits: tasks
+it left behind never run again, and requests they had sent may or may not still arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from llog.stores.metadata.port import MetadataStore
+from llog.stores.objects.port import ObjectStore
+from llog.testing.sim.faults import Moment
+from llog.testing.sim.process import Process
+
+if TYPE_CHECKING:
+    from llog.stores.metadata.memory import MemorySession
+    from llog.testing.sim.calls import Call
+    from llog.testing.sim.world import World
+
+ActorFunction = Callable[["ActorContext"], Awaitable[Any]]
+
+
+class Event(NamedTuple):
+    """Something an actor recorded for the checker of its scenario."""
+
+    time_ms: int
+    """True time, not the actor's clock."""
+    actor: str
+    event: Any
+
+
+class Options(NamedTuple):
+    """How an actor lives."""
+
+    skew_ms: int | None = None
+    """How far its clock is ahead of true time; None: drawn from the faults' `skew_ms_max`."""
+    daemon: bool = False
+    """A run does not wait for its end."""
+    faultless: bool = False
+    """Nothing ever goes wrong for it."""
+    may_fail: tuple[type[BaseException], ...] = ()
+    """Errors it may end with; any other makes the run red."""
+    restarts: int = 0
+    """So many times, when it crashes, another one takes its place (named `name.2`, …) …"""
+    restart_after_ms: int = 1_000
+    """… this much later."""
+
+
+class Actor(Process):
+    """The outside of an actor, for scenarios and checkers."""
+
+    function: ActorFunction
+
+    def __init__(self, name: str, number: int, options: Options, skew_ms: int) -> None:
+        super().__init__(name)
+        self.number, self.options, self.skew_ms = number, options, skew_ms
+        self.calls = self.naps = 0
+        self.unsent: list[Call] = []
+        """What it was about to send when it fell asleep."""
+        self.ended = self.crashed = self.asleep = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.reads_as_of: Moment | None = None
+        """Set by scripts: its reads that are not strict answer from this moment."""
+        self.sessions: list[MemorySession] = []
+
+    @property
+    def state(self) -> str:
+        if self.crashed:
+            return "crashed"
+        if self.ended:
+            return "ended" if self.error is None else "failed"
+        return "asleep" if self.asleep else "running"
+
+    def has_session(self) -> bool:
+        return any(not session.lost for session in self.sessions)
+
+    def __repr__(self) -> str:
+        return f"<Actor {self.name} {self.state}>"
+
+
+class ActorContext:
+    """The inside of an actor: what its function works with."""
+
+    def __init__(self, world: World, actor: Actor, metadata: MetadataStore) -> None:
+        self.name = actor.name
+        self.metadata = metadata
+        self._world, self._actor = world, actor
+        self._random: random.Random | None = None
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The store named `objects`."""
+        return self.object_store("objects")
+
+    def object_store(self, name: str) -> ObjectStore:
+        """One of several object stores, by name; every name is there, empty at first."""
+        return self._world.object_store_for(self._actor, name)
+
+    def now_ms(self) -> int:
+        """The clock of this process: true time and its own error."""
+        return self._world.now_ms() + self._actor.skew_ms
+
+    @property
+    def random(self) -> random.Random:
+        """Drawn from the seed and the actor's name."""
+        if self._random is None:
+            self._random = random.Random(f"{self._world.seed}/{self.name}")
+        return self._random
+
+    def random_bits(self, bits: int) -> int:
+        return self.random.getrandbits(bits)
+
+    async def sleep_ms(self, ms: float) -> None:
+        await asyncio.sleep(ms / 1_000)
+
+    def record(self, event: Any) -> None:
+        """Tell the checker. Must not change afterwards."""
+        self._world.record(self._actor, event)

@@ -1,0 +1,149 @@
+"""Every run of a small scenario, by replay.
+
+Why it exists: random runs find what is likely, a search finds what is possible. A run is a list of choices; the
+search goes through all of them depth first, each time playing the scenario again from its beginning, and stops a run
+as soon as it comes to a state that was seen before.
+
+What must stay true
+- Two runs that come to one state go on alike: the state is a hash of the stores, of all that each actor was ever
+  told and when, of writes still on their way, of the time and of the faults left (`World.state`).
+- The order in which actors recorded events is part of the state, since a checker may judge by it. A scenario whose
+  checker does not may leave it out (`history=False`) and meets equal states more often.
+- Time is part of the state through what clocks show and through the timers that are set. Code that reads the loop's
+  own time, or shares memory between actors, is searched less well than this promises.
+- What was not searched is said: `complete` is False, and `cut_by` names the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llog.limits import SIM_EXPLORE_RUNS_MAX, SIM_EXPLORE_STATES_MAX
+from llog.testing.sim.calls import Call
+from llog.testing.sim.chooser import Chooser, Menu, Move
+from llog.testing.sim.faults import Fate
+from llog.testing.sim.scenario import Run, Scenario, replay
+from llog.testing.sim.world import World
+
+
+class _SeenBefore(Exception):
+    """Ends a run whose future is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    scenario: Scenario
+    runs: int
+    states: int
+    calls: int
+    depth: int
+    """The most choices in one run."""
+    cut_by: str | None
+    red: Run | None
+    """The first red run, if there was one."""
+
+    @property
+    def complete(self) -> bool:
+        return self.cut_by is None and self.red is None
+
+    def __str__(self) -> str:
+        end = "complete" if self.complete else f"cut by {self.cut_by}" if self.cut_by else "red"
+        return f"{self.runs} runs, {self.states} states, {self.calls} store calls, depth {self.depth}: {end}"
+
+
+class _SearchChooser(Chooser):
+    """Follows a path, then takes the plain choice everywhere, and notes how many there were."""
+
+    def __init__(self, path: Sequence[int]) -> None:
+        super().__init__()
+        self._path = path
+        self.options: list[int] = []
+
+    def beyond_path(self) -> bool:
+        return len(self.taken) >= len(self._path)
+
+    def _decide(self, options: int) -> int:
+        position = len(self.taken)
+        choice = self._path[position] if position < len(self._path) else 0
+        self.taken.append(choice)
+        self.options.append(options)
+        return choice
+
+    def next_move(self, moves: Sequence[Move], calls: int) -> int:
+        return self._decide(len(moves))
+
+    def fate(self, call: Call, menu: Menu) -> Fate | None:
+        fates = menu()
+        choice = self._decide(len(fates) + 1)
+        return fates[choice - 1] if choice else None
+
+    def whether(self) -> bool:
+        return self._decide(2) == 1
+
+    def next_path(self) -> list[int] | None:
+        """The next one, depth first; None when all were taken."""
+        position = len(self.taken) - 1
+        while position >= 0 and self.taken[position] + 1 >= self.options[position]:
+            position -= 1
+        return None if position < 0 else [*self.taken[:position], self.taken[position] + 1]
+
+
+def explore(
+    what: Scenario,
+    *,
+    states_max: int = SIM_EXPLORE_STATES_MAX,
+    runs_max: int = SIM_EXPLORE_RUNS_MAX,
+    history: bool = True,
+    prune: bool = True,
+) -> Exploration:
+    """All runs with the scenario's `search_faults`, until one is red or a limit is reached. Without `prune` every run
+    is played to its end, also when its future is known: to test the pruning itself."""
+    seen: set[int] = set()
+    path: list[int] | None = []
+    runs = calls = depth = 0
+    cut_by: str | None = None
+    red: Run | None = None
+    while path is not None and red is None:
+        if runs >= runs_max or len(seen) >= states_max:
+            cut_by = f"{runs_max} runs" if runs >= runs_max else f"{states_max} states"
+            break
+        chooser = _SearchChooser(path)
+        with what.world(chooser, what.search_faults, 0) as world:
+            failed = _play(what, world, chooser, seen, history, prune)
+            calls += world.scheduler.calls_performed
+        runs += 1
+        depth = max(depth, len(chooser.taken))
+        if failed:
+            red = replay(what, trimmed(chooser.taken))
+        path = chooser.next_path()
+    return Exploration(what, runs, len(seen), calls, depth, cut_by, red)
+
+
+def _play(what: Scenario, world: World, chooser: _SearchChooser, seen: set[int], history: bool, prune: bool) -> bool:
+    """Whether the run was red."""
+
+    def look() -> None:
+        if chooser.beyond_path():
+            state = world.state(history=history)
+            if prune and state in seen:
+                raise _SeenBefore
+            seen.add(state)
+
+    world.scheduler.tracking = True
+    world.scheduler.at_each_step = look
+    try:
+        what.play(world)
+    except _SeenBefore:
+        return False
+    except Exception:
+        return True
+    return False
+
+
+def trimmed(choices: Sequence[int]) -> list[int]:
+    """Without the plain choices at the end, which a replay makes by itself."""
+    end = len(choices)
+    while end and choices[end - 1] == 0:
+        end -= 1
+    return list(choices[:end])

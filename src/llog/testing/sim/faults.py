@@ -1,0 +1,115 @@
+"""What can go wrong with a store call, and how much of it one run may have.
+
+Why it exists: the menu of faults is the claim a simulation makes. It is written down once, independent of who chooses
+from it (a seed, an exhaustive search, a script).
+
+What must stay true: no fault breaks a promise of the ports. A caller that hears "uncertain" may find the write done,
+not done, or done later; "unavailable" means that nothing happened; strict reads are never stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from llog.errors import InvalidArgument
+
+Moment = tuple[int, ...]
+"""A point in the life of the metadata store: how many changes each shard had seen."""
+
+
+class Fault(Enum):
+    CRASH_BEFORE = "crash before the effect"
+    CRASH_AFTER = "crash between the effect and the reply"
+    LOST_REPLY = "lost reply"
+    """It happened; the caller is told that nobody knows. Of a read: no answer in time."""
+    LOST_REQUEST = "lost request"
+    """It never happens; the caller is told that nobody knows."""
+    LATE_WRITE = "late write"
+    """The caller is told that nobody knows; it happens at any later point, judged by its condition then, or never."""
+    UNAVAILABLE = "unavailable"
+    STALL_BEFORE = "stall before the effect"
+    """The whole process sleeps before it sends the request; its sessions run out meanwhile."""
+    STALL_AFTER = "stall between the effect and the reply"
+    DELAY_REQUEST = "slow request"
+    """Only this call is slow; timers of the process go on."""
+    DELAY_REPLY = "slow reply"
+    STALE_READ = "stale read"
+    LOST_NOTICE = "lost notice"
+    """A watcher missed changes: it is told to read everything again."""
+    SESSION_EXPIRY = "session expiry"
+    """The store forgets the sessions of a process that lives."""
+
+
+_EITHER: Final = frozenset(
+    {Fault.CRASH_BEFORE, Fault.STALL_BEFORE, Fault.STALL_AFTER, Fault.DELAY_REQUEST, Fault.DELAY_REPLY}
+)
+# A crash after a read is a crash before whatever comes next.
+READ_FAULTS: Final = _EITHER | {Fault.UNAVAILABLE, Fault.LOST_REPLY, Fault.STALE_READ}
+STRICT_READ_FAULTS: Final = READ_FAULTS - {Fault.STALE_READ}
+WRITE_FAULTS: Final = _EITHER | {
+    Fault.CRASH_AFTER,
+    Fault.LOST_REPLY,
+    Fault.LOST_REQUEST,
+    Fault.LATE_WRITE,
+    Fault.UNAVAILABLE,
+}
+QUIET_FAULTS: Final = _EITHER | {Fault.CRASH_AFTER}
+"""Of calls that may not fail: closing a session."""
+NOTICE_FAULTS: Final = frozenset({Fault.CRASH_BEFORE, Fault.STALL_BEFORE, Fault.DELAY_REPLY, Fault.LOST_NOTICE})
+
+HOUR_MS: Final = 3_600_000
+
+
+class Fate(NamedTuple):
+    """A fault with its measure."""
+
+    fault: Fault
+    ms: int = 0
+    moment: Moment = ()
+    """Of a stale read: the state it answers from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What may happen in one run."""
+
+    kinds: frozenset[Fault] = frozenset()
+    budget: int = 0
+    """How many faults in all."""
+    rate: float = 0.02
+    """Of the store calls of a random run, while the budget lasts."""
+    stall_ms: Sequence[int] = (2 * HOUR_MS,)
+    delay_ms: Sequence[int] = (30_000,)
+    stale_states_max: int = 3
+    """How many different old answers one read may have, the newest first."""
+    skew_ms_max: int = 0
+    """Each process of a random run has a clock that is wrong by up to this much."""
+
+    def __post_init__(self) -> None:
+        if self.budget < 0 or not 0 <= self.rate <= 1 or self.skew_ms_max < 0 or self.stale_states_max < 1:
+            raise InvalidArgument("faults", f"{self}: no negative numbers, a rate from 0 to 1, at least one state")
+        if min((*self.stall_ms, *self.delay_ms), default=1) < 1:
+            raise InvalidArgument("faults", "stalls and delays last at least a millisecond")
+
+
+NO_FAULTS: Final = Faults()
+CRASHES: Final = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER})
+STALLS: Final = frozenset({Fault.STALL_BEFORE, Fault.STALL_AFTER})
+ONE_CRASH: Final = Faults(CRASHES, budget=1)
+ONE_STALL: Final = Faults(STALLS, budget=1)
+ONE_CRASH_OR_STALL: Final = Faults(CRASHES | STALLS, budget=1)
+ONE_OF_ANY: Final = Faults(frozenset(Fault), budget=1)
+MANY: Final = Faults(frozenset(Fault), budget=8, stall_ms=(50, 15_000, 2 * HOUR_MS), skew_ms_max=2_000)
+"""For random runs."""
+
+
+def measured(fault: Fault, faults: Faults) -> list[Fate]:
+    """One fault in all the measures a run may give it. How stale a read can be depends on the read."""
+    if fault in STALLS:
+        return [Fate(fault, ms) for ms in faults.stall_ms]
+    if fault in (Fault.DELAY_REQUEST, Fault.DELAY_REPLY):
+        return [Fate(fault, ms) for ms in faults.delay_ms]
+    return [] if fault is Fault.STALE_READ else [Fate(fault)]

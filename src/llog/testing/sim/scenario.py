@@ -1,0 +1,137 @@
+"""Scenarios by name, and one run of one of them.
+
+    @scenario("two-writers", faults=MANY, atomic_groups=False, shards=4)
+    def two_writers(world: World) -> None:
+        ...start actors, world.run(), world.calm(), assert what must hold...
+
+A scenario is red when it raises. What is wrong, the trace in words and the choices that led there are in its `Run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llog.errors import InvalidArgument, SimulationNotRepeatable
+from llog.testing.sim.chooser import Chooser, ReplayChooser, ScriptChooser, SeededChooser
+from llog.testing.sim.faults import NO_FAULTS, Faults
+from llog.testing.sim.script import Script
+from llog.testing.sim.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    play: Callable[[World], None]
+    faults: Faults = NO_FAULTS
+    """What may happen in random runs."""
+    search_faults: Faults = NO_FAULTS
+    """What may happen in an exhaustive search."""
+    scripted: bool = False
+    """It decides everything itself: one run is all there is."""
+    module: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of its `World`."""
+
+    def world(self, chooser: Chooser, faults: Faults, seed: int) -> World:
+        return World(chooser, faults=faults, seed=seed, **self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of one run."""
+
+    scenario: Scenario
+    error: Exception | None
+    trace: Sequence[str]
+    choices: Sequence[int]
+    calls: int
+    printed: str = ""
+    """The trace for a person; of red runs only."""
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    name: str, *, faults: Faults = NO_FAULTS, search_faults: Faults = NO_FAULTS, **options: Any
+) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
+    """Register a scenario. `options` are arguments of its `World`: shards, atomic_groups, call_cost_ms, …"""
+
+    def register(play: Callable[[World], None]) -> Callable[[World], None]:
+        _add(Scenario(name, play, faults, search_faults, False, play.__module__, options))
+        return play
+
+    return register
+
+
+def script(name: str, **options: Any) -> Callable[[Callable[[Script], None]], Callable[[Script], None]]:
+    """Register a scripted scenario: it gets a `Script` and decides every step."""
+
+    def register(play: Callable[[Script], None]) -> Callable[[Script], None]:
+        def play_world(world: World) -> None:
+            play(Script(world))
+
+        _add(Scenario(name, play_world, scripted=True, module=play.__module__, options=options))
+        return play
+
+    return register
+
+
+def _add(new: Scenario) -> None:
+    if new.name in SCENARIOS:
+        raise InvalidArgument("name", f"there is a scenario {new.name!r} already")
+    SCENARIOS[new.name] = new
+
+
+def find(name: str) -> Scenario:
+    if name not in SCENARIOS:
+        known = ", ".join(sorted(SCENARIOS)) or "none are loaded"
+        raise InvalidArgument("scenario", f"no scenario {name!r}; there are: {known}")
+    return SCENARIOS[name]
+
+
+def play(what: Scenario, chooser: Chooser, faults: Faults, seed: int, *, keep_trace: bool = True) -> Run:
+    """One run. Whatever the scenario raises makes it red."""
+    with what.world(chooser, faults, seed) as world:
+        error: Exception | None = None
+        try:
+            what.play(world)
+        except Exception as raised:
+            error = raised
+        keep = keep_trace or error is not None
+        return Run(
+            what,
+            error,
+            world.trace.lines() if keep else (),
+            list(chooser.taken) if keep else (),
+            world.scheduler.calls_performed,
+            world.trace.printed() if error is not None else "",
+        )
+
+
+def run_seed(what: Scenario, seed: int, *, keep_trace: bool = True) -> Run:
+    """A random run."""
+    return play(what, SeededChooser(seed), what.faults, seed, keep_trace=keep_trace)
+
+
+def run_script(what: Scenario) -> Run:
+    return play(what, ScriptChooser(), NO_FAULTS, 0)
+
+
+def replay(what: Scenario, choices: Sequence[int], *, seed: int = 0, search: bool = True) -> Run:
+    """The run that made these choices: in a search, or by the lots of a seed."""
+    return play(what, ReplayChooser(choices), what.search_faults if search else what.faults, seed)
+
+
+def check_repeatable(what: Scenario, seed: int) -> None:
+    """Run one seed twice. Raises `SimulationNotRepeatable` with the first line that differs."""
+    first, second = run_seed(what, seed).trace, run_seed(what, seed).trace
+    for one, other in zip([*first, "the end"], [*second, "the end"], strict=False):
+        if one != other:
+            raise SimulationNotRepeatable(what.name, one, other)
