@@ -7,20 +7,12 @@ import asyncio
 import pytest
 
 from llog.errors import (
-    InvalidArgument,
-    MetadataTimeout,
-    MetadataUnavailable,
-    MetadataUncertain,
     ObjectStoreTimeout,
     ObjectStoreUncertain,
-    SessionLost,
-    SimulationStuck,
-    VersionConflict,
 )
-from llog.stores.metadata.port import ABSENT, ChangeKind, Key
+from llog.stores.metadata.port import Key
 from llog.testing.sim import (
     HOUR_MS,
-    MANY,
     ActorContext,
     Fate,
     Fault,
@@ -30,24 +22,7 @@ from llog.testing.sim import (
     SeededChooser,
     World,
 )
-
-K = Key("k")
-
-
-async def put_once(ctx: ActorContext) -> str:
-    try:
-        await ctx.metadata.put(K, ctx.name.encode(), expected=ABSENT)
-    except (MetadataUncertain, MetadataUnavailable, VersionConflict) as error:
-        return type(error).__name__
-    return "done"
-
-
-async def get_once(ctx: ActorContext) -> bytes | str | None:
-    try:
-        found = await ctx.metadata.get(K)
-    except (MetadataTimeout, MetadataUnavailable) as error:
-        return type(error).__name__
-    return None if found is None else found.value
+from tests.simulation.actors import K, get_once, put_once
 
 
 def after_put(fault: Fault) -> tuple[World, Puppet]:
@@ -66,6 +41,7 @@ def after_put(fault: Fault) -> tuple[World, Puppet]:
         (Fault.UNAVAILABLE, "MetadataUnavailable", False),
         (Fault.CRASH_BEFORE, None, False),
         (Fault.CRASH_AFTER, None, True),
+        (Fault.CRASH_IN_FLIGHT, None, False),
         (Fault.STALL_BEFORE, None, False),
         (Fault.STALL_AFTER, None, True),
         (Fault.DELAY_REQUEST, None, False),
@@ -206,6 +182,16 @@ def test_requests_of_a_crashed_actor_may_still_arrive() -> None:
         assert set(world.records()) == {"b"}
 
 
+def test_a_request_on_its_way_may_land_after_somebody_took_the_place_of_the_dead() -> None:
+    world, writer = after_put(Fault.CRASH_IN_FLIGHT)
+    with world:
+        script = Script(world)
+        assert writer.actor.crashed
+        assert script.actor("successor", get_once).finish() is None
+        script.land("put", "k")
+        assert world.records()["k"].value == b"w"
+
+
 def test_another_takes_the_place_of_a_crashed_actor() -> None:
     async def worker(ctx: ActorContext) -> None:
         await ctx.metadata.put(Key(f"by/{ctx.name}"), b"1")
@@ -333,113 +319,6 @@ def test_a_stale_scan_sees_what_was_deleted_since() -> None:
         assert stale.finish() == ["dir/2", "dir/3"]
 
 
-# -- zombies and sessions ----------------------------------------------------------------------------------------------
-
-
-def test_a_zombie_wakes_hours_later_and_finds_its_session_gone() -> None:
-    lost: list[int] = []
-
-    async def holder(ctx: ActorContext) -> str:
-        session = await ctx.metadata.open_session(timeout_ms=10_000, on_lost=lambda: lost.append(ctx.now_ms()))
-        await ctx.metadata.put(K, b"mine", session=session)
-        await ctx.metadata.get(Key("work"))
-        try:
-            await ctx.metadata.put(K, b"still mine", session=session)
-        except SessionLost:
-            return "lost"
-        return "kept"
-
-    with World() as world:
-        script = Script(world)
-        zombie = script.actor("zombie", holder).run_until("get")
-        fell_asleep_ms = world.now_ms()
-        zombie.perform(Fault.STALL_AFTER)
-        assert script.actor("other", get_once).finish() == b"mine"
-        script.pass_time(10_000)
-        assert script.actor("another", put_once).finish() == "done"
-        assert lost == [], "it sleeps: nobody can tell it"
-        assert zombie.finish() == "lost"
-        assert lost == [fell_asleep_ms + 2 * HOUR_MS]
-        assert world.records()["k"].value == b"another"
-
-
-def test_a_short_nap_costs_no_session() -> None:
-    async def holder(ctx: ActorContext) -> bool:
-        session = await ctx.metadata.open_session(timeout_ms=10_000)
-        await ctx.metadata.get(K)
-        await ctx.sleep_ms(HOUR_MS)
-        return session.lost
-
-    with World() as world:
-        it = Script(world).actor("it", holder).run_until("get")
-        it.perform(Fate(Fault.STALL_BEFORE, ms=5_000))
-        assert it.finish() is False
-
-
-def test_all_of_a_sleeping_process_sleeps() -> None:
-    async def two_tasks(ctx: ActorContext) -> list[int]:
-        times: list[int] = []
-
-        async def tick() -> None:
-            while True:
-                await asyncio.sleep(1)
-                times.append(ctx.now_ms())
-
-        ticking = asyncio.create_task(tick())
-        await ctx.metadata.get(K)
-        await ctx.sleep_ms(1_500)
-        ticking.cancel()
-        return times
-
-    with World() as world:
-        start_ms = world.now_ms()
-        it = Script(world).actor("it", two_tasks)
-        it.run_until("get").perform(Fault.STALL_AFTER)
-        woke_ms = start_ms + 2 * HOUR_MS
-        # The tick that was due in its sleep comes when it wakes.
-        assert it.finish() == [woke_ms, woke_ms + 1_000]
-
-
-def test_a_script_wakes_a_sleeper_early() -> None:
-    with World() as world:
-        script = Script(world)
-        it = script.actor("it", put_once).run_until("put")
-        it.perform(Fault.STALL_BEFORE)
-        it.wake()
-        assert it.finish() == "done"
-        assert world.trace.lines()[-1].endswith("it puts k expecting nothing there: it → version 1")
-
-
-def test_the_store_may_forget_the_session_of_a_living_process() -> None:
-    async def holder(ctx: ActorContext) -> list[str]:
-        told: list[str] = []
-        session = await ctx.metadata.open_session(timeout_ms=10_000, on_lost=lambda: told.append("told"))
-        await ctx.metadata.put(K, b"1", session=session)
-        await ctx.metadata.get(K)
-        return [*told, "lost" if session.lost else "kept"]
-
-    with World() as world:
-        script = Script(world)
-        it = script.actor("it", holder).run_until("get")
-        it.expire_sessions()
-        assert "k" not in world.records()
-        assert it.finish() == ["told", "lost"]
-
-
-def test_a_watcher_that_missed_something_is_told_to_read_again() -> None:
-    async def watcher(ctx: ActorContext) -> list[ChangeKind]:
-        async with ctx.metadata.watch("k") as changes:
-            return [(await anext(changes)).kind]
-
-    with World() as world:
-        script = Script(world)
-        it = script.actor("watcher", watcher)
-        script.settle()
-        script.actor("writer", put_once).finish()
-        it.run_until("notice").perform(Fault.LOST_NOTICE)
-        assert it.finish() == [ChangeKind.RESYNC]
-
-
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
@@ -481,66 +360,3 @@ def test_a_crash_leaves_any_part_of_several_deletes_done() -> None:
         it.run_until("delete_object", "b").perform(path="b")
         it.perform(Fault.CRASH_BEFORE, path="c")
         assert set(world.objects()) == {"a", "c"}
-
-
-# -- scripts and random runs -------------------------------------------------------------------------------------------
-
-
-def test_a_fault_that_cannot_befall_a_call_is_refused() -> None:
-    with World() as world:
-        script = Script(world)
-        reader = script.actor("r", get_once).run_until("get")
-        with pytest.raises(InvalidArgument, match="late write cannot befall a call that gets k"):
-            reader.perform(Fault.LATE_WRITE)
-        with pytest.raises(InvalidArgument, match="no older answer"):
-            reader.perform(Fault.STALE_READ)
-
-
-def test_a_script_that_waits_for_what_never_comes_says_so() -> None:
-    with World() as world:
-        script = Script(world)
-        held = script.actor("held", get_once).run_until("get")
-        with pytest.raises(SimulationStuck, match=r"w ended before it came to delete \*[\s\S]*held.*gets k"):
-            script.actor("w", put_once).run_until("delete")
-        with pytest.raises(SimulationStuck, match="held is not about to put"):
-            held.perform(operation="put")
-
-
-def test_random_runs_meet_every_fault_within_their_budget() -> None:
-    async def busy(ctx: ActorContext) -> None:
-        session = None
-        while session is None or session.lost:
-            try:
-                session = await ctx.metadata.open_session(timeout_ms=10_000)
-            except (MetadataTimeout, MetadataUnavailable):
-                continue
-        for _ in range(20):
-            await get_once(ctx)
-            try:
-                await ctx.metadata.put(K, b"1")
-            except (MetadataUncertain, MetadataUnavailable):
-                continue
-
-    async def watcher(ctx: ActorContext) -> None:
-        async with ctx.metadata.watch("") as changes:
-            async for _ in changes:
-                pass
-
-    met: set[str] = set()
-    for seed in range(150):
-        with World(SeededChooser(seed), faults=MANY) as world:
-            world.actor("a", busy)
-            world.actor("b", busy)
-            world.actor("watcher", watcher, daemon=True)
-            world.run()
-            assert 0 <= world.scheduler.faults_left <= MANY.budget
-            met.update(world.scheduler.faults_met)
-    assert met == {fault.name for fault in Fault}
-
-
-def test_a_faultless_actor_meets_no_fault() -> None:
-    faults = Faults(frozenset(Fault), budget=100, rate=1.0)
-    with World(SeededChooser(3), faults=faults) as world:
-        it = world.actor("it", put_once, faultless=True)
-        world.run()
-        assert (it.result, world.scheduler.faults_left) == ("done", 100)

@@ -151,7 +151,8 @@ class MemoryBacking:
         self.atomic_groups, self.clock_ms, self.name = atomic_groups, clock_ms, name
         self.shards = [_Shard() for _ in range(shards)]
         self.sessions: dict[str, MemorySession] = {}
-        self.watchers: set[_Watcher] = set()
+        # Dicts, for their order: a set's depends on addresses, and a seed must replay.
+        self.watchers: dict[_Watcher, None] = {}
         self._sessions_opened = 0
 
     def shard_of(self, key: Key) -> int:
@@ -248,7 +249,7 @@ class MemoryStore(MetadataStore):
         )
         self.url = f"memory://{self.backing.name}"
         self._sessions: list[MemorySession] = []
-        self._watchers: set[_Watcher] = set()
+        self._watchers: dict[_Watcher, None] = {}
         self._frozen = self._closed = False
 
     def _begin(self, operation: str) -> None:
@@ -325,13 +326,12 @@ class MemoryStore(MetadataStore):
     async def watch(self, prefix: str, *, route: str = "") -> AsyncIterator[AsyncIterator[Change]]:
         self._begin("watch")
         watcher = _Watcher(self.url, prefix, self.backing.shard_of(Key(prefix, route)) if route else None)
-        self.backing.watchers.add(watcher)
-        self._watchers.add(watcher)
+        self.backing.watchers[watcher] = self._watchers[watcher] = None
         try:
             yield watcher
         finally:
-            self.backing.watchers.discard(watcher)
-            self._watchers.discard(watcher)
+            self.backing.watchers.pop(watcher, None)
+            self._watchers.pop(watcher, None)
 
     async def server_time_ms(self) -> int | None:
         self._begin("time")

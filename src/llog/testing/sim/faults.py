@@ -23,6 +23,8 @@ Moment = tuple[int, ...]
 class Fault(Enum):
     CRASH_BEFORE = "crash before the effect"
     CRASH_AFTER = "crash between the effect and the reply"
+    CRASH_IN_FLIGHT = "crash with the request on its way"
+    """It happens at any later point, perhaps long after somebody has cleaned up behind the dead, or never."""
     LOST_REPLY = "lost reply"
     """It happened; the caller is told that nobody knows. Of a read: no answer in time."""
     LOST_REQUEST = "lost request"
@@ -50,6 +52,7 @@ _EITHER: Final = frozenset(
 READ_FAULTS: Final = _EITHER | {Fault.UNAVAILABLE, Fault.LOST_REPLY, Fault.STALE_READ}
 STRICT_READ_FAULTS: Final = READ_FAULTS - {Fault.STALE_READ}
 WRITE_FAULTS: Final = _EITHER | {
+    Fault.CRASH_IN_FLIGHT,
     Fault.CRASH_AFTER,
     Fault.LOST_REPLY,
     Fault.LOST_REQUEST,

@@ -74,6 +74,7 @@ class Scheduler:
         self._fates: dict[Fault, Callable[[Call, Fate], None]] = {
             Fault.CRASH_BEFORE: self._crash_before,
             Fault.CRASH_AFTER: self._crash_after,
+            Fault.CRASH_IN_FLIGHT: self._crash_in_flight,
             Fault.LOST_REPLY: self._lose_reply,
             Fault.LOST_REQUEST: self._lose_request,
             Fault.LATE_WRITE: self._make_late,
@@ -254,6 +255,11 @@ class Scheduler:
 
     def _crash_after(self, call: Call, fate: Fate) -> None:
         self.trace.call(call, fate, self._effect(call))
+        self.crash(call.actor)
+
+    def _crash_in_flight(self, call: Call, fate: Fate) -> None:
+        self.trace.call(call, fate, NO_ANSWER)
+        self._leave_in_flight(call)
         self.crash(call.actor)
 
     def _lose_reply(self, call: Call, fate: Fate) -> None:

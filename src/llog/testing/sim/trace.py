@@ -21,6 +21,7 @@ NO_ANSWER: Final = object()
 _FAULT_WORDS: Final[dict[Fault, str]] = {
     Fault.CRASH_BEFORE: "it crashes before that",
     Fault.CRASH_AFTER: "it crashes before it hears of it",
+    Fault.CRASH_IN_FLIGHT: "it crashes, the request is still on its way",
     Fault.LOST_REPLY: "the reply is lost",
     Fault.LOST_REQUEST: "the request is lost",
     Fault.LATE_WRITE: "no answer comes, the request is still on its way",
