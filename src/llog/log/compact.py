@@ -79,7 +79,10 @@ async def compact_once(
     record = await _load_record(context, log, control.incarnation)
     if record.value.in_flight is not None:
         run = record.value.in_flight
-        await _finish(context, log, control, run.compaction_id)
+        if not await _finish(context, log, control, run):
+            return await compact_once(
+                context, log, max_offsets=max_offsets, target_bytes=target_bytes, min_age_ms=min_age_ms
+            )
         return Compacted(log, run.start_offset, run.end_offset, 0, run.entry.byte_length or 0, run.data_key, True)
     bounds = Bounds(
         incarnation=control.incarnation,
@@ -164,7 +167,7 @@ async def _rewrite_and_publish(
     )
     if not await _publish(context, log, record, run, now_ms):
         return None
-    if not await _finish(context, log, control, run.compaction_id):
+    if not await _finish(context, log, control, run):
         return None
     return Compacted(log, chosen.start_offset, chosen.end_offset, len(chosen.entries), segment.byte_length, uri)
 
@@ -185,14 +188,13 @@ async def _publish(context: LogContext, log: Log, record: _Record, run: Compacti
         return found.value.in_flight is not None and found.value.in_flight.compaction_id == run.compaction_id
 
 
-async def _finish(context: LogContext, log: Log, control: ControlRecord, compaction_id: str) -> bool:
+async def _finish(context: LogContext, log: Log, control: ControlRecord, planned: CompactionRun) -> bool:
     """Steps 7 to 10, from wherever the run stands. True when it is done, False when it was abandoned."""
-    done = True
     for round_number in range(LOG_COMPACT_ROUNDS_MAX):
         record = await _load_record(context, log, control.incarnation)
         run = record.value.in_flight
-        if run is None or run.compaction_id != compaction_id:
-            return done  # somebody else finished it
+        if run is None or run.compaction_id != planned.compaction_id:
+            return await _is_published(context, log, planned)  # we are done with it, or somebody else is
         try:
             if run.state == "WRITING_COMPACTED_INDEX":
                 await move_snapshot(context, log, control, run.end_offset + 1)
@@ -200,7 +202,6 @@ async def _finish(context: LogContext, log: Log, control: ControlRecord, compact
                     moved = replace(run, state="DELETING_OLD")
                     await _move(context, log, record, run.end_offset + 1, moved)
                 else:
-                    done = False
                     await _mark(context, log, run, "DELETE_SEGMENT_STARTED")
                     await _move(context, log, record, record.value.offset, None)
             else:
@@ -210,6 +211,11 @@ async def _finish(context: LogContext, log: Log, control: ControlRecord, compact
         except (VersionConflict, MetadataUncertain):
             await context.back_off(round_number)
     raise AppendNotCommitted(*log, "its compaction record kept changing; try again")
+
+
+async def _is_published(context: LogContext, log: Log, run: CompactionRun) -> bool:
+    found = await context.metadata.get(context.keys.index_entry(log, run.end_offset), strict=True)
+    return found is not None and entry_of(found).value.data_key == run.data_key
 
 
 async def _move(context: LogContext, log: Log, record: _Record, cursor: int, run: CompactionRun | None) -> None:
