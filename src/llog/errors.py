@@ -35,6 +35,7 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     │   ├── PartitionOutOfRange        the topic has, and may have, no such partition
     │   ├── OutOfOrderSequence         an idempotent producer skipped a sequence number
     │   ├── ProducerEpochFenced        a newer epoch of that producer is known
+    │   ├── LogBusy                    its records kept changing under us; ask again
     │   ├── AppendNotCommitted         nothing was appended; append again
     │   ├── AppendUncertain            the append may have happened (also UncertainOutcome)
     │   └── BackPressureRejected       too much is buffered; nothing was accepted
@@ -78,6 +79,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidField",
     "LlogError",
+    "LogBusy",
     "LogDeleted",
     "LogError",
     "LogFenced",
@@ -273,6 +275,10 @@ class OutOfOrderSequence(LogError):
 
 class ProducerEpochFenced(LogError):
     pass
+
+
+class LogBusy(LogError):
+    retriable = True
 
 
 class AppendNotCommitted(LogError):

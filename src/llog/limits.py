@@ -220,6 +220,8 @@ SIM_EXPLORE_RUNS_MAX: Final = 1_000_000
 LOG_COMPACT_ENTRIES_MAX: Final = 10_000
 LOG_COMPACT_READS_IN_FLIGHT_MAX: Final = 8
 LOG_COMPACT_ROUNDS_MAX: Final = 32
+# Runs begun and lost to another compactor before `compact_once` answers "busy"; each may have written a segment.
+LOG_COMPACT_RACES_MAX: Final = 4
 LOG_COMPACT_BYTES_DEFAULT: Final = 64 * MIB
 # Each state holds five batches of about 120 bytes.
 LOG_PRODUCERS_PER_PAGE_MAX: Final = 500

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from llog.errors import (
-    AppendNotCommitted,
     InvalidArgument,
+    LogBusy,
     MetadataUncertain,
     ObjectNotFound,
     PartitionNotInitialized,
@@ -35,7 +35,12 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_COMPACT_ENTRIES_MAX, LOG_COMPACT_ROUNDS_MAX
+from llog.limits import (
+    LOG_COMPACT_BYTES_DEFAULT,
+    LOG_COMPACT_ENTRIES_MAX,
+    LOG_COMPACT_RACES_MAX,
+    LOG_COMPACT_ROUNDS_MAX,
+)
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.index import Entry, entry_of
@@ -72,18 +77,40 @@ async def compact_once(
     target_bytes: int = LOG_COMPACT_BYTES_DEFAULT,
     min_age_ms: int = 0,
 ) -> Compacted | None:
-    """Finish what is in flight, or compact the next run; None when nothing is left to do."""
+    """Finish what is in flight, or compact the next run; None when nothing is left to do.
+
+    A run that another compactor came before, or that had to be abandoned, is tried again a few times; then `LogBusy`.
+    """
     if context.segments is None:
         raise InvalidArgument("context", "has no store to put segments into")
-    control = await settle_and_clear(context, log)
-    record = await _load_record(context, log, control.incarnation)
-    if record.value.in_flight is not None:
+    for round_number in range(LOG_COMPACT_RACES_MAX):
+        control = await settle_and_clear(context, log)
+        record = await _load_record(context, log, control.incarnation)
         run = record.value.in_flight
-        if not await _finish(context, log, control, run):
-            return await compact_once(
-                context, log, max_offsets=max_offsets, target_bytes=target_bytes, min_age_ms=min_age_ms
-            )
-        return Compacted(log, run.start_offset, run.end_offset, 0, run.entry.byte_length or 0, run.data_key, True)
+        if run is not None:
+            if await _finish(context, log, control, run):
+                size = run.entry.byte_length or 0
+                return Compacted(log, run.start_offset, run.end_offset, 0, size, run.data_key, True)
+        else:
+            chosen = await _select(context, log, control, record, max_offsets, target_bytes, min_age_ms)
+            if chosen is None:
+                return None
+            done = await _rewrite_and_publish(context, log, control, record, chosen)
+            if done is not None:
+                return done
+        await context.back_off(round_number)
+    raise LogBusy(*log, f"other compactors were faster {LOG_COMPACT_RACES_MAX} times; try again")
+
+
+async def _select(
+    context: LogContext,
+    log: Log,
+    control: ControlRecord,
+    record: _Record,
+    max_offsets: int,
+    target_bytes: int,
+    min_age_ms: int,
+) -> Run | None:
     bounds = Bounds(
         incarnation=control.incarnation,
         cursor=record.value.offset,
@@ -94,10 +121,7 @@ async def compact_once(
         # No age asked for means none looked at: a writer's clock may be ahead of ours.
         created_before_ms=context.now_ms() - min_age_ms if min_age_ms else 2**63 - 1,
     )
-    chosen = select_run(await _entries(context, log, bounds), bounds)
-    if chosen is None:
-        return None
-    return await _rewrite_and_publish(context, log, control, record, chosen)
+    return select_run(await _entries(context, log, bounds), bounds)
 
 
 async def _load_record(context: LogContext, log: Log, incarnation: int) -> _Record:
@@ -107,7 +131,7 @@ async def _load_record(context: LogContext, log: Log, incarnation: int) -> _Reco
         raise PartitionNotInitialized(*log)
     value = decode_value(CompactionRecord, found.value, key.path)
     if value.incarnation != incarnation:
-        raise AppendNotCommitted(*log, "the topic is being deleted or created again; try again")
+        raise LogBusy(*log, "the topic is being deleted or created again; try again")
     return _Record(value, found.version)
 
 
@@ -133,7 +157,7 @@ async def _rewrite_and_publish(
     try:
         segment = await rewrite(context.find_object, log, control.incarnation, chosen, created_at_ms=now_ms)
     except ObjectNotFound:
-        return None  # an entry changed under us (R10); whoever compacts next selects again
+        return None  # an entry changed under us (R10); the next round selects again
     await context.segments.put(name, segment.buffers)
     entry = IndexEntry(
         type="COMPACTED",
@@ -210,7 +234,7 @@ async def _finish(context: LogContext, log: Log, control: ControlRecord, planned
                 await _move(context, log, record, record.value.offset, None)
         except (VersionConflict, MetadataUncertain):
             await context.back_off(round_number)
-    raise AppendNotCommitted(*log, "its compaction record kept changing; try again")
+    raise LogBusy(*log, "its compaction record kept changing; try again")
 
 
 async def _is_published(context: LogContext, log: Log, run: CompactionRun) -> bool:

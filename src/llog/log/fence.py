@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from llog.errors import AppendNotCommitted, MetadataUncertain, PartitionNotInitialized, VersionConflict
+from llog.errors import LogBusy, MetadataUncertain, PartitionNotInitialized, VersionConflict
 from llog.formats.values import ControlRecord, decode_value, encode_value
 from llog.limits import LOG_CAS_ROUNDS_MAX
 from llog.log.context import LogContext
@@ -49,7 +49,7 @@ async def _change(context: LogContext, log: Log, change: Change) -> int:
             return await _settle_pending(context, log, changed, version)
         except (VersionConflict, MetadataUncertain):
             await context.back_off(round_number)
-    raise AppendNotCommitted(*log, "its control record kept changing")
+    raise LogBusy(*log, "its control record kept changing")
 
 
 async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:

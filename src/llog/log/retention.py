@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from llog.errors import (
-    AppendNotCommitted,
+    LogBusy,
     MetadataUncertain,
     OffsetOutOfRange,
     PartitionNotInitialized,
@@ -118,7 +118,7 @@ async def _raise_log_start(context: LogContext, log: Log, offset: int) -> Contro
             return raised
         except (VersionConflict, MetadataUncertain):
             await context.back_off(round_number)
-    raise AppendNotCommitted(*log, "its control record kept changing; try again")
+    raise LogBusy(*log, "its control record kept changing; try again")
 
 
 async def _entries(context: LogContext, log: Log, incarnation: int) -> list[tuple[Record, Entry]]:

@@ -11,8 +11,8 @@ from enum import Enum
 from msgspec.structs import replace
 
 from llog.errors import (
-    AppendNotCommitted,
     InconsistentReadState,
+    LogBusy,
     MetadataUncertain,
     PartitionNotInitialized,
     VersionConflict,
@@ -92,7 +92,7 @@ async def settle_and_clear(context: LogContext, log: Log) -> ControlRecord:
             return cleared
         except (VersionConflict, MetadataUncertain):
             await context.back_off(round_number)
-    raise AppendNotCommitted(*log, "its control record kept changing; try again")
+    raise LogBusy(*log, "its control record kept changing; try again")
 
 
 def _what_stands_there(entry: Entry, pending: Pending) -> _There:
