@@ -118,6 +118,8 @@ class CompactionRun(msgspec.Struct, frozen=True, kw_only=True):
     encoding: Encoding
     created_at_ms: Count
     sources: tuple[str, ...] = ()
+    """Of a MERGE or KEY_COMPACT: the segments it replaces. Blobs are listed in the segment itself."""
+    epochs: dict[int, int] = {}
     entry: IndexEntry
 
 

@@ -7,13 +7,16 @@ writes one object. Run in this process (`compact_once`) or in a task elsewhere, 
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
+
+import numpy as np
 
 from llog.errors import InvalidField, UnsupportedFormat
 from llog.formats.bytes_batch import decode_bytes_batch
 from llog.formats.crc import Buffer
-from llog.formats.record_batch import BatchRule, patch_offsets, verify_crcs, walk
+from llog.formats.record_batch import BatchColumns, BatchRule, patch_offsets, verify_crcs, walk
 from llog.formats.records import encode_records
-from llog.formats.segment import Segment, SegmentBuilder
+from llog.formats.segment import Segment, SegmentBuilder, parse_footer
 from llog.limits import LOG_COMPACT_READS_IN_FLIGHT_MAX
 from llog.log.context import FindObject
 from llog.log.index import Entry
@@ -21,7 +24,9 @@ from llog.log.keys import Log
 from llog.log.select import Run
 
 
-async def rewrite(find_object: FindObject, log: Log, incarnation: int, run: Run, *, created_at_ms: int) -> Segment:
+async def rewrite(
+    find_object: FindObject, log: Log, incarnation: int, run: Run, *, level: int, created_at_ms: int
+) -> Segment:
     """The segment of a run, ready to be put. Raises `FormatError` for bytes that are not what their entry says."""
     builder = SegmentBuilder(topic=log.topic, partition=log.partition, incarnation=incarnation)
     slots = asyncio.Semaphore(LOG_COMPACT_READS_IN_FLIGHT_MAX)
@@ -33,16 +38,17 @@ async def rewrite(find_object: FindObject, log: Log, incarnation: int, run: Run,
     slices = await asyncio.gather(*(fetch(entry) for entry in run.entries))
     epochs: dict[int, int] = {}
     for entry, data in zip(run.entries, slices, strict=True):
-        epochs.setdefault(entry.value.epoch, entry.start_offset)
-        batches = _final_batches(data, entry)
-        builder.add(batches, walk(batches, entry.value.data_key, rule=BatchRule.COMPACTED))
+        final = _final_batches(data, entry)
+        builder.add(final.data, final.columns)
+        for epoch, start_offset in final.epochs.items():
+            epochs.setdefault(epoch, start_offset)
     return builder.finish(
         start_offset=run.start_offset,
         end_offset=run.end_offset,
-        level=1,
+        level=level,
         created_at_ms=created_at_ms,
         epochs=epochs,
-        sources=sorted({entry.value.data_key for entry in run.entries}),
+        sources=run.sources,
     )
 
 
@@ -53,19 +59,42 @@ async def _fetch(find_object: FindObject, entry: Entry) -> Buffer:
     return await store.get_range(name, entry.value.byte_offset, entry.value.byte_length)
 
 
-def _final_batches(data: Buffer, entry: Entry) -> Buffer:
-    """The entry's records as batches with their final offsets."""
+class _Final(NamedTuple):
+    """Batches with their final offsets, what `walk` says of them, and the epochs they were written under."""
+
+    data: Buffer
+    columns: BatchColumns
+    epochs: dict[int, int]
+
+
+def _final_batches(data: Buffer, entry: Entry) -> _Final:
     source = entry.value.data_key
     if entry.value.encoding == "bytes-batch-v1":
         payloads = decode_bytes_batch(data, source).to_list()
         data = encode_records(payloads, timestamps_ms=entry.value.created_at_ms)
     elif entry.value.encoding != "kafka-v2":
         raise UnsupportedFormat(source, f"encoding {entry.value.encoding!r}")
+    elif entry.value.type == "COMPACTED":
+        return _batches_of_segment(data, entry)
     writable = bytearray(data)
     batches = walk(writable, source)
     if batches.offset_count != entry.value.msg_count:
         reason = f"holds {batches.offset_count} offsets, its index entry says {entry.value.msg_count}"
         raise InvalidField(source, reason)
     verify_crcs(writable, batches, source)
-    patch_offsets(writable, batches, entry.start_offset, entry.value.epoch)
-    return writable
+    patched = patch_offsets(writable, batches, entry.start_offset, entry.value.epoch)
+    return _Final(writable, patched, {entry.value.epoch: entry.start_offset})
+
+
+def _batches_of_segment(data: Buffer, entry: Entry) -> _Final:
+    """A segment's batches are final already; they only have to be whole."""
+    source, whole = entry.value.data_key, memoryview(data)
+    footer = parse_footer(whole, len(whole), source)
+    batches = whole[: footer.data_length]
+    columns = walk(batches, source, rule=BatchRule.COMPACTED)
+    verify_crcs(batches, columns, source)
+    records = int(footer.entries["record_count"].sum(dtype=np.int64))
+    if entry.value.record_count not in (None, records):
+        raise InvalidField(source, f"holds {records} records, its index entry says {entry.value.record_count}")
+    known = footer.extension.epochs if footer.extension is not None else {}
+    return _Final(batches, columns, known or {entry.value.epoch: entry.start_offset})

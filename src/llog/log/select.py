@@ -30,6 +30,11 @@ class Run(NamedTuple):
     def msg_count(self) -> int:
         return self.end_offset - self.start_offset + 1
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """URIs of the objects its bytes come from."""
+        return tuple(sorted({entry.value.data_key for entry in self.entries}))
+
 
 class Bounds(NamedTuple):
     incarnation: int

@@ -1,0 +1,96 @@
+"""Segment records: one per segment object, in four states, moved by version and only forward.
+
+    COPY_SEGMENT_STARTED → COPY_SEGMENT_FINISHED → DELETE_SEGMENT_STARTED → DELETE_SEGMENT_FINISHED
+                         ↘ DELETE_SEGMENT_STARTED (abandoned, or left behind by a crash)
+
+Why it exists: an object may be on disk before, or still after, anything names it. The record says that it is there, so
+that a crash anywhere leaves something to find. What must stay true: a record is not a reference (only entries, pending
+and the run in flight keep an object alive), the record comes before the object and goes after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from llog.errors import IllegalSegmentState, MetadataUncertain, VersionConflict
+from llog.formats.values import SegmentRecord, SegmentState, decode_value, encode_value
+from llog.limits import LOG_COMPACT_ROUNDS_MAX
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.stores.metadata.port import ABSENT
+
+NEXT_STATES: Final[dict[SegmentState, frozenset[SegmentState]]] = {
+    "COPY_SEGMENT_STARTED": frozenset({"COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"}),
+    "COPY_SEGMENT_FINISHED": frozenset({"DELETE_SEGMENT_STARTED"}),
+    "DELETE_SEGMENT_STARTED": frozenset({"DELETE_SEGMENT_FINISHED"}),
+    "DELETE_SEGMENT_FINISHED": frozenset(),
+}
+
+
+class KnownSegment(NamedTuple):
+    record: SegmentRecord
+    version: int
+
+
+def moved(record: SegmentRecord, state: SegmentState, now_ms: int, **changes: Any) -> SegmentRecord:
+    """The record in its next state; the same state again is fine, any other move is refused."""
+    if state == record.state:
+        return record
+    if state not in NEXT_STATES[record.state]:
+        raise IllegalSegmentState(record.segment_id, record.state, state)
+    return replace(record, state=state, state_changed_at_ms=now_ms, **changes)
+
+
+async def register(context: LogContext, log: Log, record: SegmentRecord) -> None:
+    """The first of all steps: before its object is written."""
+    if record.state != "COPY_SEGMENT_STARTED":
+        raise IllegalSegmentState(record.segment_id, "(new)", record.state)
+    await context.metadata.put(context.keys.segment(log, record.segment_id), encode_value(record), expected=ABSENT)
+
+
+async def load(context: LogContext, log: Log, segment_id: str) -> KnownSegment | None:
+    found = await context.metadata.get(context.keys.segment(log, segment_id), strict=True)
+    return None if found is None else KnownSegment(_decoded(found.value, found.key.path), found.version)
+
+
+async def list_segments(context: LogContext, log: Log) -> list[KnownSegment]:
+    """In order of their creation, since ids begin with it."""
+    return [
+        KnownSegment(_decoded(found.value, found.key.path), found.version)
+        async for found in context.metadata.scan_all(context.keys.segments(log), strict=True)
+    ]
+
+
+async def mark(context: LogContext, log: Log, segment_id: str, state: SegmentState, **changes: Any) -> None:
+    """Bring the record to `state`. One that is gone, or further on, is left as it is: somebody was faster."""
+    key = context.keys.segment(log, segment_id)
+    for round_number in range(LOG_COMPACT_ROUNDS_MAX):
+        known = await load(context, log, segment_id)
+        if known is None or state not in NEXT_STATES[known.record.state]:
+            return
+        marked = moved(known.record, state, context.now_ms(), **changes)
+        try:
+            await context.metadata.put(key, encode_value(marked, key.path), expected=known.version)
+            return
+        except (VersionConflict, MetadataUncertain):
+            await context.back_off(round_number)
+    raise MetadataUncertain("mark", key.path, f"not known to be {state} after {LOG_COMPACT_ROUNDS_MAX} rounds")
+
+
+async def remove(context: LogContext, log: Log, known: KnownSegment) -> None:
+    """Delete the object, then the record, by the version that was judged. What fails is left for the next to find."""
+    store, name = await context.find_object(known.record.data_key)
+    await store.delete_many([name])
+    key = context.keys.segment(log, known.record.segment_id)
+    finished = moved(known.record, "DELETE_SEGMENT_FINISHED", context.now_ms())
+    try:
+        version = await context.metadata.put(key, encode_value(finished, key.path), expected=known.version)
+        await context.metadata.delete(key, expected=version)
+    except (VersionConflict, MetadataUncertain):
+        return
+
+
+def _decoded(value: bytes, source: str) -> SegmentRecord:
+    return decode_value(SegmentRecord, value, source)
