@@ -212,10 +212,12 @@ class BrokerRegistration(Value, frozen=True, kw_only=True):
 
 
 class ClusterId(Value, frozen=True, kw_only=True):
-    """The identity of a cluster; the same bytes lie as a marker object in each of its object stores."""
+    """The identity of a cluster; a marker object in each of its object stores says the same (without `stores`)."""
 
     cluster_id: str
     created_at_ms: Count
+    stores: tuple[str, ...] = ()
+    """URLs of the object stores that carry the marker."""
 
 
 class ProducerIdBlock(Value, frozen=True, kw_only=True):

@@ -20,6 +20,8 @@ class LogOptions:
     writer_id: str = "writer"
     encoding: str = "kafka-v2"
     vacuum_grace_ms: int = 3_600_000
+    wal_grace_ms: int | None = None
+    """Of a WAL store of its own; None: the same as the other."""
     auto_create_topics: bool = True
     topic_partitions_max: int = 1_024
 
@@ -37,6 +39,10 @@ class LogContext:
     """Where segments go; None for a process that does not compact."""
     keys: Keys = field(default_factory=Keys)
     options: LogOptions = field(default_factory=LogOptions)
+
+    def stores(self) -> list[ObjectStore]:
+        """Where this process puts objects, each once."""
+        return list({store.url: store for store in (self.wal, self.segments) if store is not None}.values())
 
     async def back_off(self, round_number: int) -> None:
         """Exponential with full jitter, bounded (R5)."""

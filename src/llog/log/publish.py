@@ -83,7 +83,7 @@ async def finish(context: LogContext, log: Log, control: ControlRecord, planned:
                     await _move(context, log, record, run.end_offset + 1, replace(run, state="DELETING_OLD"))
                 else:
                     await _move(context, log, record, record.value.offset, None)
-                    await segments.mark(context, log, last_segment_id(run.data_key), "DELETE_SEGMENT_STARTED")
+                    await segments.mark_uri(context, log, run.data_key, "DELETE_SEGMENT_STARTED")
             else:
                 await _delete_lower_keys(context, log, run)
                 await _finish_segments(context, log, run)
@@ -155,4 +155,4 @@ async def _finish_segments(context: LogContext, log: Log, run: CompactionRun) ->
     )
     if run.kind != "COMPACT":
         for source in run.sources:
-            await segments.mark(context, log, last_segment_id(source), "DELETE_SEGMENT_STARTED")
+            await segments.mark_uri(context, log, source, "DELETE_SEGMENT_STARTED")

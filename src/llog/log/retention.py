@@ -23,9 +23,10 @@ from llog.errors import (
 )
 from llog.formats.values import CompactionRecord, ControlRecord, SegmentRecord, decode_value, encode_value
 from llog.limits import LOG_COMPACT_ROUNDS_MAX
+from llog.log import segments
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of
-from llog.log.keys import Log, last_segment_id
+from llog.log.keys import Log
 from llog.log.settle import settle, settle_and_clear
 from llog.log.snapshot import move_snapshot
 from llog.stores.metadata.port import Record
@@ -138,48 +139,46 @@ async def _remove_below_start(context: LogContext, log: Log, control: ControlRec
         for record, entry in await _entries(context, log, control.incarnation)
         if entry.end_offset < control.log_start_offset
     ]
-    segments = [entry.value.data_key for _, entry in below if entry.value.type == "COMPACTED"]
     if below:
         await move_snapshot(context, log, control, below[-1][1].end_offset + 1)
-        for uri in segments:
-            await _mark_deleting(context, log, uri)
+        for _, entry in below:
+            if entry.value.type == "COMPACTED":
+                await segments.mark_uri(context, log, entry.value.data_key, "DELETE_SEGMENT_STARTED")
         for record, _ in below:
             try:
                 await context.metadata.delete(record.key, expected=record.version)
             except (VersionConflict, MetadataUncertain):
                 continue  # changed meanwhile, or done: the next run looks again
-    left = await _deleting_segments(context, log, control.incarnation)
-    for record, segment in left:
-        store, name = await context.find_object(segment.data_key)
-        await store.delete_many([name])
-        try:
-            await context.metadata.delete(record.key, expected=record.version)
-        except (VersionConflict, MetadataUncertain):
-            continue
+    left = await _segments_to_remove(context, log, control)
+    for known in left:
+        await segments.remove(context, log, known)
     return Retained(log, control.log_start_offset, len(below), len(left))
 
 
-async def _mark_deleting(context: LogContext, log: Log, uri: str) -> None:
-    key = context.keys.segment(log, last_segment_id(uri))
-    found = await context.metadata.get(key, strict=True)
-    if found is None:
-        return
-    segment = decode_value(SegmentRecord, found.value, key.path)
-    if segment.state != "DELETE_SEGMENT_STARTED":
-        marked = replace(segment, state="DELETE_SEGMENT_STARTED", state_changed_at_ms=context.now_ms())
-        await context.metadata.put(key, encode_value(marked, key.path), expected=found.version)
+async def _segments_to_remove(context: LogContext, log: Log, control: ControlRecord) -> list[segments.KnownSegment]:
+    """Segments on their way out that neither an entry nor a run in flight names; also what an interrupted call left.
 
-
-async def _deleting_segments(context: LogContext, log: Log, incarnation: int) -> list[tuple[Record, SegmentRecord]]:
-    """Segments on their way out that neither an entry nor a run in flight names; also what an interrupted call left."""
-    named = {entry.value.data_key for _, entry in await _entries(context, log, incarnation)}
+    Below the log's start nobody reads any more; what a merge retired stays a grace for whoever holds its entry still.
+    """
+    leaving = [
+        known
+        for known in await segments.list_segments(context, log)
+        if known.record.incarnation == control.incarnation and _is_leaving(context, control, known.record)
+    ]
+    if not leaving:
+        return []
+    named = {entry.value.data_key for _, entry in await _entries(context, log, control.incarnation)}
     compaction = await context.metadata.get(context.keys.compaction(log), strict=True)
     if compaction is not None:
         in_flight = decode_value(CompactionRecord, compaction.value, compaction.key.path).in_flight
         named |= {in_flight.data_key} if in_flight is not None else set()
-    found = []
-    async for record in context.metadata.scan_all(context.keys.segments(log), strict=True):
-        segment = decode_value(SegmentRecord, record.value, record.key.path)
-        if segment.state == "DELETE_SEGMENT_STARTED" and segment.data_key not in named:
-            found.append((record, segment))
-    return found
+    return [known for known in leaving if known.record.data_key not in named]
+
+
+def _is_leaving(context: LogContext, control: ControlRecord, segment: SegmentRecord) -> bool:
+    if segment.state == "DELETE_SEGMENT_FINISHED":
+        return True
+    if segment.state != "DELETE_SEGMENT_STARTED":
+        return False
+    retired_ms = segment.state_changed_at_ms + context.options.vacuum_grace_ms
+    return segment.end_offset < control.log_start_offset or retired_ms < context.now_ms()

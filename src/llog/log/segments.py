@@ -18,6 +18,7 @@ from llog.errors import IllegalSegmentState, MetadataUncertain, VersionConflict
 from llog.formats.values import SegmentRecord, SegmentState, decode_value, encode_value
 from llog.limits import LOG_COMPACT_ROUNDS_MAX
 from llog.log.context import LogContext
+from llog.log.ids import is_object_id
 from llog.log.keys import Log
 from llog.stores.metadata.port import ABSENT
 
@@ -77,6 +78,13 @@ async def mark(context: LogContext, log: Log, segment_id: str, state: SegmentSta
         except (VersionConflict, MetadataUncertain):
             await context.back_off(round_number)
     raise MetadataUncertain("mark", key.path, f"not known to be {state} after {LOG_COMPACT_ROUNDS_MAX} rounds")
+
+
+async def mark_uri(context: LogContext, log: Log, uri: str, state: SegmentState) -> None:
+    """`mark` by the URI in an entry. An object that is not named as ours are (written before us) has no record."""
+    segment_id = uri.rpartition("/")[2]
+    if is_object_id(segment_id):
+        await mark(context, log, segment_id, state)
 
 
 async def remove(context: LogContext, log: Log, known: KnownSegment) -> None:

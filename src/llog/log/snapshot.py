@@ -3,7 +3,7 @@ entry at or above it (h06a, h06e). Pages are immutable; only the head moves, by 
 
 from __future__ import annotations
 
-from llog.errors import InconsistentReadState, MetadataUncertain, VersionConflict
+from llog.errors import InconsistentReadState, LogBusy, MetadataUncertain, VersionConflict
 from llog.formats.values import (
     ControlRecord,
     ProducerPage,
@@ -12,7 +12,7 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import LOG_COMPACT_ROUNDS_MAX, LOG_PRODUCERS_PER_PAGE_MAX
+from llog.limits import LOG_COMPACT_ROUNDS_MAX, LOG_PRODUCER_EXPIRY_MS, LOG_PRODUCERS_PER_PAGE_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.producer_state import KnownProducers
@@ -24,16 +24,18 @@ async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, t
     key = context.keys.producers(log)
     for round_number in range(LOG_COMPACT_ROUNDS_MAX):
         found = await context.metadata.get(key, strict=True)
-        head = _head_of(found, control.incarnation)
+        head = _head_of(log, found, control.incarnation)
         if head is not None and head.as_of >= to_offset:
             return
         known = KnownProducers()
         if await known.catch_up_to(context, log, control, to_offset):
-            pages = await _write_pages(context, log, control.incarnation, to_offset, list(known.states.values()))
-            moved = ProducerSnapshot(incarnation=control.incarnation, as_of=to_offset, pages=pages)
             try:
+                pages = await _write_pages(context, log, control.incarnation, to_offset, list(known.states.values()))
+                moved = ProducerSnapshot(incarnation=control.incarnation, as_of=to_offset, pages=pages)
                 expected = ABSENT if found is None else found.version
                 await context.metadata.put(key, encode_value(moved, key.path), expected=expected)
+                if head is not None:
+                    await _remove_pages(context, log, head)
                 return
             except (VersionConflict, MetadataUncertain):
                 pass
@@ -41,18 +43,49 @@ async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, t
     raise InconsistentReadState(*log, f"the producer snapshot could not be moved to {to_offset}: entries have a hole")
 
 
-def _head_of(found: Record | None, incarnation: int) -> ProducerSnapshot | None:
+def _head_of(log: Log, found: Record | None, incarnation: int) -> ProducerSnapshot | None:
+    """The head of this life; a dead one's counts for nothing, a later one's is not touched (R13)."""
     if found is None:
         return None
     head = decode_value(ProducerSnapshot, found.value, found.key.path)
+    if head.incarnation > incarnation:
+        raise LogBusy(*log, "the topic was created again meanwhile")
     return head if head.incarnation == incarnation else None
 
 
 async def _write_pages(context: LogContext, log: Log, incarnation: int, as_of: int, states: list[ProducerState]) -> int:
     """Pages of the same offset hold the same states, whoever writes them: putting them again is harmless."""
-    states.sort(key=lambda state: state.producer_id)
+    states = _unexpired(states)
     pages = [states[i : i + LOG_PRODUCERS_PER_PAGE_MAX] for i in range(0, len(states), LOG_PRODUCERS_PER_PAGE_MAX)]
     for number, page in enumerate(pages):
+        key = context.keys.producer_page(log, as_of, number)
+        found = await context.metadata.get(key, strict=True)
+        if found is not None:
+            theirs = decode_value(ProducerPage, found.value, key.path).incarnation
+            if theirs == incarnation:
+                continue  # written before us, with the same states
+            if theirs > incarnation:
+                raise LogBusy(*log, "the topic was created again meanwhile")
         value = encode_value(ProducerPage(incarnation=incarnation, producers=tuple(page)))
-        await context.metadata.put(context.keys.producer_page(log, as_of, number), value)
+        await context.metadata.put(key, value, expected=ABSENT if found is None else found.version)
     return len(pages)
+
+
+def _unexpired(states: list[ProducerState]) -> list[ProducerState]:
+    """Sorted, without producers that were silent for too long by the log's own time (not by a clock: whoever writes
+    the pages of an offset must write the same)."""
+    newest_ms = max((state.updated_at_ms for state in states), default=0)
+    kept = [state for state in states if state.updated_at_ms >= newest_ms - LOG_PRODUCER_EXPIRY_MS]
+    return sorted(kept, key=lambda state: state.producer_id)
+
+
+async def _remove_pages(context: LogContext, log: Log, head: ProducerSnapshot) -> None:
+    """Pages that no head names any more. What a crash leaves here is small, and goes with the topic."""
+    keys = [context.keys.producer_page(log, head.as_of, number) for number in range(head.pages)]
+    for found in await context.metadata.get_many(keys, strict=True):
+        if found is None or decode_value(ProducerPage, found.value, found.key.path).incarnation > head.incarnation:
+            continue
+        try:
+            await context.metadata.delete(found.key, expected=found.version)
+        except (VersionConflict, MetadataUncertain):
+            continue

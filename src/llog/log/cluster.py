@@ -1,0 +1,105 @@
+"""Which cluster is this, and do its stores belong together?
+
+The metadata store holds the cluster's identity; each object store carries a marker object that says the same. Why it
+exists: with a wrong, empty or unshared store every record would be missing, and vacuum would take every object for
+garbage (h25). What must stay true: a marker is written once, only into a store that carries none and never carried
+ours; whoever opens stores that do not belong together is refused with words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from llog.errors import ClusterMismatch, MetadataUncertain, ObjectAlreadyExists, ObjectNotFound, VersionConflict
+from llog.formats.values import ClusterId, decode_value, encode_value
+from llog.limits import CLUSTER_ROUNDS_MAX
+from llog.log.context import LogContext
+from llog.stores.metadata.port import ABSENT
+from llog.stores.objects.port import ObjectStore
+
+
+async def join_cluster(context: LogContext, stores: Sequence[ObjectStore] | None = None) -> ClusterId:
+    """Make sure that these stores (default: those of the context) are this cluster's; the first start founds it."""
+    stores = context.stores() if stores is None else stores
+    key = context.keys.cluster_id()
+    for round_number in range(CLUSTER_ROUNDS_MAX):
+        found = await context.metadata.get(key, strict=True)
+        markers = {store.url: await read_marker(context, store) for store in stores}
+        try:
+            if found is None:
+                _refuse_markers_without_identity(markers)
+                await context.metadata.put(key, encode_value(_founded(context)), expected=ABSENT)
+                continue
+            cluster = decode_value(ClusterId, found.value, key.path)
+            joining = plan_joining(cluster, markers)
+            for store in stores:
+                if store.url in joining and markers[store.url] is None:
+                    await _put_marker(context, store, cluster)
+            if not joining:
+                return cluster
+            joined = replace(cluster, stores=(*cluster.stores, *joining))
+            await context.metadata.put(key, encode_value(joined, key.path), expected=found.version)
+        except (VersionConflict, MetadataUncertain, ObjectAlreadyExists):
+            await context.back_off(round_number)
+    raise ClusterMismatch(stores[0].url if stores else "", "the cluster's identity kept changing; try again")
+
+
+async def compare_cluster(context: LogContext, stores: Sequence[ObjectStore] | None = None) -> ClusterId | None:
+    """As `join_cluster`, but nothing is written; None when there is no cluster yet."""
+    found = await context.metadata.get(context.keys.cluster_id(), strict=True)
+    markers = {store.url: await read_marker(context, store) for store in stores or context.stores()}
+    if found is None:
+        _refuse_markers_without_identity(markers)
+        return None
+    cluster = decode_value(ClusterId, found.value, found.key.path)
+    plan_joining(cluster, markers)
+    return cluster
+
+
+def plan_joining(cluster: ClusterId, markers: dict[str, ClusterId | None]) -> list[str]:
+    """The stores that are new to the cluster; raises for one that is not, or no longer, the cluster's."""
+    joining = []
+    for url, marker in markers.items():
+        if marker is not None and marker.cluster_id != cluster.cluster_id:
+            reason = f"it belongs to cluster {marker.cluster_id}, the metadata store to cluster {cluster.cluster_id}"
+            raise ClusterMismatch(url, reason, ours=cluster.cluster_id, theirs=marker.cluster_id)
+        if url in cluster.stores:
+            if marker is None:
+                reason = (
+                    f"it carried the marker of cluster {cluster.cluster_id} and carries none now: it was emptied, or"
+                    " it is a directory of the same name on another machine"
+                )
+                raise ClusterMismatch(url, reason, ours=cluster.cluster_id)
+        else:
+            joining.append(url)
+    return joining
+
+
+async def read_marker(context: LogContext, store: ObjectStore) -> ClusterId | None:
+    name = context.keys.cluster_marker_object()
+    try:
+        return decode_value(ClusterId, await store.get(name), store.uri(name))
+    except ObjectNotFound:
+        return None
+
+
+def _refuse_markers_without_identity(markers: dict[str, ClusterId | None]) -> None:
+    for url, marker in markers.items():
+        if marker is not None:
+            reason = (
+                f"it belongs to cluster {marker.cluster_id}, and the metadata store holds no cluster: it is empty, or"
+                " another one than before. `llog meta restore` brings a backup back"
+            )
+            raise ClusterMismatch(url, reason, theirs=marker.cluster_id)
+
+
+async def _put_marker(context: LogContext, store: ObjectStore, cluster: ClusterId) -> None:
+    """Only where there is none: of two clusters that find an empty store at the same time, one must lose."""
+    data = encode_value(replace(cluster, stores=()))
+    await store.put(context.keys.cluster_marker_object(), [data], if_absent=True)
+
+
+def _founded(context: LogContext) -> ClusterId:
+    return ClusterId(cluster_id=f"{context.random_bits(128):032x}", created_at_ms=context.now_ms())

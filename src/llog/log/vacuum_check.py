@@ -1,0 +1,120 @@
+"""May an old object go? One log's answer, after which it cannot change its mind.
+
+    1. raise the log's horizon by compare-and-set, also when it need not move
+    2. take what is pending (or in flight) from the value just written
+    3. scan the index with a strict read
+
+Why the order is safe (R8): after 1 nothing older than the horizon can be committed to this log (or published), so what
+2 and 3 name is all that will ever be named of that age. The write in 1 proves that 2 is not from the past; 3 is strict
+(h03). What a later life of the topic wrote means that we are stale: no answer, and the objects stay (R13, h01b).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from llog.errors import LogBusy, MetadataUncertain, VersionConflict
+from llog.formats.values import CompactionRecord, ControlRecord, decode_value, encode_value
+from llog.limits import LOG_CAS_ROUNDS_MAX
+from llog.log.context import LogContext
+from llog.log.index import Verdict, entry_of, judge
+from llog.log.keys import Log
+
+
+class Named(NamedTuple):
+    """The URIs that one log names, of objects older than the horizon it was given."""
+
+    uris: frozenset[str]
+    phantoms_removed: int
+
+
+async def named_blobs(context: LogContext, log: Log, horizon_ms: int) -> Named | None:
+    """None: the log has no control record here, or has another life than we saw; its blobs stay."""
+    control = await _raise_commit_horizon(context, log, horizon_ms)
+    if control is None:
+        return None
+    pending = set() if control.pending is None else {control.pending.data_key}
+    return await _scan(context, log, control, pending)
+
+
+async def named_segments(context: LogContext, log: Log, horizon_ms: int) -> Named | None:
+    found = await context.metadata.get(context.keys.control(log), strict=True)
+    if found is None:
+        return None
+    control = decode_value(ControlRecord, found.value, found.key.path)
+    raised = await _raise_segment_horizon(context, log, control, horizon_ms)
+    if raised is None and control.log_state != "DELETED":
+        return None
+    in_flight = None if raised is None else raised.in_flight
+    return await _scan(context, log, control, set() if in_flight is None else {in_flight.data_key})
+
+
+async def _raise_commit_horizon(context: LogContext, log: Log, horizon_ms: int) -> ControlRecord | None:
+    key = context.keys.control(log)
+    for round_number in range(LOG_CAS_ROUNDS_MAX):
+        found = await context.metadata.get(key, strict=True)
+        if found is None:
+            return None
+        control = decode_value(ControlRecord, found.value, key.path)
+        raised = replace(control, commit_horizon_ms=max(horizon_ms, control.commit_horizon_ms))
+        try:
+            await context.metadata.put(key, encode_value(raised, key.path), expected=found.version)
+            return raised
+        except (VersionConflict, MetadataUncertain):
+            await context.back_off(round_number)
+    raise LogBusy(*log, "its control record kept changing; its objects stay for now")
+
+
+async def _raise_segment_horizon(
+    context: LogContext, log: Log, control: ControlRecord, horizon_ms: int
+) -> CompactionRecord | None:
+    """None where no run can be published: no compaction record of this life, as after a deletion."""
+    key = context.keys.compaction(log)
+    for round_number in range(LOG_CAS_ROUNDS_MAX):
+        found = await context.metadata.get(key, strict=True)
+        if found is None:
+            return None
+        compaction = decode_value(CompactionRecord, found.value, key.path)
+        if compaction.incarnation > control.incarnation:
+            raise LogBusy(*log, "the topic was created again meanwhile; its objects stay for now")
+        if compaction.incarnation < control.incarnation:
+            return None
+        raised = replace(compaction, segment_horizon_ms=max(horizon_ms, compaction.segment_horizon_ms))
+        try:
+            await context.metadata.put(key, encode_value(raised, key.path), expected=found.version)
+            return raised
+        except (VersionConflict, MetadataUncertain):
+            await context.back_off(round_number)
+    raise LogBusy(*log, "its compaction record kept changing; its objects stay for now")
+
+
+async def _scan(context: LogContext, log: Log, control: ControlRecord, named: set[str]) -> Named | None:
+    """Every entry's object, and `named`; phantoms name nothing and are removed by version."""
+    cursor = await _cursor(context, log, control.incarnation)
+    removed = 0
+    async for record in context.metadata.scan_all(context.keys.index(log), strict=True):
+        entry = entry_of(record)
+        verdict = judge(
+            entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=control.log_start_offset
+        )
+        if verdict is Verdict.FROM_THE_FUTURE:
+            return None
+        if verdict is Verdict.PHANTOM:
+            try:
+                await context.metadata.delete(record.key, expected=record.version)
+                removed += 1
+                continue
+            except (VersionConflict, MetadataUncertain):
+                pass  # something else may stand there now: until the next time it counts
+        named.add(entry.value.data_key)
+    return Named(frozenset(named), removed)
+
+
+async def _cursor(context: LogContext, log: Log, incarnation: int) -> int:
+    found = await context.metadata.get(context.keys.compaction(log), strict=True)
+    if found is None:
+        return 0
+    compaction = decode_value(CompactionRecord, found.value, found.key.path)
+    return compaction.offset if compaction.incarnation == incarnation else 0
