@@ -18,6 +18,10 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     │   ├── InvalidField           a length, count or field contradicts the rest
     │   ├── UnsupportedFormat      a version, codec or encoding we do not read
     │   └── DecodedTooLarge        inflating them would pass a named limit
+    ├── ClusterMismatch            an object store and the metadata store do not belong together
+    ├── VacuumRefused              vacuum would not be safe now; nothing was deleted
+    ├── IllegalSegmentState        a segment record was to move to a state that cannot follow its own
+    ├── RestoreRefused             a restore would harm what is there, or cannot be made safe
     ├── UncertainOutcome           (mixin) the operation may have happened
     ├── SimulationError            a simulated run cannot go on (llog.testing.sim)
     │   ├── SimulationStuck        nobody can do anything; names the actors and what they wait for
@@ -39,6 +43,11 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     │   ├── AppendNotCommitted         nothing was appended; append again
     │   ├── AppendUncertain            the append may have happened (also UncertainOutcome)
     │   └── BackPressureRejected       too much is buffered; nothing was accepted
+    ├── TopicError                 one topic, as a whole, did not do what was asked; `retriable` as below
+    │   ├── TopicNotFound              there is no such topic (any more)
+    │   ├── TopicAlreadyExists         it is there already
+    │   ├── TopicBeingDeleted          its deletion is not finished; ask again afterwards
+    │   └── TopicBusy                  its record kept changing under us; ask again
     └── StoreError                 a store did not do what was asked; `retriable` says whether asking again may help
         ├── ObjectStoreError
         │   ├── ObjectNotFound
@@ -73,8 +82,10 @@ __all__ = [
     "BackPressureRejected",
     "BadMagic",
     "ChecksumMismatch",
+    "ClusterMismatch",
     "DecodedTooLarge",
     "FormatError",
+    "IllegalSegmentState",
     "InconsistentReadState",
     "InvalidArgument",
     "InvalidField",
@@ -107,6 +118,7 @@ __all__ = [
     "PartitionOutOfRange",
     "ProducerEpochFenced",
     "ReplayDiverged",
+    "RestoreRefused",
     "SessionLost",
     "SettingsError",
     "SettingsErrors",
@@ -120,10 +132,16 @@ __all__ = [
     "StoreError",
     "StoreNotInstalled",
     "StoreSchemeConflict",
+    "TopicAlreadyExists",
+    "TopicBeingDeleted",
+    "TopicBusy",
+    "TopicError",
+    "TopicNotFound",
     "TruncatedInput",
     "UncertainOutcome",
     "UnknownStoreScheme",
     "UnsupportedFormat",
+    "VacuumRefused",
     "ValueTooLarge",
     "VersionConflict",
 ]
@@ -223,6 +241,30 @@ class DecodedTooLarge(FormatError):
     pass
 
 
+class ClusterMismatch(LlogError):
+    """`store` is the object store's URL; `theirs` the cluster its marker names (empty: it carries none)."""
+
+    def __init__(self, store: str, reason: str, *, ours: str = "", theirs: str = "") -> None:
+        self.store, self.reason, self.ours, self.theirs = store, reason, ours, theirs
+        super().__init__(f"{store}: {reason}")
+
+
+class VacuumRefused(LlogError):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"vacuum does not run: {reason}")
+
+
+class IllegalSegmentState(LlogError):
+    def __init__(self, segment_id: str, state: str, wanted: str) -> None:
+        self.segment_id, self.state, self.wanted = segment_id, state, wanted
+        super().__init__(f"segment {segment_id}: {wanted} cannot follow {state}")
+
+
+class RestoreRefused(LlogError):
+    """Nothing was changed by what was refused; the message says what to do."""
+
+
 class UncertainOutcome(LlogError):
     """The operation may or may not have happened. Read before trying again (PROTOCOL R4)."""
 
@@ -290,6 +332,32 @@ class AppendUncertain(LogError, UncertainOutcome):
 
 
 class BackPressureRejected(LogError):
+    retriable = True
+
+
+class TopicError(LlogError):
+    """One topic did not do what was asked. `retriable`: asking again may help, without changing anything first."""
+
+    retriable = False
+
+    def __init__(self, topic: str, reason: str) -> None:
+        self.topic, self.reason = topic, reason
+        super().__init__(f"{topic}: {reason}")
+
+
+class TopicNotFound(TopicError):
+    pass
+
+
+class TopicAlreadyExists(TopicError):
+    pass
+
+
+class TopicBeingDeleted(TopicError):
+    retriable = True
+
+
+class TopicBusy(TopicError):
     retriable = True
 
 

@@ -23,6 +23,8 @@ METADATA_VALUE_BYTES_MAX: Final = 960 * KIB
 METADATA_SCAN_PAGE_RECORDS_MAX: Final = 1_000
 METADATA_WRITE_GROUPS_MAX: Final = 16_384
 METADATA_GET_MANY_MAX: Final = 16_384
+# Half of what 63 bits hold: however often versions are raised, as many are left to be given.
+METADATA_VERSION_FLOOR_MAX: Final = 2**62
 METADATA_SESSION_TIMEOUT_MS_MIN: Final = 2_000
 METADATA_SESSION_TIMEOUT_MS_MAX: Final = 300_000
 # Changes a slow watcher may leave unread before it is told to read everything again.
@@ -199,7 +201,28 @@ LOG_READ_STRICT_ROUNDS: Final = 4
 LOG_KNOWN_MAX: Final = 100_000
 # Flushes whose index entries are still being written, off the path of the acknowledgement.
 LOG_SETTLEMENTS_MAX: Final = 64
+# Every append rewrites the control record; with more claims of producers than that, a group is committed in several.
+LOG_CONTROL_BYTES_MAX: Final = 64 * KIB
+# A claim has at most 150 bytes there, and the rest of the record fits what is left over.
+LOG_CLAIMS_PER_APPEND_MAX: Final = 400
+# How long a log is left alone before its settled `pending` is taken away, and how often that is tried.
+LOG_IDLE_CLEAR_MS: Final = 1_000
+LOG_IDLE_CLEAR_ATTEMPTS_MAX: Final = 3
+# Logs whose `pending` is taken away in one call.
+LOG_IDLE_CLEAR_LOGS_MAX: Final = 1_000
+# What one window of a reader fetches, unless a single entry is larger; segments come in pieces of one to two times it.
 LOG_READ_COALESCE_BYTES_MAX: Final = 8 * MIB
+# … and never in smaller ones, however small a budget a caller names: a request costs more than these bytes.
+LOG_READ_PIECE_BYTES_MIN: Final = 64 * KIB
+LOG_READ_GETS_IN_FLIGHT_MAX: Final = 8
+# A segment up to this size is fetched whole for a single record: its footer would cost another round trip.
+LOG_READ_WHOLE_BYTES_MAX: Final = MIB
+# Index entries that a reader's first scan asks for; each further one asks for more, up to a page of the store.
+LOG_READ_PAGE_ENTRIES_FIRST: Final = 32
+LOG_READ_PAGE_GROWTH: Final = 4
+# Segment footers that one reader keeps: whichever bound is met first.
+LOG_FOOTERS_MAX: Final = 16
+LOG_FOOTERS_BYTES_MAX: Final = 16 * MIB
 
 # --- simulation ----------------------------------------------------------------------------------------------------
 # Callbacks and store calls of one simulated run; an actor that retries for ever ends here.
@@ -215,13 +238,74 @@ SIM_TRACE_LINES_MAX: Final = 400
 SIM_COROUTINE_CLOSES_MAX: Final = 10
 # Paths that were found to be valid keys, remembered over all runs of a process; forgotten all at once when full.
 SIM_CHECKED_PATHS_MAX: Final = 65_536
+# Random runs that one process plays before it tells of them.
+SIM_JOB_SCHEDULES_MAX: Final = 100
 SIM_EXPLORE_STATES_MAX: Final = 1_000_000
 SIM_EXPLORE_RUNS_MAX: Final = 1_000_000
-LOG_COMPACT_ENTRIES_MAX: Final = 10_000
+# Mutants of the protocol that are judged at the same time, and how long one may take.
+MUTANTS_AT_ONCE: Final = 2
+MUTANT_SECONDS_MAX: Final = 60
+# Its segment's record names every source object: about 100 bytes each, and a value should stay well below 1 MiB.
+LOG_COMPACT_ENTRIES_MAX: Final = 4_000
 LOG_COMPACT_READS_IN_FLIGHT_MAX: Final = 8
 LOG_COMPACT_ROUNDS_MAX: Final = 32
 # Runs begun and lost to another compactor before `compact_once` answers "busy"; each may have written a segment.
 LOG_COMPACT_RACES_MAX: Final = 4
 LOG_COMPACT_BYTES_DEFAULT: Final = 64 * MIB
+# What a merge aims at; held in memory while it is written.
+LOG_MERGE_BYTES_DEFAULT: Final = 256 * MIB
+# A producer that wrote nothing for this long, by the log's own time, is forgotten when the snapshot moves.
+LOG_PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000
 # Each state holds five batches of about 120 bytes.
 LOG_PRODUCERS_PER_PAGE_MAX: Final = 500
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+# Rounds of compare-and-set on a topic's record, or on the tombstone of one of its logs.
+TOPIC_ROUNDS_MAX: Final = 32
+# Partitions of one topic that are initialized or deleted at the same time.
+TOPIC_PARTITIONS_IN_FLIGHT_MAX: Final = 16
+# Passes over what is left of a deleted log, until one finds nothing; late writers may add a little meanwhile.
+TOPIC_DELETE_PASSES_MAX: Final = 8
+TOPIC_CONFIG_VALUE_CHARS_MAX: Final = 1_000
+
+# --- looking into a log, backup and restore ------------------------------------------------------------------------
+# A finding counts once a strict look confirmed it; a log that moves is looked at so often before it is called unsettled.
+LOG_CHECK_ROUNDS_MAX: Final = 6
+LOG_CHECK_OBJECTS_IN_FLIGHT_MAX: Final = 8
+LOG_CHECK_FAULTS_MAX: Final = 1_000
+LOG_CHECK_READ_BYTES: Final = 8 * MIB
+LOG_DESCRIBE_ENTRIES_MAX: Final = 10_000
+# Lines are compressed in frames of about this size (before compression) …
+BACKUP_FRAME_BYTES: Final = MIB
+# … and a frame holds at least one line, which may be a whole value with everything escaped.
+BACKUP_FRAME_BYTES_MAX: Final = 16 * MIB
+# Parts of a backup in an object store.
+BACKUP_PART_BYTES: Final = 16 * MIB
+BACKUP_READ_BYTES: Final = 4 * MIB
+# Copies of one log that may turn out torn, because the log moved on, before the backup gives up.
+BACKUP_LOG_ROUNDS_MAX: Final = 32
+# Logs copied ahead of the one being written, and the lines that each may have waiting.
+BACKUP_LOGS_AHEAD_MAX: Final = 16
+BACKUP_LINES_AHEAD_MAX: Final = 2_000
+RESTORE_BATCH_RECORDS: Final = 500
+RESTORE_BATCH_BYTES: Final = 4 * MIB
+RESTORE_ROUNDS_MAX: Final = 16
+# How far a restore raises versions and producer ids above those in the backup: more than were given since.
+RESTORE_VERSION_LEAP: Final = 2**44
+RESTORE_PRODUCER_ID_LEAP: Final = 2**32
+# A blob that was committed after its log was copied may have been drawn this long before the backup began (upload,
+# retries, commit rounds, and clocks that differ).
+RESTORE_BLOB_SLACK_MS: Final = 600_000
+# Slices that a recovery met too early by their producer's numbers, waiting for those before them.
+RECOVER_POSTPONED_MAX: Final = 10_000
+
+# --- vacuum --------------------------------------------------------------------------------------------------------
+# Headers of candidates that are read at once, and logs that are checked at once.
+VACUUM_READS_IN_FLIGHT_MAX: Final = 16
+# Enough for the header of a blob of some 50 logs; a longer one takes a second request.
+VACUUM_HEADER_PROBE_BYTES: Final = 8 * KIB
+# Candidates judged together; their logs are checked once for all of them.
+VACUUM_BATCH_OBJECTS_MAX: Final = 1_000
+# Names of objects listed in a report; the counts are of all of them.
+VACUUM_REPORT_NAMES_MAX: Final = 10_000
+CLUSTER_ROUNDS_MAX: Final = 32

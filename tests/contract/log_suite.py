@@ -7,10 +7,11 @@ import itertools
 import random
 import time
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from llog.errors import (
     AppendNotCommitted,
@@ -18,25 +19,28 @@ from llog.errors import (
     LogError,
     LogFenced,
     MetadataStoreError,
+    MetadataUncertain,
     OffsetOutOfRange,
     OutOfOrderSequence,
     PartitionNotInitialized,
 )
 from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
+from llog.formats.values import ControlRecord, IndexEntry, decode_value, encode_value
+from llog.log.append import Appended, Appender, EncodedGroup, piece_outcomes
 from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Keys, Log
+from llog.log.pieces import Landed, Piece
 from llog.log.producers import ProducerClaim
 from llog.log.read import iter_runs, read_offset, view
 from llog.log.retention import delete_records, retain
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
-from llog.stores.metadata.port import MetadataStore
+from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
+from tests.contract.on_stores import OpenStore
 
-OpenStore = Callable[[], Awaitable[MetadataStore]]
 ORDERS = Log("orders", 0)
 
 
@@ -62,6 +66,47 @@ def context_on(metadata: MetadataStore, objects: ObjectStore, seed: int) -> LogC
 def group(log: Log, *values: bytes, producers: tuple[ProducerClaim, ...] = ()) -> EncodedGroup:
     batch = encode_records(list(values), timestamps_ms=5)
     return EncodedGroup(log, len(values), "kafka-v2", [batch], 5, producers)
+
+
+def group_of(log: Log, *pieces: tuple[ProducerClaim | None, Sequence[bytes]]) -> EncodedGroup:
+    """A group of several producers' batches."""
+    bodies = [encode_records(list(values), timestamps_ms=5) for _, values in pieces]
+    described = [Piece(len(values), len(body), claim) for (claim, values), body in zip(pieces, bodies, strict=True)]
+    count = sum(len(values) for _, values in pieces)
+    return EncodedGroup(log, count, "kafka-v2", bodies, 5, pieces=tuple(described))
+
+
+def batch(producer_id: int, first: int, count: int = 1) -> tuple[ProducerClaim, list[bytes]]:
+    values = [b"%d/%d" % (producer_id, first + i) for i in range(count)]
+    return ProducerClaim(producer_id, 0, first, first + count - 1), values
+
+
+class InterruptedStore(FaultyMetadataStore):
+    """The next write that would commit an append gets no answer, or a late one; `meanwhile` runs before its sender can
+    look."""
+
+    _meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    def interrupt(
+        self, meanwhile: Callable[[], Awaitable[object]], *, arrives: bool = True, answered: bool = False
+    ) -> None:
+        self._meanwhile, self._arrives, self._answered = meanwhile, arrives, answered
+
+    async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+        meanwhile = self._meanwhile
+        if meanwhile is None or not groups[0][0].key.path.endswith("/control"):
+            return await super().write(groups)
+        self._meanwhile = None
+        answers = await self.inner.write(groups) if self._arrives else []
+        await meanwhile()
+        if self._answered:
+            return answers
+        return [MetadataUncertain("write", group[0].key.path, "interrupted") for group in groups]
+
+
+def offsets_of(outcome: object) -> list[object]:
+    assert isinstance(outcome, Appended)
+    return [tuple(piece) if isinstance(piece, Landed) else type(piece) for piece in outcome.pieces]
 
 
 async def contents(context: LogContext, log: Log) -> list[tuple[int, bytes | None]]:
@@ -106,10 +151,6 @@ async def write_tokens(appender: Appender, history: History, name: str, logs: li
 
 class LogContract:
     """Inherited per metadata store; the subclass provides `open_store`."""
-
-    @pytest.fixture
-    async def open_store(self) -> OpenStore:
-        pytest.fail("the store's test class must provide open_store")
 
     @pytest.fixture
     def objects(self, request: pytest.FixtureRequest) -> ObjectStore:
@@ -208,7 +249,7 @@ class LogContract:
         self, context: LogContext, open_store: OpenStore, objects: ObjectStore
     ) -> None:
         one, two = Appender(context), Appender(context_on(await open_store(), objects, 2))
-        batches = [(ProducerClaim(7, 0, 2 * i, 2 * i + 1, 0),) for i in range(3)]
+        batches = [(ProducerClaim(7, 0, 2 * i, 2 * i + 1),) for i in range(3)]
         for appender, claims in zip(itertools.cycle([one, two]), batches, strict=False):
             [landed] = await appender.append([group(ORDERS, b"a", b"b", producers=claims)])
             assert isinstance(landed, Appended)
@@ -216,7 +257,7 @@ class LogContract:
             [again] = await appender.append([group(ORDERS, b"a", b"b", producers=batches[1])])
             assert isinstance(again, Appended)
             assert (again.start_offset, again.end_offset) == (3, 4)
-        [refused] = await two.append([group(ORDERS, b"a", producers=(ProducerClaim(7, 0, 9, 9, 0),))])
+        [refused] = await two.append([group(ORDERS, b"a", producers=(ProducerClaim(7, 0, 9, 9),))])
         assert isinstance(refused, OutOfOrderSequence)
         await one.close()
         await two.close()
@@ -283,7 +324,7 @@ class LogContract:
 
     async def test_a_repeat_is_recognised_after_retention_took_its_records(self, context: LogContext) -> None:
         appender = Appender(context)
-        claims = (ProducerClaim(7, 0, 0, 1, 0),)
+        claims = (ProducerClaim(7, 0, 0, 1),)
         await appender.append([group(ORDERS, b"a", b"b", producers=claims)])
         await delete_records(context, ORDERS, -1)
         [again] = await Appender(context).append([group(ORDERS, b"a", b"b", producers=claims)])
@@ -293,7 +334,7 @@ class LogContract:
 
     async def test_a_repeat_is_recognised_after_compaction(self, context: LogContext) -> None:
         appender = Appender(context)
-        claims = (ProducerClaim(7, 0, 0, 1, 0),)
+        claims = (ProducerClaim(7, 0, 0, 1),)
         await appender.append([group(ORDERS, b"a", b"b", producers=claims)])
         assert await compact_once(context, ORDERS) is not None
         for writer in (appender, Appender(context)):
@@ -301,6 +342,213 @@ class LogContract:
             assert isinstance(again, Appended)
             assert (again.start_offset, again.end_offset) == (1, 2)
         assert len(await contents(context, ORDERS)) == 2
+
+    async def test_each_piece_of_a_group_has_an_outcome_of_its_own(
+        self, context: LogContext, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        """Repeats get the offsets of the first time, one that is out of order is refused, their neighbours land."""
+        other = Appender(context_on(await open_store(), objects, 2))
+        await other.append([group_of(ORDERS, batch(1, 0, 2), batch(2, 0))])
+        appender, clicks = Appender(context), Log("clicks", 0)
+        mixed = group_of(
+            ORDERS,
+            batch(3, 0),
+            batch(1, 0, 2),
+            batch(4, 7),
+            (None, [b"x", b"y"]),
+            batch(2, 5),
+            batch(1, 2),
+            batch(3, 0),
+        )
+        found, beside = await appender.append([mixed, group(clicks, b"c")])
+        assert offsets_of(found) == [
+            (4, 4, False),
+            (1, 2, True),
+            (5, 5, False),
+            (6, 7, False),
+            OutOfOrderSequence,
+            (8, 8, False),
+            (4, 4, True),
+        ]
+        assert isinstance(found, Appended)
+        assert (found.start_offset, found.end_offset) == (4, 4), "of the first and of the last piece in the log"
+        assert piece_outcomes(mixed, found) == found.pieces
+        assert isinstance(beside, Appended)
+        assert (beside.start_offset, beside.end_offset) == (1, 1)
+        await appender.close()
+        await other.close()
+        stored = [b"1/0", b"1/1", b"2/0", b"3/0", b"4/7", b"x", b"y", b"1/2"]
+        assert await contents(context, ORDERS) == list(enumerate(stored, 1))
+        assert appender.counters.appends == 4, "three runs of one log and one of the other"
+
+    async def test_one_batch_out_of_order_is_refused_beside_good_ones(
+        self, context: LogContext, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        appender = Appender(context)
+        await appender.append([group_of(ORDERS, batch(1, 0))])
+        # Somebody else takes the producer on, which this writer has not heard of: its doubts must be put to rest.
+        other = Appender(context_on(await open_store(), objects, 2))
+        await other.append([group_of(ORDERS, batch(1, 1), batch(2, 0))])
+        [found] = await appender.append([group_of(ORDERS, batch(1, 2), batch(2, 9), batch(2, 1))])
+        assert offsets_of(found) == [(4, 4, False), OutOfOrderSequence, (5, 5, False)]
+        refused = group_of(ORDERS, batch(1, 9), batch(2, 9))
+        [error] = await appender.append([refused])
+        assert isinstance(error, OutOfOrderSequence)
+        assert [type(piece) for piece in piece_outcomes(refused, error)] == [OutOfOrderSequence] * 2
+        await appender.close()
+        await other.close()
+        assert [value for _, value in await contents(context, ORDERS)] == [b"1/0", b"1/1", b"2/0", b"1/2", b"2/1"]
+
+    async def test_a_group_of_too_many_producers_is_committed_in_several_appends(
+        self, context: LogContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("llog.log.control.LOG_CLAIMS_PER_APPEND_MAX", 3)
+        appender = Appender(context)
+        batches = [batch(i, 0) for i in range(8)]
+        [found] = await appender.append([group_of(ORDERS, *batches)])
+        assert isinstance(found, Appended)
+        assert (found.start_offset, found.end_offset) == (1, 8)
+        assert offsets_of(found) == [(i, i, False) for i in range(1, 9)]
+        [again] = await appender.append([group_of(ORDERS, *batches)])
+        assert offsets_of(again) == [(i, i, True) for i in range(1, 9)]
+        await appender.close()
+        entries = await context.metadata.scan(context.keys.index(ORDERS))
+        assert [record.key.path[-2:] for record in entries] == ["03", "06", "08"]
+        assert len({decode_value(IndexEntry, record.value, "entry").data_key for record in entries}) == 1, "one upload"
+        assert [value for _, value in await contents(context, ORDERS)] == [b"%d/0" % i for i in range(8)]
+
+    async def test_repeats_beside_new_batches_are_recognised_after_compaction(self, context: LogContext) -> None:
+        appender = Appender(context)
+        await appender.append([group_of(ORDERS, batch(1, 0), batch(2, 0))])
+        assert await compact_once(context, ORDERS) is not None
+        for number, writer in enumerate([appender, Appender(context)]):
+            [found] = await writer.append([group_of(ORDERS, batch(1, 0), batch(3 + number, 0), batch(2, 0))])
+            assert offsets_of(found) == [(1, 1, True), (3 + number, 3 + number, False), (2, 2, True)]
+            await writer.close()
+        assert [value for _, value in await contents(context, ORDERS)] == [b"1/0", b"2/0", b"3/0", b"4/0"]
+
+    async def test_a_log_that_is_fenced_between_two_runs_of_a_group_keeps_the_first(
+        self, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        link = InterruptedStore(await open_store(), random_source=random.Random(1))
+        appender, calm = Appender(context_on(link, objects, 1)), context_on(await open_store(), objects, 2)
+        await appender.append([group_of(ORDERS, batch(1, 0))])
+        link.interrupt(lambda: fence(calm, ORDERS), answered=True)
+        [found] = await appender.append([group_of(ORDERS, batch(2, 0), batch(1, 0), batch(3, 0))])
+        assert offsets_of(found) == [(2, 2, False), (1, 1, True), LogFenced]
+        await appender.close()
+        assert [value for _, value in await contents(calm, ORDERS)] == [b"1/0", b"2/0"]
+
+    async def test_what_is_left_of_a_group_is_uploaded_again_when_its_blob_became_too_old(
+        self, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        link = InterruptedStore(await open_store(), random_source=random.Random(1))
+        appender, calm = Appender(context_on(link, objects, 1)), context_on(await open_store(), objects, 2)
+        await appender.append([group_of(ORDERS, batch(1, 0))])
+
+        async def raise_horizon() -> None:
+            key = calm.keys.control(ORDERS)
+            record = await calm.metadata.get(key, strict=True)
+            assert record is not None
+            control = decode_value(ControlRecord, record.value, key.path)
+            raised = replace(control, commit_horizon_ms=calm.now_ms() + 1)
+            await calm.metadata.put(key, encode_value(raised), expected=record.version)
+            await asyncio.sleep(0.005)
+
+        link.interrupt(raise_horizon, answered=True)
+        told: list[object] = []
+        sent = group_of(ORDERS, batch(2, 0), batch(1, 0), batch(3, 0, 2), (None, [b"x"]))
+        [found] = await appender.append([sent], lambda group, outcome: told.append((group, outcome)))
+        assert offsets_of(found) == [(2, 2, False), (1, 1, True), (3, 4, False), (5, 5, False)]
+        assert told == [(sent, found)], "told once, when all of it is decided"
+        await appender.close()
+        assert [value for _, value in await contents(calm, ORDERS)] == [b"1/0", b"2/0", b"3/0", b"3/1", b"x"]
+
+    @pytest.mark.parametrize("arrives", [True, False], ids=["lost reply", "lost request"])
+    @pytest.mark.parametrize("gone", ["compacted", "deleted"])
+    async def test_an_append_that_nothing_else_tells_of_is_known_to_its_producers(
+        self, open_store: OpenStore, objects: ObjectStore, arrives: bool, gone: str
+    ) -> None:
+        """Its answer is lost, and before its writer can look, compaction or retention went over the offset."""
+        link = InterruptedStore(await open_store(), random_source=random.Random(1))
+        appender, calm = Appender(context_on(link, objects, 1)), context_on(await open_store(), objects, 2)
+        other = Appender(calm)
+        await appender.append([group_of(ORDERS, batch(1, 0))])
+
+        async def meanwhile() -> None:
+            await other.append([group(ORDERS, b"somebody", b"else's")])
+            if gone == "compacted":
+                assert await compact_once(calm, ORDERS) is not None
+            else:
+                await delete_records(calm, ORDERS, -1)
+
+        link.interrupt(meanwhile, arrives=arrives)
+        [found] = await appender.append([group_of(ORDERS, batch(1, 1), batch(2, 0))])
+        assert offsets_of(found) == ([(2, 2, True), (3, 3, True)] if arrives else [(4, 4, False), (5, 5, False)])
+        assert (appender.counters.uncertain, appender.counters.resolved) == (1, 1)
+        link.interrupt(meanwhile, arrives=arrives)
+        unnumbered = group_of(ORDERS, batch(1, 2), (None, [b"x"]))
+        [error] = await appender.append([unnumbered])
+        assert isinstance(error, AppendUncertain), "nobody remembers what nobody numbers"
+        await appender.close()
+        await other.close()
+        if gone == "compacted":
+            values = [value for _, value in await contents(calm, ORDERS)]
+            assert (values.count(b"1/1"), values.count(b"2/0"), values.count(b"1/2")) == (1, 1, int(arrives))
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_producers_that_repeat_themselves_on_bad_links_are_stored_once_and_in_order(
+        self, open_store: OpenStore, objects: ObjectStore, seed: int
+    ) -> None:
+        """Two brokers are sent the same batches of the same producers; links are bad, compactors run."""
+        rng = random.Random(f"pieces {seed}")
+        rates = FaultRates(unavailable=0.05, lost_reply=0.15, lost_request=0.1)
+        stores = [
+            FaultyMetadataStore(await open_store(), random_source=random.Random(f"p{seed}:{i}"), rates=rates)
+            for i in range(3)
+        ]
+        contexts = [context_on(store, objects, i) for i, store in enumerate(stores)]
+        appenders, writing = [Appender(context) for context in contexts[:2]], True
+        told: dict[tuple[int, ...], int] = {}
+
+        async def compact() -> None:
+            while writing:
+                try:
+                    await compact_once(contexts[2], ORDERS, max_offsets=7)
+                except (LogError, MetadataStoreError):
+                    pass  # a bad link; the next round resumes what it left
+                await asyncio.sleep(0.001)
+
+        async def send(appender: Appender) -> None:
+            following = [0, 0, 0]
+            for _ in range(12):
+                batches = [batch(p, following[p] + ahead) for p in range(3) for ahead in range(rng.randint(1, 2))]
+                sent = group_of(ORDERS, *batches)
+                [outcome] = await appender.append([sent])
+                for (claim, _), piece in zip(batches, piece_outcomes(sent, outcome), strict=True):
+                    if isinstance(piece, Landed):
+                        assert told.setdefault(claim[:4], piece.start_offset) == piece.start_offset, "stored twice"
+                        following[claim.producer_id] = claim.first_sequence + 1
+                    elif isinstance(piece, OutOfOrderSequence):  # the other broker went on beyond the window
+                        following[claim.producer_id] += 1
+
+        compacting = asyncio.create_task(compact())
+        await asyncio.gather(*(send(appender) for appender in appenders))
+        writing = False
+        await compacting
+        for store in stores:
+            store.rates = FaultRates()
+        for appender in appenders:
+            await appender.close()
+        found = await contents(context_on(await open_store(), objects, 9), ORDERS)
+        assert [offset for offset, _ in found] == list(range(1, len(found) + 1))
+        for p in range(3):
+            mine = [int(value.partition(b"/")[2]) for _, value in found if value and value.startswith(b"%d/" % p)]
+            assert mine == list(range(len(mine))), f"producer {p}: {mine}"
+        there = {value: offset for offset, value in found}
+        for (producer_id, _, sequence, _), offset in told.items():
+            assert there[b"%d/%d" % (producer_id, sequence)] == offset
+        assert len(told) > 15
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_writers_and_compactors_on_bad_links_lose_nothing(

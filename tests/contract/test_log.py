@@ -2,84 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
-from pathlib import Path
-
-import pytest
-
-from llog.settings import Settings
-from llog.stores.metadata.lmdb import LmdbStore
-from llog.stores.metadata.memory import MemoryBacking, MemoryStore
-from llog.stores.metadata.port import MetadataStore
-from llog.testing.servers import OxiaServer, PostgresServer
-from llog.wiring import open_metadata_store
-from tests.contract.log_suite import LogContract, OpenStore
-from tests.servers import started
+from tests.contract.log_suite import LogContract
+from tests.contract.on_stores import OnAtomicModel, OnCompareAndSetModel, OnLmdb, OnOxia, OnPostgres
 
 
-async def from_url(url: str) -> MetadataStore:
-    return await open_metadata_store(url, Settings.from_env({}, metadata_url=url))
+class TestLogOnAnAtomicModel(OnAtomicModel, LogContract): ...
 
 
-class TestLogOnAnAtomicModel(LogContract):
-    @pytest.fixture
-    async def open_store(self) -> OpenStore:
-        backing = MemoryBacking(shards=1, atomic_groups=True)
-
-        async def opened() -> MetadataStore:
-            return MemoryStore(backing)
-
-        return opened
+class TestLogOnACompareAndSetModel(OnCompareAndSetModel, LogContract): ...
 
 
-class TestLogOnACompareAndSetModel(LogContract):
-    @pytest.fixture
-    async def open_store(self) -> OpenStore:
-        backing = MemoryBacking(shards=4, atomic_groups=False)
-
-        async def opened() -> MetadataStore:
-            return MemoryStore(backing)
-
-        return opened
+class TestLogOnLmdb(OnLmdb, LogContract): ...
 
 
-class TestLogOnLmdb(LogContract):
-    @pytest.fixture
-    async def open_store(self, tmp_path: Path) -> AsyncIterator[OpenStore]:
-        async with AsyncExitStack() as stack:
-
-            async def opened() -> MetadataStore:
-                return await stack.enter_async_context(await LmdbStore.open(tmp_path / "metadata"))
-
-            yield opened
+class TestLogOnPostgres(OnPostgres, LogContract): ...
 
 
-class _OnServer(LogContract):
-    """One server for all tests; each has a root of its own."""
-
-    @pytest.fixture
-    async def open_store(self, server: OxiaServer | PostgresServer) -> AsyncIterator[OpenStore]:
-        url = server.url if isinstance(server, PostgresServer) else f"oxia://{server.address}"
-        async with AsyncExitStack() as stack:
-
-            async def opened() -> MetadataStore:
-                return await stack.enter_async_context(await from_url(url))
-
-            yield opened
-
-
-@pytest.mark.server
-class TestLogOnPostgres(_OnServer):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def server(cls) -> Iterator[PostgresServer]:
-        yield from started(PostgresServer)
-
-
-@pytest.mark.server
-class TestLogOnOxia(_OnServer):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def server(cls) -> Iterator[OxiaServer]:
-        yield from started(lambda: OxiaServer(shards=4))
+class TestLogOnOxia(OnOxia, LogContract): ...

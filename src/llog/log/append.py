@@ -9,29 +9,36 @@ Why the order is safe: a crash before 2 leaves an orphan that vacuum removes; th
 newer than any horizon that was raised for a log that did not exist yet; a crash between 2 and 3 leaves `pending`,
 which anyone settles. On an atomic store 2 and 3 are one transaction for all logs of the flush.
 
-A refused log is a result of its own and never harms the others. Commits of one log keep the order of calls.
+A refused log is a result of its own and never harms the others, and so is a refused piece of a group (`pieces`).
+Commits of one log keep the order of calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from llog.errors import AppendNotCommitted, InvalidArgument, LogError
+from llog.errors import AppendNotCommitted, InvalidArgument, LogError, StoreError
+from llog.formats.buffers import total_length
 from llog.formats.crc import Buffer
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.limits import LOG_UPLOADS_MAX
-from llog.log.commit import Committed, Committer
+from llog.log.commit import Committer
 from llog.log.context import LogContext
-from llog.log.control import AppendSlice
+from llog.log.counters import AppendCounters
 from llog.log.ids import new_object_id
-from llog.log.keys import Log
+from llog.log.job import PieceOutcomes
+from llog.log.keys import Keys, Log
+from llog.log.pieces import AppendSlice, Landed, Piece, PieceOutcome, bytes_of, checked_pieces, place
 from llog.log.producers import ProducerClaim
 
 
-class EncodedGroup(NamedTuple):
-    """The records of one log, encoded and ready to upload."""
+@dataclass(frozen=True, slots=True)
+class EncodedGroup:
+    """The records of one log, encoded and ready to upload. Without `pieces` it is one piece; its claim, if it has one,
+    stands in `producers`."""
 
     log: Log
     msg_count: int
@@ -39,19 +46,100 @@ class EncodedGroup(NamedTuple):
     body: Sequence[Buffer]
     max_timestamp_ms: int = -1
     producers: tuple[ProducerClaim, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.producers and (self.pieces or len(self.producers) > 1):
+            raise InvalidArgument("producers", "the claims of a group of several pieces belong to its pieces")
+        if not self.pieces:
+            claim = self.producers[0] if self.producers else None
+            object.__setattr__(self, "pieces", (Piece(self.msg_count, total_length(self.body), claim),))
+        checked_pieces(self.msg_count, self.encoding, self.body, self.pieces)
+
+    def only(self, numbers: Sequence[int]) -> EncodedGroup:
+        """A group of some of the pieces; their bytes are not copied."""
+        if len(numbers) == len(self.pieces):
+            return self
+        placed = place(self.pieces, byte_offset=0, max_timestamp_ms=-1)
+        pieces = tuple(self.pieces[number] for number in numbers)
+        ranges = [bytes_of(self.body, placed[n].byte_offset, placed[n].byte_length) for n in numbers]
+        body = [buffer for buffers in ranges for buffer in buffers]
+        count = sum(piece.msg_count for piece in pieces)
+        return EncodedGroup(self.log, count, self.encoding, body, self.max_timestamp_ms, pieces=pieces)
 
 
 class Appended(NamedTuple):
-    """Where a group landed."""
+    """Where a group landed, or the part of it that is in the log.
+
+    `pieces` has an outcome for each piece, in order. When all of them are new (a group of one piece always is, or is a
+    repeat) and nobody else appended in between, the group has exactly the offsets from `start_offset` to `end_offset`.
+    Otherwise these are the first offset of the first piece that is in the log, and the last of the last: what lies
+    between may be others', and repeats may lie anywhere, so only `pieces` tells.
+    """
 
     log: Log
     start_offset: int
     end_offset: int
     index_key: str
+    """Of the entry that holds the last new piece; when all are repeats, where the last one was stored."""
     wal_uri: str
+    """The object that holds the last new piece: the one uploaded last."""
+    pieces: tuple[PieceOutcome, ...] = ()
 
 
 AppendOutcome = Appended | LogError
+"""An error: no piece is in the log. Of several pieces it is the first one's, and `outcomes` has each one's."""
+
+OnOutcome = Callable[[EncodedGroup, AppendOutcome], None]
+
+
+def piece_outcomes(group: EncodedGroup, outcome: AppendOutcome) -> tuple[PieceOutcome, ...]:
+    """One per piece of the group, whatever became of it."""
+    if isinstance(outcome, Appended):
+        return outcome.pieces
+    refused = [error for error in outcome.outcomes if isinstance(error, LogError)]
+    return tuple(refused) if len(refused) == len(group.pieces) else (outcome,) * len(group.pieces)
+
+
+class _Delivery:
+    """A group on its way: what became of each piece so far."""
+
+    def __init__(self, group: EncodedGroup) -> None:
+        self.group, self.wal_uri = group, ""
+        self._outcomes: PieceOutcomes = [None] * len(group.pieces)
+
+    @property
+    def log(self) -> Log:
+        return self.group.log
+
+    def open_numbers(self) -> list[int]:
+        return [number for number, outcome in enumerate(self._outcomes) if outcome is None]
+
+    def left(self) -> EncodedGroup:
+        """What has no outcome yet."""
+        return self.group.only(self.open_numbers())
+
+    def take(self, outcomes: PieceOutcomes) -> None:
+        """Of the pieces that were left."""
+        for number, outcome in zip(self.open_numbers(), outcomes, strict=True):
+            self._outcomes[number] = outcome
+
+    def fail(self, error: LogError) -> None:
+        self.take([error] * len(self.open_numbers()))
+
+    def outcome(self, keys: Keys) -> AppendOutcome | None:
+        """None: pieces are left."""
+        pieces = tuple(outcome for outcome in self._outcomes if outcome is not None)
+        if len(pieces) < len(self._outcomes):
+            return None
+        landed = [piece for piece in pieces if isinstance(piece, Landed)]
+        if not landed:
+            [error, *others] = [piece for piece in pieces if isinstance(piece, LogError)]
+            error.outcomes = [error, *others] if others else []
+            return error
+        last = next((piece for piece in reversed(landed) if not piece.repeated), landed[-1])
+        key = keys.index_entry(self.log, last.end_offset).path
+        return Appended(self.log, landed[0].start_offset, landed[-1].end_offset, key, self.wal_uri, pieces)
 
 
 class Appender:
@@ -63,62 +151,82 @@ class Appender:
         self.context, self._wal = context, context.wal
         self.committer = Committer(context, first_offset=first_offset)
 
-    async def append(self, groups: Sequence[EncodedGroup]) -> list[AppendOutcome]:
-        """One outcome per group, in order. At most one group per log."""
+    @property
+    def counters(self) -> AppendCounters:
+        return self.committer.counters
+
+    async def append(self, groups: Sequence[EncodedGroup], on_outcome: OnOutcome | None = None) -> list[AppendOutcome]:
+        """One outcome per group, in order. At most one group per log.
+
+        `on_outcome` is told of each group as soon as it is decided, for those who need not wait for all of them. Raises
+        a store's error only when nothing was committed.
+        """
         if len({group.log for group in groups}) != len(groups):
             raise InvalidArgument("groups", "one log occurs twice in one append")
+        deliveries = {group.log: _Delivery(group) for group in groups}
         outcomes: dict[Log, AppendOutcome] = {}
-        waiting = list(groups)
-        for _ in range(LOG_UPLOADS_MAX):
-            waiting = await self._append_once(waiting, outcomes)
-            if not waiting:
+
+        def tell(delivery: _Delivery) -> None:
+            outcome = delivery.outcome(self.context.keys)
+            if outcome is not None:
+                outcomes[delivery.log] = outcome
+                if on_outcome is not None:
+                    on_outcome(delivery.group, outcome)
+
+        def left() -> list[_Delivery]:
+            return [delivery for log, delivery in deliveries.items() if log not in outcomes]
+
+        for upload in range(LOG_UPLOADS_MAX):
+            try:
+                await self._append_once(left(), tell)
+            except StoreError as error:
+                if upload == 0:
+                    raise
+                for delivery in left():
+                    delivery.fail(AppendNotCommitted(*delivery.log, f"its second upload failed: {error}"))
+                    tell(delivery)
+            if not left():
                 break
-        for group in waiting:
+        for delivery in left():
             reason = f"{LOG_UPLOADS_MAX} blobs in turn were too old when they were to be committed"
-            outcomes[group.log] = AppendNotCommitted(*group.log, reason)
+            delivery.fail(AppendNotCommitted(*delivery.log, reason))
+            tell(delivery)
         return [outcomes[group.log] for group in groups]
 
-    async def _append_once(
-        self, groups: Sequence[EncodedGroup], outcomes: dict[Log, AppendOutcome]
-    ) -> list[EncodedGroup]:
-        """One blob's worth; the groups that need another blob."""
-        incarnations = await self._know(groups, outcomes)
-        try:
-            known = [group for group in groups if group.log in incarnations]
-            if not known:
-                return []
-            parts = await self._upload(known, incarnations)
-            committed = await self.committer.commit(parts)
-        finally:
-            self.committer.release(incarnations)
-        again = []
-        for group in known:
-            outcome = committed[group.log]
-            if isinstance(outcome, Committed):
-                key = self.context.keys.index_entry(group.log, outcome.end_offset).path
-                outcomes[group.log] = Appended(
-                    group.log, outcome.start_offset, outcome.end_offset, key, parts[group.log].data_key
-                )
-            elif outcome is None:
-                again.append(group)
-            else:
-                outcomes[group.log] = outcome
-        return again
+    async def _append_once(self, deliveries: Sequence[_Delivery], tell: Callable[[_Delivery], None]) -> None:
+        """One blob's worth; what then has no outcome needs another blob."""
+        incarnations = await self._know(deliveries, tell)
+        by_log = {delivery.log: delivery for delivery in deliveries if delivery.log in incarnations}
 
-    async def _know(self, groups: Sequence[EncodedGroup], outcomes: dict[Log, AppendOutcome]) -> dict[Log, int]:
+        def done(log: Log, outcomes: PieceOutcomes) -> None:
+            by_log[log].take(outcomes)
+            tell(by_log[log])
+
+        try:
+            if by_log:
+                parts = await self._upload([delivery.left() for delivery in by_log.values()], incarnations)
+                for log, part in parts.items():
+                    by_log[log].wal_uri = part.data_key
+                await self.committer.commit(parts, done)
+        finally:
+            self.committer.known.release(incarnations)
+
+    async def _know(self, deliveries: Sequence[_Delivery], tell: Callable[[_Delivery], None]) -> dict[Log, int]:
         """The incarnation of every log that can be appended to; the others get their error."""
-        found = await asyncio.gather(*(self.committer.know(g.log) for g in groups), return_exceptions=True)
+        know = self.committer.known.know
+        found = await asyncio.gather(*(know(delivery.log) for delivery in deliveries), return_exceptions=True)
         incarnations: dict[Log, int] = {}
         trouble: BaseException | None = None
-        for group, answer in zip(groups, found, strict=True):
+        for delivery, answer in zip(deliveries, found, strict=True):
             if isinstance(answer, LogError):
-                outcomes[group.log] = answer
+                delivery.fail(answer)
+                tell(delivery)
             elif isinstance(answer, BaseException):
                 trouble = answer
             else:
-                incarnations[group.log] = answer
+                incarnations[delivery.log] = answer
         if trouble is not None:
-            self.committer.release(incarnations)
+            self.committer.known.release(incarnations)
             raise trouble
         return incarnations
 
@@ -140,11 +248,7 @@ class Appender:
                 data_key=uri,
                 blob_created_at_ms=now_ms,
                 encoding=group.encoding,
-                byte_offset=part.byte_offset,
-                byte_length=part.byte_length,
-                msg_count=group.msg_count,
-                max_timestamp_ms=group.max_timestamp_ms,
-                producers=group.producers,
+                pieces=place(group.pieces, byte_offset=part.byte_offset, max_timestamp_ms=group.max_timestamp_ms),
             )
             for group, part in zip(groups, blob.slices, strict=True)
         }

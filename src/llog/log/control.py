@@ -11,43 +11,50 @@ values of another incarnation are never acted on (R13).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from llog.formats.values import ControlRecord, Pending, ProducerBatch, ProducerState
-from llog.log.producers import Judgement, ProducerClaim, judge_claim, with_batch
+from llog.formats.values import ControlRecord, Pending, ProducerState
+from llog.limits import LOG_CLAIMS_PER_APPEND_MAX
+from llog.log.pieces import AppendSlice, Landed, PlacedPiece
+from llog.log.producers import Judgement, judge_claim, with_batch
 
 
-class AppendSlice(NamedTuple):
-    """One record group, uploaded: where its bytes lie and what `reserve` must know of them."""
+class Refusal(NamedTuple):
+    kind: str
+    """Of a log: `fenced`, `deleted`, `expired`, `stale_control`, `stale_self`. Of a piece: `out_of_order`,
+    `old_epoch`"""
+    reason: str
 
-    append_id: str
-    incarnation: int
-    data_key: str
-    blob_created_at_ms: int
-    """From the blob's id, not from a clock: what the horizon is compared with."""
-    encoding: str
-    byte_offset: int
-    byte_length: int
-    msg_count: int
-    max_timestamp_ms: int = -1
-    producers: tuple[ProducerClaim, ...] = ()
+
+class Verdict(NamedTuple):
+    """What becomes of one piece of the group."""
+
+    number: int
+    outcome: Landed | Refusal
 
 
 class Reserved(NamedTuple):
-    """The new control record (with `pending` set) and the append that it makes durable."""
+    """The new control record (with `pending` set), the append that it makes durable, and what that decides."""
 
     control: ControlRecord
     pending: Pending
+    run: tuple[PlacedPiece, ...]
+    """The neighbouring new pieces that are appended."""
+    verdicts: tuple[Verdict, ...]
+    """Of the run, and of what was judged around it: true once the write has landed, for it proves that this control
+    record was the latest. Pieces without one are judged again, against what is there then."""
 
 
-class AlreadyThere(NamedTuple):
-    """Every batch of the group is a repeat; these are the offsets of the first time."""
+class NothingNew(NamedTuple):
+    """No piece is left to append: all are repeats, or refused."""
 
-    start_offset: int
-    end_offset: int
+    verdicts: tuple[Verdict, ...]
+
+    def refuses(self) -> bool:
+        return any(isinstance(verdict.outcome, Refusal) for verdict in self.verdicts)
 
 
 class MustSettle(NamedTuple):
@@ -56,13 +63,7 @@ class MustSettle(NamedTuple):
     pending: Pending
 
 
-class Refusal(NamedTuple):
-    kind: str
-    """`fenced`, `deleted`, `expired`, `stale_control`, `stale_self`, `out_of_order`, `old_epoch`, `mixed`"""
-    reason: str
-
-
-Decision = Reserved | AlreadyThere | MustSettle | Refusal
+Decision = Reserved | NothingNew | MustSettle | Refusal
 
 
 def new_control(*, incarnation: int, first_offset: int, now_ms: int, vacuum_grace_ms: int) -> ControlRecord:
@@ -83,11 +84,22 @@ def reserve(
     producers: Mapping[int, ProducerState],
     settled_append_id: str | None,
 ) -> Decision:
-    """Give the group the next offsets, or say why not.
+    """Give the next offsets to the first pieces of the group that are new, or say why not.
 
     `producers` is the state complete as of this very control version; `settled_append_id` the pending append whose
     index entry the caller has itself seen written.
     """
+    refusal = refusal_of(control, part)
+    if refusal is not None:
+        return refusal
+    if control.pending is not None and control.pending.append_id != settled_append_id:
+        return MustSettle(control.pending)
+    run, verdicts = judge_pieces(part.pieces, producers, control.sequence_counter)
+    return _reserved(control, part, run, verdicts) if run else NothingNew(verdicts)
+
+
+def refusal_of(control: ControlRecord, part: AppendSlice) -> Refusal | None:
+    """Why nothing of this blob can be appended to the log, whoever wrote it."""
     if control.incarnation < part.incarnation:
         return Refusal("stale_control", f"control of incarnation {control.incarnation}, topic is at {part.incarnation}")
     if control.incarnation > part.incarnation:
@@ -98,60 +110,78 @@ def reserve(
         return Refusal("fenced", control.fence_reason or "fenced by an operator")
     if part.blob_created_at_ms < control.commit_horizon_ms:
         return Refusal("expired", "the blob is older than the commit horizon; upload again")
-    if control.pending is not None and control.pending.append_id != settled_append_id:
-        return MustSettle(control.pending)
-    judged = _judge_producers(part, producers, control.sequence_counter)
-    if judged is not None:
-        return judged
-    return _reserved(control, part)
+    return None
 
 
-def _reserved(control: ControlRecord, part: AppendSlice) -> Reserved:
-    start = control.sequence_counter
+def judge_pieces(
+    pieces: Sequence[PlacedPiece], producers: Mapping[int, ProducerState], start_offset: int
+) -> tuple[tuple[PlacedPiece, ...], tuple[Verdict, ...]]:
+    """The first run of new neighbours, and every verdict that its commit makes true.
+
+    In order, each piece against the state that includes the new ones before it. Judging ends at a new piece that cannot
+    go with the run: what comes after it depends on what becomes of it.
+    """
+    run: list[PlacedPiece] = []
+    verdicts: list[Verdict] = []
+    claimed: dict[int, ProducerState] = {}
+    claims, next_offset = 0, start_offset
+    for piece in pieces:
+        claim = piece.claim
+        if claim is not None:
+            state = claimed.get(claim.producer_id) or producers.get(claim.producer_id)
+            judged = judge_claim(state, claim)
+            if judged.judgement is not Judgement.NEW:
+                first_offset = -1 if judged.first_time is None else judged.first_time.start_offset
+                verdicts.append(Verdict(piece.number, _not_new(piece, judged.judgement, first_offset)))
+                continue
+            claims += 1
+            claimed[claim.producer_id] = with_batch(state, claim.at(next_offset), 0)
+        # Bytes of pieces that are not appended part those that are.
+        if claims > LOG_CLAIMS_PER_APPEND_MAX or (run and not piece.follows(run[-1])):
+            break
+        run.append(piece)
+        verdicts.append(Verdict(piece.number, Landed(next_offset, next_offset + piece.msg_count - 1)))
+        next_offset += piece.msg_count
+    return tuple(run), tuple(verdicts)
+
+
+def _not_new(piece: PlacedPiece, judgement: Judgement, first_offset: int) -> Landed | Refusal:
+    assert piece.claim is not None
+    who = f"producer {piece.claim.producer_id}"
+    if judgement is Judgement.OLD_EPOCH:
+        return Refusal("old_epoch", f"{who}: epoch {piece.claim.epoch} is over")
+    if judgement is Judgement.OUT_OF_ORDER:
+        return Refusal("out_of_order", f"{who}: sequence {piece.claim.first_sequence}")
+    return Landed(first_offset, first_offset + piece.msg_count - 1, repeated=True)
+
+
+def _reserved(
+    control: ControlRecord, part: AppendSlice, run: tuple[PlacedPiece, ...], verdicts: tuple[Verdict, ...]
+) -> Reserved:
+    start, first = control.sequence_counter, run[0]
+    producers, next_offset = [], start
+    for piece in run:
+        if piece.claim is not None:
+            producers.append(piece.claim.at(next_offset))
+        next_offset += piece.msg_count
     pending = Pending(
-        append_id=part.append_id,
+        # Each run has a name of its own, and keeps it however often it is tried.
+        append_id=part.append_id if first.number == 0 else f"{part.append_id}.{first.number}",
         incarnation=control.incarnation,
         epoch=control.epoch,
         start_offset=start,
-        end_offset=start + part.msg_count - 1,
-        msg_count=part.msg_count,
+        end_offset=next_offset - 1,
+        msg_count=next_offset - start,
         data_key=part.data_key,
         encoding=part.encoding,
-        byte_offset=part.byte_offset,
-        byte_length=part.byte_length,
-        max_timestamp_ms=part.max_timestamp_ms,
-        producers=tuple(claim.at(start) for claim in part.producers),
+        byte_offset=first.byte_offset,
+        byte_length=sum(piece.byte_length for piece in run),
+        max_timestamp_ms=max(piece.max_timestamp_ms for piece in run),
+        producers=tuple(producers),
         created_at_ms=part.blob_created_at_ms,
     )
-    return Reserved(replace(control, sequence_counter=start + part.msg_count, pending=pending), pending)
-
-
-def _judge_producers(
-    part: AppendSlice, producers: Mapping[int, ProducerState], start: int
-) -> AlreadyThere | Refusal | None:
-    """None: all of it is new."""
-    states = dict(producers)
-    repeats: list[ProducerBatch] = []
-    for claim in part.producers:
-        judged = judge_claim(states.get(claim.producer_id), claim)
-        if judged.judgement is Judgement.OLD_EPOCH:
-            return Refusal("old_epoch", f"producer {claim.producer_id}: epoch {claim.epoch} is over")
-        if judged.judgement is Judgement.OUT_OF_ORDER:
-            return Refusal("out_of_order", f"producer {claim.producer_id}: sequence {claim.first_sequence}")
-        if judged.first_time is not None:
-            repeats.append(judged.first_time)
-        else:
-            states[claim.producer_id] = with_batch(states.get(claim.producer_id), claim.at(start), 0)
-    if not repeats:
-        return None
-    if len(repeats) < len(part.producers):
-        return Refusal("mixed", "new and repeated batches in one group: append them one by one")
-    first, last = repeats[0], repeats[-1]
-    return AlreadyThere(first.start_offset, last.start_offset + _sequences(last) - 1)
-
-
-def _sequences(batch: ProducerBatch) -> int:
-    return (batch.last_sequence - batch.first_sequence) % 2**31 + 1
+    moved = replace(control, sequence_counter=next_offset, pending=pending)
+    return Reserved(moved, pending, run, verdicts)
 
 
 # -- what else happens to a control record -------------------------------------------------------------------------
@@ -190,19 +220,40 @@ class Evidence(NamedTuple):
     pending: Pending | None = None
 
 
-def weigh(control: ControlRecord, version: int, *, attempt_version: int, counter: int, part: AppendSlice) -> Evidence:
+def weigh(control: ControlRecord, version: int, *, attempt_version: int, attempt: Pending) -> Evidence:
     """R4: an attempt is (append_id, the version it expected, the counter it read). By positive evidence only."""
+    counter = attempt.start_offset
     if version < attempt_version:
         return Evidence("stale")
     if version == attempt_version:
         return Evidence("undecided")
-    if control.incarnation != part.incarnation:
+    if control.incarnation != attempt.incarnation:
         return Evidence("cannot_tell")
     if control.sequence_counter == counter:
         return Evidence("not_committed")
     pending = control.pending
     if pending is not None and pending.start_offset <= counter <= pending.end_offset:
-        return Evidence("committed" if pending.append_id == part.append_id else "not_committed", pending)
+        return Evidence("committed" if pending.append_id == attempt.append_id else "not_committed", pending)
     if control.log_start_offset > counter:
         return Evidence("cannot_tell")
     return Evidence("look_up")
+
+
+def weigh_claims(
+    run: Sequence[PlacedPiece], producers: Mapping[int, ProducerState]
+) -> tuple[tuple[int, Landed | None], ...]:
+    """What producer state, complete as of a later control version, says of an attempt that nothing else tells of.
+
+    Empty: not committed. A run is committed whole, so one piece that is still new proves that none was. Otherwise each
+    piece by its number: where it is, or None where the producer went on so far that this too is forgotten.
+    """
+    found: list[tuple[int, Landed | None]] = []
+    for piece in run:
+        assert piece.claim is not None
+        judged = judge_claim(producers.get(piece.claim.producer_id), piece.claim)
+        if judged.judgement is Judgement.NEW:
+            return ()
+        first = None if judged.first_time is None else judged.first_time.start_offset
+        landed = None if first is None else Landed(first, first + piece.msg_count - 1, repeated=True)
+        found.append((piece.number, landed))
+    return tuple(found)

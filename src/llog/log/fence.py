@@ -56,7 +56,10 @@ async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:
     record = await context.metadata.get(context.keys.control(log), strict=True)
     if record is None:
         raise PartitionNotInitialized(*log)
-    return decode_value(ControlRecord, record.value, record.key.path), record.version
+    control = decode_value(ControlRecord, record.value, record.key.path)
+    if control.log_state == "DELETED":
+        raise PartitionNotInitialized(*log)
+    return control, record.version
 
 
 async def _settle_pending(context: LogContext, log: Log, control: ControlRecord, version: int) -> int:

@@ -28,6 +28,7 @@ _OFFSET_DIGITS: Final = 20
 WAL_PREFIX: Final = "wal-shared"
 TOPICS_ROUTE: Final = "@topics"
 CLUSTER_ROUTE: Final = "@cluster"
+BACKUP_PREFIX: Final = "@backup"
 
 
 class Log(NamedTuple):
@@ -154,6 +155,10 @@ class Keys:
     def producer_ids(self) -> Key:
         return Key(f"{self.root}/@cluster/producer-ids", CLUSTER_ROUTE)
 
+    def vacuum_hold(self) -> Key:
+        """While it is there, vacuum deletes nothing: an operator lifts it after a restore."""
+        return Key(f"{self.root}/@cluster/vacuum-hold", CLUSTER_ROUTE)
+
     def group(self, group: str) -> Key:
         """The parent of everything kept for one consumer group."""
         segment = _external("group", group)
@@ -188,6 +193,20 @@ class Keys:
     def cluster_marker_object(self) -> str:
         return f"{self.root}/@cluster/id"
 
+    def clock_object(self, object_id: str) -> str:
+        """Put by vacuum to learn the store's own time, and deleted again."""
+        return f"{self.root}/@cluster/clock/{_check_id(object_id)}"
+
+    def backups(self) -> str:
+        """The prefix of all backups of the metadata, for listings."""
+        return f"{self.root}/{BACKUP_PREFIX}/"
+
+    def backup_part_object(self, backup_id: str, part: int) -> str:
+        return f"{self.root}/{BACKUP_PREFIX}/{_check_id(backup_id)}/{offset_name(part)}"
+
+    def backup_manifest_object(self, backup_id: str) -> str:
+        return f"{self.root}/{BACKUP_PREFIX}/{_check_id(backup_id)}/manifest"
+
     # -- back -----------------------------------------------------------------------------------------------------
     def parse(self, path: str) -> ParsedKey | None:
         """What a metadata key means; None for a key that is not ours (another root, another product)."""
@@ -201,15 +220,38 @@ class Keys:
         log = _parse_log(parts)
         return _parse_in_log(log, parts[3:]) if log is not None else None
 
+    def key_of(self, path: str) -> Key:
+        """A path with the route its neighbours have, as far as the shape of the path tells it: for records that a
+        listing returned without one, of kinds that this release may not know."""
+        parts = self._below_root(path) or [""]
+        log = _parse_log(parts)
+        if log is not None:
+            return Key(path, str(log))
+        match parts:
+            case ["@topics", _]:
+                return Key(path, TOPICS_ROUTE)
+            case ["@cluster", "groups", segment, _, *_]:
+                return Key(path, f"@groups:{segment}")
+            case ["@cluster", "sinks", segment, _, *_]:
+                return Key(path, f"@sinks:{segment}")
+            case ["@cluster", _, *_]:
+                return Key(path, CLUSTER_ROUTE)
+        return Key(path)
+
     def parse_object(self, name: str) -> ParsedKey | None:
-        """What an object's name means: kinds `blob`, `segment_object`, `legacy_wal`, `cluster_marker`; or None."""
+        """What an object's name means: kinds `blob`, `segment_object`, `legacy_wal`, `cluster_marker`, `backup_part`,
+        `backup_manifest`; or None."""
         parts = self._below_root(name)
         if parts is None:
             return None
         if parts == ["@cluster", "id"]:
             return ParsedKey("cluster_marker")
+        if parts[:2] == ["@cluster", "clock"] and len(parts) == 3 and is_object_id(parts[2]):
+            return ParsedKey("clock", object_id=parts[2])
         if parts[0] == WAL_PREFIX and len(parts) == 2 and is_object_id(parts[1]):
             return ParsedKey("blob", object_id=parts[1])
+        if parts[0] == BACKUP_PREFIX:
+            return _parse_backup(parts[1:])
         log = _parse_log(parts)
         if log is None or len(parts) != 6 or parts[3] != "data":
             return None
@@ -279,12 +321,25 @@ def _parse_in_log(log: Log, rest: list[str]) -> ParsedKey | None:
     return None
 
 
+def _parse_backup(rest: list[str]) -> ParsedKey | None:
+    if len(rest) != 2 or not is_object_id(rest[0]):
+        return None
+    if rest[1] == "manifest":
+        return ParsedKey("backup_manifest", object_id=rest[0])
+    try:
+        return ParsedKey("backup_part", object_id=rest[0], page=offset_of(rest[1]))
+    except InvalidArgument:
+        return None
+
+
 def _parse_cluster(rest: list[str]) -> ParsedKey | None:
     match rest:
         case ["id"]:
             return ParsedKey("cluster_id")
         case ["producer-ids"]:
             return ParsedKey("producer_ids")
+        case ["vacuum-hold"]:
+            return ParsedKey("vacuum_hold")
         case ["brokers", broker]:
             return ParsedKey("broker", name=unquote(broker))
         case ["groups", group, item]:

@@ -16,7 +16,7 @@ from llog.formats.values import (
 from llog.log.context import LogContext
 from llog.log.index import entry_of
 from llog.log.keys import Log, offset_name
-from llog.log.producers import with_batches
+from llog.log.producers import add_batches
 
 
 class KnownProducers:
@@ -30,10 +30,14 @@ class KnownProducers:
     def forget(self) -> None:
         self.states, self.as_of = {}, None
 
-    def add(self, pending: Pending, now_ms: int) -> None:
-        """An append of our own, at the offset we stand at."""
+    def complete(self, control: ControlRecord) -> bool:
+        """Is this the state as of that very control record? Then there is nothing to read."""
+        return self.as_of == control.sequence_counter
+
+    def add(self, pending: Pending) -> None:
+        """An append, if it begins at the offset we stand at."""
         if self.as_of == pending.start_offset:
-            self.states = with_batches(self.states, pending.producers, now_ms)
+            add_batches(self.states, pending.producers, pending.created_at_ms)
             self.as_of = pending.end_offset + 1
 
     async def catch_up(self, context: LogContext, log: Log, control: ControlRecord) -> bool:
@@ -50,7 +54,7 @@ class KnownProducers:
             self.forget()
             return False
         if pending is not None and self.as_of == pending.start_offset:
-            self.add(pending, pending.created_at_ms)
+            self.add(pending)
         return self.as_of == control.sequence_counter
 
     async def catch_up_to(self, context: LogContext, log: Log, control: ControlRecord, offset: int) -> bool:
@@ -71,7 +75,7 @@ class KnownProducers:
                 continue
             if entry.start_offset != self.as_of or entry.value.type != "WAL":
                 return False  # a hole, or compaction went past us: its snapshot did too
-            self.states = with_batches(self.states, entry.value.producers, entry.value.created_at_ms)
+            add_batches(self.states, entry.value.producers, entry.value.created_at_ms)
             self.as_of = entry.end_offset + 1
         return self.as_of >= end
 

@@ -18,21 +18,27 @@ SEQUENCE_MODULUS: Final = 2**31
 
 
 class ProducerClaim(NamedTuple):
-    """What a batch of a record group says of itself; its offset is counted from the group's first."""
+    """What a piece of a record group says of itself. Where it lies in the group is the piece's to know."""
 
     producer_id: int
     epoch: int
     first_sequence: int
     last_sequence: int
-    offset_delta: int
+    offset_delta: int = 0
+    """Counted from its piece's first message: 0, for a claim speaks for its whole piece."""
+
+    @property
+    def msg_count(self) -> int:
+        return (self.last_sequence - self.first_sequence) % SEQUENCE_MODULUS + 1
 
     def at(self, start_offset: int) -> ProducerBatch:
+        """As it is stored, its first message at `start_offset`."""
         return ProducerBatch(
             producer_id=self.producer_id,
             epoch=self.epoch,
             first_sequence=self.first_sequence,
             last_sequence=self.last_sequence,
-            start_offset=start_offset + self.offset_delta,
+            start_offset=start_offset,
         )
 
 
@@ -80,6 +86,11 @@ def with_batches(
 ) -> dict[int, ProducerState]:
     """State of all producers after these batches, in offset order."""
     after = dict(states)
-    for batch in batches:
-        after[batch.producer_id] = with_batch(after.get(batch.producer_id), batch, now_ms)
+    add_batches(after, batches, now_ms)
     return after
+
+
+def add_batches(states: dict[int, ProducerState], batches: Iterable[ProducerBatch], now_ms: int) -> None:
+    """`with_batches` in place: a log may have many producers, and an append a few of them."""
+    for batch in batches:
+        states[batch.producer_id] = with_batch(states.get(batch.producer_id), batch, now_ms)

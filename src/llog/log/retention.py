@@ -69,7 +69,8 @@ def plan_log_start(
 
 async def delete_records(context: LogContext, log: Log, before_offset: int) -> Retained:
     """Make `before_offset` the first readable offset (-1: the end of the log), and remove what lies below it."""
-    control = await _raise_log_start(context, log, before_offset)
+    control, _ = await _load(context, log)
+    control = await _raise_log_start(context, log, before_offset, control.incarnation)
     return await _remove_below_start(context, log, control)
 
 
@@ -88,7 +89,7 @@ async def retain(
         retention_bytes=retention_bytes,
     )
     if start > control.log_start_offset:
-        control = await _raise_log_start(context, log, start)
+        control = await _raise_log_start(context, log, start, control.incarnation)
     return await _remove_below_start(context, log, control)
 
 
@@ -102,10 +103,13 @@ async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:
     return control, found.version
 
 
-async def _raise_log_start(context: LogContext, log: Log, offset: int) -> ControlRecord:
+async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnation: int) -> ControlRecord:
+    """Of this life only: whoever slept through a re-creation must not empty the new log (h01d)."""
     key = context.keys.control(log)
     for round_number in range(LOG_COMPACT_ROUNDS_MAX):
         control, version = await _load(context, log)
+        if control.incarnation != incarnation:
+            raise LogBusy(*log, "the topic was created again meanwhile; nothing of it was deleted")
         start = control.sequence_counter if offset == -1 else offset
         if not 0 <= start <= control.sequence_counter:
             raise OffsetOutOfRange(*log, offset, control.log_start_offset, control.sequence_counter + 1)

@@ -3,7 +3,7 @@ entry at or above it (h06a, h06e). Pages are immutable; only the head moves, by 
 
 from __future__ import annotations
 
-from llog.errors import InconsistentReadState, LogBusy, MetadataUncertain, VersionConflict
+from llog.errors import InconsistentReadState, LogBusy, MetadataUncertain, PartitionNotInitialized, VersionConflict
 from llog.formats.values import (
     ControlRecord,
     ProducerPage,
@@ -24,6 +24,8 @@ async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, t
     key = context.keys.producers(log)
     for round_number in range(LOG_COMPACT_ROUNDS_MAX):
         found = await context.metadata.get(key, strict=True)
+        if found is None:
+            raise PartitionNotInitialized(*log)  # every log has one from its first day: this one was deleted
         head = _head_of(log, found, control.incarnation)
         if head is not None and head.as_of >= to_offset:
             return
@@ -32,8 +34,7 @@ async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, t
             try:
                 pages = await _write_pages(context, log, control.incarnation, to_offset, list(known.states.values()))
                 moved = ProducerSnapshot(incarnation=control.incarnation, as_of=to_offset, pages=pages)
-                expected = ABSENT if found is None else found.version
-                await context.metadata.put(key, encode_value(moved, key.path), expected=expected)
+                await context.metadata.put(key, encode_value(moved, key.path), expected=found.version)
                 if head is not None:
                     await _remove_pages(context, log, head)
                 return
@@ -43,10 +44,8 @@ async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, t
     raise InconsistentReadState(*log, f"the producer snapshot could not be moved to {to_offset}: entries have a hole")
 
 
-def _head_of(log: Log, found: Record | None, incarnation: int) -> ProducerSnapshot | None:
+def _head_of(log: Log, found: Record, incarnation: int) -> ProducerSnapshot | None:
     """The head of this life; a dead one's counts for nothing, a later one's is not touched (R13)."""
-    if found is None:
-        return None
     head = decode_value(ProducerSnapshot, found.value, found.key.path)
     if head.incarnation > incarnation:
         raise LogBusy(*log, "the topic was created again meanwhile")

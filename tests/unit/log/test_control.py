@@ -6,8 +6,6 @@ from msgspec.structs import replace
 
 from llog.formats.values import ControlRecord
 from llog.log.control import (
-    AlreadyThere,
-    AppendSlice,
     Evidence,
     MustSettle,
     Refusal,
@@ -19,10 +17,10 @@ from llog.log.control import (
     unfenced,
     weigh,
 )
-from llog.log.producers import ProducerClaim, with_batches
+from llog.log.pieces import AppendSlice, PlacedPiece
 
 OPEN = new_control(incarnation=2, first_offset=1, now_ms=10_000, vacuum_grace_ms=10_000)
-PART = AppendSlice("mine", 2, "s3://b/blob", 10_000, "kafka-v2", 100, 50, 3, 9_999)
+PART = AppendSlice("mine", 2, "s3://b/blob", 10_000, "kafka-v2", (PlacedPiece(0, 100, 50, 3, None, 9_999),))
 
 
 def decide(control: ControlRecord, part: AppendSlice = PART, settled_append_id: str | None = None) -> object:
@@ -75,29 +73,6 @@ def test_a_pending_append_is_replaced_only_by_who_has_seen_it_settled() -> None:
     assert (second.pending.start_offset, second.pending.end_offset) == (4, 6)
 
 
-def test_a_repeat_gets_the_offsets_of_the_first_time() -> None:
-    part = PART._replace(producers=(ProducerClaim(9, 0, 0, 2, 0),))
-    made = reserved(part=part)
-    states = with_batches({}, made.pending.producers, 0)
-    again = reserve(made.control, part, producers=states, settled_append_id="mine")
-    assert again == AlreadyThere(1, 3)
-
-
-def test_new_and_repeated_batches_do_not_mix_in_one_group() -> None:
-    first = reserved(part=PART._replace(producers=(ProducerClaim(9, 0, 0, 2, 0),)))
-    states = with_batches({}, first.pending.producers, 0)
-    both = PART._replace(producers=(ProducerClaim(9, 0, 0, 2, 0), ProducerClaim(9, 0, 3, 5, 3)))
-    assert kind_of(reserve(first.control, both, producers=states, settled_append_id="mine")) == "mixed"
-
-
-def test_a_skipped_sequence_and_an_old_epoch_are_refused() -> None:
-    states = with_batches({}, (ProducerClaim(9, 1, 0, 2, 0).at(1),), 0)
-    skipped = PART._replace(producers=(ProducerClaim(9, 1, 4, 6, 0),))
-    old = PART._replace(producers=(ProducerClaim(9, 0, 3, 5, 0),))
-    assert kind_of(reserve(OPEN, skipped, producers=states, settled_append_id=None)) == "out_of_order"
-    assert kind_of(reserve(OPEN, old, producers=states, settled_append_id=None)) == "old_epoch"
-
-
 def test_settling_clears_only_its_own_append() -> None:
     made = reserved()
     assert settled(made.control, "other") is None
@@ -120,7 +95,7 @@ def test_every_fence_and_unfence_is_an_epoch_and_a_retry_does_not_fence_twice() 
 
 def evidence(control: ControlRecord, version: int) -> Evidence:
     """Of the attempt to append PART at counter 1, expecting version 5."""
-    return weigh(control, version, attempt_version=5, counter=1, part=PART)
+    return weigh(control, version, attempt_version=5, attempt=reserved().pending)
 
 
 def test_an_uncertain_append_is_decided_by_positive_evidence_only() -> None:

@@ -54,6 +54,7 @@ def test_every_key_of_a_log_comes_back_and_shares_its_route(
     for key, parsed in expected.items():
         check_key(key)
         assert keys.parse(key.path) == parsed
+        assert keys.key_of(key.path) == key
         assert key.route == ("@topics" if parsed.kind == "topic" else f"{log.topic}:{log.partition}")
     assert len({key.path for key in expected}) == len(expected)
 
@@ -64,17 +65,25 @@ def test_every_cluster_key_comes_back(root: str, name: str, item: str, batch: in
     for key, parsed in [
         (keys.cluster_id(), ParsedKey("cluster_id")),
         (keys.producer_ids(), ParsedKey("producer_ids")),
+        (keys.vacuum_hold(), ParsedKey("vacuum_hold")),
         (keys.broker(name), ParsedKey("broker", name=name)),
         (keys.group_item(name, item), ParsedKey("group_item", name=name, item=item)),
         (keys.sink(name, batch), ParsedKey("sink", name=name, offset=batch)),
     ]:
         check_key(key)
         assert keys.parse(key.path) == parsed
+        assert keys.key_of(key.path) == key
 
 
-@given(roots, logs, object_ids)
-def test_every_object_name_comes_back(root: str, log: Log, object_id: str) -> None:
+@given(roots, logs, object_ids, offsets)
+def test_every_object_name_comes_back(root: str, log: Log, object_id: str, part: int) -> None:
     keys = Keys(root)
+    for name, parsed in [
+        (keys.backup_part_object(object_id, part), ParsedKey("backup_part", object_id=object_id, page=part)),
+        (keys.backup_manifest_object(object_id), ParsedKey("backup_manifest", object_id=object_id)),
+    ]:
+        assert keys.parse_object(name) == parsed
+        assert name.startswith(keys.backups())
     assert keys.parse_object(keys.blob_object(object_id)) == ParsedKey("blob", object_id=object_id)
     assert keys.blob_object(object_id).startswith(keys.blobs())
     segment = keys.segment_object(log, object_id)

@@ -4,7 +4,7 @@ from llog.log.producers import WINDOW, Judgement, ProducerClaim, judge_claim, wi
 
 
 def claim(first: int, last: int, epoch: int = 0) -> ProducerClaim:
-    return ProducerClaim(9, epoch, first, last, 0)
+    return ProducerClaim(9, epoch, first, last)
 
 
 def test_an_unknown_producer_may_begin_anywhere() -> None:
@@ -35,3 +35,4 @@ def test_sequences_wrap_at_31_bits() -> None:
     last = 2**31 - 1
     state = with_batch(None, claim(last - 1, last).at(1), 0)
     assert judge_claim(state, claim(0, 3)).judgement is Judgement.NEW
+    assert claim(last, 1).msg_count == 3

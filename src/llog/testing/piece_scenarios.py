@@ -1,0 +1,161 @@
+"""Record groups made of pieces, under simulation: producers repeat themselves through several brokers at once.
+
+    python -m llog.testing.sim --load llog.testing.piece_scenarios --schedules 1000
+
+Every broker is sent the same batches of the same producers, several to a group, with repeats and gaps among them, while
+compactors run and everything goes wrong. What must stay true: a batch is stored once, a producer's batches in order
+and without a gap, and every broker that was told an offset was told the same one, where the record is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from llog.errors import LogError, MetadataStoreError, ObjectStoreError
+from llog.formats.records import encode_records
+from llog.limits import LOG_IDLE_CLEAR_MS
+from llog.log.append import Appender, EncodedGroup, piece_outcomes
+from llog.log.compact import compact_once
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.log.pieces import Landed, Piece
+from llog.log.producers import ProducerClaim
+from llog.log.read import iter_runs, view
+from llog.stores.objects.port import ObjectStore
+from llog.testing.sim import MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
+
+ORDERS = Log("orders", 0)
+PRODUCERS = (1, 2, 3)
+
+
+class Stored(NamedTuple):
+    """A broker was told that a batch is in the log."""
+
+    token: bytes
+    offset: int
+
+
+def context_of(ctx: ActorContext) -> LogContext:
+    objects = ctx.objects
+
+    async def find(uri: str) -> tuple[ObjectStore, str]:
+        return objects, objects.name_of(uri)
+
+    return LogContext(
+        metadata=ctx.metadata,
+        wal=objects,
+        segments=objects,
+        find_object=find,
+        now_ms=ctx.now_ms,
+        random_bits=ctx.random_bits,
+        sleep=asyncio.sleep,
+    )
+
+
+def token(producer_id: int, sequence: int) -> bytes:
+    return f"{producer_id}/{sequence}".encode()
+
+
+def group_of(batches: list[tuple[int, int]]) -> EncodedGroup:
+    """One record per batch; (producer id, sequence)."""
+    bodies = [encode_records([token(*batch)], timestamps_ms=5) for batch in batches]
+    pieces = tuple(
+        Piece(1, len(body), ProducerClaim(producer_id, 0, sequence, sequence))
+        for (producer_id, sequence), body in zip(batches, bodies, strict=True)
+    )
+    return EncodedGroup(ORDERS, len(pieces), "kafka-v2", bodies, 5, pieces=pieces)
+
+
+def broker(flushes: int, *, idle_ms: int) -> Callable[[ActorContext], Awaitable[None]]:
+    """Sends each producer's next batches, and some twice, until they are in the log."""
+
+    async def run(ctx: ActorContext) -> None:
+        appender = Appender(context_of(ctx))
+        following = dict.fromkeys(PRODUCERS, 0)
+        for flush in range(flushes):
+            batches = []
+            for producer_id in PRODUCERS:
+                ahead = 1 + ctx.random_bits(1)
+                batches += [(producer_id, following[producer_id] + step) for step in range(ahead)]
+                odd = ctx.random_bits(3)
+                if odd == 0:  # a gap
+                    batches.append((producer_id, following[producer_id] + ahead + 3))
+                elif odd == 1:  # twice in one group
+                    batches.append((producer_id, following[producer_id]))
+            try:
+                group = group_of(batches)
+                [outcome] = await appender.append([group])
+            except (MetadataStoreError, ObjectStoreError):
+                continue  # sent again
+            for (producer_id, sequence), piece in zip(batches, piece_outcomes(group, outcome), strict=True):
+                if isinstance(piece, Landed):
+                    ctx.record(Stored(token(producer_id, sequence), piece.start_offset))
+                    following[producer_id] = max(following[producer_id], sequence + 1)
+            if flush == flushes // 2:
+                await ctx.sleep_ms(idle_ms)
+        await appender.close()
+
+    return run
+
+
+def compactor(runs: int) -> Callable[[ActorContext], Awaitable[None]]:
+    async def compact(ctx: ActorContext) -> None:
+        context = context_of(ctx)
+        for _ in range(runs):
+            try:
+                await compact_once(context, ORDERS, max_offsets=4)
+            except (LogError, MetadataStoreError, ObjectStoreError):
+                pass  # the next run resumes what this one left
+            await ctx.sleep_ms(5)
+
+    return compact
+
+
+async def _contents(ctx: ActorContext) -> list[tuple[int, bytes | None]]:
+    context = context_of(ctx)
+    start = (await view(context, ORDERS, strict=True)).control.log_start_offset
+    return [(r.offset, r.payload) async for run in iter_runs(context, ORDERS, start) for r in run.records()]
+
+
+def _check(world: World) -> None:
+    world.calm()
+    told = [event.event for event in world.history]
+    if not told:
+        return
+    found = world.alone("reader", _contents)
+    offsets, tokens = [offset for offset, _ in found], [stored for _, stored in found]
+    assert offsets == list(range(1, len(found) + 1)), f"an offset was given twice or skipped: {offsets}"
+    assert len(set(tokens)) == len(tokens), f"a batch is stored twice: {tokens}"
+    there = {stored: offset for offset, stored in found}
+    for event in told:
+        assert there.get(event.token) == event.offset, f"{event}, found at {there.get(event.token)}"
+    for producer_id in PRODUCERS:
+        mine = [stored for stored in tokens if stored is not None and stored.startswith(b"%d/" % producer_id)]
+        # Its first batch may carry any number: nobody knew the producer then.
+        first = int(mine[0].partition(b"/")[2]) if mine else 0
+        assert mine == [token(producer_id, first + i) for i in range(len(mine))], f"not in order: {mine}"
+
+
+def _brokers(world: World, *, flushes: int, idle_ms: int) -> None:
+    for name in ("b1", "b2"):
+        world.actor(name, broker(flushes, idle_ms=idle_ms), may_fail=True)
+    world.actor("c1", compactor(5), may_fail=True)
+    world.run()
+    _check(world)
+
+
+@scenario("pieces-cas", faults=MANY, search_faults=ONE_CRASH_OR_STALL, atomic_groups=False)
+def pieces_on_a_compare_and_set_store(world: World) -> None:
+    _brokers(world, flushes=6, idle_ms=5)
+
+
+@scenario("pieces-atomic", faults=MANY, search_faults=ONE_CRASH_OR_STALL, atomic_groups=True)
+def pieces_on_an_atomic_store(world: World) -> None:
+    _brokers(world, flushes=6, idle_ms=5)
+
+
+@scenario("pieces-idle-cas", faults=MANY, search_faults=ONE_CRASH_OR_STALL, atomic_groups=False)
+def logs_that_fall_silent_are_cleared_by_a_timer(world: World) -> None:
+    _brokers(world, flushes=4, idle_ms=5 * LOG_IDLE_CLEAR_MS)

@@ -1,0 +1,380 @@
+"""What topics promise on every metadata store: they come whole, go whole, and nobody who slept harms a later life."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec.structs import replace
+
+from llog.errors import (
+    InvalidArgument,
+    LlogError,
+    LogDeleted,
+    ObjectStoreUnavailable,
+    PartitionNotInitialized,
+    TopicAlreadyExists,
+    TopicBeingDeleted,
+    TopicNotFound,
+)
+from llog.formats.values import encode_value
+from llog.log.append import Appended, Appender
+from llog.log.compact import compact_once
+from llog.log.context import LogContext
+from llog.log.delete_topic import delete_topic
+from llog.log.keys import Log
+from llog.log.leftovers import remove_leftovers
+from llog.log.read import read_offset
+from llog.log.settle import StaleSelf, settle, settle_and_clear
+from llog.log.topic_admin import (
+    Topic,
+    add_partitions,
+    alter_topic,
+    create_topic,
+    describe_topic,
+    list_topics,
+)
+from llog.log.topics import initialize, load_topic
+from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
+from llog.stores.metadata.port import (
+    MetadataStore,
+)
+from llog.stores.objects.memory import MemoryObjectStore
+from llog.stores.objects.port import ObjectStore
+from tests.contract.log_suite import ORDERS, contents, context_on, group
+from tests.contract.on_stores import OpenStore
+from tests.contract.topic_sleepers import (
+    ACTORS,
+    SECOND,
+    SOAK,
+    Interrupted,
+    Stubborn,
+    check_gone,
+    check_life,
+    control_of,
+    crashes,
+    fill,
+    kinds_left,
+    last_append,
+    live_on,
+    until_done,
+)
+
+
+class TopicContract:
+    """Inherited per metadata store; the subclass provides `open_store`."""
+
+    stride = 1
+    """Of the calls at which somebody crashes or sleeps: every one of them where a call costs nothing."""
+
+    @pytest.fixture
+    def objects(self) -> ObjectStore:
+        return self.new_objects()
+
+    @pytest.fixture
+    async def context(self, open_store: OpenStore, objects: ObjectStore) -> LogContext:
+        return self.on(await open_store(), objects)
+
+    def on(self, metadata: MetadataStore, objects: ObjectStore, seed: int = 1) -> LogContext:
+        """A context whose back-off takes no time: who meets a dead log tries again for seconds before giving up."""
+
+        async def sleep(_seconds: float) -> None:
+            await asyncio.sleep(0)
+
+        return dataclasses.replace(context_on(metadata, objects, seed), sleep=sleep)
+
+    def new_objects(self) -> ObjectStore:
+        """A root of its own in metadata, too (see `context_on`)."""
+        return MemoryObjectStore(f"memory://topics-{random.getrandbits(64):x}-{time.time_ns()}")
+
+    async def calls(self, open_store: OpenStore) -> AsyncIterator[tuple[int, LogContext]]:
+        """Call numbers, each with an empty root; whoever loops breaks off when a call number was not reached."""
+        metadata = await open_store()
+        for at_call in range(0, 1_000, 1 if SOAK else self.stride):
+            yield at_call, self.on(metadata, self.new_objects(), at_call)
+        raise AssertionError("it never ends")
+
+    # -- create, alter, look ------------------------------------------------------------------------------------------
+    async def test_a_created_topic_has_all_its_partitions_and_configs(self, context: LogContext) -> None:
+        made = await create_topic(
+            context, "orders", partitions=3, config={"cleanup.policy": "delete,compact"}, first_offset=0
+        )
+        assert made.record.incarnation == 1
+        assert made.config.compact
+        told = await describe_topic(context, "orders")
+        assert told.topic == made
+        assert [(p.log_state, p.log_start_offset, p.next_offset) for p in told.partitions] == [("OPEN", 0, 0)] * 3
+        [landed] = await Appender(context).append([group(Log("orders", 2), b"a")])
+        assert isinstance(landed, Appended)
+        assert landed.start_offset == 0
+        assert (await describe_topic(context, "orders")).partitions[2].next_offset == 1
+        assert await list_topics(context, strict=True) == [made]
+
+    async def test_an_existing_topic_is_not_created_again(self, context: LogContext) -> None:
+        made = await create_topic(context, "orders", config={"retention.ms": "5"})
+        with pytest.raises(TopicAlreadyExists):
+            await create_topic(context, "orders", partitions=7)
+        assert (await describe_topic(context, "orders")).topic == made
+
+    async def test_what_cannot_be_is_refused_before_anything_is_written(self, context: LogContext) -> None:
+        for bad in ({"retention.msec": "1"}, {"retention.ms": "-2"}, {"cleanup.policy": "shred"}):
+            with pytest.raises(InvalidArgument, match=next(iter(bad))):
+                await create_topic(context, "orders", config=bad)
+        for partitions in (0, -1, context.options.topic_partitions_max + 1):
+            with pytest.raises(InvalidArgument, match="partitions"):
+                await create_topic(context, "orders", partitions=partitions)
+        with pytest.raises(InvalidArgument, match="topic"):
+            await create_topic(context, "wal-shared")
+        assert await kinds_left(context) == {}
+
+    async def test_configs_are_set_and_removed_one_by_one(self, context: LogContext) -> None:
+        await create_topic(context, "orders", config={"retention.ms": "5", "segment.bytes": "1000000"})
+        altered = await alter_topic(context, "orders", put={"retention.bytes": "100"}, remove=["retention.ms"])
+        assert altered.record.config == {"segment.bytes": "1000000", "retention.bytes": "100"}
+        assert (altered.config.retention_bytes, altered.config.retention_ms) == (100, 7 * 24 * 3_600_000)
+        with pytest.raises(InvalidArgument, match=r"retention\.ms"):
+            await alter_topic(context, "orders", put={"retention.ms": "soon"})
+        assert (await describe_topic(context, "orders")).topic == altered
+        with pytest.raises(TopicNotFound):
+            await alter_topic(context, "nobody", put={"retention.ms": "1"})
+
+    async def test_partitions_only_grow(self, context: LogContext) -> None:
+        await create_topic(context, "orders", partitions=2, config={"retention.ms": "5"}, first_offset=0)
+        grown = await add_partitions(context, "orders", 4)
+        assert grown.record.config == {"retention.ms": "5"}
+        assert [p.log_state for p in (await describe_topic(context, "orders")).partitions] == ["OPEN"] * 4
+        assert (await add_partitions(context, "orders", 4)).record == grown.record
+        for count in (3, context.options.topic_partitions_max + 1):
+            with pytest.raises(InvalidArgument, match="partitions"):
+                await add_partitions(context, "orders", count)
+
+    async def test_a_topic_whose_maker_crashed_is_finished_by_whoever_appends(self, open_store: OpenStore) -> None:
+        async def create(context: LogContext) -> None:
+            await create_topic(context, "orders", partitions=2, config={"retention.ms": "5"}, first_offset=0)
+
+        for after in (False, True):
+            async for at_call, context in self.calls(open_store):
+                if not await crashes(create, context, at_call, after=after):
+                    break
+                begun = await load_topic(context, "orders", strict=True)
+                outcomes = await Appender(context).append([group(SECOND, b"a"), group(ORDERS, b"b")])
+                first = 1 if begun is None else 0
+                assert [o.start_offset for o in outcomes if isinstance(o, Appended)] == [first, first]
+                told = await describe_topic(context, "orders")
+                assert [p.log_state for p in told.partitions] == ["OPEN", "OPEN"]
+                assert told.topic.record.config == ({} if begun is None else {"retention.ms": "5"})
+
+    # -- delete -------------------------------------------------------------------------------------------------------
+    async def test_a_deleted_topic_leaves_tombstones_and_blobs(self, context: LogContext, objects: ObjectStore) -> None:
+        await fill(context)
+        counter = (await control_of(context, ORDERS)).sequence_counter
+        done = await delete_topic(context, "orders")
+        assert (done.incarnation, done.partitions, done.segments_removed) == (1, 2, 1)
+        assert done.entries_removed >= 6
+        await check_gone(context, objects)
+        assert (await control_of(context, ORDERS)).sequence_counter == counter
+        assert await list_topics(context, strict=True) == []
+        with pytest.raises(TopicNotFound):
+            await describe_topic(context, "orders")
+        with pytest.raises(TopicNotFound):
+            await delete_topic(context, "orders")
+        assert (await delete_topic(context, "orders", 1)).partitions == 0, "asked again, it is done already"
+        with pytest.raises(TopicNotFound):
+            await delete_topic(context, "orders", 2)
+
+    async def test_a_topic_that_nobody_created_cannot_be_deleted(self, context: LogContext) -> None:
+        with pytest.raises(TopicNotFound):
+            await delete_topic(context, "orders")
+        assert await kinds_left(context) == {}
+
+    async def test_a_deletion_that_crashed_anywhere_is_resumed(self, open_store: OpenStore) -> None:
+        async def delete(context: LogContext) -> None:
+            await delete_topic(context, "orders")
+
+        for after in (False, True):
+            async for at_call, context in self.calls(open_store):
+                await fill(context)
+                crashed = await crashes(delete, context, at_call, after=after)
+                topic = await load_topic(context, "orders", strict=True)
+                assert topic is not None
+                if crashed and topic[0].state == "DELETING":
+                    with pytest.raises(TopicBeingDeleted):
+                        await create_topic(context, "orders")
+                    with pytest.raises(LogDeleted):
+                        await initialize(context, Log("orders", 5))
+                await delete_topic(context, "orders", 1)
+                assert context.wal is not None
+                await check_gone(context, context.wal)
+                if not crashed:
+                    break
+
+    async def test_a_compaction_that_crashed_anywhere_leaves_nothing_behind_a_deletion(
+        self, open_store: OpenStore
+    ) -> None:
+        async def compact(context: LogContext) -> None:
+            await compact_once(context, ORDERS)
+
+        async for at_call, context in self.calls(open_store):
+            await fill(context)
+            crashed = await crashes(compact, context, at_call, after=True)
+            await delete_topic(context, "orders")
+            assert context.wal is not None
+            await check_gone(context, context.wal)
+            if not crashed:
+                break
+
+    async def test_a_deletion_that_cannot_delete_an_object_keeps_its_name_for_the_next(
+        self, open_store: OpenStore
+    ) -> None:
+        objects = Stubborn(f"memory://topics-{random.getrandbits(64):x}")
+        context = self.on(await open_store(), objects)
+        await fill(context)
+        with pytest.raises(ObjectStoreUnavailable):
+            await delete_topic(context, "orders")
+        left = await kinds_left(context)
+        assert left["segment"] == 1
+        [dying] = await list_topics(context, states=["DELETING"], strict=True)
+        assert dying.name == "orders"
+        objects.refuses = False
+        assert (await delete_topic(context, "orders")).segments_removed == 1
+        await check_gone(context, objects)
+
+    async def test_many_may_delete_at_once(self, context: LogContext, objects: ObjectStore) -> None:
+        await fill(context)
+        done = await asyncio.gather(*(delete_topic(context, "orders", 1) for _ in range(3)))
+        assert {one.incarnation for one in done} == {1}
+        await check_gone(context, objects)
+
+    async def test_a_log_that_was_never_begun_gets_a_tombstone_too(
+        self, context: LogContext, objects: ObjectStore
+    ) -> None:
+        made = await create_topic(context, "orders", partitions=1)
+        grown = encode_value(replace(made.record, partition_count=2))
+        found = await load_topic(context, "orders", strict=True)
+        assert found is not None
+        await context.metadata.put(context.keys.topic("orders"), grown, expected=found[1])
+        await delete_topic(context, "orders")
+        await check_gone(context, objects)
+
+    # -- lives --------------------------------------------------------------------------------------------------------
+    async def test_a_created_again_topic_is_empty_and_of_the_next_life(
+        self, context: LogContext, objects: ObjectStore
+    ) -> None:
+        first = await create_topic(context, "orders", partitions=2, config={"retention.ms": "5"}, first_offset=0)
+        await fill(context)
+        await delete_topic(context, "orders")
+        second = await create_topic(context, "orders", partitions=1)
+        assert (second.record.incarnation, second.record.config, second.record.first_offset) == (2, {}, 0)
+        assert second.record.topic_id != first.record.topic_id
+        assert await contents(context, ORDERS) == []
+        with pytest.raises(PartitionNotInitialized):
+            await read_offset(context, SECOND, 1)
+        await add_partitions(context, "orders", 2)
+        await fill(context, tokens="new")
+        assert [token for _, token in await contents(context, SECOND)] == [b"new-0", b"new-1", b"new-2", b"new-3"]
+        # A repeat of the first life is new in the second: its producers are forgotten.
+        assert len(await contents(context, ORDERS)) == 8
+        assert (await delete_topic(context, "orders", 1)).partitions == 0, "a late deleter leaves the new life alone"
+        assert len(await contents(context, ORDERS)) == 8
+        await delete_topic(context, "orders", 2)
+        await check_gone(context, objects, incarnation=2)
+
+    async def test_an_old_writer_is_refused_and_then_appends_to_the_new_life(self, context: LogContext) -> None:
+        await create_topic(context, "orders", first_offset=0)
+        old = Appender(context)
+        for _ in range(3):
+            [landed] = await old.append([group(ORDERS, b"old")])
+            assert isinstance(landed, Appended)
+        await delete_topic(context, "orders")
+        [refused] = await old.append([group(ORDERS, b"lost")])
+        assert isinstance(refused, LogDeleted)
+        await create_topic(context, "orders", first_offset=0)
+        [landed] = await old.append([group(ORDERS, b"new")])
+        assert isinstance(landed, Appended)
+        assert landed.start_offset == 0
+        await old.close()
+        assert await contents(context, ORDERS) == [(0, b"new")]
+
+    async def test_a_deleted_topic_comes_back_by_an_append_only_where_topics_create_themselves(
+        self, context: LogContext
+    ) -> None:
+        await fill(context)
+        await delete_topic(context, "orders")
+        careful = dataclasses.replace(context, options=dataclasses.replace(context.options, auto_create_topics=False))
+        [refused] = await Appender(careful).append([group(ORDERS, b"a")])
+        assert isinstance(refused, LogDeleted)
+        [landed] = await Appender(context).append([group(ORDERS, b"a")])
+        assert isinstance(landed, Appended)
+        assert landed.start_offset == 1
+        assert await contents(context, ORDERS) == [(1, b"a")]
+
+    async def test_a_late_settle_harms_neither_the_deleted_log_nor_the_next(
+        self, context: LogContext, objects: ObjectStore
+    ) -> None:
+        """h01a"""
+        await fill(context)
+        pending = await last_append(context, SECOND)
+        await delete_topic(context, "orders")
+        await settle(context, SECOND, pending)
+        with pytest.raises(PartitionNotInitialized):
+            await read_offset(context, SECOND, pending.end_offset)
+        assert (await remove_leftovers(context, SECOND)).entries == 1
+        await check_gone(context, objects)
+        await settle(context, SECOND, pending)
+        await create_topic(context, "orders", partitions=2)
+        await fill(context, tokens="new")
+        expected = [(i + 1, f"new-{i}".encode()) for i in range(4)]
+        assert await contents(context, SECOND) == expected
+        await settle_and_clear(context, SECOND)
+        with pytest.raises(StaleSelf):
+            await settle(context, SECOND, pending)
+        assert (await remove_leftovers(context, SECOND)).found == 0
+        assert await contents(context, SECOND) == expected
+
+    @pytest.mark.parametrize("again", [False, True], ids=["deleted", "created-again"])
+    @pytest.mark.parametrize("actor", ["append", "compact", "delete", "delete_records", "initialize", "create", "grow"])
+    async def test_whoever_slept_through_a_deletion_harms_nobody(
+        self, open_store: OpenStore, actor: str, again: bool
+    ) -> None:
+        """h01a to h01e, h23: at every call of theirs, with the topic deleted, or created again with new records."""
+        act = ACTORS[actor]
+        async for at_call, context in self.calls(open_store):
+            if actor != "create":
+                await fill(context)
+            store = Interrupted(context.metadata, at_call, after=True, sleeps=True)
+            sleeper = asyncio.create_task(act(dataclasses.replace(context, metadata=store)))
+            reached = asyncio.create_task(store.reached.wait())
+            await asyncio.wait([sleeper, reached], return_when=asyncio.FIRST_COMPLETED)
+            if not reached.done():
+                await asyncio.gather(sleeper, return_exceptions=True)
+                reached.cancel()
+                break
+            await live_on(context, again=again)
+            store.wake.set()
+            [outcome] = await asyncio.gather(sleeper, return_exceptions=True)
+            assert outcome is None or isinstance(outcome, LlogError | StaleSelf), repr(outcome)
+            await check_life(context, again=again, may_append=actor == "append")
+
+    async def test_lost_answers_neither_lose_nor_double_a_topic(
+        self, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        calm = self.on(await open_store(), objects)
+        rates = FaultRates(unavailable=0.05, lost_reply=0.1, lost_request=0.1)
+        for seed in range(30 if SOAK else 3):
+            store = FaultyMetadataStore(
+                calm.metadata, random_source=random.Random(seed), rates=rates, sleep=asyncio.sleep
+            )
+            bad = dataclasses.replace(calm, metadata=store)
+            made = await until_done(lambda: create_topic(bad, "orders", partitions=2))  # noqa: B023
+            found = await load_topic(calm, "orders", strict=True)
+            assert found is not None
+            assert (found[0].state, found[0].incarnation) == ("LIVE", seed + 1)
+            if isinstance(made, Topic):
+                assert made.record == found[0]
+            await fill(calm)
+            await until_done(lambda: delete_topic(bad, "orders", seed + 1))  # noqa: B023
+            await check_gone(calm, objects, incarnation=seed + 1)
