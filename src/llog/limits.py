@@ -254,8 +254,8 @@ LOG_COMPACT_RACES_MAX: Final = 4
 LOG_COMPACT_BYTES_DEFAULT: Final = 64 * MIB
 # What a merge aims at; held in memory while it is written.
 LOG_MERGE_BYTES_DEFAULT: Final = 256 * MIB
-# A producer that wrote nothing for this long, by the log's own time, is forgotten when the snapshot moves.
-LOG_PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000
+# Producers that a log remembers when its snapshot moves; beyond that, those that wrote longest ago are forgotten.
+LOG_PRODUCERS_MAX: Final = 10_000
 # Each state holds five batches of about 120 bytes.
 LOG_PRODUCERS_PER_PAGE_MAX: Final = 500
 

@@ -2,99 +2,63 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
+from llog.api.opening import OpenedLog, Use, open_log
 from llog.errors import LogError
-from llog.limits import LOG_COMPACT_BYTES_DEFAULT
+from llog.formats.buffers import total_length
+from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
 from llog.log import fence as fencing
 from llog.log import read as reading
 from llog.log.append import Appended, Appender, AppendOutcome
 from llog.log.compact import Compacted, compact_once
-from llog.log.context import LogContext, LogOptions
-from llog.log.keys import Keys, Log, check_partition, check_topic
-from llog.log.records import LogRecord
+from llog.log.fetch import Fetcher
+from llog.log.keys import Log, check_partition, check_topic
+from llog.log.merge import INPUTS_MIN, merge_once
+from llog.log.metrics import (
+    APPEND_BYTES,
+    APPEND_FAILURES,
+    APPEND_GROUPS,
+    APPEND_RECORDS,
+    COMPACT_BYTES,
+    COMPACT_RUNS,
+    LogMetrics,
+    NoMetrics,
+)
+from llog.log.records import LogRecord, RecordRun
+from llog.log.retention import Retained, configured_limits, delete_records, retain
+from llog.log.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
 from llog.log.topics import initialize
+from llog.log.vacuum import Vacuumed, vacuum
 from llog.settings import Settings
-from llog.stores.metadata.port import MetadataStore
-from llog.stores.objects.port import ObjectStore
-from llog.wiring import ObjectStores, open_metadata_store
-
-
-class _Opened:
-    """The stores behind a face, opened from settings and closed with it."""
-
-    def __init__(self, context: LogContext, metadata: MetadataStore, objects: ObjectStores) -> None:
-        self.context, self._metadata, self._objects = context, metadata, objects
-
-    @classmethod
-    async def open(cls, settings: Settings, *, puts_blobs: bool, puts_segments: bool) -> Self:
-        metadata = await open_metadata_store(settings.metadata_url, settings)
-        objects = ObjectStores(settings)
-        try:
-            wal = await objects.at(settings.wal_url) if puts_blobs else None
-            segments = await objects.at(settings.objects_url) if puts_segments else None
-        except BaseException:
-            await objects.close()
-            await metadata.close()
-            raise
-
-        async def find(uri: str) -> tuple[ObjectStore, str]:
-            found = await objects.resolve(uri)
-            return found.store, found.name
-
-        options = LogOptions(
-            writer_id=settings.client_identifier,
-            encoding=settings.encoding,
-            vacuum_grace_ms=settings.vacuum_grace_ms,
-            auto_create_topics=settings.auto_create_topics,
-            topic_partitions_max=settings.topic_partitions_max,
-        )
-        context = LogContext(
-            metadata=metadata,
-            wal=wal,
-            segments=segments,
-            find_object=find,
-            now_ms=lambda: time.time_ns() // 1_000_000,
-            random_bits=secrets.randbits,
-            sleep=asyncio.sleep,
-            keys=Keys(settings.root_prefix),
-            options=options,
-        )
-        return cls(context, metadata, objects)
-
-    async def close(self) -> None:
-        try:
-            await self._objects.close()
-        finally:
-            await self._metadata.close()
 
 
 class _Face:
     """What writer and reader share: opened by `open` (or `from_env`), closed by `close` or `async with`."""
 
-    _puts_blobs = _puts_segments = False
+    _blobs = _segments = Use.NOTHING
 
-    def __init__(self, opened: _Opened) -> None:
-        self._opened = opened
+    def __init__(self, opened: OpenedLog, metrics: LogMetrics) -> None:
+        self._opened, self.metrics = opened, metrics
         self.context = opened.context
 
     @classmethod
-    async def open(cls, settings: Settings | None = None, **overrides: object) -> Self:
+    async def open(
+        cls, settings: Settings | None = None, *, metrics: LogMetrics | None = None, **overrides: object
+    ) -> Self:
         """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`."""
-        if settings is None or overrides:
-            settings = Settings.from_env(None if settings is None else {}, **overrides)
-        return cls(await _Opened.open(settings, puts_blobs=cls._puts_blobs, puts_segments=cls._puts_segments))
+        settings = Settings.from_env(None, **overrides) if settings is None else settings.replaced(**overrides)
+        opened = await open_log(settings, blobs=cls._blobs, segments=cls._segments)
+        return cls(opened, NoMetrics() if metrics is None else metrics)
 
     @classmethod
-    async def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+    async def from_env(cls, environ: Mapping[str, str] | None = None, *, metrics: LogMetrics | None = None) -> Self:
         """From `LLOG_…` variables."""
-        return await cls.open(Settings.from_env(environ))
+        return await cls.open(Settings.from_env(environ), metrics=metrics)
 
     async def close(self) -> None:
         await self._opened.close()
@@ -111,10 +75,10 @@ class _Face:
 class AsyncLeaderlessLogWriter(_Face):
     """Appends to any log; any number of writers may append to the same one."""
 
-    _puts_blobs = True
+    _blobs = Use.PUT
 
-    def __init__(self, opened: _Opened) -> None:
-        super().__init__(opened)
+    def __init__(self, opened: OpenedLog, metrics: LogMetrics) -> None:
+        super().__init__(opened, metrics)
         self._appender = Appender(self.context)
 
     async def initialize_partition(self, topic: str, partition: int) -> None:
@@ -125,7 +89,13 @@ class AsyncLeaderlessLogWriter(_Face):
         """Append every group, all in one object. When some fail, the first error is raised, with what became of each
         group in its `outcomes`; the others are appended all the same."""
         encoding, now_ms = self.context.options.encoding, self.context.now_ms()
-        outcomes = await self._appender.append([encode_group(g, encoding=encoding, now_ms=now_ms) for g in groups])
+        encoded = [encode_group(g, encoding=encoding, now_ms=now_ms) for g in groups]
+        outcomes = await self._appender.append(encoded)
+        landed = [group for group, outcome in zip(encoded, outcomes, strict=True) if isinstance(outcome, Appended)]
+        self.metrics.count(APPEND_GROUPS, len(landed))
+        self.metrics.count(APPEND_RECORDS, sum(group.msg_count for group in landed))
+        self.metrics.count(APPEND_BYTES, sum(total_length(group.body) for group in landed))
+        self.metrics.count(APPEND_FAILURES, len(encoded) - len(landed))
         return results_of(outcomes)
 
     async def fence(self, topic: str, partition: int, *, expected_epoch: int | None = None) -> int:
@@ -143,28 +113,52 @@ class AsyncLeaderlessLogWriter(_Face):
 
 
 class AsyncLeaderlessLogReader(_Face):
-    """Reads any log, by offset. Needs no bucket setting: index entries hold full URIs."""
+    """Reads any log, by offset or timestamp. Needs no bucket setting: index entries hold full URIs.
+
+    `metrics` gets `count(name, value)` for every request, byte and record (`llog.log.metrics` has the names).
+    """
+
+    def __init__(self, opened: OpenedLog, metrics: LogMetrics) -> None:
+        super().__init__(opened, metrics)
+        self._fetcher = Fetcher(self.context.find_object, metrics)
 
     async def read_offset(self, topic: str, partition: int, offset: int) -> LogRecord:
         """The record at `offset` (the next that is left, where key compaction removed it)."""
-        return await reading.read_offset(self.context, _log(topic, partition), offset)
+        return await reading.read_offset(self.context, _log(topic, partition), offset, fetcher=self._fetcher)
 
     async def read_range(self, topic: str, partition: int, start: int, end: int) -> list[LogRecord]:
         """Records from `start` to `end`, both included; fewer when the log ends before."""
-        records = []
-        async for record in self.iter_from(topic, partition, start):
-            if record.offset > end:
-                break
-            records.append(record)
-            if record.offset == end:
-                break
+        records: list[LogRecord] = []
+        async with aclosing(self.iter_runs(topic, partition, start, end_offset=max(start, end))) as runs:
+            async for run in runs:
+                records += (record for record in run.records() if record.offset <= end)
         return records
 
-    async def iter_from(self, topic: str, partition: int, offset: int) -> AsyncIterator[LogRecord]:
+    async def iter_from(self, topic: str, partition: int, offset: int) -> AsyncGenerator[LogRecord, None]:
         """Records from `offset` to the end of the log as it is when it is reached."""
-        async for run in reading.iter_runs(self.context, _log(topic, partition), offset):
-            for record in run.records():
-                yield record
+        async with aclosing(self.iter_runs(topic, partition, offset)) as runs:
+            async for run in runs:
+                for record in run.records():
+                    yield record
+
+    def iter_runs(
+        self, topic: str, partition: int, offset: int, *, end_offset: int | None = None
+    ) -> AsyncGenerator[RecordRun, None]:
+        """The same as columns, some MiB at a time. With `end_offset` no more is fetched than it takes to get there."""
+        log = _log(topic, partition)
+        return reading.iter_runs(self.context, log, offset, end_offset=end_offset, fetcher=self._fetcher)
+
+    async def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first record, in offset order, at least as new as `timestamp_ms`; None when there is none."""
+        return await offset_for_timestamp(self.context, _log(topic, partition), timestamp_ms, fetcher=self._fetcher)
+
+    async def max_timestamp(self, topic: str, partition: int) -> OffsetAndTimestamp | None:
+        """The newest record, the first of them when several are; None for a log without records."""
+        return await max_timestamp(self.context, _log(topic, partition), fetcher=self._fetcher)
+
+    async def log_start_offset(self, topic: str, partition: int) -> int:
+        """The first readable offset."""
+        return (await reading.view(self.context, _log(topic, partition), strict=True)).log_start_offset
 
     async def high_watermark(self, topic: str, partition: int) -> int:
         """The last readable offset (one below the first of an empty log)."""
@@ -172,9 +166,10 @@ class AsyncLeaderlessLogReader(_Face):
 
 
 class AsyncLeaderlessLogCompactor(_Face):
-    """Rewrites a log's fresh slices into segments of its own. Any number may run; they get in nobody's way."""
+    """Rewrites a log's fresh slices into segments of its own, and removes what is over. Any number may run; they get in
+    nobody's way."""
 
-    _puts_segments = True
+    _blobs = _segments = Use.PUT
 
     async def compact_once(
         self,
@@ -186,13 +181,46 @@ class AsyncLeaderlessLogCompactor(_Face):
         min_age_ms: int = 0,
     ) -> Compacted | None:
         """Finish an interrupted run, or compact the next one; what it did, or None when nothing is left."""
-        return await compact_once(
-            self.context,
-            _log(topic, partition),
-            max_offsets=2**62 if max_offsets is None else max_offsets,
-            target_bytes=target_bytes,
-            min_age_ms=min_age_ms,
+        return self._counted(
+            await compact_once(
+                self.context,
+                _log(topic, partition),
+                max_offsets=2**62 if max_offsets is None else max_offsets,
+                target_bytes=target_bytes,
+                min_age_ms=min_age_ms,
+            )
         )
+
+    async def merge_once(
+        self, topic: str, partition: int, *, target_bytes: int = LOG_MERGE_BYTES_DEFAULT, min_inputs: int = INPUTS_MIN
+    ) -> Compacted | None:
+        """Make one segment of neighbouring ones of the same level; what it did, or None when there are none."""
+        log = _log(topic, partition)
+        return self._counted(await merge_once(self.context, log, target_bytes=target_bytes, min_inputs=min_inputs))
+
+    def _counted(self, done: Compacted | None) -> Compacted | None:
+        if done is not None:
+            self.metrics.count(COMPACT_RUNS)
+            self.metrics.count(COMPACT_BYTES, done.byte_length)
+        return done
+
+    async def retain(
+        self, topic: str, partition: int, *, retention_ms: int | None = None, retention_bytes: int | None = None
+    ) -> Retained:
+        """Remove whole entries that are too old, or more than the log may hold. Without limits: those of the topic's
+        config (`retention.ms`, `retention.bytes`), where its `cleanup.policy` says delete."""
+        log = _log(topic, partition)
+        if retention_ms is None and retention_bytes is None:
+            retention_ms, retention_bytes = await configured_limits(self.context, topic)
+        return await retain(self.context, log, retention_ms=retention_ms, retention_bytes=retention_bytes)
+
+    async def delete_records(self, topic: str, partition: int, before_offset: int) -> Retained:
+        """Make `before_offset` the first readable offset (-1: the end of the log)."""
+        return await delete_records(self.context, _log(topic, partition), before_offset)
+
+    async def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        """Delete objects of all logs that nothing names any more, or only list them."""
+        return await vacuum(self.context, dry_run=dry_run)
 
 
 def _log(topic: str, partition: int) -> Log:

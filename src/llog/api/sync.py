@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import AppendResult, SharedAppendGroup
 from llog.errors import StoreClosed
-from llog.limits import LOG_COMPACT_BYTES_DEFAULT
-from llog.log import read as reading
+from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
 from llog.log.compact import Compacted
-from llog.log.keys import Log, check_partition, check_topic
-from llog.log.records import LogRecord
+from llog.log.merge import INPUTS_MIN
+from llog.log.metrics import LogMetrics
+from llog.log.records import LogRecord, RecordRun
+from llog.log.retention import Retained
+from llog.log.timestamps import OffsetAndTimestamp
+from llog.log.vacuum import Vacuumed
 from llog.settings import Settings
 
 T = TypeVar("T")
@@ -40,8 +43,12 @@ class _LoopThread:
             raise StoreClosed("use", self._thread.name, "it was closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    @property
+    def runs(self) -> bool:
+        return self._thread.is_alive()
+
     def stop(self) -> None:
-        if self._thread.is_alive():
+        if self.runs:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
@@ -50,23 +57,25 @@ class _LoopThread:
 class _SyncFace(Generic[F]):
     _kind: type[F]
 
-    def __init__(self, settings: Settings | None = None, **overrides: object) -> None:
+    def __init__(
+        self, settings: Settings | None = None, *, metrics: LogMetrics | None = None, **overrides: object
+    ) -> None:
         """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`."""
         self._thread = _LoopThread(type(self).__name__)
         try:
-            self._face: F = self._thread.run(self._kind.open(settings, **overrides))
+            self._face: F = self._thread.run(self._kind.open(settings, metrics=metrics, **overrides))
         except BaseException:
             self._thread.stop()
             raise
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+    def from_env(cls, environ: Mapping[str, str] | None = None, *, metrics: LogMetrics | None = None) -> Self:
         """From `LLOG_…` variables."""
-        return cls(Settings.from_env(environ))
+        return cls(Settings.from_env(environ), metrics=metrics)
 
     def close(self) -> None:
         """Idempotent."""
-        if self._thread._thread.is_alive():
+        if self._thread.runs:
             try:
                 self._thread.run(self._face.close())
             finally:
@@ -116,13 +125,32 @@ class LeaderlessLogReader(_SyncFace[AsyncLeaderlessLogReader]):
 
     def iter_from(self, topic: str, partition: int, offset: int) -> Iterator[LogRecord]:
         """Records from `offset` to the end of the log as it is when it is reached."""
-        log = Log(check_topic(topic), check_partition(partition))
-        while True:
-            run = self._thread.run(reading.read_run(self._face.context, log, offset, end_is_data=False))
-            if run is None:
-                return
+        for run in self.iter_runs(topic, partition, offset):
             yield from run.records()
-            offset = run.next_offset
+
+    def iter_runs(
+        self, topic: str, partition: int, offset: int, *, end_offset: int | None = None
+    ) -> Iterator[RecordRun]:
+        """The same as columns, some MiB at a time."""
+        runs = self._face.iter_runs(topic, partition, offset, end_offset=end_offset)
+        try:
+            while (run := self._thread.run(_next_or_none(runs))) is not None:
+                yield run
+        finally:
+            if self._thread.runs:
+                self._thread.run(runs.aclose())
+
+    def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first record, in offset order, at least as new as `timestamp_ms`; None when there is none."""
+        return self._thread.run(self._face.offset_for_timestamp(topic, partition, timestamp_ms))
+
+    def max_timestamp(self, topic: str, partition: int) -> OffsetAndTimestamp | None:
+        """The newest record, the first of them when several are; None for a log without records."""
+        return self._thread.run(self._face.max_timestamp(topic, partition))
+
+    def log_start_offset(self, topic: str, partition: int) -> int:
+        """The first readable offset."""
+        return self._thread.run(self._face.log_start_offset(topic, partition))
 
     def high_watermark(self, topic: str, partition: int) -> int:
         return self._thread.run(self._face.high_watermark(topic, partition))
@@ -148,3 +176,32 @@ class LeaderlessLogCompactor(_SyncFace[AsyncLeaderlessLogCompactor]):
                 topic, partition, max_offsets=max_offsets, target_bytes=target_bytes, min_age_ms=min_age_ms
             )
         )
+
+    def merge_once(
+        self, topic: str, partition: int, *, target_bytes: int = LOG_MERGE_BYTES_DEFAULT, min_inputs: int = INPUTS_MIN
+    ) -> Compacted | None:
+        """Make one segment of neighbouring ones of the same level; what it did, or None when there are none."""
+        return self._thread.run(
+            self._face.merge_once(topic, partition, target_bytes=target_bytes, min_inputs=min_inputs)
+        )
+
+    def retain(
+        self, topic: str, partition: int, *, retention_ms: int | None = None, retention_bytes: int | None = None
+    ) -> Retained:
+        """Remove whole entries that are too old, or more than the log may hold. Without limits: those of the topic's
+        config (`retention.ms`, `retention.bytes`), where its `cleanup.policy` says delete."""
+        return self._thread.run(
+            self._face.retain(topic, partition, retention_ms=retention_ms, retention_bytes=retention_bytes)
+        )
+
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> Retained:
+        """Make `before_offset` the first readable offset (-1: the end of the log)."""
+        return self._thread.run(self._face.delete_records(topic, partition, before_offset))
+
+    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+        """Delete objects of all logs that nothing names any more, or only list them."""
+        return self._thread.run(self._face.vacuum(dry_run=dry_run))
+
+
+async def _next_or_none(runs: AsyncGenerator[RecordRun, None]) -> RecordRun | None:
+    return await anext(runs, None)

@@ -143,6 +143,8 @@ class TopicRecord(Value, frozen=True, kw_only=True):
     incarnation: Count
     state: TopicState
     partition_count: Count
+    partition_count_ever: Count = 0
+    """Of the lives before: vacuum looks at the tombstones of those partitions too (h26)."""
     first_offset: Count = 1
     """Where its logs begin: 1 for topics of the direct writer and the HTTP API, 0 for those of the Kafka API."""
     config: dict[str, str] = {}

@@ -29,6 +29,8 @@ from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
 from llog.log.settle import settle, settle_and_clear
 from llog.log.snapshot import move_snapshot
+from llog.log.topic_config import TopicConfig
+from llog.log.topics import load_topic
 from llog.stores.metadata.port import Record
 
 
@@ -65,6 +67,13 @@ def plan_log_start(
         start = entry.end_offset + 1
         size_bytes -= entry.value.byte_length or 0
     return min(start, next_offset)
+
+
+async def configured_limits(context: LogContext, topic: str) -> tuple[int | None, int | None]:
+    """(retention_ms, retention_bytes) of the topic's config; None: no such limit."""
+    found = await load_topic(context, topic, strict=True)
+    config = TopicConfig.of({} if found is None else found[0].config)
+    return (config.retention_ms, config.retention_bytes) if config.delete else (None, None)
 
 
 async def delete_records(context: LogContext, log: Log, before_offset: int) -> Retained:

@@ -12,7 +12,7 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import LOG_COMPACT_ROUNDS_MAX, LOG_PRODUCER_EXPIRY_MS, LOG_PRODUCERS_PER_PAGE_MAX
+from llog.limits import LOG_COMPACT_ROUNDS_MAX, LOG_PRODUCERS_MAX, LOG_PRODUCERS_PER_PAGE_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.producer_state import KnownProducers
@@ -54,7 +54,7 @@ def _head_of(log: Log, found: Record, incarnation: int) -> ProducerSnapshot | No
 
 async def _write_pages(context: LogContext, log: Log, incarnation: int, as_of: int, states: list[ProducerState]) -> int:
     """Pages of the same offset hold the same states, whoever writes them: putting them again is harmless."""
-    states = _unexpired(states)
+    states = _remembered(states)
     pages = [states[i : i + LOG_PRODUCERS_PER_PAGE_MAX] for i in range(0, len(states), LOG_PRODUCERS_PER_PAGE_MAX)]
     for number, page in enumerate(pages):
         key = context.keys.producer_page(log, as_of, number)
@@ -70,12 +70,11 @@ async def _write_pages(context: LogContext, log: Log, incarnation: int, as_of: i
     return len(pages)
 
 
-def _unexpired(states: list[ProducerState]) -> list[ProducerState]:
-    """Sorted, without producers that were silent for too long by the log's own time (not by a clock: whoever writes
-    the pages of an offset must write the same)."""
-    newest_ms = max((state.updated_at_ms for state in states), default=0)
-    kept = [state for state in states if state.updated_at_ms >= newest_ms - LOG_PRODUCER_EXPIRY_MS]
-    return sorted(kept, key=lambda state: state.producer_id)
+def _remembered(states: list[ProducerState]) -> list[ProducerState]:
+    """Sorted, and no more than may be: those that wrote last, by offset. Not by time: a writer whose clock is ahead
+    would make all others seem silent for long (h29), and whoever writes the pages of an offset must write the same."""
+    latest = sorted(states, key=lambda state: state.batches[-1].start_offset if state.batches else -1)
+    return sorted(latest[-LOG_PRODUCERS_MAX:], key=lambda state: state.producer_id)
 
 
 async def _remove_pages(context: LogContext, log: Log, head: ProducerSnapshot) -> None:

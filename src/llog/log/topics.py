@@ -73,7 +73,7 @@ async def initialize(
                 snapshot = ProducerSnapshot(incarnation=topic.incarnation, as_of=topic.first_offset, pages=0)
                 await _ensure(context, context.keys.producers(log), ProducerSnapshot, snapshot, strict)
                 await _ensure(context, context.keys.compaction(log), CompactionRecord, _first_compaction(topic), strict)
-                known = await _ensure(context, context.keys.control(log), ControlRecord, _first(context, topic), strict)
+                known = await _control(context, log, topic, strict)
                 # A tombstone of the life we took for LIVE: the topic's record has moved on, look at it again.
                 if known is not None and known[0].log_state != "DELETED":
                     return KnownControl(*known)
@@ -142,6 +142,7 @@ def new_topic(
         incarnation=1 if dead is None else dead.incarnation + 1,
         state="LIVE",
         partition_count=partition_count,
+        partition_count_ever=0 if dead is None else max(dead.partition_count, dead.partition_count_ever),
         first_offset=first_offset,
         config=dict(config or {}),
         created_at_ms=context.now_ms(),
@@ -167,13 +168,23 @@ async def for_each_partition(count: int, act: Callable[[int], Awaitable[T]]) -> 
     return results
 
 
-def _first(context: LogContext, topic: TopicRecord) -> ControlRecord:
-    return new_control(
+async def _control(context: LogContext, log: Log, topic: TopicRecord, strict: bool) -> tuple[ControlRecord, int] | None:
+    key = context.keys.control(log)
+    found = await context.metadata.get(key, strict=strict)
+    if found is not None:
+        there = decode_value(ControlRecord, found.value, key.path)
+        if there.incarnation >= topic.incarnation:
+            return (there, found.version) if there.incarnation == topic.incarnation else None
+    # Not our clock alone: one that is ahead would refuse the blobs of everybody else until its time has come (h28).
+    told = await context.metadata.server_time_ms()
+    now_ms = context.now_ms() if told is None else min(context.now_ms(), told)
+    first = new_control(
         incarnation=topic.incarnation,
         first_offset=topic.first_offset,
-        now_ms=context.now_ms(),
+        now_ms=now_ms,
         vacuum_grace_ms=context.options.vacuum_grace_ms,
     )
+    return await _ensure(context, key, ControlRecord, first, strict)
 
 
 def _first_compaction(topic: TopicRecord) -> CompactionRecord:

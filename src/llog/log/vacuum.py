@@ -39,10 +39,10 @@ from llog.log import segments
 from llog.log.cluster import compare_cluster, join_cluster
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
-from llog.log.index import entry_of
+from llog.log.index import Verdict, entry_of, judge
 from llog.log.keys import Log
 from llog.log.leftovers import remove_leftovers
-from llog.log.vacuum_check import Named, named_blobs, named_segments
+from llog.log.vacuum_check import Named, cursor_of, named_blobs, named_segments
 from llog.log.vacuum_clock import plan_now, read_clocks
 from llog.stores.metadata.port import last_segment
 from llog.stores.objects.port import ObjectMeta, ObjectStore
@@ -132,7 +132,7 @@ async def _look_around(context: LogContext) -> _Overview:
     records: dict[Log, list[segments.KnownSegment]] = {}
     async for item in context.metadata.scan_all(context.keys.topics(), strict=True):
         topic = decode_value(TopicRecord, item.value, item.key.path)
-        for partition in range(topic.partition_count):
+        for partition in range(max(topic.partition_count, topic.partition_count_ever)):
             log = Log(last_segment(item.key.path), partition)
             found = await context.metadata.get(context.keys.control(log))
             if found is None:
@@ -143,10 +143,24 @@ async def _look_around(context: LogContext) -> _Overview:
                 deleted.add(log)
             if control.pending is not None:
                 named.add(control.pending.data_key)
-            async for entry in context.metadata.scan_all(context.keys.index(log)):
-                named.add(entry_of(entry).value.data_key)
+            named |= await _named_now(context, log, control)
             records[log] = await segments.list_segments(context, log)
     return _Overview(frozenset(named), frozenset(logs), frozenset(deleted), records)
+
+
+async def _named_now(context: LogContext, log: Log, control: ControlRecord) -> set[str]:
+    """What the log's entries name. A phantom names nothing: else what only it names would never become a candidate, and
+    its log never be asked (h27)."""
+    cursor = await cursor_of(context, log, control.incarnation)
+    named = set()
+    async for record in context.metadata.scan_all(context.keys.index(log)):
+        entry = entry_of(record)
+        verdict = judge(
+            entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=control.log_start_offset
+        )
+        if verdict is not Verdict.PHANTOM:
+            named.add(entry.value.data_key)
+    return named
 
 
 async def _older(

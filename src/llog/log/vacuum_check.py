@@ -92,7 +92,7 @@ async def _raise_segment_horizon(
 
 async def _scan(context: LogContext, log: Log, control: ControlRecord, named: set[str]) -> Named | None:
     """Every entry's object, and `named`; phantoms name nothing and are removed by version."""
-    cursor = await _cursor(context, log, control.incarnation)
+    cursor = await cursor_of(context, log, control.incarnation)
     removed = 0
     async for record in context.metadata.scan_all(context.keys.index(log), strict=True):
         entry = entry_of(record)
@@ -112,7 +112,7 @@ async def _scan(context: LogContext, log: Log, control: ControlRecord, named: se
     return Named(frozenset(named), removed)
 
 
-async def _cursor(context: LogContext, log: Log, incarnation: int) -> int:
+async def cursor_of(context: LogContext, log: Log, incarnation: int) -> int:
     found = await context.metadata.get(context.keys.compaction(log), strict=True)
     if found is None:
         return 0

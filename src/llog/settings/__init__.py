@@ -283,6 +283,15 @@ class Settings:
         resolved = resolve(table, derive.CHECKS, environ, overrides)
         return cls(resolved.values, resolved.sources)
 
+    def replaced(self, **overrides: object) -> Self:
+        """These settings with other values for some; what was derived is derived again."""
+        given = {
+            name: getattr(self, name)
+            for name in self.sources
+            if not self.source_of(name).startswith(("default", "derived"))
+        }
+        return type(self).from_env({}, **{**given, **overrides})
+
     def source_of(self, name: str) -> str:
         """`default`, `environment LLOG_X`, `fallback AWS_X`, `derived from LLOG_Y` or `argument`."""
         return str(self.sources[name])

@@ -1,0 +1,97 @@
+"""From settings to stores in hand: what every face, command and service begins with."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import Enum
+from typing import NamedTuple
+
+from llog.log.cluster import join_cluster
+from llog.log.context import LogContext, LogOptions
+from llog.log.keys import Keys
+from llog.settings import Settings
+from llog.stores.objects.port import ObjectStore
+from llog.wiring import ObjectStores, open_metadata_store
+
+
+class Use(Enum):
+    """What a process does with a store of objects."""
+
+    NOTHING = "nothing"
+    """Beyond reading what entries name, which needs no setting."""
+    LIST = "list"
+    PUT = "put"
+
+
+class OpenedLog(NamedTuple):
+    context: LogContext
+    objects: ObjectStores
+
+    async def close(self) -> None:
+        try:
+            await self.objects.close()
+        finally:
+            await self.context.metadata.close()
+
+
+async def open_log(settings: Settings, *, blobs: Use = Use.NOTHING, segments: Use = Use.NOTHING) -> OpenedLog:
+    """Open the stores and prove that they can be used so. Whoever puts objects joins the cluster: stores that do not
+    belong together are refused here (`ClusterMismatch`), not found out by missing records."""
+    metadata = await open_metadata_store(settings.metadata_url, settings)
+    objects = ObjectStores(settings)
+    try:
+        wal = await _store(objects, settings.wal_url, blobs)
+        segment_store = await _store(objects, settings.objects_url, segments)
+
+        async def find(uri: str) -> tuple[ObjectStore, str]:
+            found = await objects.resolve(uri)
+            return found.store, found.name
+
+        context = LogContext(
+            metadata=metadata,
+            wal=wal,
+            segments=segment_store,
+            find_object=find,
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            random_bits=secrets.randbits,
+            sleep=asyncio.sleep,
+            keys=Keys(settings.root_prefix),
+            options=_options(settings),
+        )
+        if Use.PUT in (blobs, segments):
+            await join_cluster(context)
+    except BaseException:
+        await objects.close()
+        await metadata.close()
+        raise
+    return OpenedLog(context, objects)
+
+
+@asynccontextmanager
+async def opened_log(
+    settings: Settings, *, blobs: Use = Use.NOTHING, segments: Use = Use.NOTHING
+) -> AsyncIterator[OpenedLog]:
+    opened = await open_log(settings, blobs=blobs, segments=segments)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def _store(objects: ObjectStores, url: str, use: Use) -> ObjectStore | None:
+    return None if use is Use.NOTHING else await objects.at(url, writing=use is Use.PUT)
+
+
+def _options(settings: Settings) -> LogOptions:
+    return LogOptions(
+        writer_id=settings.client_identifier,
+        encoding=settings.encoding,
+        vacuum_grace_ms=settings.vacuum_grace_ms,
+        wal_grace_ms=settings.vacuum_grace_ms if settings.wal_url == settings.objects_url else settings.wal_grace_ms,
+        auto_create_topics=settings.auto_create_topics,
+        topic_partitions_max=settings.topic_partitions_max,
+    )

@@ -1,0 +1,174 @@
+"""What a hazard's script looks at and expects in the end: by the real reader, and in the store itself."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from llog.errors import LlogError
+from llog.formats.values import (
+    CompactionRecord,
+    ControlRecord,
+    ProducerSnapshot,
+    SegmentRecord,
+    Value,
+    decode_value,
+)
+from llog.log.append import Appended
+from llog.log.compact import compact_once
+from llog.log.context import LogContext
+from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.keys import Log
+from llog.log.read import iter_runs, view
+from llog.stores.metadata.port import Key
+from llog.testing.hazards.parts import KEYS, ORDERS, Told, alone, apply_retention, clean, doing, expect, hours_pass
+from llog.testing.sim import Script
+from llog.testing.sim.actor import ActorFunction
+
+V = TypeVar("V", bound=Value)
+
+
+# -- looking ----------------------------------------------------------------------------------------------------------
+
+
+def value_at(script: Script, key: Key, kind: type[V]) -> V | None:
+    found = script.world.metadata.find(key)
+    return None if found is None else decode_value(kind, found.value, key.path)
+
+
+def control_of(script: Script, log: Log = ORDERS) -> ControlRecord:
+    control = value_at(script, KEYS.control(log), ControlRecord)
+    assert control is not None
+    return control
+
+
+def compaction_of(script: Script, log: Log = ORDERS) -> CompactionRecord:
+    record = value_at(script, KEYS.compaction(log), CompactionRecord)
+    assert record is not None
+    return record
+
+
+def snapshot_of(script: Script, log: Log = ORDERS) -> ProducerSnapshot:
+    head = value_at(script, KEYS.producers(log), ProducerSnapshot)
+    assert head is not None
+    return head
+
+
+def entries_of(script: Script, log: Log = ORDERS) -> list[Entry]:
+    found = script.world.records(KEYS.index(log).path)
+    return [entry_of(record) for _, record in sorted(found.items())]
+
+
+def valid_entries(script: Script, log: Log = ORDERS) -> list[Entry]:
+    control, cursor = control_of(script, log), compaction_of(script, log).offset
+    bounds = {
+        "incarnation": control.incarnation,
+        "cursor": cursor,
+        "log_start_offset": control.log_start_offset,
+    }
+    return [entry for entry in entries_of(script, log) if judge(entry, **bounds) is Verdict.VALID]
+
+
+def segments_of(script: Script, log: Log = ORDERS) -> list[SegmentRecord]:
+    found = script.world.records(KEYS.segments(log).path)
+    return [decode_value(SegmentRecord, record.value, path) for path, record in sorted(found.items())]
+
+
+def object_name(script: Script, uri: str) -> str:
+    return script.world.bucket().inner.name_of(uri)
+
+
+# -- expecting --------------------------------------------------------------------------------------------------------
+
+
+def contents(script: Script, log: Log = ORDERS) -> list[tuple[int, bytes | None]]:
+    """The whole log, read by the real reader; it must be readable."""
+    found = alone(script, _read_all(log), "reader")
+    expect(not isinstance(found, LlogError), f"{log} cannot be read: {found}")
+    assert isinstance(found, list)
+    return found
+
+
+def _read_all(log: Log) -> ActorFunction:
+    async def read(context: LogContext) -> list[tuple[int, bytes | None]]:
+        start = (await view(context, log, strict=True)).control.log_start_offset
+        return [(r.offset, r.payload) async for run in iter_runs(context, log, start) for r in run.records()]
+
+    return doing(read)
+
+
+def expect_contents(script: Script, *records: tuple[int, bytes], log: Log = ORDERS) -> None:
+    found = contents(script, log)
+    expect(found == list(records), f"{log} holds {found}, expected {list(records)}")
+
+
+def expect_told_truth(script: Script, log: Log = ORDERS) -> None:
+    """Every acknowledged record is at its offset (I1), no offset is given twice or skipped (I2), no record is stored
+    twice (I3)."""
+    control, found = control_of(script, log), contents(script, log)
+    offsets, payloads = [offset for offset, _ in found], [payload for _, payload in found]
+    wanted = list(range(control.log_start_offset, control.sequence_counter))
+    expect(offsets == wanted, f"{log}: offsets {offsets}, expected {wanted}")
+    expect(len(set(payloads)) == len(payloads), f"{log}: a record is stored twice: {payloads}")
+    there = dict(found)
+    for event in script.world.history:
+        told = event.event
+        if isinstance(told, Told) and told.log == log and isinstance(told.outcome, Appended):
+            for offset, token in enumerate(told.tokens, told.outcome.start_offset):
+                if offset >= control.log_start_offset:
+                    why = f"{log}: {token!r} was acknowledged at {offset}, which holds {there.get(offset)!r}"
+                    expect(there.get(offset) == token, why)
+
+
+def expect_tiled(script: Script, log: Log = ORDERS) -> None:
+    """Valid entries neither overlap nor leave a hole (I4, I5). For a log with nothing pending or in flight."""
+    control = control_of(script, log)
+    offset = control.log_start_offset
+    for entry in valid_entries(script, log):
+        expect(
+            entry.start_offset == offset or entry.start_offset < offset == control.log_start_offset,
+            f"{log}: an entry covers {entry.start_offset} to {entry.end_offset}, expected one from {offset} on",
+        )
+        offset = entry.end_offset + 1
+    expect(offset == control.sequence_counter, f"{log}: entries end at {offset}, the log at {control.sequence_counter}")
+
+
+def expect_compacts_to_the_end(script: Script, log: Log = ORDERS) -> None:
+    """A lone compactor reaches the counter (I13), and what is read stays the same."""
+    before = contents(script, log)
+
+    async def compact_all(context: LogContext) -> None:
+        while await compact_once(context, log) is not None:
+            pass
+
+    trouble = alone(script, doing(compact_all), "compactor")
+    expect(trouble is None, f"{log}: a lone compactor fails: {trouble}")
+    cursor, counter = compaction_of(script, log).offset, control_of(script, log).sequence_counter
+    expect(cursor == counter, f"{log}: a lone compactor stops at {cursor}, the log ends at {counter}")
+    expect_tiled(script, log)
+    expect(contents(script, log) == before, f"{log}: compaction changed what is read")
+
+
+def expect_no_orphans(script: Script, log: Log = ORDERS, *, also: tuple[Log, ...] = ()) -> None:
+    """Lone retention and vacuum leave no blob, segment, segment record or entry of this log that counts for nothing
+    (I13). `also` are the other logs there are."""
+    for _ in range(2):  # segments are marked first, and go a grace later
+        alone(script, apply_retention(log), "retention")
+        hours_pass(script)
+        done = alone(script, clean(), "vacuum")
+        expect(not isinstance(done, LlogError), f"vacuum fails: {done}")
+    valid = valid_entries(script, log)
+    named = {entry.value.data_key for entry in valid}
+    phantoms = [entry.end_offset for entry in entries_of(script, log) if entry not in valid]
+    expect(not phantoms, f"entries at {phantoms} count for nothing, and stay for ever")
+    uris = [script.world.bucket().inner.uri(name) for name in script.world.objects() if "@cluster" not in name]
+    theirs = {entry.value.data_key for other in also for entry in valid_entries(script, other)}
+    objects = sorted(set(uris) - named - theirs)
+    expect(not objects, f"nothing names {objects}, and they stay for ever")
+    records = [segment.state for segment in segments_of(script, log) if segment.data_key not in named]
+    expect(not records, f"records of segments that nothing names stay for ever: {records}")
+
+
+def expect_landed(outcome: Any, offset: int) -> None:
+    """An append, or its repeat, was told this offset."""
+    told = outcome.start_offset if isinstance(outcome, Appended) else outcome
+    expect(told == offset, f"expected to be told offset {offset}, was told: {told}")

@@ -1,0 +1,36 @@
+"""h07: the cursor moves before lower keys are deleted, so an entry that comes back late is a phantom."""
+
+from __future__ import annotations
+
+from llog.testing.hazards.checks import (
+    entries_of,
+    expect_compacts_to_the_end,
+    expect_told_truth,
+    object_name,
+)
+from llog.testing.hazards.parts import (
+    append,
+    compact,
+    entry_key,
+    reaches,
+    written,
+)
+from llog.testing.sim import Script, script
+
+
+@script("h07", atomic_groups=False)
+def a_late_settle_brings_a_lower_key_back(script: Script) -> None:
+    writer = script.actor("writer", append(b"one"))
+    writer.run_until("put_object").run_until("put", entry_key(1))  # acknowledged; its entry is not written
+    writer.sleep()
+    written(script, b"two")  # settles the first append
+    blob = next(entry.value.data_key for entry in entries_of(script) if entry.end_offset == 1)
+    compactor = script.actor("compactor", compact())
+    if reaches(compactor, "delete", entry_key(1)):
+        compactor.perform()
+    compactor.crash()
+    script.world.bucket().delete(object_name(script, blob))  # nothing names it: vacuum takes it
+    writer.wake()
+    writer.finish()
+    expect_told_truth(script)
+    expect_compacts_to_the_end(script)

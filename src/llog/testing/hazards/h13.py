@@ -1,0 +1,39 @@
+"""h13, h14: settling never overwrites, and nothing pending is replaced before it is settled (R2, R3)."""
+
+from __future__ import annotations
+
+from llog.testing.hazards.checks import (
+    expect_compacts_to_the_end,
+    expect_told_truth,
+)
+from llog.testing.hazards.parts import (
+    alone,
+    append,
+    compact,
+    entry_key,
+)
+from llog.testing.sim import Script, script
+
+
+@script("h13", atomic_groups=False)
+def a_late_settle_after_compaction_to_the_tail(script: Script) -> None:
+    writer = script.actor("writer", append(b"one"))
+    writer.run_until("put_object").run_until("put", entry_key(1))  # its own settling, held
+    helper = script.actor("helper", append(b"two"))
+    helper.run_until("put_object").run_until("put", entry_key(1))  # settling it for the writer, held too
+    alone(script, compact(), "compactor")  # settles, clears and compacts it
+    writer.finish()
+    expect_told_truth(script)
+    helper.finish()
+    expect_told_truth(script)
+    expect_compacts_to_the_end(script)
+
+
+@script("h14", atomic_groups=False)
+def the_next_append_finds_one_that_was_never_settled(script: Script) -> None:
+    writer = script.actor("writer", append(b"one"))
+    writer.run_until("put_object").run_until("put", entry_key(1))
+    writer.crash()
+    alone(script, append(b"two"), "next")
+    expect_told_truth(script)
+    expect_compacts_to_the_end(script)

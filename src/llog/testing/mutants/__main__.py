@@ -1,0 +1,84 @@
+"""`python -m llog.testing.mutants [--only GLOB]`: run every mutant in a process of its own, and name the survivors.
+
+A mutant is killed when its row's scenario is red by an expectation (`HazardViolated`). Any other end is a mistake of
+the mutant or of the script, and counts as a failure: an import error kills nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from llog.limits import MUTANT_SECONDS_MAX, MUTANTS_AT_ONCE
+from llog.testing.mutants import MUTANTS, NOT_COVERED, Mutant
+
+PROGRAM = "python -m llog.testing.mutants"
+
+
+class Verdict(NamedTuple):
+    mutant: Mutant
+    killed: bool
+    words: str
+
+
+def judge(mutant: Mutant, code: int, output: str) -> Verdict:
+    violated = re.search(rf"^sim: {re.escape(mutant.row)}: script: HazardViolated: (.*)", output, re.MULTILINE)
+    if code == 1 and violated is not None:
+        return Verdict(mutant, True, violated[1])
+    if code == 0:
+        return Verdict(mutant, False, f"SURVIVED: {mutant.why}")
+    lines = [line for line in output.splitlines() if line.strip()] or ["no output"]
+    told = next((line for line in lines if line.startswith(("sim: ", "mutants: "))), lines[-1])
+    return Verdict(mutant, False, f"NOT JUDGED (exit {code}): {told}")
+
+
+def run(mutant: Mutant) -> Verdict:
+    command = [sys.executable, "-m", "llog.testing.mutants.child", mutant.name]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=MUTANT_SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Verdict(mutant, False, f"NOT JUDGED: no end after {MUTANT_SECONDS_MAX} s")
+    return judge(mutant, done.returncode, done.stdout)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog=PROGRAM)
+    parser.add_argument("--only", default="*", metavar="GLOB", help="rows or names of mutants; default: all")
+    only = parser.parse_args(arguments).only
+    chosen = [m for m in MUTANTS if fnmatchcase(m.row, only) or fnmatchcase(m.name, only)]
+    if not chosen:
+        print(f"mutants: none fits {only!r}; there are: {', '.join(m.name for m in MUTANTS)}", file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    alive = 0
+    with ThreadPoolExecutor(MUTANTS_AT_ONCE) as pool:
+        for verdict in pool.map(run, chosen):
+            alive += not verdict.killed
+            print(f"mutants: {verdict.mutant.name}: {'killed: ' if verdict.killed else ''}{verdict.words}", flush=True)
+    for row, reason in NOT_COVERED.items():
+        if fnmatchcase(row, only):
+            print(f"mutants: {row}: not covered yet: {reason}")
+    seconds = time.monotonic() - started
+    print(f"{len(chosen) - alive} killed, {alive} not, {seconds:.1f} s")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

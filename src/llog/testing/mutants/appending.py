@@ -1,0 +1,160 @@
+"""Mutants of committing, settling and producer state: rows h05, h06, h13, h14, h16, h18, h19, h20."""
+
+from __future__ import annotations
+
+from llog.testing.mutants.mutant import Edit, Mutant
+
+CONTROL = "llog.log.control"
+RESOLVE = "llog.log.resolve"
+PRODUCER_STATE = "llog.log.producer_state"
+
+# A hole in the entries is passed over: whatever is missing counts as never written.
+NO_HOLES = (
+    Edit(PRODUCER_STATE, 'if entry.start_offset != self.as_of or entry.value.type != "WAL":', "if False:"),
+    Edit(PRODUCER_STATE, "return self.as_of >= end", "return True"),
+    Edit(
+        PRODUCER_STATE,
+        "self.add(pending)\n        return self.as_of == control.",
+        "self.add(pending)\n        return True or self.as_of == control.",
+    ),
+)
+
+APPENDING = (
+    Mutant(
+        "h05a",
+        "R4: at the same version the attempt is undecided; taken for 'it did not happen'",
+        (Edit(CONTROL, 'return Evidence("undecided")', 'return Evidence("not_committed")'),),
+    ),
+    Mutant(
+        "h05b",
+        "R4: COMPACTED covers the offset means that nobody can tell; judged by its append id instead",
+        (Edit(RESOLVE, 'if entry.value.type == "COMPACTED" or', "if"),),
+    ),
+    Mutant(
+        "h05c",
+        "R4 and R7, of which each suffices: the index is read strictly, and an offset that nothing covers means "
+        "'read again'",
+        (
+            Edit(RESOLVE, "start=start, strict=True)", "start=start)"),
+            Edit(RESOLVE, 'return _owner_is(entry, attempt)\n    return "stale"', 'break\n    return "not_committed"'),
+        ),
+    ),
+    Mutant(
+        "h06a",
+        "section 7 step 7: the producer snapshot passes the run before its end key is swapped",
+        (Edit("llog.log.publish", "await move_snapshot(context, log, control, run.end_offset + 1)", "pass"),),
+    ),
+    Mutant(
+        "h06a",
+        "the same, and holes are passed over: the retry is stored twice instead of being refused",
+        (Edit("llog.log.publish", "await move_snapshot(context, log, control, run.end_offset + 1)", "pass"), *NO_HOLES),
+        "holes",
+    ),
+    Mutant("h06b", "producer state tiles without a hole", NO_HOLES[:1]),
+    Mutant(
+        "h06c",
+        "`pending` counts in producer state; without it, the state would have to end where it begins",
+        (
+            Edit(
+                PRODUCER_STATE,
+                "self.add(pending)\n        return self.as_of == control.",
+                "pass\n        return True or self.as_of == control.",
+            ),
+        ),
+    ),
+    Mutant(
+        "h06d",
+        "section 9: retention moves the producer snapshot before it removes entries",
+        (
+            Edit(
+                "llog.log.retention", "await move_snapshot(context, log, control, below[-1][1].end_offset + 1)", "pass"
+            ),
+        ),
+    ),
+    Mutant(
+        "h06d",
+        "the same, and holes are passed over: the retry is stored twice instead of being refused",
+        (
+            Edit(
+                "llog.log.retention", "await move_snapshot(context, log, control, below[-1][1].end_offset + 1)", "pass"
+            ),
+            *NO_HOLES,
+        ),
+        "holes",
+    ),
+    Mutant(
+        "h06e",
+        "the snapshot's head moves by compare-and-set",
+        (Edit("llog.log.snapshot", "encode_value(moved, key.path), expected=found.version)", "encode_value(moved))"),),
+    ),
+    Mutant(
+        "h13",
+        "R3: settling is create-if-absent, when somebody else's append is settled",
+        (Edit("llog.log.settle", "put(key, data, expected=expected)", "put(key, data)"),),
+    ),
+    Mutant(
+        "h13",
+        "R3: settling is create-if-absent, when a writer settles its own append",
+        (
+            Edit(
+                "llog.log.settle_later",
+                "encode_value(index_entry_of(pending)), ABSENT)]",
+                "encode_value(index_entry_of(pending)))]",
+            ),
+        ),
+        "own",
+    ),
+    Mutant(
+        "h14",
+        "R2: a pending append is replaced only by who has seen its entry written; seen to before `reserve`, checked "
+        "inside it: each suffices",
+        (
+            Edit(
+                CONTROL,
+                "if control.pending is not None and control.pending.append_id != settled_append_id:",
+                "if False:",
+            ),
+            Edit(
+                "llog.log.known", "return pending is None or pending.append_id == self.settled_append_id", "return True"
+            ),
+        ),
+    ),
+    Mutant(
+        "h16",
+        "fence(expected_epoch): a repeated call does nothing once the epoch has moved on",
+        (
+            Edit(
+                CONTROL,
+                'control.log_state != "OPEN" or (expected_epoch is not None and control.epoch != expected_epoch)',
+                'control.log_state != "OPEN"',
+            ),
+        ),
+    ),
+    Mutant(
+        "h16",
+        "the first epoch read stands in for one that was not given",
+        (Edit("llog.log.fence", "change(control) if control.epoch == first_epoch else None", "change(control)"),),
+        "retry",
+    ),
+    Mutant(
+        "h18",
+        "`v`: a value of a newer release is not written back",
+        (Edit("llog.formats.values", "if value.v > value.known_version:", "if False:"),),
+    ),
+    Mutant(
+        "h19",
+        "R1: the blob is durable before anything names it",
+        (
+            Edit(
+                "llog.log.append",
+                "await self._wal.put(name, blob.buffers)",
+                "self.put = asyncio.create_task(self._wal.put(name, blob.buffers))",
+            ),
+        ),
+    ),
+    Mutant(
+        "h20",
+        "R6: FENCED refuses inside the compare-and-set",
+        (Edit(CONTROL, 'if control.log_state == "FENCED":', "if False:"),),
+    ),
+)
