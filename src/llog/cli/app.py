@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from llog.cli import settings, stores
+from llog.cli import log, meta, settings, stores
 from llog.cli.exits import MEANINGS, exit_code_of
 from llog.errors import LlogError
 
@@ -58,3 +58,5 @@ def _main(
 
 app.command(name="settings")(settings.show_settings)
 app.add_typer(stores.app, name="stores")
+app.add_typer(log.app, name="log")
+app.add_typer(meta.app, name="meta")

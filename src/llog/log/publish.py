@@ -22,7 +22,7 @@ from llog.formats.values import CompactionRecord, CompactionRun, ControlRecord, 
 from llog.limits import LOG_COMPACT_ROUNDS_MAX
 from llog.log import segments
 from llog.log.context import LogContext
-from llog.log.index import entry_of
+from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, last_segment_id, offset_name
 from llog.log.snapshot import move_snapshot
 
@@ -95,7 +95,12 @@ async def finish(context: LogContext, log: Log, control: ControlRecord, planned:
 
 async def _is_published(context: LogContext, log: Log, run: CompactionRun) -> bool:
     found = await context.metadata.get(context.keys.index_entry(log, run.end_offset), strict=True)
-    return found is not None and entry_of(found).value.data_key == run.data_key
+    return found is not None and _is_of(run, entry_of(found))
+
+
+def _is_of(run: CompactionRun, entry: Entry) -> bool:
+    """A WAL entry may name a segment too: recovery appends slices of one."""
+    return entry.value.type == "COMPACTED" and entry.value.data_key == run.data_key
 
 
 async def _move(context: LogContext, log: Log, record: KnownCompaction, cursor: int, run: CompactionRun | None) -> None:
@@ -116,7 +121,7 @@ async def _swap_end_key(context: LogContext, log: Log, run: CompactionRun) -> bo
     found = await context.metadata.get(key, strict=True)
     if found is None:
         return False
-    if entry_of(found).value.data_key == run.data_key:
+    if _is_of(run, entry_of(found)):
         return True
     if found.version == run.end_version:
         raise MetadataUncertain("swap", key.path, "refused, and yet at the expected version")

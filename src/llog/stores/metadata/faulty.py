@@ -133,6 +133,10 @@ class FaultyMetadataStore(MetadataStore):
         await self._before_read("time", self.url)
         return await self.inner.server_time_ms()
 
+    async def raise_versions(self, floor: int) -> bool:
+        await self._before_read("raise versions", self.url)
+        return await self.inner.raise_versions(floor)
+
     async def close(self) -> None:
         await self.inner.close()
 

@@ -44,6 +44,7 @@ from llog.stores.metadata.port import (
     check_groups,
     check_scan,
     check_session_timeout,
+    check_version_floor,
 )
 
 ClockMs = Callable[[], int]
@@ -336,6 +337,13 @@ class MemoryStore(MetadataStore):
     async def server_time_ms(self) -> int | None:
         self._begin("time")
         return self.backing.clock_ms()
+
+    async def raise_versions(self, floor: int) -> bool:
+        check_version_floor(floor)
+        self._begin("raise versions")
+        for shard in self.backing.shards:
+            shard.version = max(shard.version, floor)
+        return True
 
     async def close(self) -> None:
         if self._closed:

@@ -36,6 +36,7 @@ from llog.limits import (
     METADATA_SESSION_TIMEOUT_MS_MAX,
     METADATA_SESSION_TIMEOUT_MS_MIN,
     METADATA_VALUE_BYTES_MAX,
+    METADATA_VERSION_FLOOR_MAX,
 )
 
 ABSENT: Final = -1
@@ -220,6 +221,14 @@ class MetadataStore(abc.ABC):
         """The store's clock, where it has one of its own."""
         return None
 
+    async def raise_versions(self, floor: int) -> bool:
+        """Make every version given from now on higher than `floor`; it never lowers the counter.
+
+        For a restore: versions that the lost store gave must never come back. False: this store counts by itself, and
+        nobody can move its counter.
+        """
+        return False
+
     @abc.abstractmethod
     async def close(self) -> None:
         """Release everything; sessions end. Idempotent. Calls under way end with `StoreClosed` or their result."""
@@ -389,3 +398,8 @@ def check_session_timeout(timeout_ms: int) -> None:
     if not METADATA_SESSION_TIMEOUT_MS_MIN <= timeout_ms <= METADATA_SESSION_TIMEOUT_MS_MAX:
         accepted = f"{METADATA_SESSION_TIMEOUT_MS_MIN} to {METADATA_SESSION_TIMEOUT_MS_MAX}"
         raise InvalidArgument("timeout_ms", f"{timeout_ms} ms; {accepted} are accepted")
+
+
+def check_version_floor(floor: int) -> None:
+    if not 0 <= floor <= METADATA_VERSION_FLOOR_MAX:
+        raise InvalidArgument("floor", f"version {floor}; 0 to {METADATA_VERSION_FLOOR_MAX} are accepted")

@@ -64,6 +64,7 @@ from llog.stores.metadata.port import (
     check_key,
     check_scan,
     check_session_timeout,
+    check_version_floor,
 )
 
 T = TypeVar("T")
@@ -225,6 +226,12 @@ class LmdbStore(MetadataStore):
 
     def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
         raise InvalidArgument("watch", "LMDB has no watch; read again instead")
+
+    async def raise_versions(self, floor: int) -> bool:
+        check_version_floor(floor)
+        self._begin("raise versions")
+        await self._write("raise versions", lambda transaction: transaction.raise_version(floor))
+        return True
 
     def _enter(self) -> None:
         self._under_way += 1

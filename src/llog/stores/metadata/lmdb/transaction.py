@@ -59,6 +59,9 @@ class Transaction:
             # Only now is it sure that the commit will write, and so use up its number.
             self.known.commits(self.txn.id())
 
+    def raise_version(self, floor: int) -> None:
+        self.version = max(self.version, floor)
+
     # -- writes -----------------------------------------------------------------------------------------------------
     def write(self, batch: Batch) -> int | list[GroupOutcome]:
         """One outcome per group, or only the first version when all of a plain batch was written (`outcomes_of` turns

@@ -86,6 +86,13 @@ class Statements:
         self.write = fill("SELECT {write}(%b, %b, %b, %b, %b, %b)")
         self.time = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
+        # The lock first, then the look at the counter: two callers never set it back below each other's floor.
+        self.raise_versions = fill(
+            "SELECT CASE WHEN coalesce(pg_sequence_last_value({sequence_name}::regclass), 0) < %b"
+            " THEN setval({sequence_name}, %b) END"
+            " FROM (SELECT pg_advisory_xact_lock({lock_class}, {schema_lock_object}) OFFSET 0) AS locked"
+        )
+
         expiry: LiteralString = "clock_timestamp() + %b * interval '1 millisecond'"
         self.open_session = fill(
             "INSERT INTO {sessions} (id, client, timeout_ms, expires_at)"

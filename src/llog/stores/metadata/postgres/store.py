@@ -45,6 +45,7 @@ from llog.stores.metadata.port import (
     check_key,
     check_scan,
     check_session_timeout,
+    check_version_floor,
 )
 from llog.stores.metadata.postgres import batch
 from llog.stores.metadata.postgres.address import parse_url
@@ -191,6 +192,13 @@ class PostgresStore(MetadataStore):
         self._check_open("time")
         [[now_ms]] = await self._caller.ask("time", self.url, self._statements.time, ())
         return int(now_ms)
+
+    async def raise_versions(self, floor: int) -> bool:
+        check_version_floor(floor)
+        self._check_open("raise versions")
+        parameters = (Int8(floor), Int8(floor))
+        await self._caller.ask("raise versions", self.url, self._statements.raise_versions, parameters)
+        return True
 
     async def _sweep_for_ever(self) -> None:
         """What fails here is tried again in a moment, by us and by every other store that is open."""

@@ -1,0 +1,145 @@
+"""Adopt a segment that lies in the store and is newer than the restored metadata: publish it as its compactor did.
+
+Why it exists: between the backup and the loss compaction rewrote slices, and vacuum removed the blobs. The restored
+index still names those blobs; the records live on in the segments, which describe themselves. Publishing one is the
+ordinary end of a run (steps 6 to 10 of `publish`), so it is safe at any moment and resumed by anyone.
+
+What must stay true: a segment is published only over whole valid entries that it covers exactly, all WAL (then the
+cursor moves past it) or all COMPACTED (a merge); its records are those of the entries, because both are the same
+offsets of the same life. It is older than the segment horizon, which is harmless only because vacuum is held: nothing
+takes the object away before it is named.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from llog.errors import VersionConflict
+from llog.formats.values import CompactionKind, CompactionRun, ControlRecord, IndexEntry, SegmentRecord
+from llog.log import segments as catalogue
+from llog.log.context import LogContext
+from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.keys import Log, offset_name
+from llog.log.publish import KnownCompaction, finish, load_compaction, publish
+from llog.log.recover_find import FoundSegment
+from llog.log.settle import settle_and_clear
+from llog.stores.metadata.port import after
+
+
+async def adopt_segments(context: LogContext, log: Log, found: Sequence[FoundSegment]) -> list[FoundSegment]:
+    """Publish what fits, widest first at every place; those that were."""
+    # Merges lie over segments of lower levels, so those come first; each adoption may make the next one fit.
+    in_order = sorted(found, key=lambda one: (one.extension.level, one.start_offset, -one.end_offset))
+    return [segment for segment in in_order if await _adopt(context, log, segment)]
+
+
+async def _adopt(context: LogContext, log: Log, segment: FoundSegment) -> bool:
+    control = await settle_and_clear(context, log)
+    record = await load_compaction(context, log, control.incarnation)
+    if record.value.in_flight is not None:
+        await finish(context, log, control, record.value.in_flight)
+        record = await load_compaction(context, log, control.incarnation)
+    covered = await _covered(context, log, control, record, segment)
+    kind = plan_kind(covered, segment, control, cursor=record.value.offset)
+    if kind is None:
+        return False
+    now_ms = context.now_ms()
+    await _register(context, log, segment, covered, now_ms)
+    run = planned_adoption(segment, covered, kind, now_ms)
+    if not await publish(context, log, record, run):
+        return False
+    return (await finish(context, log, control, run)).done
+
+
+async def _covered(
+    context: LogContext, log: Log, control: ControlRecord, record: KnownCompaction, segment: FoundSegment
+) -> list[Entry]:
+    """The valid entries from the segment's first offset to its last."""
+    found: list[Entry] = []
+    start, stop = offset_name(segment.start_offset), after(offset_name(segment.end_offset))
+    async for item in context.metadata.scan_all(context.keys.index(log), start=start, stop=stop, strict=True):
+        entry = entry_of(item)
+        verdict = judge(
+            entry,
+            incarnation=control.incarnation,
+            cursor=record.value.offset,
+            log_start_offset=control.log_start_offset,
+        )
+        if verdict is Verdict.VALID:
+            found.append(entry)
+    return found
+
+
+def plan_kind(
+    covered: Sequence[Entry], segment: FoundSegment, control: ControlRecord, *, cursor: int
+) -> CompactionKind | None:
+    """How the segment can be published over these entries; None when it does not fit them."""
+    if segment.extension.incarnation != control.incarnation or segment.end_offset >= control.sequence_counter:
+        return None
+    if not covered or covered[-1].end_offset != segment.end_offset or covered[0].start_offset != segment.start_offset:
+        return None
+    types = {entry.value.type for entry in covered}
+    if len(types) != 1 or any(b.start_offset != a.end_offset + 1 for a, b in itertools.pairwise(covered)):
+        return None
+    if types == {"COMPACTED"}:
+        return "MERGE" if segment.extension.level > max(entry.value.level for entry in covered) else None
+    return "COMPACT" if covered[0].covers(max(cursor, control.log_start_offset)) else None
+
+
+def planned_adoption(
+    segment: FoundSegment, covered: Sequence[Entry], kind: CompactionKind, now_ms: int
+) -> CompactionRun:
+    extension, last = segment.extension, covered[-1]
+    newest = segment.footer.entries["max_timestamp_ms"]
+    entry = IndexEntry(
+        type="COMPACTED",
+        level=extension.level,
+        msg_count=segment.end_offset - segment.start_offset + 1,
+        record_count=segment.record_count,
+        data_key=segment.uri,
+        encoding="kafka-v2",
+        byte_offset=0,
+        byte_length=segment.byte_length,
+        footer_length=segment.footer.footer_length,
+        incarnation=extension.incarnation,
+        epoch=last.value.epoch,
+        max_timestamp_ms=int(newest.max()) if len(newest) else -1,
+        created_at_ms=extension.created_at_ms,
+    )
+    return CompactionRun(
+        compaction_id=segment.segment_id,
+        kind=kind,
+        state="WRITING_COMPACTED_INDEX",
+        start_offset=segment.start_offset,
+        end_offset=segment.end_offset,
+        last_start_offset=last.start_offset,
+        end_version=last.version,
+        msg_count=entry.msg_count,
+        data_key=segment.uri,
+        encoding="kafka-v2",
+        created_at_ms=now_ms,
+        sources=() if kind == "COMPACT" else tuple(entry.value.data_key for entry in covered),
+        epochs=extension.epochs,
+        entry=entry,
+    )
+
+
+async def _register(
+    context: LogContext, log: Log, segment: FoundSegment, covered: Sequence[Entry], now_ms: int
+) -> None:
+    record = SegmentRecord(
+        segment_id=segment.segment_id,
+        incarnation=segment.extension.incarnation,
+        start_offset=segment.start_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.byte_length,
+        sources=tuple(sorted({entry.value.data_key for entry in covered})),
+        state="COPY_SEGMENT_STARTED",
+        state_changed_at_ms=now_ms,
+        data_key=segment.uri,
+    )
+    try:
+        await catalogue.register(context, log, record)
+    except VersionConflict:
+        return  # its compactor registered it before the backup was taken

@@ -1,0 +1,343 @@
+"""Recover what was appended after a backup was taken, from the objects that hold it.
+
+Metadata was lost and restored as of the backup; the blobs and segments written since are still there. In this order,
+because each step leaves less to the next:
+
+1. segments, log by log: they carry final offsets, so what they hold beyond the restored counter is appended at the
+   offsets it had, as slices of the segment itself;
+2. blobs, in the order of their instants: slices that neither an entry nor a segment of their log knows are appended,
+   also as they lie: no byte is copied;
+3. segments again: those that cover restored entries are published over them (`adopt`), because vacuum may have taken
+   the blobs that those entries name.
+
+All of it goes through the ordinary commit, so repeats of idempotent producers are recognised. What must stay true: the
+hold on vacuum stands from before the first look until an operator lifts it, which is why slices older than the commit
+horizon may be committed here; what is committed names its object, so a second run finds nothing left to do. Only
+blobs drawn before the restore are touched: the horizon keeps everybody else from committing those.
+
+What cannot be known: the order between writers of different blobs after the last segment (instants of their ids stand
+in for it), and whether a slice without an entry had been refused (fenced, expired, a lost race) or never acknowledged:
+such records come back as if they had been appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from llog.errors import FormatError, InvalidArgument, LogError, ObjectNotFound, OutOfOrderSequence, RestoreRefused
+from llog.formats.backup import VacuumHold
+from llog.formats.shared_blob import BlobSlice, parse_shared_blob
+from llog.formats.values import TopicRecord
+from llog.limits import LOG_CHECK_READ_BYTES, RECOVER_POSTPONED_MAX
+from llog.log.adopt import adopt_segments
+from llog.log.coherent import read_head
+from llog.log.commit import Committer
+from llog.log.context import LogContext
+from llog.log.ids import created_at_ms_of
+from llog.log.index import entry_of
+from llog.log.keys import Log, check_topic
+from llog.log.pieces import AppendSlice, Landed, PieceOutcome, PlacedPiece
+from llog.log.recover_find import (
+    FoundBlob,
+    FoundSegment,
+    LogSegments,
+    Named,
+    named_by,
+    newer_blobs,
+    newer_segments,
+    pieces_of,
+)
+from llog.log.restore import read_hold
+from llog.log.settle import settle_and_clear
+from llog.log.topics import initialize, load_topic
+from llog.stores.objects.port import ObjectStore
+
+
+class UnknownSlice(NamedTuple):
+    """Records in an object that their log's metadata does not name."""
+
+    log: Log
+    uri: str
+    msg_count: int
+    created_at_ms: int
+    outcome: str = "found"
+    """`found` (nothing was done), `appended`, `repeated`, or why not."""
+    start_offset: int = -1
+    end_offset: int = -1
+
+
+@dataclass
+class Recovered:
+    slices: list[UnknownSlice] = field(default_factory=list)
+    adopted: list[str] = field(default_factory=list)
+    """URIs of segments that were published over restored entries."""
+    unreadable: list[str] = field(default_factory=list)
+    """Objects that could not be read as what their name says."""
+
+    @property
+    def appended(self) -> int:
+        """Messages."""
+        return sum(one.msg_count for one in self.slices if one.outcome == "appended")
+
+
+async def recover(context: LogContext, *, dry_run: bool = False) -> Recovered:
+    """Append again what is newer than the restored backup; with `dry_run` only list it."""
+    if context.wal is None or context.segments is None:
+        raise InvalidArgument("context", "has no store to look for blobs and segments in")
+    held = await read_hold(context)
+    if held is None or held[0].state != "RESTORED":
+        raise RestoreRefused("recovery needs a completed restore that still holds vacuum: else objects may vanish")
+    work = _Recovery(context, context.wal, context.segments, held[0], dry_run)
+    try:
+        await work.append_from_segments()
+        await work.append_from_blobs()
+        if not dry_run:
+            await work.adopt()
+    finally:
+        await work.committer.close()
+    return work.done
+
+
+class _Slice(NamedTuple):
+    """Pieces of one object that are to be appended to one log."""
+
+    log: Log
+    uri: str
+    created_at_ms: int
+    encoding: str
+    pieces: tuple[PlacedPiece, ...]
+
+
+class _Recovery:
+    def __init__(
+        self, context: LogContext, wal: ObjectStore, segments: ObjectStore, hold: VacuumHold, dry_run: bool
+    ) -> None:
+        self._context, self._wal, self._segments = context, wal, segments
+        self._hold, self._dry_run = hold, dry_run
+        self._since_ms = hold.recover_since_ms
+        self.committer = Committer(context, first_offset=1)
+        self._named: dict[Log, Named] = {}
+        self._topics: dict[str, TopicRecord | None] = {}
+        self._postponed: list[_Slice] = []
+        self.done = Recovered()
+
+    # -- 1: segments beyond the counter -------------------------------------------------------------------------------
+    async def append_from_segments(self) -> None:
+        async for found in newer_segments(self._context, self._segments, self._since_ms):
+            self.done.unreadable += found.unreadable
+            named = await self._named_by(found.log)
+            fresh = [segment for segment in found.segments if await self._is_of_this_life(found.log, segment)]
+            for segment in await self._extend(found.log, fresh, named):
+                for source in segment.extension.sources:
+                    named.add_whole(source)
+
+    async def _is_of_this_life(self, log: Log, segment: FoundSegment) -> bool:
+        topic = await self._topic(log.topic)
+        if topic is None:
+            return True
+        return topic.state == "LIVE" and segment.extension.incarnation == topic.incarnation
+
+    async def _extend(self, log: Log, segments: list[FoundSegment], named: Named) -> list[FoundSegment]:
+        """Append what the segments hold from the counter on; the segments whose records are all in the log now."""
+        if not segments:
+            return []
+        if await self._topic(log.topic) is None and not self._dry_run:
+            await initialize(self._context, log, first_offset=min(1, min(one.start_offset for one in segments)))
+        counter = await self._counter(log)
+        if counter is None:
+            return [one for one in segments if named.is_whole(one.uri)]
+        position, contained = counter, [one for one in segments if one.end_offset < counter]
+        while (chosen := plan_next(segments, position)) is not None:
+            if not chosen.is_dense():
+                break
+            position = max(position, chosen.start_offset)
+            await self._append_segment(log, chosen, position, named)
+            position = chosen.end_offset + 1
+            contained.append(chosen)
+        return contained
+
+    async def _counter(self, log: Log) -> int | None:
+        """The restored counter; None when somebody has appended since, so that offsets can no longer be kept."""
+        head = await read_head(self._context, log)
+        if head is None:
+            return 0
+        control = head.control if self._dry_run else await settle_and_clear(self._context, log)
+        last = await self._context.metadata.get(
+            self._context.keys.index_entry(log, max(0, control.sequence_counter - 1)), strict=True
+        )
+        untouched = last is None or entry_of(last).value.created_at_ms <= self._hold.held_at_ms
+        return control.sequence_counter if untouched else None
+
+    async def _append_segment(self, log: Log, segment: FoundSegment, position: int, named: Named) -> None:
+        """Its batches from `position` on, in slices that fit into memory."""
+        entries, stop = segment.footer.entries, len(segment.footer.entries)
+        first = segment.footer.batches_from(position)
+        ends = entries["byte_position"].astype("int64") + entries["batch_length"]
+        while first < stop:
+            begin, last = int(entries["byte_position"][first]), first + 1
+            while last < stop and int(ends[last]) - begin <= LOG_CHECK_READ_BYTES:
+                last += 1
+            length = int(ends[last - 1]) - begin
+            try:
+                data = await self._segments.get_range(segment.name, begin, length)
+                pieces = pieces_of(data, "kafka-v2", begin, 0, segment.uri)
+            except (FormatError, ObjectNotFound):
+                self.done.unreadable.append(segment.uri)
+                return
+            await self._append(_Slice(log, segment.uri, segment.extension.created_at_ms, "kafka-v2", pieces), named)
+            first = last
+
+    # -- 2: blobs -----------------------------------------------------------------------------------------------------
+    async def append_from_blobs(self) -> None:
+        async for blob in newer_blobs(self._context, self._wal, self._since_ms):
+            if created_at_ms_of(blob.blob_id) >= self._hold.held_at_ms:
+                continue  # drawn since the restore: its writer may be about to commit it
+            try:
+                data = await self._wal.get(blob.name)
+                _, slices = parse_shared_blob(data, blob.uri)
+            except (FormatError, ObjectNotFound):
+                self.done.unreadable.append(blob.uri)
+                continue
+            for part in slices:
+                body = memoryview(data)[part.byte_offset : part.byte_offset + part.byte_length]
+                await self._append_slice(blob, part, body)
+        await self._append_postponed()
+
+    async def _append_postponed(self) -> None:
+        """What came too early, for as long as some of it finds its place."""
+        left = len(self._postponed) + 1
+        while 0 < len(self._postponed) < left:
+            left, waiting = len(self._postponed), self._postponed
+            self._postponed = []
+            for part in waiting:
+                await self._commit(part, last_time=False)
+        for part in self._postponed:
+            await self._commit(part, last_time=True)
+
+    async def _append_slice(self, blob: FoundBlob, part: BlobSlice, body: memoryview) -> None:
+        try:
+            log = Log(check_topic(part.topic), part.partition)
+            pieces = pieces_of(body, part.encoding, part.byte_offset, part.msg_count, blob.uri)
+        except (FormatError, InvalidArgument):
+            self.done.unreadable.append(blob.uri)
+            return
+        created_at_ms = created_at_ms_of(blob.blob_id)
+        topic = await self._topic(log.topic)
+        if topic is not None and is_of_dead_life(topic, created_at_ms, restored_at_ms=self._hold.held_at_ms):
+            return
+        await self._append(_Slice(log, blob.uri, created_at_ms, part.encoding, pieces), await self._named_by(log))
+
+    # -- 3: segments over restored entries ----------------------------------------------------------------------------
+    async def adopt(self) -> None:
+        async for found in newer_segments(self._context, self._segments, self._since_ms):
+            if await self._topic(found.log.topic) is None:
+                continue
+            await self._adopt(found)
+
+    async def _adopt(self, found: LogSegments) -> None:
+        fresh = [segment for segment in found.segments if await self._is_of_this_life(found.log, segment)]
+        if fresh:
+            adopted = await adopt_segments(self._context, found.log, fresh)
+            self.done.adopted += [segment.uri for segment in adopted]
+
+    # -- both ---------------------------------------------------------------------------------------------------------
+    async def _named_by(self, log: Log) -> Named:
+        if log not in self._named:
+            self._named[log] = await named_by(self._context, log, self._since_ms)
+        return self._named[log]
+
+    async def _topic(self, topic: str) -> TopicRecord | None:
+        if topic not in self._topics or self._topics[topic] is None:
+            found = await load_topic(self._context, topic, strict=True)
+            self._topics[topic] = None if found is None else found[0]
+        return self._topics[topic]
+
+    async def _append(self, part: _Slice, named: Named) -> None:
+        """The pieces that the log does not name yet."""
+        left = [piece for piece in part.pieces if not named.holds(part.uri, piece.byte_offset, piece.byte_length)]
+        if not left:
+            return
+        part = part._replace(pieces=tuple(left))
+        if self._dry_run:
+            count = sum(piece.msg_count for piece in left)
+            self.done.slices.append(UnknownSlice(part.log, part.uri, count, part.created_at_ms))
+        else:
+            await self._commit(part, last_time=len(self._postponed) >= RECOVER_POSTPONED_MAX)
+
+    async def _commit(self, part: _Slice, *, last_time: bool) -> None:
+        """Pieces out of order wait, unless this is their last time: of two blobs drawn in one millisecond, or by two
+        clocks, nobody can tell which came first, but an idempotent producer's numbers do."""
+        pieces = tuple(piece._replace(number=number) for number, piece in enumerate(part.pieces))
+        known = self.committer.known
+        outcomes: Sequence[PieceOutcome | None]
+        try:
+            incarnation = await known.know(part.log)
+        except LogError as error:
+            outcomes = [error] * len(pieces)
+        else:
+            try:
+                outcomes = await self._commit_known(part, incarnation, pieces)
+            finally:
+                known.release([part.log])
+        early = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, OutOfOrderSequence) and not last_time]
+        if early:
+            self._postponed.append(part._replace(pieces=tuple(pieces[i] for i in early)))
+        told = [(pieces[i], outcomes[i]) for i in range(len(pieces)) if i not in set(early)]
+        self._note(part.log, part.uri, part.created_at_ms, told)
+
+    async def _commit_known(
+        self, part: _Slice, incarnation: int, pieces: tuple[PlacedPiece, ...]
+    ) -> Sequence[PieceOutcome | None]:
+        slice_ = AppendSlice(
+            append_id=f"{self._context.random_bits(128):032x}",
+            incarnation=incarnation,
+            data_key=part.uri,
+            # Not its own instant: the horizon is above it, and vacuum is held.
+            blob_created_at_ms=max(part.created_at_ms, self._hold.held_at_ms),
+            encoding=part.encoding,
+            pieces=pieces,
+        )
+        return (await self.committer.commit({part.log: slice_}))[part.log]
+
+    def _note(
+        self, log: Log, uri: str, created_at_ms: int, outcomes: list[tuple[PlacedPiece, PieceOutcome | None]]
+    ) -> None:
+        """One line per run of neighbours with the same fate."""
+        for piece, outcome in outcomes:
+            told = _told(outcome)
+            start, end = (outcome.start_offset, outcome.end_offset) if isinstance(outcome, Landed) else (-1, -1)
+            last = self.done.slices[-1] if self.done.slices else None
+            if (
+                last is not None
+                and (last.log, last.uri, last.outcome) == (log, uri, told)
+                and last.end_offset + 1 == start
+            ):
+                count = last.msg_count + piece.msg_count
+                self.done.slices[-1] = last._replace(msg_count=count, end_offset=end)
+            else:
+                self.done.slices.append(UnknownSlice(log, uri, piece.msg_count, created_at_ms, told, start, end))
+
+
+def is_of_dead_life(topic: TopicRecord, created_at_ms: int, *, restored_at_ms: int) -> bool:
+    """Was the slice written for a life of the topic that is over? (A topic made by the recovery itself is younger than
+    everything in it.)"""
+    if topic.state != "LIVE":
+        return True
+    # A first life has none before it, whatever the clocks of its writers say.
+    return topic.incarnation > 1 and created_at_ms < topic.created_at_ms < restored_at_ms
+
+
+def plan_next(segments: list[FoundSegment], position: int) -> FoundSegment | None:
+    """The segment to go on with at `position`: the one that reaches furthest from there, or the next behind a gap."""
+    here = [one for one in segments if one.start_offset <= position <= one.end_offset]
+    if here:
+        return max(here, key=lambda one: one.end_offset)
+    return min((one for one in segments if one.start_offset > position), key=lambda one: one.start_offset, default=None)
+
+
+def _told(outcome: PieceOutcome | None) -> str:
+    if isinstance(outcome, Landed):
+        return "repeated" if outcome.repeated else "appended"
+    return "refused: the topic was created again" if outcome is None else f"refused: {outcome.reason}"

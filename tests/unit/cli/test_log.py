@@ -1,0 +1,67 @@
+"""`llog log …`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.looking import Cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    cluster = Cluster(tmp_path)
+    cluster.write(6, compact=True)
+    return cluster
+
+
+def test_a_log_is_described_for_people_and_for_programs(cluster: Cluster) -> None:
+    told = cluster.run("log", "describe", "orders", "0", "--entries", "3")
+    assert told.exit_code == 0, told.output
+    assert "1 … 12, next 13" in told.stdout
+    assert "COMPACTED" in told.stdout
+    document = json.loads(cluster.run("log", "describe", "orders", "0", "--json").stdout)
+    assert (document["next_offset"], document["cursor"], document["log_state"]) == (13, 7, "OPEN")
+    assert document["index"]["compacted_by_level"] == {"1": 1}
+    assert document["entries"] == []
+
+
+def test_a_log_that_is_not_there_fails_with_words(cluster: Cluster) -> None:
+    for command in (("describe", "nobody", "0"), ("check", "nobody"), ("check", "orders", "7")):
+        told = cluster.run("log", *command)
+        assert told.exit_code == 1
+        assert told.stdout == ""
+        assert command[1] in told.stderr
+    assert cluster.run("log", "describe", "no/topic", "0").exit_code == 2
+
+
+def test_a_sound_cluster_passes_every_check(cluster: Cluster) -> None:
+    for arguments in ((), ("orders",), ("orders", "1"), ("--deep",)):
+        told = cluster.run("log", "check", *arguments)
+        assert told.exit_code == 0, told.output
+        assert "FAULTS" not in told.stdout
+    document = json.loads(cluster.run("log", "check", "--json").stdout)
+    assert document["ok"] is True
+    assert [(log["topic"], log["partition"]) for log in document["logs"]] == [("orders", 0), ("orders", 1)]
+
+
+def test_a_missing_blob_is_found_and_ends_with_code_1(cluster: Cluster) -> None:
+    cluster.blobs()[-1].unlink()
+    told = cluster.run("log", "check")
+    assert told.exit_code == 1
+    assert "orders:0: I8 missing object at 11 … 12" in told.stderr
+    document = json.loads(cluster.run("log", "check", "orders", "1", "--json").stdout)
+    assert document["ok"] is False
+    assert document["logs"][0]["faults"][0]["kind"] == "missing object"
+
+
+def test_a_flipped_bit_is_found_by_a_deep_check(cluster: Cluster) -> None:
+    blob = cluster.blobs()[-1]
+    data = bytearray(blob.read_bytes())
+    data[-1] ^= 1
+    blob.chmod(0o600)
+    blob.write_bytes(bytes(data))
+    assert cluster.run("log", "check").exit_code == 0
+    assert cluster.run("log", "check", "--deep").exit_code == 1
