@@ -10,10 +10,10 @@ EXTRAS := oxia,postgres,dev
 # Tests run on both cores of a small machine; each worker keeps whole files so that a server starts once per file.
 JOBS ?= 2
 
-.PHONY: help setup servers run demo test soak check bench sim model fmt fuzz docs clean
+.PHONY: help setup servers run demo test soak check bench sim sim-mutants sim-scopes model fmt fuzz docs clean
 
 help: ## list the verbs
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 setup: $(STAMP) ## make .venv with the package and all that development needs (nothing to do: does nothing)
 
@@ -42,8 +42,14 @@ check: setup ## lint, types, import arrows, formatting; changes nothing
 bench: setup servers ## all benchmarks, or ONLY=name; a line each, JSON in build/bench
 	@$(BIN)/python -m tests.benchmarks $(ONLY)
 
-sim: setup ## the log under simulation: SCHEDULES=… SEED=… SCENARIO=…
-	@$(BIN)/python -m llog.testing.sim --load llog.testing.log_scenarios --scenario '$(or $(SCENARIO),log-*)' --schedules $(or $(SCHEDULES),200) $(if $(SEED),--seed $(SEED))
+sim: setup ## the log under simulation: SCENARIO=h05a (a hazard) or log-… (random: SCHEDULES=… SEED=…); all without
+	@$(BIN)/python -m llog.testing.sim --scenario '$(or $(SCENARIO),*)' --schedules $(or $(SCHEDULES),200) $(if $(SEED),--seed $(SEED)) --jobs $(JOBS)
+
+sim-scopes: setup ## every run of the small scenarios, with one crash or stall anywhere
+	@$(BIN)/python -m llog.testing.sim --scenario '$(or $(SCENARIO),scope-*)' --exhaustive
+
+sim-mutants: setup ## take out one rule's clause at a time; each must be noticed by its hazard's scenario (ONLY=h05*)
+	@$(BIN)/python -m llog.testing.mutants $(if $(ONLY),--only '$(ONLY)')
 
 model: setup ## the metadata stores against the reference model: SCHEDULES=… SEED=… STORE=…
 	@$(BIN)/python -m llog.testing.model_check --schedules $(or $(SCHEDULES),200) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))

@@ -5,6 +5,10 @@ bin=${1:-.venv/bin}
 export LLOG_SOAK=1
 "$bin/python" -m pytest -q --timeout 3600 tests/contract tests/system
 "$bin/python" -m llog.testing.model_check --schedules 2000
-"$bin/python" -m llog.testing.sim --load llog.testing.log_scenarios --scenario 'log-*' --schedules 5000
+"$bin/python" -m llog.testing.sim --scenario 'h*'
+"$bin/python" -m llog.testing.mutants
+"$bin/python" -m llog.testing.sim --scenario 'scope-*' --exhaustive
+"$bin/python" -m llog.testing.sim --scenario 'log-*' --schedules 50000 --jobs 2
+"$bin/python" -m llog.testing.sim --scenario 'pieces-*' --schedules 2000 --jobs 2
 "$bin/python" -m tests.fuzz --inputs 1000000
 "$bin/python" -m tests.benchmarks

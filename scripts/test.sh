@@ -5,5 +5,8 @@ bin=${1:-.venv/bin} jobs=${2:-2}
 scripts/check.sh "$bin"
 # One file stays on one worker, so that a server starts once per file.
 "$bin/python" -m pytest -q -n "$jobs" --dist loadfile tests/unit tests/contract tests/system tests/simulation tests/docs
-"$bin/python" -m llog.testing.sim --load llog.testing.log_scenarios --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-100}"
+"$bin/python" -m llog.testing.sim --scenario 'h*'
+"$bin/python" -m llog.testing.mutants
+"$bin/python" -m llog.testing.sim --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-1000}" --jobs "$jobs"
+"$bin/python" -m llog.testing.sim --scenario 'pieces-*' --schedules "${LLOG_SIM_SCHEDULES:-100}" --jobs "$jobs"
 "$bin/python" -m tests.fuzz --inputs "${LLOG_FUZZ_INPUTS:-5000}" --jobs "$jobs"

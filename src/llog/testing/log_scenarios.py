@@ -1,44 +1,75 @@
-"""The log under simulation: real append, settle, read and compaction code, everything else goes wrong.
+"""The log under simulation: real code of every part, everything else goes wrong, an independent checker.
 
-    python -m llog.testing.sim --load llog.testing.log_scenarios --schedules 1000
+    python -m llog.testing.sim --load llog.testing.log_scenarios --scenario 'log-*' --schedules 1000 --jobs 2
+    python -m llog.testing.sim --load llog.testing.log_scenarios --scenario 'scope-*' --exhaustive
 
-The checker sees the client history and the final store, nothing else: every acknowledged record is at its offset, once
-(I1, I2, I3), an append that was refused is nowhere, valid entries tile the log (I4, I5), and a lone compactor reaches
-the counter (I13).
+`log-…` are long random runs with all kinds of clients; `scope-…` are small enough to be searched to the end, with one
+crash or stall anywhere. The checker sees what clients were told, every change of the metadata, and the final store as
+it was left, after one recovery per log, after a lone compactor, and after retention and vacuum a grace later.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import random
+import zlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from llog.errors import AppendUncertain, LogError, MetadataStoreError, ObjectStoreError, UncertainOutcome
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.compact import compact_once
-from llog.log.context import LogContext
-from llog.log.keys import Log
-from llog.log.read import iter_runs, view
+from llog.limits import LOG_BACKOFF_MS_MAX
+from llog.log.context import LogContext, LogOptions
+from llog.log.keys import Keys, Log
+from llog.log.topics import initialize
+from llog.stores.metadata.port import Change as Notice
+from llog.stores.metadata.port import ChangeKind
 from llog.stores.objects.port import ObjectStore
-from llog.testing.sim import MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
+from llog.testing.history import Broken, Checker, Client, Dump, Noted, Phase, StoredObject, operations_of
+from llog.testing.history.judge_changes import Change, ChangeJudge
+from llog.testing.history.operations import Operations
+from llog.testing.history.operators import (
+    compact_chore,
+    delete_now_and_then,
+    fence_now_and_then,
+    merge_chore,
+    retain_now_and_then,
+    vacuum_chore,
+)
+from llog.testing.history.recovery import clean, compact_all, probe, resume
+from llog.testing.history.workload import follow, tend, write, write_idempotently
+from llog.testing.sim import HOUR_MS, MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
+from llog.testing.sim.metadata_server import MetadataServer, Watcher
 
-ORDERS = Log("orders", 0)
-CLICKS = Log("clicks", 0)
+ORDERS, CLICKS, VISITS = Log("orders", 0), Log("orders", 1), Log("visits", 0)
+LOGS: Final = (ORDERS, CLICKS, VISITS)
+KEYS: Final = Keys()
+GRACE_MS: Final = 1_000
+"""Short, so that vacuum has work while the others run; every longer stall outlasts it."""
+FAULTS: Final = replace(MANY, stall_ms=(50, 1_500, 15_000, 2 * HOUR_MS), skew_ms_max=40)
+
+Play = Callable[[Client], Awaitable[None]]
 
 
-class Told(NamedTuple):
-    """What a writer was told of one record."""
+class Journal(Watcher):
+    """Judges every change of the metadata as it happens: what must not be for a moment is not covered up later."""
 
-    log: Log
-    token: bytes
-    outcome: str
-    """`started`, then `landed`, `uncertain` or `refused`"""
-    offset: int = -1
+    def __init__(self, server: MetadataServer) -> None:
+        super().__init__("", None, lambda: None)
+        self._server, self._judge = server, ChangeJudge(KEYS)
+        self.changes = deque()  # stays empty: nobody waits for it
+
+    def offer(self, shard: int, change: Notice) -> None:
+        cells = self._server.shards[shard].cells
+        value = cells[change.path].value if change.kind is ChangeKind.PUT else None
+        found = self._judge.feed([Change(change.path, value)])
+        if found:
+            raise Broken(Phase.LEFT, found)
 
 
-def context_of(ctx: ActorContext) -> LogContext:
+def context_of(ctx: ActorContext, *, backs_off: bool = True) -> LogContext:
+    """With `backs_off` False nobody waits between two attempts; see `_search`."""
     objects = ctx.objects
 
     async def find(uri: str) -> tuple[ObjectStore, str]:
@@ -51,125 +82,217 @@ def context_of(ctx: ActorContext) -> LogContext:
         find_object=find,
         now_ms=ctx.now_ms,
         random_bits=ctx.random_bits,
-        sleep=asyncio.sleep,
+        sleep=asyncio.sleep if backs_off else _no_backing_off,
+        keys=KEYS,
+        options=LogOptions(writer_id=ctx.name, vacuum_grace_ms=GRACE_MS),
     )
 
 
-def group(log: Log, token: bytes) -> EncodedGroup:
-    # The bare encoding: no kernel to compile, and the protocol does not care.
-    return EncodedGroup(log, 1, "bytes-batch-v1", encode_bytes_batch([token]))
+async def _no_backing_off(seconds: float) -> None:
+    """Waits by the clock for what comes by the clock (an idle log is cleared), and not between two attempts."""
+    if seconds > LOG_BACKOFF_MS_MAX / 1_000:
+        await asyncio.sleep(seconds)
 
 
-def writer(logs: list[Log], appends: int) -> Callable[[ActorContext], Awaitable[None]]:
-    async def write(ctx: ActorContext) -> None:
-        appender = Appender(context_of(ctx))
-        for i in range(appends):
-            tokens = {log: f"{ctx.name}/{i}/{log}".encode() for log in logs}
-            for log, token in tokens.items():
-                ctx.record(Told(log, token, "started"))
-            try:
-                outcomes = await appender.append([group(log, token) for log, token in tokens.items()])
-            except (MetadataStoreError, ObjectStoreError) as error:
-                # Raised before anything could be committed, or by an upload that nothing names.
-                for log, token in tokens.items():
-                    ctx.record(Told(log, token, "uncertain" if isinstance(error, UncertainOutcome) else "refused"))
-                continue
-            for (log, token), outcome in zip(tokens.items(), outcomes, strict=True):
-                if isinstance(outcome, Appended):
-                    ctx.record(Told(log, token, "landed", outcome.start_offset))
-                else:
-                    ctx.record(Told(log, token, "uncertain" if isinstance(outcome, AppendUncertain) else "refused"))
-        await appender.close()
+def client(play: Play, *, pause_ms: int = 20, backs_off: bool = True) -> Callable[[ActorContext], Awaitable[None]]:
+    """A client of the workload as a simulated process."""
 
-    return write
+    async def live(ctx: ActorContext) -> None:
+        await play(Client(ctx.name, context_of(ctx, backs_off=backs_off), ctx.record, pause_ms=pause_ms))
+
+    return live
 
 
-def compactor(log: Log, runs: int) -> Callable[[ActorContext], Awaitable[None]]:
-    async def compact(ctx: ActorContext) -> None:
-        context = context_of(ctx)
-        for _ in range(runs):
-            try:
-                await compact_once(context, log, max_offsets=3)
-            except (LogError, MetadataStoreError, ObjectStoreError):
-                pass  # the next run resumes what this one left
-            await ctx.sleep_ms(5)
-
-    return compact
+def producer_id_of(name: str) -> int:
+    """Every process is a producer of its own, also the one that takes a crashed one's place."""
+    return zlib.crc32(name.encode())
 
 
-async def contents(ctx: ActorContext, log: Log) -> list[tuple[int, bytes | None]]:
-    context = context_of(ctx)
-    start = (await view(context, log, strict=True)).control.log_start_offset
-    return [(r.offset, r.payload) async for run in iter_runs(context, log, start) for r in run.records()]
+# -- judging ---------------------------------------------------------------------------------------------------------
 
 
-def check(world: World, logs: list[Log]) -> None:
-    """From here on nothing goes wrong: what does the log hold, and is it what the writers were told?"""
+def watch_changes(world: World) -> None:
+    world.metadata.watchers.append(Journal(world.metadata))
+
+
+def dump_of(world: World) -> Dump:
+    store = world.bucket("objects").inner
+    objects = {store.uri(name): StoredObject(content) for name, content in world.objects().items()}
+    return Dump({path: record.value for path, record in world.records().items()}, objects, world.now_ms())
+
+
+def told_in(world: World) -> Operations:
+    return operations_of(Noted(at, event.actor, event.event) for at, event in enumerate(world.history))
+
+
+def judge(world: World, logs: Sequence[Log] = LOGS, *, cleaning: bool = True) -> None:
+    """From here on nothing goes wrong: does the log keep its promises, now and after everybody has tidied up?"""
     world.calm()
-    told = [event.event for event in world.history]
-    for number, log in enumerate(logs):
-        mine = [event for event in told if event.log == log]
-        landed = {event.token: event.offset for event in mine if event.outcome == "landed"}
-        if not landed:
-            continue
-        found = world.alone(f"reader-{number}", partial(contents, log=log))
-        _check_log(log, found, mine, landed)
-        world.alone(f"repair-{number}", partial(_compact_all, log=log))
-        again = world.alone(f"reader-{number}-again", partial(contents, log=log))
-        assert again == found, f"{log}: compaction changed what is read"
+    told = told_in(world)
+    checker = Checker(KEYS, grace_ms=GRACE_MS)
+    checker.check(told, dump_of(world), Phase.LEFT)
+    for log in logs:
+        world.alone(f"resume-{log}", _recovering(partial(resume, log=log)), skew_ms=0)
+    checker.check(told, dump_of(world), Phase.RECOVERED)
+    world.alone("probe", client(partial(probe, logs=logs)), skew_ms=0)
+    told = told_in(world)
+    for log in logs:
+        world.alone(f"compact-{log}", _recovering(partial(compact_all, log=log)), skew_ms=0)
+    checker.check(told, dump_of(world), Phase.COMPACTED)
+    if cleaning:
+        world.alone("clean", _recovering(partial(clean, logs=logs)), skew_ms=0)
+        checker.check(told, dump_of(world), Phase.CLEANED)
 
 
-def _check_log(log: Log, found: list[tuple[int, bytes | None]], told: list[Told], landed: dict[bytes, int]) -> None:
-    offsets, tokens = [offset for offset, _ in found], [token for _, token in found]
-    assert offsets == list(range(1, len(found) + 1)), f"{log}: an offset was given twice or skipped: {offsets}"
-    assert len(set(tokens)) == len(tokens), f"{log}: a record is stored twice: {tokens}"
-    there = {token: offset for offset, token in found}
-    for token, offset in landed.items():
-        assert there.get(token) == offset, f"{log}: {token!r} was acknowledged at {offset}, found {there.get(token)}"
-    refused = {event.token for event in told if event.outcome == "refused"}
-    assert not refused & there.keys(), f"{log}: refused, and yet there: {refused & there.keys()}"
-    assert there.keys() <= {event.token for event in told}, f"{log}: nobody appended that"
+def _recovering(step: Callable[[LogContext], Awaitable[None]]) -> Callable[[ActorContext], Awaitable[None]]:
+    async def recover(ctx: ActorContext) -> None:
+        await step(context_of(ctx))
+
+    return recover
 
 
-async def _compact_all(ctx: ActorContext, log: Log) -> None:
-    context = context_of(ctx)
-    while await compact_once(context, log) is not None:
-        pass
-    seen = await view(context, log, strict=True)
-    assert seen.cursor == seen.next_offset, f"{log}: a lone compactor stops at {seen.cursor} of {seen.next_offset}"
+# -- long random runs ------------------------------------------------------------------------------------------------
+
+Role = Callable[[Client, int], Awaitable[None]]
+"""A client and how much of its work it does: 1 is little."""
+
+ROLES: Final[dict[str, Role]] = {
+    "writer-1": lambda c, n: write(c, LOGS, 3 * n),
+    "writer-2": lambda c, n: write(c, LOGS, 3 * n),
+    "producer": lambda c, n: write_idempotently(c, (ORDERS, VISITS), 4 * n, producer_id_of(c.name)),
+    "reader": lambda c, n: follow(c, LOGS, 6 * n),
+    "compactor": lambda c, n: tend(c, LOGS, 3 * n, [compact_chore]),
+    "merger": lambda c, n: tend(c, LOGS, 3 * n, [compact_chore, merge_chore]),
+    "retention": lambda c, n: retain_now_and_then(c, LOGS, n),
+    "fencer": lambda c, n: fence_now_and_then(c, (ORDERS,), n),
+    "vacuum": lambda c, n: tend(c, LOGS, n, [vacuum_chore]),
+    "deleter": lambda c, n: delete_now_and_then(c, (VISITS.topic,), n),
+}
+WRITERS: Final = ("writer-1", "writer-2", "producer")
+PAUSES_MS: Final = {"vacuum": 900, "fencer": 40, "retention": 60, "deleter": 60}
 
 
-def _writers(world: World) -> None:
-    for name in ("w1", "w2", "w3"):
-        world.actor(name, writer([ORDERS, CLICKS], 3), may_fail=True)
+def play_roles(world: World, roles: Mapping[str, int]) -> None:
+    """Roles by name, and how much each of them does."""
+    watch_changes(world)
+    if world.seed % 4:
+        # Elsewhere the first writers race to initialize the logs.
+        world.alone("first", _recovering(_initialize_all))
+    for name, amount in roles.items():
+        play = client(partial(_play, ROLES[name], amount), pause_ms=PAUSES_MS.get(name, 120))
+        world.actor(name, play, restarts=1, restart_after_ms=200)
     world.run()
-    check(world, [ORDERS, CLICKS])
+    judge(world, cleaning=world.seed % 3 == 0)
 
 
-def _writers_and_compactors(world: World) -> None:
-    for name in ("w1", "w2"):
-        world.actor(name, writer([ORDERS], 4), may_fail=True)
-    for name in ("c1", "c2"):
-        world.actor(name, compactor(ORDERS, 4), may_fail=True)
+async def _play(role: Role, amount: int, client: Client) -> None:
+    await role(client, amount)
+
+
+async def _initialize_all(context: LogContext) -> None:
+    for log in LOGS:
+        await initialize(context, log)
+
+
+def _everything(world: World) -> None:
+    play_roles(world, dict.fromkeys(ROLES, 1))
+
+
+def _some_of_them(world: World) -> None:
+    """A few roles, and more of each: what two or three do to each other is not drowned by the others."""
+    draw = random.Random(f"{world.seed}/roles")
+    writers = draw.sample(WRITERS, draw.randint(1, 2))
+    others = draw.sample([name for name in ROLES if name not in WRITERS], 3)
+    play_roles(world, {name: 4 - len(writers) for name in writers} | dict.fromkeys(others, 3))
+
+
+@scenario("log-everything-cas", faults=FAULTS, atomic_groups=False, shards=2)
+def everybody_on_a_compare_and_set_store(world: World) -> None:
+    _everything(world)
+
+
+@scenario("log-everything-atomic", faults=FAULTS, atomic_groups=True)
+def everybody_on_an_atomic_store(world: World) -> None:
+    _everything(world)
+
+
+@scenario("log-some-cas", faults=FAULTS, atomic_groups=False, shards=2)
+def some_on_a_compare_and_set_store(world: World) -> None:
+    _some_of_them(world)
+
+
+@scenario("log-some-atomic", faults=FAULTS, atomic_groups=True)
+def some_on_an_atomic_store(world: World) -> None:
+    _some_of_them(world)
+
+
+# -- small scopes, searched to the end -------------------------------------------------------------------------------
+
+TICK_MS: Final = 60_000
+"""Coarse clocks: a nap leaves no trace in what is written, so more runs come to the same state."""
+
+
+class Scope(NamedTuple):
+    roles: Mapping[str, Play]
+    appends_before: int = 0
+    """What the log holds when they begin."""
+
+
+def _search(world: World, scope: Scope) -> None:
+    """One log that is there already, and one crash or stall anywhere.
+
+    Nobody waits between two attempts: who would back off asks again at once, and the search holds that question for as
+    long as it likes. Every order that waiting could lead to is there, without the states in which somebody merely
+    waits. Other timers go off when nobody can do anything else.
+    """
+    watch_changes(world)
+    world.alone("first", client(partial(_write_first, appends=scope.appends_before), backs_off=False))
+    for name, play in scope.roles.items():
+        world.actor(name, client(play, backs_off=False))
     world.run()
-    check(world, [ORDERS])
+    judge(world, (ORDERS,), cleaning=False)
 
 
-@scenario("log-writers-cas", faults=MANY, search_faults=ONE_CRASH_OR_STALL, atomic_groups=False, shards=2)
-def writers_on_a_compare_and_set_store(world: World) -> None:
-    _writers(world)
+async def _write_first(client: Client, appends: int) -> None:
+    await initialize(client.context, ORDERS)
+    await _write_some(client, appends)
 
 
-@scenario("log-writers-atomic", faults=MANY, search_faults=ONE_CRASH_OR_STALL, atomic_groups=True)
-def writers_on_an_atomic_store(world: World) -> None:
-    _writers(world)
+async def _write_some(client: Client, appends: int) -> None:
+    await write(client, (ORDERS,), appends, records_max=1)
 
 
-@scenario("log-compaction-cas", faults=MANY, search_faults=ONE_CRASH_OR_STALL, atomic_groups=False, shards=2)
-def writers_and_compactors_on_a_compare_and_set_store(world: World) -> None:
-    _writers_and_compactors(world)
+async def _compact_some(client: Client, runs: int) -> None:
+    await tend(client, (ORDERS,), runs, [compact_chore])
 
 
-@scenario("log-compaction-atomic", faults=MANY, search_faults=ONE_CRASH_OR_STALL, atomic_groups=True)
-def writers_and_compactors_on_an_atomic_store(world: World) -> None:
-    _writers_and_compactors(world)
+async def _read_some(client: Client, rounds: int) -> None:
+    await follow(client, (ORDERS,), rounds)
+
+
+SCOPES: Final[dict[str, Scope]] = {
+    "scope-2-writers": Scope({"w1": lambda c: _write_some(c, 2), "w2": lambda c: _write_some(c, 2)}),
+    "scope-writer-compactor": Scope({"w": lambda c: _write_some(c, 1), "c": lambda c: _compact_some(c, 1)}, 2),
+    "scope-writer-reader-compactor": Scope(
+        {"w": lambda c: _write_some(c, 1), "r": lambda c: _read_some(c, 1), "c": lambda c: _compact_some(c, 1)}, 1
+    ),
+    "scope-2-compactors": Scope({"c1": lambda c: _compact_some(c, 1), "c2": lambda c: _compact_some(c, 1)}, 2),
+}
+
+
+def _register(name: str, scope: Scope, *, atomic: bool) -> None:
+    @scenario(
+        f"{name}-{'atomic' if atomic else 'cas'}",
+        faults=ONE_CRASH_OR_STALL,
+        search_faults=ONE_CRASH_OR_STALL,
+        atomic_groups=atomic,
+        tick_ms=TICK_MS,
+        patience_ms=0,
+    )
+    def search(world: World) -> None:
+        _search(world, scope)
+
+
+for _name, _small in SCOPES.items():
+    _register(_name, _small, atomic=False)
+    _register(_name, _small, atomic=True)

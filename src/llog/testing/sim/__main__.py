@@ -1,6 +1,6 @@
 """`python -m llog.testing.sim`: random runs, searches and scripts from the command line.
 
-    python -m llog.testing.sim --load my.scenarios --schedules 1000 --seed 7
+    python -m llog.testing.sim --load my.scenarios --schedules 1000 --seed 7 --jobs 2
     python -m llog.testing.sim --load my.scenarios --scenario 'h0*'
     python -m llog.testing.sim --load my.scenarios --scenario two-writers --exhaustive
 
@@ -10,23 +10,30 @@ A red run prints one command that plays it again, and its trace in words.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
+import multiprocessing
 import os
 import random
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from llog.errors import SimulationNotRepeatable
-from llog.limits import SIM_EXPLORE_RUNS_MAX, SIM_EXPLORE_STATES_MAX
+from llog.limits import SIM_EXPLORE_RUNS_MAX, SIM_EXPLORE_STATES_MAX, SIM_JOB_SCHEDULES_MAX
 from llog.testing.sim.explore import explore, trimmed
 from llog.testing.sim.scenario import SCENARIOS, Run, Scenario, check_repeatable, replay, run_script, run_seed
 
 PROGRAM = "python -m llog.testing.sim"
 # Modules whose scenarios are there without --load.
-DEFAULT_MODULES: tuple[str, ...] = ()
+DEFAULT_MODULES: tuple[str, ...] = (
+    "llog.testing.hazards",
+    "llog.testing.log_scenarios",
+    "llog.testing.piece_scenarios",
+)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -35,6 +42,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--scenario", default="*", metavar="GLOB", help="which; default: all")
     parser.add_argument("--schedules", type=int, default=200, help="random runs per scenario")
     parser.add_argument("--seed", type=int, default=None, help="the first one; the others follow")
+    parser.add_argument("--jobs", type=int, default=1, help="random runs in so many processes")
     parser.add_argument("--exhaustive", action="store_true", help="search every run instead")
     parser.add_argument("--states-max", type=int, default=SIM_EXPLORE_STATES_MAX)
     parser.add_argument("--runs-max", type=int, default=SIM_EXPLORE_RUNS_MAX)
@@ -112,17 +120,60 @@ def run_random(what: Scenario, options: argparse.Namespace, seed: int, again: Se
     except SimulationNotRepeatable as error:
         print(f"sim: {error}", flush=True)
         return False
-    for number in range(seed, seed + options.schedules):
-        run = run_seed(what, number, keep_trace=options.trace)
-        calls += run.calls
-        if not run.ok or options.trace:
-            replayed = [*again, "--schedules", "1", "--seed", str(number)]
-            if not tell(run, f"seed {number}", replayed, options.trace):
-                return False
+    for batch in run_batches(what, options, seed):
+        calls += batch.calls
+        if batch.red is not None:
+            # Played again here, for its words.
+            replayed = [*again, "--schedules", "1", "--seed", str(batch.red)]
+            tell(run_seed(what, batch.red), f"seed {batch.red}", replayed, options.trace)
+            return False
     seconds = time.monotonic() - started
     done = f"{options.schedules} schedules from seed {seed}, {calls} store calls, {seconds:.1f} s"
     print(f"sim: {what.name}: {done}: ok", flush=True)
     return True
+
+
+class Batch(NamedTuple):
+    """Some schedules, one after the other."""
+
+    calls: int
+    red: int | None
+    """The seed of the first red one; the rest was not played."""
+
+
+def run_batches(what: Scenario, options: argparse.Namespace, seed: int) -> Iterator[Batch]:
+    """All schedules in the order of their seeds, played by as many processes as asked for."""
+    numbers = range(seed, seed + options.schedules)
+    batches = [numbers[i : i + SIM_JOB_SCHEDULES_MAX] for i in range(0, len(numbers), SIM_JOB_SCHEDULES_MAX)]
+    if options.jobs <= 1 or options.trace or len(batches) == 1:
+        for batch in batches:
+            yield run_batch(what.name, batch, options.trace)
+        return
+    # Forked: the children have the scenarios that were loaded here.
+    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+        yield from pool.imap(_run_batch_of, [(what.name, batch) for batch in batches])
+
+
+def _run_batch_of(job: tuple[str, range]) -> Batch:
+    return run_batch(*job)
+
+
+def run_batch(name: str, seeds: range, trace: bool = False) -> Batch:
+    what, calls = SCENARIOS[name], 0
+    # What is there now stays: looking through it again and again for garbage costs a tenth of the time.
+    gc.collect()
+    gc.freeze()
+    try:
+        for number in seeds:
+            run = run_seed(what, number, keep_trace=trace)
+            calls += run.calls
+            if not run.ok:
+                return Batch(calls, number)
+            if trace:
+                tell(run, f"seed {number}", [], True)
+    finally:
+        gc.unfreeze()
+    return Batch(calls, None)
 
 
 def tell(run: Run, how: str, again: Sequence[str], trace: bool) -> bool:

@@ -1,0 +1,31 @@
+"""What clients of a log saw, and a checker that judges a log by it.
+
+events, operations     what was asked and told
+workload, operators    clients that record it, in a simulation or as processes that get killed
+recovery               what is done after a crash
+checker                histories and stores in, violations of I1 to I13 out; it knows formats, not the log's code
+"""
+
+from __future__ import annotations
+
+from llog.testing.history.checker import Checker
+from llog.testing.history.events import Noted, decode_lines, encode_line
+from llog.testing.history.image import Dump, StoredObject, dump_stores
+from llog.testing.history.operations import operations_of
+from llog.testing.history.verdict import Broken, Phase, Violation
+from llog.testing.history.workload import Client
+
+__all__ = [
+    "Broken",
+    "Checker",
+    "Client",
+    "Dump",
+    "Noted",
+    "Phase",
+    "StoredObject",
+    "Violation",
+    "decode_lines",
+    "dump_stores",
+    "encode_line",
+    "operations_of",
+]

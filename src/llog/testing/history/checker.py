@@ -1,0 +1,60 @@
+"""The checker: a history and a store go in, what is broken comes out.
+
+    checker = Checker(keys)
+    checker.check(history, dump, Phase.LEFT)        # raises Broken, naming invariant, log, offset and key
+    …one settle and one resumed run per log…
+    checker.check(history, dump, Phase.RECOVERED)
+
+Why it exists: the promises of the log (I1 to I13) judged by somebody who has not read its code. What must stay true:
+nothing of `llog.log` is used here but keys and ids; formats are used to read bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llog.log.keys import Keys
+from llog.testing.history.contents import Contents, Tokens
+from llog.testing.history.events import Noted
+from llog.testing.history.image import Dump, image_of
+from llog.testing.history.judge_changes import Change, ChangeJudge
+from llog.testing.history.judge_clients import Case, judge_clients
+from llog.testing.history.judge_producers import judge_producers
+from llog.testing.history.judge_store import judge_leftovers, judge_lives, judge_log
+from llog.testing.history.operations import Operations, operations_of
+from llog.testing.history.verdict import Broken, Phase, Violation
+
+
+class Checker:
+    def __init__(self, keys: Keys, *, grace_ms: int = 0) -> None:
+        """`grace_ms`: how old an object that nobody names may be in a store that was cleaned."""
+        self._keys, self._grace_ms = keys, grace_ms
+        self._contents = Contents()
+        self._changes = ChangeJudge(keys)
+
+    def check(
+        self, history: Iterable[Noted] | Operations, dump: Dump, phase: Phase, changes: Iterable[Change] = ()
+    ) -> None:
+        """Raises `Broken`. `changes` are those of the metadata since the last check, where somebody kept them."""
+        found = self.violations(history, dump, phase, changes)
+        if found:
+            raise Broken(phase, found)
+
+    def violations(
+        self, history: Iterable[Noted] | Operations, dump: Dump, phase: Phase, changes: Iterable[Change] = ()
+    ) -> list[Violation]:
+        told = history if isinstance(history, Operations) else operations_of(history)
+        image = image_of(dump.records, self._keys)
+        found = [*self._changes.feed(changes), *judge_lives(image)]
+        for log in sorted(told.logs() | image.logs.keys()):
+            one = image.logs.get(log)
+            there: Tokens | None = None
+            if one is not None and one.living:
+                broken, there = judge_log(one, dump, self._contents, phase)
+                found += broken
+            case = Case(log, told.of(log), one, there)
+            found += judge_clients(case)
+            found += judge_producers(case)
+        if phase >= Phase.CLEANED:
+            found += judge_leftovers(image, dump, self._keys, older_than_ms=dump.now_ms - self._grace_ms)
+        return found

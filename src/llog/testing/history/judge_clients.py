@@ -1,0 +1,258 @@
+"""What clients were told against what is there: acknowledged records stay, in order, once; refused ones are nowhere.
+
+I1, I2, I3, I7, and the observations of I6. What must stay true: only what no legal run could show is a violation. An
+operation without an answer may have happened at any time; where a topic was deleted meanwhile, records may be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from llog.log.keys import Log
+from llog.testing.history.contents import Tokens
+from llog.testing.history.image import LogImage
+from llog.testing.history.operations import Action, Append, Operations, Read
+from llog.testing.history.verdict import Violation
+
+
+class Batch(NamedTuple):
+    """What was to be appended: one attempt, or several of an idempotent producer."""
+
+    tokens: tuple[str, ...]
+    attempts: list[Append]
+
+    @property
+    def refused(self) -> bool:
+        return all(attempt.outcome == "refused" for attempt in self.attempts)
+
+    @property
+    def landed(self) -> list[Append]:
+        return [attempt for attempt in self.attempts if attempt.outcome == "landed"]
+
+
+class Case:
+    """One log: what was asked and told, and what it holds. `there` is None when the log is not there (any more)."""
+
+    def __init__(self, log: Log, told: Operations, image: LogImage | None, there: Tokens | None) -> None:
+        self.log, self.told, self.image, self.there = log, told, image, there
+        self.deletions = [act for act in told.acts if act.act == "delete_topic"]
+        self.batches: dict[tuple[str, ...], Batch] = {}
+        for attempt in told.appends:
+            self.batches.setdefault(attempt.asked.tokens, Batch(attempt.asked.tokens, [])).attempts.append(attempt)
+        self.batch_of = {token: batch for batch in self.batches.values() for token in batch.tokens}
+        control = image.control if image is not None else None
+        self.start = control.log_start_offset if there is not None and control is not None else 0
+        self.may_start = _highest_start(told.acts)
+
+    def violation(self, invariant: str, offset: int, text: str) -> Violation:
+        return Violation(invariant, self.log, offset, "", text)
+
+    def may_be_gone(self, asked_at: int) -> bool:
+        """Could what was appended then have been deleted with its topic?"""
+        return any(deletion.over_at > asked_at for deletion in self.deletions)
+
+
+def judge_clients(case: Case) -> list[Violation]:
+    return [
+        *_acknowledged(case),
+        *_stored_once(case),
+        *_in_order(case),
+        *_one_owner(case),
+        *_start(case),
+        *_reads(case),
+        *_fences(case),
+        *_observations(case),
+    ]
+
+
+def _acknowledged(case: Case) -> Iterator[Violation]:
+    """I1: every acknowledged record is at its offset until retention passes it."""
+    for batch in case.batches.values():
+        for attempt in batch.landed:
+            if case.may_be_gone(attempt.asked_at):
+                continue
+            if case.there is None:
+                yield case.violation("I1", attempt.start_offset, f"{batch.tokens} landed, and the log is not there")
+                continue
+            for offset, token in enumerate(batch.tokens, attempt.start_offset):
+                if offset >= case.start and case.there.get(offset) != token:
+                    text = f"{token!r} was acknowledged here, found {case.there.get(offset)!r}"
+                    yield case.violation("I1", offset, text)
+
+
+def _stored_once(case: Case) -> Iterator[Violation]:
+    """I3: nothing is stored twice, nothing that was refused or never asked for is stored, batches are whole."""
+    places: dict[str, list[int]] = {}
+    for offset, token in (case.there or {}).items():
+        places.setdefault(token, []).append(offset)
+    for token, offsets in places.items():
+        batch = case.batch_of.get(token)
+        if len(offsets) > 1:
+            yield case.violation("I3", offsets[1], f"{token!r} is stored twice, at {offsets}")
+        if batch is None:
+            yield case.violation("I3", offsets[0], f"nobody appended {token!r}")
+        elif batch.refused:
+            yield case.violation("I3", offsets[0], f"{token!r} was refused, and is there")
+        elif len(batch.attempts) == 1 and batch.landed:
+            told = batch.landed[0].start_offset + batch.tokens.index(token)
+            if told != offsets[0]:
+                yield case.violation("I2", offsets[0], f"{token!r} was acknowledged at {told}")
+    for batch in case.batches.values():
+        yield from _whole(case, batch, places)
+        offsets = sorted({attempt.start_offset for attempt in batch.landed})
+        if len(offsets) > 1 and not case.deletions:
+            yield case.violation("I3", offsets[1], f"the same batch {batch.tokens} landed at {offsets}")
+        for attempt in batch.attempts:
+            if attempt.told is not None and attempt.told.reason in ("OutOfOrderSequence", "ProducerEpochFenced"):
+                text = f"{batch.tokens} follow the rules and were told {attempt.told.reason}"
+                yield case.violation("I3", -1, text)
+
+
+def _whole(case: Case, batch: Batch, places: Mapping[str, list[int]]) -> Iterator[Violation]:
+    """All of a batch that lies above the log's start is there, in its order, or none of it is."""
+    found = [places[token][0] if token in places else -1 for token in batch.tokens]
+    present = [(position, offset) for position, offset in enumerate(found) if offset >= 0]
+    if not present:
+        return
+    starts = {offset - position for position, offset in present}
+    missing = [position for position, offset in enumerate(found) if offset < 0]
+    if len(starts) > 1 or any(min(starts) + position >= case.start for position in missing):
+        yield case.violation("I3", present[0][1], f"{batch.tokens} lie at {found}: torn apart")
+
+
+def _in_order(case: Case) -> Iterator[Violation]:
+    """I3: a writer's records lie in the order in which it asked (it waits for each answer)."""
+    if not case.there:
+        return
+    offset_of = {token: offset for offset, token in case.there.items()}
+    last: dict[str, tuple[int, str]] = {}
+    for batch in sorted(case.batches.values(), key=lambda batch: batch.attempts[0].asked_at):
+        placed = [offset_of[token] for token in batch.tokens if token in offset_of]
+        if not placed:
+            continue
+        actor = batch.attempts[0].actor
+        before, token = last.get(actor, (-1, ""))
+        if placed[0] <= before:
+            text = f"{batch.tokens[0]!r} of {actor} lies before {token!r}, which it asked for earlier"
+            yield case.violation("I3", placed[0], text)
+        last[actor] = (placed[-1], batch.tokens[-1])
+
+
+def _one_owner(case: Case) -> Iterator[Violation]:
+    """I2: no offset is given to two records, as far as acknowledgements and reads tell, within one life."""
+    owners: dict[int, tuple[str, int]] = {}
+    for offset, token, asked_at in _sightings(case):
+        known = owners.setdefault(offset, (token, asked_at))
+        if known[0] == token:
+            continue
+        if not case.may_be_gone(min(known[1], asked_at)):
+            yield case.violation("I2", offset, f"given to {known[0]!r} and to {token!r}")
+
+
+def _sightings(case: Case) -> Iterator[tuple[int, str, int]]:
+    """Offset, token, and a time not later than when it was appended or read."""
+    for batch in case.batches.values():
+        for attempt in batch.landed:
+            for offset, token in enumerate(batch.tokens, attempt.start_offset):
+                yield offset, token, batch.attempts[0].asked_at
+    for read in case.told.reads:
+        for offset, token in read.told.records if read.told is not None else ():
+            batch_ = case.batch_of.get(token)
+            yield offset, token, read.asked_at if batch_ is None else batch_.attempts[0].asked_at
+
+
+def _highest_start(acts: Iterable[Action]) -> int:
+    """How far the log's start may have been raised by those who asked for it."""
+    highest = -1
+    for act in acts:
+        if act.act == "delete_records" and act.asked.offset >= 0:
+            highest = max(highest, act.asked.offset)
+        elif act.act in ("retain", "delete_records"):
+            highest = 2**63 - 1
+    return highest
+
+
+def _start(case: Case) -> Iterator[Violation]:
+    """I1: nobody but retention moves the start."""
+    image = case.image
+    if case.there is None or image is None or image.topic is None:
+        return
+    if case.start > max(image.topic.first_offset, case.may_start):
+        yield case.violation("I1", case.start, "the log starts here, and nobody asked for that")
+
+
+def _reads(case: Case) -> Iterator[Violation]:
+    for read in case.told.reads:
+        told = read.told
+        if told is None:
+            continue
+        offsets = [offset for offset, _ in told.records]
+        if offsets != list(range(read.asked.offset, read.asked.offset + len(offsets))):
+            yield case.violation("I1", read.asked.offset, f"{read.actor} asked for it and read {offsets}: a gap")
+        for offset, token in told.records:
+            batch = case.batch_of.get(token)
+            if batch is None:
+                yield case.violation("I3", offset, f"{read.actor} read {token!r}, which nobody appended")
+            elif batch.refused:
+                yield case.violation("I3", offset, f"{read.actor} read {token!r}, which was refused")
+            elif len(batch.attempts) == 1 and batch.landed:
+                expected = batch.landed[0].start_offset + batch.tokens.index(token)
+                if expected != offset:
+                    yield case.violation("I2", offset, f"{read.actor} read {token!r}, acknowledged at {expected}")
+        yield from _failed_read(case, read)
+
+
+def _failed_read(case: Case, read: Read) -> Iterator[Violation]:
+    """I1 at the client: what was acknowledged before the read began is not beyond the end, and not lost."""
+    told = read.told
+    assert told is not None
+    offset = read.asked.offset + len(told.records)
+    if told.outcome not in ("out_of_range", "not_there", "inconsistent"):
+        return
+    if told.outcome == "out_of_range" and offset < told.log_start_offset:
+        if told.log_start_offset > case.may_start and not case.deletions:
+            yield case.violation("I1", offset, f"{read.actor} was told that the log starts at {told.log_start_offset}")
+        return
+    for batch in case.batches.values():
+        for attempt in batch.landed:
+            covers = attempt.start_offset <= offset < attempt.start_offset + len(batch.tokens)
+            known = attempt.told_at < read.asked_at and not case.may_be_gone(attempt.asked_at)
+            if known and (covers or told.outcome == "not_there"):
+                text = f"acknowledged to {attempt.actor}, and then {read.actor} was told {told.outcome}"
+                yield case.violation("I1", offset, f"{text}: {told.reason}")
+                return
+    if told.outcome == "inconsistent" and not case.deletions:
+        yield case.violation("I1", offset, f"{read.actor} could not read it: {told.reason}")
+
+
+def _fences(case: Case) -> Iterator[Violation]:
+    """I7: what was asked for after a fence was acknowledged, and before anyone opened the log, must not land."""
+    openings = [act for act in case.told.acts if act.act in ("unfence", "delete_topic", "create_topic")]
+    for fence in case.told.acts:
+        if fence.act != "fence" or not fence.done:
+            continue
+        for attempt in case.told.appends:
+            if attempt.outcome != "landed" or _first_asked_at(case, attempt) < fence.told_at:
+                continue
+            if not any(o.asked_at < attempt.told_at and o.over_at > fence.asked_at for o in openings):
+                text = f"{attempt.asked.tokens} landed after {fence.actor} had closed the log"
+                yield case.violation("I7", attempt.start_offset, text)
+
+
+def _first_asked_at(case: Case, attempt: Append) -> int:
+    """Of its batch: a repeat is told where the first attempt landed, which may have been before the fence."""
+    return case.batches[attempt.asked.tokens].attempts[0].asked_at
+
+
+def _observations(case: Case) -> Iterator[Violation]:
+    """I6 and its kin: what one client saw by strict reads never goes back within a life."""
+    last: dict[str, tuple[int, ...]] = {}
+    for seen in case.told.seen:
+        now = seen.values
+        values = (now.incarnation, now.epoch, now.counter, now.log_start_offset, now.cursor)
+        before = last.get(seen.actor, ())
+        if before and (values[0] < before[0] or (values[0] == before[0] and any(map(int.__lt__, values, before)))):
+            text = f"{seen.actor} saw life, epoch, counter, start and cursor {before}, then {values}"
+            yield case.violation("I6", now.cursor, text)
+        last[seen.actor] = values

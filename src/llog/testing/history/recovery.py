@@ -1,0 +1,88 @@
+"""What an operator does after a crash, and what a quiet store must come to: the steps between the checker's phases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llog.errors import LogDeleted, PartitionNotInitialized, TopicNotFound
+from llog.log.append import Appender
+from llog.log.compact import compact_once
+from llog.log.context import LogContext
+from llog.log.delete_topic import delete_topic
+from llog.log.keys import Log
+from llog.log.retention import retain
+from llog.log.settle import settle_and_clear
+from llog.log.topics import initialize, load_topic
+from llog.log.vacuum import vacuum
+from llog.testing.history.events import AppendAsked
+from llog.testing.history.verdict import Broken, Phase, Violation
+from llog.testing.history.workload import Client, append
+
+LONE_RUNS_MAX = 1_000
+"""Of a lone compactor on one log: more means that it makes no progress."""
+PROBE_PRODUCER_ID = 1 << 40
+"""Higher than any that a client of the workload has."""
+
+
+async def resume(context: LogContext, log: Log) -> None:
+    """I9: finish a deletion or an initialization that was begun; then one settle and one run."""
+    found = await load_topic(context, log.topic, strict=True)
+    if found is None:
+        return
+    if found[0].state == "DELETING":
+        try:
+            await delete_topic(context, log.topic, expected_incarnation=found[0].incarnation)
+        except TopicNotFound:
+            return
+    elif found[0].state == "LIVE" and log.partition < found[0].partition_count:
+        await initialize(context, log)
+    try:
+        await settle_and_clear(context, log)
+        await compact_once(context, log)
+    except (PartitionNotInitialized, LogDeleted):
+        return
+
+
+async def probe(client: Client, logs: Sequence[Log]) -> None:
+    """I13: whatever happened, a lone idempotent producer can append to every log that is not fenced (h01e, h22)."""
+    appender = Appender(client.context)
+    for number, log in enumerate(logs):
+        asked = AppendAsked(
+            op=client.next_op(),
+            topic=log.topic,
+            partition=log.partition,
+            tokens=(f"{client.name}/{log}",),
+            producer_id=PROBE_PRODUCER_ID + number,
+            producer_epoch=0,
+            first_sequence=0,
+        )
+        [told] = await append(client, appender, [(log, asked)])
+        if told.outcome != "landed" and told.reason != "LogFenced":
+            raise Broken(Phase.RECOVERED, [Violation("I13", log, -1, "", f"a lone producer was told {told.reason}")])
+    await appender.close()
+
+
+async def compact_all(context: LogContext, log: Log) -> None:
+    """I13: a lone compactor, until it finds nothing to do."""
+    try:
+        for _ in range(LONE_RUNS_MAX):
+            if await compact_once(context, log) is None:
+                return
+    except PartitionNotInitialized:
+        return
+    raise AssertionError(f"{log}: a lone compactor is not done after {LONE_RUNS_MAX} runs")
+
+
+async def clean(context: LogContext, logs: Sequence[Log]) -> None:
+    """I13: retention without limits resumes what was left, and vacuum takes what nobody names. A segment is marked in
+    one pass and goes a grace later, so it takes two of them."""
+    grace_s = context.options.vacuum_grace_ms / 1_000
+    await context.sleep(1.1 * grace_s)
+    for log in logs:
+        try:
+            await retain(context, log)
+        except PartitionNotInitialized:
+            continue
+    await vacuum(context)
+    await context.sleep(1.1 * grace_s)
+    await vacuum(context)

@@ -1,0 +1,282 @@
+"""The clients of a log under test: writers, readers, compactors, operators, each telling what it asked and heard.
+
+Why it exists: the same clients run as simulated actors and as processes that get killed, against one checker.
+
+What must stay true: a client records its question before it asks and the answer as it was given; it waits for each
+answer before it asks the next, so its records have an order; no two records ever asked for are the same, except those
+of an idempotent producer's retry. Whatever a client does not understand ends it, loudly.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Final, TypeVar
+
+from llog.errors import (
+    InconsistentReadState,
+    LogError,
+    MetadataStoreError,
+    ObjectStoreError,
+    OffsetOutOfRange,
+    PartitionNotInitialized,
+    TopicError,
+    UncertainOutcome,
+    VacuumRefused,
+)
+from llog.formats.bytes_batch import encode_bytes_batch
+from llog.formats.records import encode_records
+from llog.log.append import Appended, Appender, AppendOutcome, EncodedGroup
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.log.producers import ProducerClaim
+from llog.log.read import iter_runs, view
+from llog.testing.history.events import (
+    Act,
+    ActAsked,
+    ActTold,
+    AppendAsked,
+    AppendTold,
+    Observed,
+    Outcome,
+    ReadAsked,
+    ReadOutcome,
+    ReadTold,
+    Record,
+)
+
+T = TypeVar("T")
+
+TROUBLE: Final = (LogError, TopicError, MetadataStoreError, ObjectStoreError, VacuumRefused)
+"""What may befall a client while stores fail and others are at work. Anything else is a bug."""
+RUNS_PER_READ_MAX: Final = 4
+ATTEMPTS_MAX: Final = 4
+"""Of an idempotent producer, before it gives a batch up and goes on in its next epoch."""
+
+
+class Client:
+    """One process at work. `pause_ms` is about how long it rests between two operations."""
+
+    def __init__(
+        self, name: str, context: LogContext, record: Record, *, encoding: str = "bytes-batch-v1", pause_ms: int = 20
+    ) -> None:
+        self.name, self.context, self.record = name, context, record
+        self._encoding, self._pause_ms = encoding, pause_ms
+        self._ops = itertools.count()
+
+    def next_op(self) -> int:
+        return next(self._ops)
+
+    def draw(self, below: int) -> int:
+        return self.context.random_bits(32) % below
+
+    def one_of(self, choices: Sequence[T]) -> T:
+        return choices[self.draw(len(choices))]
+
+    async def pause(self, times: int = 1) -> None:
+        await self.context.sleep(self.draw(self._pause_ms * times + 1) / 1_000)
+
+    def group(self, log: Log, tokens: Sequence[str], claims: tuple[ProducerClaim, ...] = ()) -> EncodedGroup:
+        payloads = [token.encode() for token in tokens]
+        now_ms = self.context.now_ms()
+        if self._encoding == "bytes-batch-v1":
+            return EncodedGroup(log, len(tokens), self._encoding, encode_bytes_batch(payloads), now_ms, claims)
+        batch = encode_records(payloads, timestamps_ms=now_ms)
+        return EncodedGroup(log, len(tokens), self._encoding, [batch], now_ms, claims)
+
+
+# -- writers ---------------------------------------------------------------------------------------------------------
+
+
+async def append(client: Client, appender: Appender, asked: Sequence[tuple[Log, AppendAsked]]) -> list[AppendTold]:
+    """One flush: what became of each batch, as far as the client was told."""
+    groups = []
+    for log, what in asked:
+        client.record(what)
+        claims: tuple[ProducerClaim, ...] = ()
+        if what.producer_id >= 0:
+            first, last = what.first_sequence, what.first_sequence + len(what.tokens) - 1
+            claims = (ProducerClaim(what.producer_id, what.producer_epoch, first, last),)
+        groups.append(client.group(log, what.tokens, claims))
+    told: list[AppendOutcome | Exception]
+    try:
+        told = [*await appender.append(groups)]
+    except (MetadataStoreError, ObjectStoreError) as error:
+        told = [error] * len(groups)
+    outcomes = [_told(what, outcome) for (_, what), outcome in zip(asked, told, strict=True)]
+    for outcome in outcomes:
+        client.record(outcome)
+    return outcomes
+
+
+def _told(asked: AppendAsked, outcome: AppendOutcome | Exception) -> AppendTold:
+    place = {"op": asked.op, "topic": asked.topic, "partition": asked.partition}
+    if isinstance(outcome, Appended):
+        return AppendTold(**place, outcome="landed", start_offset=outcome.start_offset)  # type: ignore[arg-type]
+    kind: Outcome = "uncertain" if isinstance(outcome, UncertainOutcome) else "refused"
+    return AppendTold(**place, outcome=kind, reason=type(outcome).__name__)  # type: ignore[arg-type]
+
+
+async def write(client: Client, logs: Sequence[Log], appends: int, *, records_max: int = 2) -> None:
+    """A plain writer: each flush goes to some of the logs."""
+    appender = Appender(client.context)
+    for number in range(appends):
+        chosen = [log for log in logs if client.draw(3)] or [client.one_of(logs)]
+        asked = []
+        for log in chosen:
+            op = client.next_op()
+            tokens = tuple(f"{client.name}/{number}/{log}/{i}" for i in range(1 + client.draw(records_max)))
+            asked.append((log, AppendAsked(op=op, topic=log.topic, partition=log.partition, tokens=tokens)))
+        await append(client, appender, asked)
+        await client.pause()
+    await _closed(appender)
+
+
+async def write_idempotently(client: Client, logs: Sequence[Log], appends: int, producer_id: int) -> None:
+    """A producer that numbers its records and asks again until it knows. What it cannot find out ends its epoch."""
+    appender = Appender(client.context)
+    places = dict.fromkeys(logs, (0, 0))  # epoch, next sequence
+    for number in range(appends):
+        log = client.one_of(logs)
+        epoch, sequence = places[log]
+        tokens = tuple(f"{client.name}/{number}/{log}/{i}" for i in range(1 + client.draw(2)))
+        doubtful = False
+        for _ in range(ATTEMPTS_MAX):
+            asked = AppendAsked(
+                op=client.next_op(),
+                topic=log.topic,
+                partition=log.partition,
+                tokens=tokens,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                first_sequence=sequence,
+            )
+            [told] = await append(client, appender, [(log, asked)])
+            if told.outcome == "landed":
+                places[log], doubtful = (epoch, sequence + len(tokens)), False
+                break
+            doubtful = doubtful or told.outcome == "uncertain"
+            await client.pause()
+        if doubtful:
+            places[log] = (epoch + 1, 0)
+    await _closed(appender)
+
+
+async def _closed(appender: Appender) -> None:
+    try:
+        await appender.close()
+    except TROUBLE:
+        pass  # whoever appends next settles what is left
+
+
+# -- readers ---------------------------------------------------------------------------------------------------------
+
+
+async def follow(client: Client, logs: Sequence[Log], rounds: int) -> None:
+    """Reads every log from where it stands, again and again, and looks at how far each has come."""
+    positions: dict[Log, int] = {}
+    for _ in range(rounds):
+        log = client.one_of(logs)
+        if log not in positions:
+            start = await observe(client, log)
+            if start is None:
+                await client.pause()
+                continue
+            positions[log] = start
+        moved = await read(client, log, positions[log])
+        if moved is None:
+            del positions[log]
+        else:
+            positions[log] = moved
+        await client.pause()
+
+
+async def observe(client: Client, log: Log) -> int | None:
+    """Where the log starts."""
+    try:
+        seen = await view(client.context, log, strict=True)
+    except TROUBLE:
+        return None
+    client.record(
+        Observed(
+            op=client.next_op(),
+            topic=log.topic,
+            partition=log.partition,
+            incarnation=seen.control.incarnation,
+            epoch=seen.control.epoch,
+            counter=seen.control.sequence_counter,
+            log_start_offset=seen.control.log_start_offset,
+            cursor=seen.cursor,
+        )
+    )
+    return seen.control.log_start_offset
+
+
+async def read(client: Client, log: Log, offset: int) -> int | None:
+    """Some records from `offset` on; where to go on, or None when the log has to be looked at again."""
+    op = client.next_op()
+    client.record(ReadAsked(op=op, topic=log.topic, partition=log.partition, offset=offset))
+    records: list[tuple[int, str]] = []
+    outcome: ReadOutcome = "end"
+    reason, bounds = "", (-1, -1)
+    try:
+        async with aclosing(iter_runs(client.context, log, offset)) as runs:
+            taken = 0
+            async for run in runs:
+                records += [(record.offset, (record.payload or b"").decode()) for record in run.records()]
+                outcome, taken = "records", taken + 1
+                if taken == RUNS_PER_READ_MAX:
+                    break
+    except OffsetOutOfRange as error:
+        outcome, bounds = "out_of_range", (error.log_start_offset, error.next_offset)
+    except PartitionNotInitialized:
+        outcome = "not_there"
+    except InconsistentReadState as error:
+        outcome, reason = "inconsistent", str(error)
+    except TROUBLE as error:
+        outcome, reason = "no_answer", type(error).__name__
+    client.record(
+        ReadTold(
+            op=op,
+            topic=log.topic,
+            partition=log.partition,
+            outcome=outcome,
+            records=tuple(records),
+            log_start_offset=bounds[0],
+            next_offset=bounds[1],
+            reason=reason,
+        )
+    )
+    if outcome in ("out_of_range", "not_there"):
+        return None
+    return records[-1][0] + 1 if records else offset
+
+
+# -- maintenance and operators ---------------------------------------------------------------------------------------
+
+Chore = Callable[[LogContext, Log], Awaitable[object]]
+
+
+async def tend(client: Client, logs: Sequence[Log], rounds: int, chores: Sequence[Chore]) -> None:
+    """Compaction, merge, vacuum and the like: nothing that a client is promised anything about."""
+    for _ in range(rounds):
+        try:
+            await client.one_of(chores)(client.context, client.one_of(logs))
+        except TROUBLE:
+            pass  # the next round resumes what this one left
+        await client.pause()
+
+
+async def act(client: Client, log: Log, what: Act, doing: Callable[[], Awaitable[int]], offset: int = -1) -> int | None:
+    """Do something that clients notice; its value, or None when it was refused or nobody knows."""
+    op = client.next_op()
+    client.record(ActAsked(op=op, topic=log.topic, partition=log.partition, act=what, offset=offset))
+    place = {"op": op, "topic": log.topic, "partition": log.partition}
+    try:
+        value = await doing()
+    except TROUBLE as error:
+        client.record(ActTold(**place, done=False, reason=type(error).__name__))  # type: ignore[arg-type]
+        return None
+    client.record(ActTold(**place, done=True, value=value))  # type: ignore[arg-type]
+    return value
