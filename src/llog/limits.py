@@ -269,7 +269,7 @@ TOPIC_DELETE_PASSES_MAX: Final = 8
 TOPIC_CONFIG_VALUE_CHARS_MAX: Final = 1_000
 
 # --- looking into a log, backup and restore ------------------------------------------------------------------------
-# A finding counts once a strict look confirmed it; a log that moves is looked at so often before it is called unsettled.
+# A finding counts once a strict look confirmed it; a log that keeps moving is looked at so often, then left unsettled.
 LOG_CHECK_ROUNDS_MAX: Final = 6
 LOG_CHECK_OBJECTS_IN_FLIGHT_MAX: Final = 8
 LOG_CHECK_FAULTS_MAX: Final = 1_000

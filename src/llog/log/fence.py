@@ -17,7 +17,7 @@ from llog.limits import LOG_CAS_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.control import fenced, unfenced
 from llog.log.keys import Log
-from llog.log.settle import settle
+from llog.log.settle import StaleSelf, settle
 
 Change = Callable[[ControlRecord], ControlRecord | None]
 
@@ -65,11 +65,11 @@ async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:
 async def _settle_pending(context: LogContext, log: Log, control: ControlRecord, version: int) -> int:
     """Write the entry of what was committed before, and clear it; whoever comes next would otherwise."""
     if control.pending is not None:
-        await settle(context, log, control.pending)
         key = context.keys.control(log)
         try:
+            await settle(context, log, control.pending)
             cleared = encode_value(replace(control, pending=None), key.path)
             await context.metadata.put(key, cleared, expected=version)
-        except (VersionConflict, MetadataUncertain):
-            pass  # moved on, or done: nothing depends on it
+        except (VersionConflict, MetadataUncertain, StaleSelf):
+            pass  # moved on, done, or of a life that is over: nothing depends on it
     return control.epoch

@@ -27,7 +27,7 @@ from llog.log import segments
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
-from llog.log.settle import settle, settle_and_clear
+from llog.log.settle import StaleSelf, settle, settle_and_clear
 from llog.log.snapshot import move_snapshot
 from llog.log.topic_config import TopicConfig
 from llog.log.topics import load_topic
@@ -122,15 +122,15 @@ async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnati
         start = control.sequence_counter if offset == -1 else offset
         if not 0 <= start <= control.sequence_counter:
             raise OffsetOutOfRange(*log, offset, control.log_start_offset, control.sequence_counter + 1)
-        if control.pending is not None:
-            await settle(context, log, control.pending)
         raised = replace(control, log_start_offset=max(start, control.log_start_offset), pending=None)
         if raised == control:
             return control
         try:
+            if control.pending is not None:
+                await settle(context, log, control.pending)
             await context.metadata.put(key, encode_value(raised, key.path), expected=version)
             return raised
-        except (VersionConflict, MetadataUncertain):
+        except (VersionConflict, MetadataUncertain, StaleSelf):
             await context.back_off(round_number)
     raise LogBusy(*log, "its control record kept changing; try again")
 

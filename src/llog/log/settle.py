@@ -85,13 +85,13 @@ async def settle_and_clear(context: LogContext, log: Log) -> ControlRecord:
             raise PartitionNotInitialized(*log)
         if control.pending is None:
             return control
-        await settle(context, log, control.pending)
         cleared = replace(control, pending=None)
         try:
+            await settle(context, log, control.pending)
             await context.metadata.put(key, encode_value(cleared, key.path), expected=found.version)
             return cleared
-        except (VersionConflict, MetadataUncertain):
-            await context.back_off(round_number)
+        except (VersionConflict, MetadataUncertain, StaleSelf):
+            await context.back_off(round_number)  # what is there now may be of a later life
     raise LogBusy(*log, "its control record kept changing; try again")
 
 
