@@ -189,6 +189,17 @@ LMDB_SETTLE_ROUNDS_MAX: Final = 5
 LOG_CAS_ROUNDS_MAX: Final = 64
 LOG_BACKOFF_MS_FIRST: Final = 2
 LOG_BACKOFF_MS_MAX: Final = 500
+# Who lost to another writer waits no longer than this: its log moves, and a long wait only lets the winner win again.
+LOG_CONFLICT_BACKOFF_MS_MAX: Final = 32
+# A writer that won this often in a row on a log that others want too, without a pause, lets them go first once …
+LOG_YIELD_AFTER_COMMITS: Final = 8
+# … for this long. It is told of the others by their conflicts, or by finding its own append settled already.
+LOG_YIELD_MS: Final = 16
+# Commits further apart than this leave room enough by themselves.
+LOG_YIELD_GAP_MS: Final = 50
+LOG_CONTENDED_MS: Final = 10_000
+# Logs whose checked and built key prefix is remembered, over all stores of a process.
+KEYS_LOGS_MAX: Final = 65_536
 # Rounds of finding out what became of an append without an answer, before it is reported uncertain.
 LOG_RESOLVE_ROUNDS_MAX: Final = 16
 # Uploads of one record group: again when the first blob turned out too old, or of another life of the topic.
@@ -309,3 +320,156 @@ VACUUM_BATCH_OBJECTS_MAX: Final = 1_000
 # Names of objects listed in a report; the counts are of all of them.
 VACUUM_REPORT_NAMES_MAX: Final = 10_000
 CLUSTER_ROUNDS_MAX: Final = 32
+
+# --- the compactor service -----------------------------------------------------------------------------------------
+# Logs that one service keeps in mind; of more, each discovery takes others by chance.
+COMPACTOR_LOGS_MAX: Final = 100_000
+# Logs whose records are read by one request, and whose index is scanned at the same time.
+COMPACTOR_LOOK_LOGS_MAX: Final = 1_000
+COMPACTOR_SCANS_IN_FLIGHT_MAX: Final = 16
+COMPACTOR_SCAN_PAGE_ENTRIES: Final = 256
+# Neighbouring segments of one level that are worth a merge: each byte is then rewritten once per eightfold growth.
+COMPACTOR_MERGE_INPUTS_MIN: Final = 8
+# A merge holds its inputs and its output in memory; LOG_MERGE_BYTES_DEFAULT each.
+COMPACTOR_MERGES_AT_ONCE: Final = 1
+# With so many merges missed, a log that always has fresh bytes is merged before it is compacted again.
+COMPACTOR_MERGES_OVERDUE: Final = 4
+COMPACTOR_RETENTION_INTERVAL_MS: Final = 300_000
+# As often as objects outlive the grace, within these bounds: each vacuum lists the bucket and reads every index.
+COMPACTOR_VACUUM_INTERVAL_MS_MIN: Final = 10_000
+COMPACTOR_VACUUM_INTERVAL_MS_MAX: Final = 900_000
+# Producers wait at LLOG_WAL_MAX_BYTES; the service hurries from this share of it on.
+COMPACTOR_WAL_PRESSURE: Final = 0.75
+# How often the WAL store is measured: where listing is free, and where each request is billed.
+COMPACTOR_WAL_MEASURE_LOCAL_MS: Final = 10_000
+COMPACTOR_WAL_MEASURE_REMOTE_MS: Final = 60_000
+# Well within the vacuum grace, so that what the newest backup names is still there.
+COMPACTOR_BACKUP_INTERVAL_MS_MIN: Final = 60_000
+COMPACTOR_BACKUP_INTERVAL_MS_MAX: Final = 900_000
+COMPACTOR_BACKUPS_KEPT: Final = 8
+# A scheduled backup without a manifest that is older than this was given up by a process that is gone.
+COMPACTOR_BACKUP_TORN_MS: Final = 3_600_000
+# A pass never follows another sooner: the loop also answers pages and keeps sessions alive.
+COMPACTOR_PASS_PAUSE_MS_MIN: Final = 5
+# How long work under way may go on after a stop was asked for; what is cut off is resumed by whoever comes next.
+COMPACTOR_STOP_MS_MAX: Final = 30_000
+# Logs with an error that the health page names; it counts all of them.
+COMPACTOR_TROUBLES_SHOWN_MAX: Final = 10
+COMPACTOR_PAGES_BACKLOG: Final = 64
+# Requests for pages that are answered at the same time; more get 503.
+COMPACTOR_PAGES_AT_ONCE: Final = 64
+COMPACTOR_PAGES_STOP_MS_MAX: Final = 2_000
+
+# --- batching in a broker ----------------------------------------------------------------------------------------
+# Blobs that one broker uploads at the same time …
+BATCH_UPLOADS_MAX: Final = 4
+# … and flushes that are uploaded, wait for their turn or are committed; what comes later stays buffered.
+BATCH_FLUSHES_MAX: Final = 16
+# How long an idle broker waits for company before it flushes: requests that come together go together.
+BATCH_GATHER_MS: Final = 1
+# The cost target where a put costs money: flushes that are not full start this often at most. Four puts a second are
+# about 50 dollars a month at 0.005 dollars per thousand. LLOG_BATCH_MAX_DELAY_MS is the stronger promise.
+BATCH_REMOTE_PUTS_PER_SECOND: Final = 4
+# Groups of requests in one flush: each is a piece to be judged and answered.
+BATCH_GROUPS_PER_FLUSH_MAX: Final = 8_192
+# What a buffered group takes beside its bytes; counted, so that tiny requests are bounded too.
+BATCH_GROUP_OVERHEAD_BYTES: Final = KIB
+# From this share of LLOG_BATCH_MAX_BUFFER_BYTES on nothing waits for company any more.
+BATCH_PRESSURE_FRACTION: Final = 0.75
+# Logs that are met for the first time, looked up or created at the same time.
+BATCH_NEW_LOGS_IN_FLIGHT_MAX: Final = 256
+# How long `close` waits for what is under way before it answers that nobody knows.
+BATCH_CLOSE_WAIT_MS: Final = 30_000
+
+# --- HTTP ------------------------------------------------------------------------------------------------------------
+# Decoding or encoding more than this leaves the event loop; below, handing it over costs more than it saves.
+HTTP_INLINE_BYTES_MAX: Final = 256 * KIB
+HTTP_WORKER_THREADS: Final = 2
+# A large body is decoded in pieces of this size, for one piece holds the interpreter until it is done.
+HTTP_DECODE_PIECE_BYTES: Final = MIB
+# Connections at once; whoever comes later is told 503. Each costs some kilobytes while it waits.
+HTTP_CONNECTIONS_MAX: Final = 10_000
+HTTP_KEEP_ALIVE_MS: Final = 75_000
+# A body that comes slower than this, after the read timeout that it has for free, is given up.
+HTTP_READ_BYTES_PER_MS_MIN: Final = 8
+# A client that takes none of its answer for so long is cut off.
+HTTP_SEND_TIMEOUT_MS: Final = 60_000
+# What is read and thrown away of a body that was refused, so that its sender gets to see the answer.
+HTTP_DISCARD_BYTES_MAX: Final = 4 * MIB
+HTTP_DISCARD_MS_MAX: Final = 1_000
+HTTP_TOPIC_PARTITIONS_MAX: Final = 10_000
+HTTP_CONSUME_BYTES_DEFAULT: Final = 4 * MIB
+HTTP_CONSUME_BYTES_MAX: Final = 64 * MIB
+HTTP_CONSUME_WAIT_MS_MAX: Final = 60_000
+# Streams of server-sent events at once, what each fetches at a time, and how often a silent one shows it is alive.
+HTTP_TAILS_MAX: Final = 1_000
+HTTP_TAIL_BYTES: Final = 256 * KIB
+HTTP_TAIL_HEARTBEAT_MS: Final = 15_000
+HTTP_REQUEST_ID_CHARS_MAX: Final = 64
+HTTP_RETRY_AFTER_SECONDS: Final = 1
+
+# --- positions of consumer groups --------------------------------------------------------------------------------------
+GROUP_OFFSETS_PER_CALL_MAX: Final = 1_000
+# Kafka's own default for the text beside a position.
+GROUP_OFFSET_METADATA_CHARS_MAX: Final = 4_096
+# Rounds of compare-and-set on a position before the caller is told to try again.
+GROUP_OFFSET_ROUNDS_MAX: Final = 16
+# Positions that one call lists; a group with more names the logs it asks for.
+GROUP_OFFSETS_LISTED_MAX: Final = 10_000
+
+# --- metrics -------------------------------------------------------------------------------------------------------
+# Combinations of label values that one family may have; what comes later is counted under "other".
+METRICS_LABEL_SETS_MAX: Final = 200
+METRICS_LABEL_CHARS_MAX: Final = 128
+# Logs whose compaction lag is told one by one, the worst first; the others are one row, "other".
+METRICS_LAG_ROWS_MAX: Final = 100
+# Logs whose lag is known at all; the rest are only counted as not known.
+METRICS_LAG_LOGS_MAX: Final = 100_000
+METRICS_SCENARIO_BYTES_MAX: Final = 16 * KIB
+METRICS_SCENARIO_PARAMETERS_MAX: Final = 64
+# How long a count of the bucket's objects is good for: each costs a list request per thousand objects …
+BILLING_LIST_INTERVAL_MS: Final = 300_000
+# … and in a large bucket counting takes at most one part in so many of the time.
+BILLING_LIST_TIME_SHARE: Final = 100
+
+# --- tail cache and consume ------------------------------------------------------------------------------------------
+# Logs whose end is remembered; beyond that, those that nobody touched longest are forgotten.
+TAIL_CACHE_LOGS_MAX: Final = 100_000
+# What a cached append costs besides its bytes: objects, columns of headers, its place in two lists.
+TAIL_CACHE_BATCH_OVERHEAD_BYTES: Final = 768
+# Partitions of one consume request.
+CONSUME_PARTITIONS_MAX: Final = 10_000
+# What one answer holds at most, unless a single batch is larger; Kafka brokers draw the line near here too.
+CONSUME_BYTES_MAX: Final = 64 * MIB
+# Compressed batches inflate: an answer's decoding ends behind the batch that passes this.
+CONSUME_DECODED_BYTES_MAX: Final = 128 * MIB
+CONSUME_WAIT_MS_MAX: Final = 300_000
+# Requests that wait for records at the same time; one more is answered with what there is.
+CONSUME_WAITERS_MAX: Final = 100_000
+# A request that was woken and found nothing new looks again after this long, not at once.
+CONSUME_PAUSE_MS_MIN: Final = 5
+# Logs whose index is scanned at the same time by one request, and entries that one answer takes of a log.
+CONSUME_SCANS_IN_FLIGHT_MAX: Final = 16
+CONSUME_ENTRIES_MAX: Final = 1_024
+# Ranges of one object are one request as long as it does not grow beyond this; blobs are smaller by default.
+CONSUME_GET_BYTES_MAX: Final = 16 * MIB
+# Bytes that all requests together have asked object stores for and not yet got.
+CONSUME_BYTES_IN_FLIGHT_MAX: Final = 128 * MIB
+# What was fetched beyond the answer, for whoever reads on: over all logs, and ahead of one reader.
+READ_AHEAD_BYTES_MAX: Final = 64 * MIB
+READ_AHEAD_WINDOW_BYTES: Final = 4 * MIB
+READ_AHEAD_READERS_MAX: Final = 10_000
+# More than this is decoded, checked or copied in a thread: it would hold the event loop for about a millisecond.
+CONSUME_INLINE_BYTES_MAX: Final = 256 * KIB
+CONSUME_THREADS: Final = 2
+# The shared tail cache is written in files of a part of its size; whole files are dropped.
+TAIL_FILES_PER_WRITER: Final = 8
+TAIL_FILE_BYTES_MIN: Final = 64 * KIB
+TAIL_FILE_BYTES_MAX: Final = 64 * MIB
+# Bytes that wait for the thread that writes files; what comes on top is not shared.
+TAIL_FILES_QUEUE_BYTES_MAX: Final = 64 * MIB
+# How often a reader looks whether files grew, and how much it takes in at a time.
+TAIL_FILES_POLL_MS: Final = 5
+TAIL_FILES_READ_BYTES: Final = 4 * MIB
+# Files of a process that is gone are read for so long, then removed by whoever finds them.
+TAIL_FILES_STALE_MS: Final = 60_000

@@ -31,7 +31,7 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import ControlRecord, Pending, decode_value, encode_value
-from llog.limits import LOG_CAS_ROUNDS_MAX
+from llog.limits import LOG_CAS_ROUNDS_MAX, LOG_CONFLICT_BACKOFF_MS_MAX, LOG_YIELD_MS
 from llog.log.batches import get_all, write_all
 from llog.log.context import LogContext
 from llog.log.control import NothingNew, Refusal, Reserved, refusal_of, reserve
@@ -81,6 +81,11 @@ class Committer:
         return {job.log: job.outcomes for job in jobs}
 
     async def _commit_in_turn(self, jobs: Sequence[Job]) -> None:
+        now_ms = self._context.now_ms()
+        yielding = [job for job in jobs if job.known.fairness.should_yield(now_ms)]
+        if yielding:
+            self.counters.yields += len(yielding)
+            await self._context.sleep(LOG_YIELD_MS / 1_000)
         while jobs:
             await self._write(await self._decide(jobs))
             jobs = _still_open(jobs)
@@ -154,7 +159,8 @@ class Committer:
                 job.confirmed = True
         moved = [job for job in jobs if job.open and not job.progressed and not job.confirmed]
         if moved:
-            await self._context.back_off(max(job.rounds for job in moved) - 1)
+            rounds = max(job.rounds for job in moved) - 1
+            await self._context.back_off(rounds, longest_ms=LOG_CONFLICT_BACKOFF_MS_MAX)
             await self._read_again(moved)
 
     async def _read_again(self, jobs: Sequence[Job], *, strict: bool = False) -> bool:
@@ -185,6 +191,7 @@ class Committer:
                 landed.append(self._landed(attempt, answer[0]))
             elif isinstance(answer, VersionConflict):
                 self.counters.conflicts += 1
+                attempt.job.known.fairness.lost(self._context.now_ms())
                 if self._atomic:
                     unclear.append(self._clear_the_way(attempt))
             elif isinstance(answer, MetadataUncertain):
@@ -217,6 +224,7 @@ class Committer:
         job, made = attempt.job, attempt.made
         job.known.move(replace(made.control, pending=None) if self._atomic else made.control, version)
         job.known.producers.add(made.pending)
+        job.known.fairness.won(self._context.now_ms())
         job.decide(made.verdicts)
         self.counters.appends += 1
         return job.log, made.pending

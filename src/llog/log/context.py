@@ -44,7 +44,7 @@ class LogContext:
         """Where this process puts objects, each once."""
         return list({store.url: store for store in (self.wal, self.segments) if store is not None}.values())
 
-    async def back_off(self, round_number: int) -> None:
+    async def back_off(self, round_number: int, *, longest_ms: int = LOG_BACKOFF_MS_MAX) -> None:
         """Exponential with full jitter, bounded (R5)."""
-        longest = min(LOG_BACKOFF_MS_MAX, LOG_BACKOFF_MS_FIRST << min(round_number, 16))
+        longest = min(longest_ms, LOG_BACKOFF_MS_FIRST << min(round_number, 16))
         await self.sleep(self.random_bits(16) / 65_536 * longest / 1_000)

@@ -15,6 +15,8 @@ class AppendCounters:
     """Attempts to move a control record."""
     conflicts: int = 0
     """Attempts refused because somebody else was faster."""
+    yields: int = 0
+    """Times a writer that kept winning let the others of a log go first."""
     uncertain: int = 0
     """Attempts whose answer never came …"""
     resolved: int = 0

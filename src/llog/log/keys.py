@@ -9,10 +9,12 @@ the routing key `{topic}:{partition}`, so that one shard orders them.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from llog.errors import InvalidArgument
+from llog.limits import KEYS_LOGS_MAX
 from llog.log.ids import is_object_id
 from llog.stores.metadata.port import Key, check_key
 
@@ -85,6 +87,14 @@ def last_segment_id(uri: str) -> str:
     return _check_id(uri.rpartition("/")[2])
 
 
+@lru_cache(maxsize=KEYS_LOGS_MAX)
+def _log_prefix(log: Log) -> tuple[str, str]:
+    """A log's part of its keys, and their route: checked and built once, for a flush asks three times per log."""
+    check_topic(log.topic)
+    check_partition(log.partition)
+    return f"{log.topic}/partitions/{log.partition}", str(log)
+
+
 class Keys:
     """All keys and object names below one root (`LLOG_ROOT_PREFIX`)."""
 
@@ -103,9 +113,8 @@ class Keys:
         return Key(f"{self.root}/@topics/{check_topic(topic)}", TOPICS_ROUTE)
 
     def _in_log(self, log: Log, rest: str) -> Key:
-        check_topic(log.topic)
-        check_partition(log.partition)
-        return Key(f"{self.root}/{log.topic}/partitions/{log.partition}/{rest}", str(log))
+        prefix, route = _log_prefix(log)
+        return Key(f"{self.root}/{prefix}/{rest}", route)
 
     def control(self, log: Log) -> Key:
         return self._in_log(log, "meta/control")
@@ -159,6 +168,10 @@ class Keys:
         """While it is there, vacuum deletes nothing: an operator lifts it after a restore."""
         return Key(f"{self.root}/@cluster/vacuum-hold", CLUSTER_ROUTE)
 
+    def chore_claim(self, chore: str) -> Key:
+        """Ephemeral, like a log's claim: who does a chore of the whole cluster (vacuum, say)."""
+        return Key(f"{self.root}/@cluster/chores/{_external('chore', chore)}", CLUSTER_ROUTE)
+
     def group(self, group: str) -> Key:
         """The parent of everything kept for one consumer group."""
         segment = _external("group", group)
@@ -207,6 +220,10 @@ class Keys:
     def backup_manifest_object(self, backup_id: str) -> str:
         return f"{self.root}/{BACKUP_PREFIX}/{_check_id(backup_id)}/manifest"
 
+    def backup_schedule_object(self, backup_id: str) -> str:
+        """Marks a backup that was made on a schedule, and may be removed by it; one made by hand has none."""
+        return f"{self.root}/{BACKUP_PREFIX}/{_check_id(backup_id)}/schedule"
+
     # -- back -----------------------------------------------------------------------------------------------------
     def parse(self, path: str) -> ParsedKey | None:
         """What a metadata key means; None for a key that is not ours (another root, another product)."""
@@ -240,7 +257,7 @@ class Keys:
 
     def parse_object(self, name: str) -> ParsedKey | None:
         """What an object's name means: kinds `blob`, `segment_object`, `legacy_wal`, `cluster_marker`, `backup_part`,
-        `backup_manifest`; or None."""
+        `backup_manifest`, `backup_schedule`; or None."""
         parts = self._below_root(name)
         if parts is None:
             return None
@@ -326,6 +343,8 @@ def _parse_backup(rest: list[str]) -> ParsedKey | None:
         return None
     if rest[1] == "manifest":
         return ParsedKey("backup_manifest", object_id=rest[0])
+    if rest[1] == "schedule":
+        return ParsedKey("backup_schedule", object_id=rest[0])
     try:
         return ParsedKey("backup_part", object_id=rest[0], page=offset_of(rest[1]))
     except InvalidArgument:
@@ -340,6 +359,8 @@ def _parse_cluster(rest: list[str]) -> ParsedKey | None:
             return ParsedKey("producer_ids")
         case ["vacuum-hold"]:
             return ParsedKey("vacuum_hold")
+        case ["chores", chore]:
+            return ParsedKey("chore_claim", name=unquote(chore))
         case ["brokers", broker]:
             return ParsedKey("broker", name=unquote(broker))
         case ["groups", group, item]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from llog.formats.values import ControlRecord
 from llog.limits import LOG_KNOWN_MAX
 from llog.log.context import LogContext
+from llog.log.fairness import Fairness
 from llog.log.keys import Log
 from llog.log.producer_state import KnownProducers
 from llog.log.topics import initialize
@@ -20,7 +21,17 @@ from llog.log.topics import initialize
 class Known:
     """One log: control at a version, and whether its pending append is settled."""
 
-    __slots__ = ("control", "fresh", "pins", "producers", "settled_append_id", "settling", "turn", "version")
+    __slots__ = (
+        "control",
+        "fairness",
+        "fresh",
+        "pins",
+        "producers",
+        "settled_append_id",
+        "settling",
+        "turn",
+        "version",
+    )
 
     def __init__(self, control: ControlRecord, version: int) -> None:
         self.control, self.version = control, version
@@ -31,6 +42,7 @@ class Known:
         self.settled_append_id: str | None = None
         self.settling: asyncio.Task[None] | None = None
         self.producers = KnownProducers()
+        self.fairness = Fairness()
         self.turn = asyncio.Lock()
         """Appends of one log commit one after the other, in the order of their calls."""
 

@@ -147,6 +147,12 @@ class IndexWalk:
 
     async def _page(self, end_offset: int | None) -> tuple[Entry, ...]:
         parent, start = self._context.keys.index(self._log), offset_name(self.offset)
+        if end_offset == self.offset:
+            # Who wants one record asks for one entry: a scan has no limit on every store's wire.
+            first = await self._context.metadata.ceiling(parent, start, strict=self._strict)
+            tiles = plan_tiles([] if first is None else [entry_of(first)], self._seen, self.offset, end_offset)
+            if tiles.entries:
+                return tiles.entries
         limit = self._page_entries
         self._page_entries = min(METADATA_SCAN_PAGE_RECORDS_MAX, limit * LOG_READ_PAGE_GROWTH)
         while True:

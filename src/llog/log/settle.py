@@ -49,7 +49,11 @@ async def settle(context: LogContext, log: Log, pending: Pending) -> None:
             return
         except (VersionConflict, MetadataUncertain):
             pass
-        # A decision on what stands there needs a read that is not from the past (R7).
+        # That the entry was written is a fact, also when it is read from the past; any other decision on what stands
+        # there needs a read that is not (R7).
+        found = await context.metadata.get(key)
+        if found is not None and _what_stands_there(entry_of(found), pending) is _There.DONE:
+            return
         found = await context.metadata.get(key, strict=True)
         if found is None:
             # Settled and compacted since then, or a request that never arrived: control knows which. It shows this

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from llog.errors import LogError, MetadataStoreError, StoreClosed, UnsupportedFormat
+from llog.errors import LogError, MetadataStoreError, StoreClosed, StoreError, UnsupportedFormat, VersionConflict
 from llog.formats.values import ControlRecord, Pending, encode_value
 from llog.limits import (
     LOG_IDLE_CLEAR_ATTEMPTS_MAX,
@@ -73,15 +73,20 @@ class Settlements:
             [Put(keys.index_entry(log, pending.end_offset), encode_value(index_entry_of(pending)), ABSENT)]
             for log, pending in landed
         ]
-        answers = await write_all(self._context.metadata, groups)
+        try:
+            answers = await write_all(self._context.metadata, groups)
+        except StoreClosed:
+            return  # whoever opens the log next settles it
         for (log, pending), answer in zip(landed, answers, strict=True):
+            known = self._known.get(log)
+            if known is not None and isinstance(answer, VersionConflict):
+                known.fairness.met_others(self._context.now_ms())
             try:
                 if not isinstance(answer, tuple):
                     await settle(self._context, log, pending)
-            except (StaleSelf, MetadataStoreError, LogError):
+            except (StaleSelf, StoreError, LogError):
                 continue  # whoever appends next finds it pending, and settles it or says why not
             self._counters.settles += 1
-            known = self._known.get(log)
             if known is not None:
                 known.settled_append_id = pending.append_id
                 self._uncleared[log] = _Uncleared(pending.append_id)

@@ -66,6 +66,7 @@ def test_every_cluster_key_comes_back(root: str, name: str, item: str, batch: in
         (keys.cluster_id(), ParsedKey("cluster_id")),
         (keys.producer_ids(), ParsedKey("producer_ids")),
         (keys.vacuum_hold(), ParsedKey("vacuum_hold")),
+        (keys.chore_claim(name), ParsedKey("chore_claim", name=name)),
         (keys.broker(name), ParsedKey("broker", name=name)),
         (keys.group_item(name, item), ParsedKey("group_item", name=name, item=item)),
         (keys.sink(name, batch), ParsedKey("sink", name=name, offset=batch)),
@@ -81,6 +82,7 @@ def test_every_object_name_comes_back(root: str, log: Log, object_id: str, part:
     for name, parsed in [
         (keys.backup_part_object(object_id, part), ParsedKey("backup_part", object_id=object_id, page=part)),
         (keys.backup_manifest_object(object_id), ParsedKey("backup_manifest", object_id=object_id)),
+        (keys.backup_schedule_object(object_id), ParsedKey("backup_schedule", object_id=object_id)),
     ]:
         assert keys.parse_object(name) == parsed
         assert name.startswith(keys.backups())

@@ -17,7 +17,7 @@ from llog.log.vacuum import vacuum
 from llog.testing.history.judge_store import ASKED_BY
 from llog.testing.history.workload import TROUBLE, Client, act
 
-RUN_OFFSETS_MAX = 4
+RUN_OFFSETS_MAX = 2
 """Small runs, so that a log has several segments and merge has something to do."""
 
 

@@ -155,8 +155,11 @@ async def write_idempotently(client: Client, logs: Sequence[Log], appends: int, 
             [told] = await append(client, appender, [(log, asked)])
             if told.outcome == "landed":
                 places[log], doubtful = (epoch, sequence + len(tokens)), False
-                break
-            doubtful = doubtful or told.outcome == "uncertain"
+                if client.draw(3):
+                    break
+                # As if the answer had been lost on its way to the client: it must be told the same again.
+            elif places[log] == (epoch, sequence):
+                doubtful = doubtful or told.outcome == "uncertain"
             await client.pause()
         if doubtful:
             places[log] = (epoch + 1, 0)
