@@ -193,8 +193,9 @@ LOG_BACKOFF_MS_MAX: Final = 500
 LOG_CONFLICT_BACKOFF_MS_MAX: Final = 32
 # A writer that won this often in a row on a log that others want too, without a pause, lets them go first once …
 LOG_YIELD_AFTER_COMMITS: Final = 8
-# … for this long. It is told of the others by their conflicts, or by finding its own append settled already.
+# … for this long; also on trial, where it met no others: after twice as many commits each time, up to so many.
 LOG_YIELD_MS: Final = 16
+LOG_YIELD_TRIAL_COMMITS_MAX: Final = 64
 # Commits further apart than this leave room enough by themselves.
 LOG_YIELD_GAP_MS: Final = 50
 LOG_CONTENDED_MS: Final = 10_000
@@ -393,10 +394,11 @@ HTTP_KEEP_ALIVE_MS: Final = 75_000
 # A body that comes slower than this, after the read timeout that it has for free, is given up.
 HTTP_READ_BYTES_PER_MS_MIN: Final = 8
 # A client that takes none of its answer for so long is cut off.
-HTTP_SEND_TIMEOUT_MS: Final = 60_000
-# What is read and thrown away of a body that was refused, so that its sender gets to see the answer.
-HTTP_DISCARD_BYTES_MAX: Final = 4 * MIB
-HTTP_DISCARD_MS_MAX: Final = 1_000
+HTTP_SEND_TIMEOUT_MS: Final = 30_000
+# How long the rest of a body that was refused is read and thrown away, so that its sender gets to see the answer.
+HTTP_DISCARD_MS_MAX: Final = 2_000
+# Bodies of requests that carry no records; a consume request that names all the logs it may has about a megabyte.
+HTTP_SMALL_BODY_BYTES_MAX: Final = 4 * MIB
 HTTP_TOPIC_PARTITIONS_MAX: Final = 10_000
 HTTP_CONSUME_BYTES_DEFAULT: Final = 4 * MIB
 HTTP_CONSUME_BYTES_MAX: Final = 64 * MIB
@@ -451,6 +453,8 @@ CONSUME_PAUSE_MS_MIN: Final = 5
 # Logs whose index is scanned at the same time by one request, and entries that one answer takes of a log.
 CONSUME_SCANS_IN_FLIGHT_MAX: Final = 16
 CONSUME_ENTRIES_MAX: Final = 1_024
+# Each makes LOG_READ_GETS_IN_FLIGHT_MAX requests at a time and keeps LOG_FOOTERS_MAX footers.
+CONSUME_FETCHERS: Final = 8
 # Ranges of one object are one request as long as it does not grow beyond this; blobs are smaller by default.
 CONSUME_GET_BYTES_MAX: Final = 16 * MIB
 # Bytes that all requests together have asked object stores for and not yet got.

@@ -82,7 +82,9 @@ class Committer:
 
     async def _commit_in_turn(self, jobs: Sequence[Job]) -> None:
         now_ms = self._context.now_ms()
-        yielding = [job for job in jobs if job.known.fairness.should_yield(now_ms)]
+        # An atomic store lets writers through in the order they come: no need to look for others there.
+        trial = not self._atomic
+        yielding = [job for job in jobs if job.known.fairness.should_yield(now_ms, on_trial=trial)]
         if yielding:
             self.counters.yields += len(yielding)
             await self._context.sleep(LOG_YIELD_MS / 1_000)
@@ -95,8 +97,9 @@ class Committer:
     async def _decide(self, jobs: Sequence[Job]) -> list[tuple[Job, Reserved]]:
         """What each log writes now; what needs no write is decided already.
 
-        A refusal that rests on what we remember is doubted first: no write would prove it, so it takes a strict read
-        (R7). Refusals beside new pieces need none: the write of those proves them.
+        A refusal that rests on what we remember is doubted first, and so is a repeat (its log may have been deleted
+        since): no write would prove it, so it takes a strict read (R7). Beside new pieces they need none: the write of
+        those proves them.
         """
         unready = [job for job in jobs if not _is_ready(job)]
         out = set()
@@ -117,7 +120,7 @@ class Committer:
             )
             if isinstance(decision, Reserved):
                 reserved.append((job, decision))
-            elif isinstance(decision, NothingNew) and (confirmed or not decision.refuses()):
+            elif isinstance(decision, NothingNew) and confirmed:
                 job.decide(decision.verdicts)
             elif isinstance(decision, Refusal) and confirmed:
                 job.refuse(decision)

@@ -53,9 +53,6 @@ class NothingNew(NamedTuple):
 
     verdicts: tuple[Verdict, ...]
 
-    def refuses(self) -> bool:
-        return any(isinstance(verdict.outcome, Refusal) for verdict in self.verdicts)
-
 
 class MustSettle(NamedTuple):
     """Another append is pending and not known to be settled: settle it first (R2)."""

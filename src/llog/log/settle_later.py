@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from llog.errors import LogError, MetadataStoreError, StoreClosed, StoreError, UnsupportedFormat, VersionConflict
+from llog.errors import LogError, MetadataStoreError, StoreClosed, StoreError, UnsupportedFormat
 from llog.formats.values import ControlRecord, Pending, encode_value
 from llog.limits import (
     LOG_IDLE_CLEAR_ATTEMPTS_MAX,
@@ -79,8 +79,6 @@ class Settlements:
             return  # whoever opens the log next settles it
         for (log, pending), answer in zip(landed, answers, strict=True):
             known = self._known.get(log)
-            if known is not None and isinstance(answer, VersionConflict):
-                known.fairness.met_others(self._context.now_ms())
             try:
                 if not isinstance(answer, tuple):
                     await settle(self._context, log, pending)
