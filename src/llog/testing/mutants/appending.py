@@ -157,4 +157,15 @@ APPENDING = (
         "R6: FENCED refuses inside the compare-and-set",
         (Edit(CONTROL, 'if control.log_state == "FENCED":', "if False:"),),
     ),
+    Mutant(
+        "h30",
+        "R7: a repeat that rests on what is remembered is confirmed by a strict read",
+        (
+            Edit(
+                "llog.log.commit",
+                "isinstance(decision, NothingNew) and confirmed:",
+                "isinstance(decision, NothingNew):",
+            ),
+        ),
+    ),
 )

@@ -1,0 +1,281 @@
+"""The batching producer under simulation: many callers, the real appender, everything goes wrong, the log's checker.
+
+    python -m llog.testing.sim --load llog.testing.batching_scenarios --schedules 1000
+
+A broker serves callers that have many calls in flight, some of which go away before their answer, and idempotent
+producers that ask again until they know. What must stay true: every promise of the log (the checker of
+`llog.testing.history`); whatever was accepted is answered, truly, when the producer is closed; calls made in order lie
+in order in every log; the cache is told what the log holds; and the pool is empty in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from llog.broker.batching import BatchingProducer, CommittedBatch, TimedOutcomes
+from llog.broker.pool import MemoryPool
+from llog.errors import UncertainOutcome
+from llog.formats.records import decode_records
+from llog.limits import KIB
+from llog.log.append import Appended, Appender, AppendOutcome
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.log.metrics import NoMetrics
+from llog.log.producers import ProducerClaim
+from llog.log.read import iter_runs, view
+from llog.testing.history import Checker, Client, Noted, Phase, operations_of
+from llog.testing.history.events import AnyEvent, AppendAsked, AppendTold, Outcome
+from llog.testing.history.operators import compact_chore, fence_now_and_then, vacuum_chore
+from llog.testing.history.recovery import compact_all, resume
+from llog.testing.history.workload import ATTEMPTS_MAX, TROUBLE, tend
+from llog.testing.log_scenarios import (
+    CLICKS,
+    FAULTS,
+    GRACE_MS,
+    KEYS,
+    LOGS,
+    ORDERS,
+    VISITS,
+    context_of,
+    dump_of,
+    producer_id_of,
+    watch_changes,
+)
+from llog.testing.sim import ActorContext, World, scenario
+
+PIPELINED: Final = "pipelined"
+CALLS: Final = 10
+SMALL_POOL_BYTES: Final = 24 * KIB
+
+
+class Said(NamedTuple):
+    """By a caller of the broker that recorded it."""
+
+    caller: str
+    event: AnyEvent
+
+
+class Cached(NamedTuple):
+    """What the tail cache was told."""
+
+    log: Log
+    start_offset: int
+    tokens: tuple[str, ...]
+
+
+class Metrics(NoMetrics):
+    def observe_flush(
+        self,
+        reason: str,
+        groups: int,
+        records: int,
+        byte_length: int,
+        queue_wait_ms: float,
+        upload_ms: float,
+        commit_ms: float,
+    ) -> None:
+        assert min(queue_wait_ms, upload_ms, commit_ms) >= 0, "time went back"
+
+    def set_buffered(self, byte_length: int, requests: int) -> None:
+        assert (byte_length == 0) == (requests == 0)
+
+
+class Broker:
+    """A batching producer as a simulated process has it, and what its callers do."""
+
+    def __init__(self, ctx: ActorContext) -> None:
+        self._ctx, context = ctx, context_of(ctx)
+        self._client = Client(ctx.name, context, lambda event: None, encoding="kafka-v2", pause_ms=30)
+        self._appender, self._pool = Appender(context), MemoryPool(SMALL_POOL_BYTES)
+        self._waiting: list[asyncio.Task[None]] = []
+        self.producer = BatchingProducer(
+            self._appender,
+            max_bytes=2 * KIB,
+            max_delay_ms=20,
+            pool=self._pool,
+            metrics=Metrics(),
+            uploads_max=3,
+            now_ms=ctx.now_ms,
+            sleep=asyncio.sleep,
+            on_committed=self._cache,
+        )
+
+    def _cache(self, batch: CommittedBatch) -> None:
+        found = decode_records(b"".join(batch.body), "cache").values.tolist()
+        tokens = tuple((value or b"").decode() for value in found)
+        self._ctx.record(Cached(batch.log, batch.start_offset, tokens))
+
+    def _said(self, caller: str, event: AnyEvent) -> None:
+        self._ctx.record(Said(caller, event))
+
+    # -- callers ------------------------------------------------------------------------------------------------------
+    async def pipelined(self) -> None:
+        """Calls one behind the other, without waiting for answers; some callers go away."""
+        client = self._client
+        for number in range(CALLS):
+            chosen = [log for log in LOGS if client.draw(2)] or [client.one_of(LOGS)]
+            asked = [self._ask(PIPELINED, log, number, 1 + client.draw(2)) for log in chosen]
+            groups = [client.group(log, what.tokens) for log, what in zip(chosen, asked, strict=True)]
+            answer = self.producer.submit(groups)
+            task = asyncio.create_task(self._hear(answer, asked))
+            if client.draw(8):
+                self._waiting.append(task)
+            else:
+                asyncio.get_running_loop().call_later(client.draw(40) / 1_000, task.cancel)
+            if client.draw(2):
+                await client.pause()
+        await asyncio.gather(*self._waiting)
+
+    async def _hear(self, answer: asyncio.Future[TimedOutcomes], asked: Sequence[AppendAsked]) -> None:
+        told = await asyncio.shield(answer)
+        for what, outcome in zip(asked, told.outcomes, strict=True):
+            self._said(PIPELINED, _told(what, outcome))
+
+    async def idempotent(self, log: Log) -> None:
+        """Numbers its records and asks again until it knows; what it cannot find out ends its epoch."""
+        client, caller = self._client, f"idempotent-{log}"
+        producer_id = producer_id_of(f"{client.name}/{caller}")
+        epoch = sequence = 0
+        for number in range(CALLS // 2):
+            count, doubtful = 1 + client.draw(2), False
+            for _ in range(ATTEMPTS_MAX):
+                what = self._ask(caller, log, number, count, producer_id, epoch, sequence)
+                claim = ProducerClaim(producer_id, epoch, sequence, sequence + count - 1)
+                [outcome] = await self.producer.append([client.group(log, what.tokens, (claim,))])
+                told = _told(what, outcome)
+                self._said(caller, told)
+                if told.outcome == "landed":
+                    sequence, doubtful = sequence + count, False
+                    break
+                doubtful = doubtful or told.outcome == "uncertain"
+                await client.pause()
+            if doubtful:
+                epoch, sequence = epoch + 1, 0
+            await client.pause()
+
+    def _ask(
+        self, caller: str, log: Log, number: int, count: int, producer_id: int = -1, epoch: int = -1, first: int = -1
+    ) -> AppendAsked:
+        what = AppendAsked(
+            op=self._client.next_op(),
+            topic=log.topic,
+            partition=log.partition,
+            tokens=tuple(f"{self._client.name}/{caller}/{number}/{log}/{i}" for i in range(count)),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            first_sequence=first,
+        )
+        self._said(caller, what)
+        return what
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+    async def close(self) -> None:
+        await self.producer.close()
+        assert self._pool.used == 0, f"{self._pool.used} bytes were not given back"
+        [refused] = await self.producer.append([self._client.group(ORDERS, ("too late",))])
+        assert not isinstance(refused, Appended)
+        try:
+            await self._appender.close()
+        except TROUBLE:
+            pass  # whoever appends next settles what is left
+
+
+def _told(asked: AppendAsked, outcome: AppendOutcome) -> AppendTold:
+    start = outcome.start_offset if isinstance(outcome, Appended) else -1
+    kind: Outcome = "landed" if isinstance(outcome, Appended) else "refused"
+    if isinstance(outcome, UncertainOutcome):
+        kind = "uncertain"
+    return AppendTold(
+        op=asked.op,
+        topic=asked.topic,
+        partition=asked.partition,
+        outcome=kind,
+        start_offset=start,
+        reason="" if isinstance(outcome, Appended) else type(outcome).__name__,
+    )
+
+
+async def serve(ctx: ActorContext) -> None:
+    """A broker's life. One in three closes while its callers are still at it."""
+    broker = Broker(ctx)
+    callers = [broker.pipelined(), *(broker.idempotent(log) for log in (ORDERS, VISITS))]
+    tasks = [asyncio.create_task(caller) for caller in callers]
+    if ctx.random.randrange(3):
+        await asyncio.gather(*tasks)
+        await broker.close()
+    else:
+        await ctx.sleep_ms(ctx.random.randrange(150))
+        await broker.close()
+        await asyncio.wait_for(asyncio.gather(*tasks), 3_600)
+
+
+# -- judging ---------------------------------------------------------------------------------------------------------
+
+
+def _judge(world: World) -> None:
+    world.calm()
+    said = [(at, e.actor, e.event) for at, e in enumerate(world.history) if isinstance(e.event, Said)]
+    acts = [Noted(at, e.actor, e.event) for at, e in enumerate(world.history) if not isinstance(e.event, Said | Cached)]
+    told = operations_of([Noted(at, f"{actor}/{event.caller}", event.event) for at, actor, event in said] + acts)
+    checker = Checker(KEYS, grace_ms=GRACE_MS)
+    checker.check(told, dump_of(world), Phase.LEFT)
+    for log in LOGS:
+        world.alone(f"resume-{log}", _alone(partial(resume, log=log)), skew_ms=0)
+    checker.check(told, dump_of(world), Phase.RECOVERED)
+    cached = [e.event for e in world.history if isinstance(e.event, Cached)]
+    for log in LOGS:
+        there = world.alone(f"read-{log}", _alone(partial(_contents, log=log)), skew_ms=0)
+        for batch in (batch for batch in cached if batch.log == log):
+            found = [there.get(batch.start_offset + i) for i in range(len(batch.tokens))]
+            assert found == list(batch.tokens), f"the cache was told {batch}, the log holds {found}"
+    for log in LOGS:
+        world.alone(f"compact-{log}", _alone(partial(compact_all, log=log)), skew_ms=0)
+    checker.check(told, dump_of(world), Phase.COMPACTED)
+
+
+async def _contents(context: LogContext, log: Log) -> dict[int, str]:
+    try:
+        start = (await view(context, log, strict=True)).control.log_start_offset
+    except TROUBLE:
+        return {}  # nobody got as far as to initialize it
+    runs = iter_runs(context, log, start)
+    return {record.offset: (record.payload or b"").decode() async for run in runs for record in run.records()}
+
+
+def _alone(step: Callable[[LogContext], Awaitable[object]]) -> Callable[[ActorContext], Awaitable[object]]:
+    async def run(ctx: ActorContext) -> object:
+        return await step(context_of(ctx))
+
+    return run
+
+
+def _tending(play: Callable[[Client], Awaitable[None]], pause_ms: int) -> Callable[[ActorContext], Awaitable[None]]:
+    async def run(ctx: ActorContext) -> None:
+        await play(Client(ctx.name, context_of(ctx), ctx.record, pause_ms=pause_ms))
+
+    return run
+
+
+def _brokers(world: World) -> None:
+    watch_changes(world)
+    for name in ("broker-1", "broker-2"):
+        world.actor(name, serve, restarts=1, restart_after_ms=200)
+    world.actor("compactor", _tending(lambda c: tend(c, LOGS, 3, [compact_chore]), 60))
+    world.actor("vacuum", _tending(lambda c: tend(c, LOGS, 1, [vacuum_chore]), 900))
+    if world.seed % 2:
+        world.actor("fencer", _tending(lambda c: fence_now_and_then(c, (CLICKS,), 1), 40))
+    world.run()
+    _judge(world)
+
+
+@scenario("batching-cas", faults=FAULTS, atomic_groups=False, shards=2)
+def brokers_on_a_compare_and_set_store(world: World) -> None:
+    _brokers(world)
+
+
+@scenario("batching-atomic", faults=FAULTS, atomic_groups=True)
+def brokers_on_an_atomic_store(world: World) -> None:
+    _brokers(world)
