@@ -24,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; PostgreSQL) into a cache, once
 	@servers/build.sh
 
-run: setup ## set up the embedded stores and print what to try
-	@scripts/run.sh "$(BIN)"
+run: setup ## start the embedded stack: broker on HTTP 8080, compactor; prints what to try
+	@$(BIN)/llog up
 
 demo: setup ## write, order and read records on the embedded stores, step by step
 	@$(BIN)/python examples/ground.py
@@ -61,9 +61,10 @@ fmt: setup ## format and mend what can be mended
 	@$(BIN)/ruff format src tests examples
 	@$(BIN)/ruff check --fix src tests examples
 
-docs: setup ## write again what is derived from code (.env.example, the settings reference)
+docs: setup ## write again what is derived from code (.env.example, the references)
 	@$(BIN)/llog settings --env-example > .env.example
 	@$(BIN)/llog settings --markdown > docs/reference/settings.md
+	@$(BIN)/python -m llog.broker.metric_families > docs/reference/metrics.md
 
 clean: ## remove .venv and build output (not the servers' cache)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

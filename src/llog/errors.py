@@ -5,7 +5,8 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
 
     LlogError
     ├── SettingsError              a variable has a value we cannot use
-    │   └── SettingsErrors         several have; `errors` lists them
+    │   ├── SettingsErrors         several have; `errors` lists them
+    │   └── ExposureRefused        other machines could reach an address that is not protected
     ├── InvalidArgument            a caller passed a key, name or value that can never be accepted
     │   ├── ValueTooLarge          … because of its size
     │   └── UnknownStoreScheme     no installed store answers to the scheme of this URL
@@ -22,6 +23,12 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     ├── VacuumRefused              vacuum would not be safe now; nothing was deleted
     ├── IllegalSegmentState        a segment record was to move to a state that cannot follow its own
     ├── RestoreRefused             a restore would harm what is there, or cannot be made safe
+    ├── RequestRefused             a front end turned a request away before any log was asked
+    │   ├── RequestTooLarge            its body passes the limit
+    │   ├── RequestTooSlow             it did not arrive in time
+    │   ├── RequestUnauthenticated     it carries no token, or one that nobody gave out
+    │   ├── RequestForbidden           its token is not for this
+    │   └── RequestOverload            there is no room for it now; ask again later
     ├── UncertainOutcome           (mixin) the operation may have happened
     ├── SimulationError            a simulated run cannot go on (llog.testing.sim)
     │   ├── SimulationStuck        nobody can do anything; names the actors and what they wait for
@@ -84,6 +91,7 @@ __all__ = [
     "ChecksumMismatch",
     "ClusterMismatch",
     "DecodedTooLarge",
+    "ExposureRefused",
     "FormatError",
     "IllegalSegmentState",
     "InconsistentReadState",
@@ -118,6 +126,12 @@ __all__ = [
     "PartitionOutOfRange",
     "ProducerEpochFenced",
     "ReplayDiverged",
+    "RequestForbidden",
+    "RequestOverload",
+    "RequestRefused",
+    "RequestTooLarge",
+    "RequestTooSlow",
+    "RequestUnauthenticated",
     "RestoreRefused",
     "SessionLost",
     "SettingsError",
@@ -167,6 +181,17 @@ class SettingsErrors(SettingsError):
         first = self.errors[0]
         super().__init__(first.variable, first.value, first.accepted)
         self.args = ("\n".join([f"{len(self.errors)} settings are not usable:", *(f"  {e}" for e in self.errors)]),)
+
+
+class ExposureRefused(SettingsError):
+    """`missing` names the variables that would protect the address."""
+
+    def __init__(self, variable: str, host: str, missing: Sequence[str]) -> None:
+        self.missing = tuple(missing)
+        wanted = " and ".join(self.missing)
+        super().__init__(
+            variable, host, f"other machines reach this address: set {wanted}, or LLOG_INSECURE=1 to go without"
+        )
 
 
 class InvalidArgument(LlogError, ValueError):
@@ -263,6 +288,34 @@ class IllegalSegmentState(LlogError):
 
 class RestoreRefused(LlogError):
     """Nothing was changed by what was refused; the message says what to do."""
+
+
+class RequestRefused(LlogError):
+    """Nothing of the request was done; the message says why."""
+
+
+class RequestTooLarge(RequestRefused):
+    def __init__(self, limit_bytes: int, variable: str) -> None:
+        self.limit_bytes = limit_bytes
+        super().__init__(f"the body is larger than {limit_bytes} bytes ({variable}): send less at once")
+
+
+class RequestTooSlow(RequestRefused):
+    def __init__(self, waited_ms: int) -> None:
+        self.waited_ms = waited_ms
+        super().__init__(f"the body was not complete after {waited_ms} ms, and came too slowly to go on waiting")
+
+
+class RequestUnauthenticated(RequestRefused):
+    pass
+
+
+class RequestForbidden(RequestRefused):
+    pass
+
+
+class RequestOverload(RequestRefused):
+    pass
 
 
 class UncertainOutcome(LlogError):

@@ -326,7 +326,7 @@ CLUSTER_ROUNDS_MAX: Final = 32
 # Logs that one service keeps in mind; of more, each discovery takes others by chance.
 COMPACTOR_LOGS_MAX: Final = 100_000
 # Logs whose records are read by one request, and whose index is scanned at the same time.
-COMPACTOR_LOOK_LOGS_MAX: Final = 1_000
+COMPACTOR_LOOK_LOGS_MAX: Final = 256
 COMPACTOR_SCANS_IN_FLIGHT_MAX: Final = 16
 COMPACTOR_SCAN_PAGE_ENTRIES: Final = 256
 # Neighbouring segments of one level that are worth a merge: each byte is then rewritten once per eightfold growth.
@@ -391,6 +391,8 @@ HTTP_DECODE_PIECE_BYTES: Final = MIB
 # Connections at once; whoever comes later is told 503. Each costs some kilobytes while it waits.
 HTTP_CONNECTIONS_MAX: Final = 10_000
 HTTP_KEEP_ALIVE_MS: Final = 75_000
+# Request line and headers together.
+HTTP_HEAD_BYTES_MAX: Final = 64 * KIB
 # A body that comes slower than this, after the read timeout that it has for free, is given up.
 HTTP_READ_BYTES_PER_MS_MIN: Final = 8
 # A client that takes none of its answer for so long is cut off.
@@ -410,7 +412,7 @@ HTTP_TAIL_HEARTBEAT_MS: Final = 15_000
 HTTP_REQUEST_ID_CHARS_MAX: Final = 64
 HTTP_RETRY_AFTER_SECONDS: Final = 1
 
-# --- positions of consumer groups --------------------------------------------------------------------------------------
+# --- positions of consumer groups -------------------------------------------------------------------------------
 GROUP_OFFSETS_PER_CALL_MAX: Final = 1_000
 # Kafka's own default for the text beside a position.
 GROUP_OFFSET_METADATA_CHARS_MAX: Final = 4_096
@@ -437,10 +439,16 @@ BILLING_LIST_TIME_SHARE: Final = 100
 # --- tail cache and consume ------------------------------------------------------------------------------------------
 # Logs whose end is remembered; beyond that, those that nobody touched longest are forgotten.
 TAIL_CACHE_LOGS_MAX: Final = 100_000
+# How long cached state counts without a look at the control record, unless told (LLOG_TAIL_REFRESH_MS).
+TAIL_FRESH_MS_DEFAULT: Final = 100
 # What a cached append costs besides its bytes: objects, columns of headers, its place in two lists.
 TAIL_CACHE_BATCH_OVERHEAD_BYTES: Final = 768
 # Partitions of one consume request.
 CONSUME_PARTITIONS_MAX: Final = 10_000
+# … of which so many are looked up before others get their turn: about a millisecond.
+CONSUME_PARTITIONS_PER_TURN: Final = 128
+# How long closing waits for requests that are being answered.
+CONSUME_CLOSE_WAIT_MS: Final = 10_000
 # What one answer holds at most, unless a single batch is larger; Kafka brokers draw the line near here too.
 CONSUME_BYTES_MAX: Final = 64 * MIB
 # Compressed batches inflate: an answer's decoding ends behind the batch that passes this.
@@ -468,12 +476,18 @@ CONSUME_INLINE_BYTES_MAX: Final = 256 * KIB
 CONSUME_THREADS: Final = 2
 # The shared tail cache is written in files of a part of its size; whole files are dropped.
 TAIL_FILES_PER_WRITER: Final = 8
-TAIL_FILE_BYTES_MIN: Final = 64 * KIB
+TAIL_FILE_BYTES_MIN: Final = 4 * KIB
 TAIL_FILE_BYTES_MAX: Final = 64 * MIB
 # Bytes that wait for the thread that writes files; what comes on top is not shared.
 TAIL_FILES_QUEUE_BYTES_MAX: Final = 64 * MIB
 # How often a reader looks whether files grew, and how much it takes in at a time.
 TAIL_FILES_POLL_MS: Final = 5
 TAIL_FILES_READ_BYTES: Final = 4 * MIB
+# A whole frame whose checksum does not fit is looked at again so often, then the file is left alone.
+TAIL_FILES_TORN_LOOKS_MAX: Final = 20
+TAIL_FILES_CLOSE_WAIT_MS: Final = 5_000
 # Files of a process that is gone are read for so long, then removed by whoever finds them.
 TAIL_FILES_STALE_MS: Final = 60_000
+
+# --- a broker's registration -----------------------------------------------------------------------------------------
+REGISTRATION_RETRY_MS: Final = 1_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from llog.log.cluster import join_cluster
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys
 from llog.settings import Settings
+from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore
 from llog.wiring import ObjectStores, open_metadata_store
 
@@ -27,6 +28,13 @@ class Use(Enum):
     PUT = "put"
 
 
+class Wrapping(NamedTuple):
+    """What a process puts around its stores, to count what they do. Each store is wrapped once."""
+
+    metadata: Callable[[MetadataStore], MetadataStore]
+    objects: Callable[[ObjectStore], ObjectStore]
+
+
 class OpenedLog(NamedTuple):
     context: LogContext
     objects: ObjectStores
@@ -38,23 +46,32 @@ class OpenedLog(NamedTuple):
             await self.context.metadata.close()
 
 
-async def open_log(settings: Settings, *, blobs: Use = Use.NOTHING, segments: Use = Use.NOTHING) -> OpenedLog:
+async def open_log(
+    settings: Settings, *, blobs: Use = Use.NOTHING, segments: Use = Use.NOTHING, wrapping: Wrapping | None = None
+) -> OpenedLog:
     """Open the stores and prove that they can be used so. Whoever puts objects joins the cluster: stores that do not
     belong together are refused here (`ClusterMismatch`), not found out by missing records."""
     metadata = await open_metadata_store(settings.metadata_url, settings)
     objects = ObjectStores(settings)
+    wrapped: dict[int, tuple[ObjectStore, ObjectStore]] = {}
+
+    def wrap(store: ObjectStore) -> ObjectStore:
+        if wrapping is None:
+            return store
+        # The inner one is kept beside its wrapper, so that its id stays its own.
+        return wrapped.setdefault(id(store), (store, wrapping.objects(store)))[1]
+
+    async def find(uri: str) -> tuple[ObjectStore, str]:
+        found = await objects.resolve(uri)
+        return wrap(found.store), found.name
+
     try:
         wal = await _store(objects, settings.wal_url, blobs)
         segment_store = await _store(objects, settings.objects_url, segments)
-
-        async def find(uri: str) -> tuple[ObjectStore, str]:
-            found = await objects.resolve(uri)
-            return found.store, found.name
-
         context = LogContext(
-            metadata=metadata,
-            wal=wal,
-            segments=segment_store,
+            metadata=metadata if wrapping is None else wrapping.metadata(metadata),
+            wal=None if wal is None else wrap(wal),
+            segments=None if segment_store is None else wrap(segment_store),
             find_object=find,
             now_ms=lambda: time.time_ns() // 1_000_000,
             random_bits=secrets.randbits,

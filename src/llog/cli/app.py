@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from llog.cli import log, meta, settings, stores
+from llog.cli import log, meta, serve, settings, stores
 from llog.cli.exits import MEANINGS, exit_code_of
 from llog.errors import LlogError
 
@@ -60,3 +60,6 @@ app.command(name="settings")(settings.show_settings)
 app.add_typer(stores.app, name="stores")
 app.add_typer(log.app, name="log")
 app.add_typer(meta.app, name="meta")
+app.command(name="broker")(serve.broker)
+app.command(name="compactor")(serve.compactor)
+app.command(name="up")(serve.up)

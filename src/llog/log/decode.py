@@ -132,8 +132,9 @@ def _decode_bytes(data: Buffer, entry: Entry, source: str) -> RecordColumns:
     ends[1:] = batch.ends
     return RecordColumns(
         offsets=frozen(np.arange(entry.start_offset, entry.end_offset + 1, dtype=np.int64)),
+        # Nobody said when these records were made; this is when they were appended.
         timestamps_ms=frozen(np.full(count, entry.value.created_at_ms, np.int64)),
-        timestamp_types=frozen(np.zeros(count, np.int8)),
+        timestamp_types=frozen(np.ones(count, np.int8)),
         keys=null_column(count),
         values=BinaryColumn(frozen(ends), frozen(np.frombuffer(batch.payloads, np.uint8))),
         headers=no_headers(count),

@@ -38,6 +38,7 @@ VALUE_OF_KIND: Final[dict[str, type[Value]]] = {
     "control": ControlRecord,
     "compaction": CompactionRecord,
     "claim": CompactorClaim,
+    "chore_claim": CompactorClaim,
     "partition_delete": PartitionDelete,
     "producers": ProducerSnapshot,
     "producer_page": ProducerPage,

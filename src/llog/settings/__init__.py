@@ -52,6 +52,7 @@ LOG: Final = "Log and batching"
 TAIL: Final = "Tail cache"
 TIERS: Final = "Tiers, flushing and vacuum"
 COMPACTOR: Final = "Compaction service"
+HTTP: Final = "HTTP"
 
 
 def setting(
@@ -260,6 +261,39 @@ class Settings:
     spark_master: str = setting(
         COMPACTOR, kinds.text("a Spark master's URL", r"\S+"),
         "Where the jobs run: all cores of this machine with 4 attempts per task, or any cluster.", "local[*,4]",
+    )
+
+    # -- http -------------------------------------------------------------------------------------------------------
+    http_bind_host: str = setting(
+        HTTP, kinds.HOST, "Where a broker's HTTP front end listens; this machine only, unless told.", "127.0.0.1"
+    )
+    http_port: int = setting(HTTP, kinds.PORT, "Its port; 0 takes a free one.", 8080)
+    http_read_token: str | None = setting(
+        HTTP, kinds.SECRET, "Bearer token that reading over HTTP asks for (consume, tail, offsets, topics, metrics);"
+        " reading is open when not set.", secret=True,
+    )
+    http_write_token: str | None = setting(
+        HTTP, kinds.SECRET, "Bearer token that writing over HTTP asks for (produce, every change of a topic);"
+        " writing is open when not set.", secret=True,
+    )
+    http_body_max_bytes: int = setting(
+        HTTP, kinds.size(KIB, 512 * MIB), "Largest body of a request; a larger one is answered with 413.", 32 * MIB
+    )
+    http_read_timeout_ms: int = setting(
+        HTTP, kinds.duration(100, 600 * _SECOND_MS),
+        "How long a client may take to send the head of a request, or to go on with its body.", 30 * _SECOND_MS,
+    )
+    http_stop_timeout_ms: int = setting(
+        HTTP, kinds.duration(0, 600 * _SECOND_MS), "How long requests under way are waited for at a stop.",
+        30 * _SECOND_MS,
+    )
+    tls_cert_file: Path | None = setting(
+        HTTP, kinds.PATH, "Certificate chain (PEM); with it HTTP becomes HTTPS. Needs `LLOG_TLS_KEY_FILE`."
+    )
+    tls_key_file: Path | None = setting(HTTP, kinds.PATH, "The certificate's private key (PEM), without a password.")
+    insecure: bool = setting(
+        HTTP, kinds.BOOLEAN,
+        "Listen on an address that other machines reach without both tokens and a certificate.", False,
     )
 
     # fmt: on

@@ -21,7 +21,7 @@ from llog.settings.urls import MASK
 
 PREFIX: Final = "LLOG_"
 # Read by the project's own tests and scripts, never by the product.
-TOOLING_VARIABLES: Final = frozenset({"LLOG_SERVERS_CACHE", "LLOG_SOAK"})
+TOOLING_VARIABLES: Final = frozenset({"LLOG_LOADTEST_SCENARIO", "LLOG_SERVERS_CACHE", "LLOG_SOAK"})
 
 
 class Origin(Enum):

@@ -130,7 +130,7 @@ class Broker:
         await asyncio.gather(*self._waiting)
 
     async def _hear(self, answer: asyncio.Future[TimedOutcomes], asked: Sequence[AppendAsked]) -> None:
-        told = await asyncio.shield(answer)
+        told = await answer
         for what, outcome in zip(asked, told.outcomes, strict=True):
             self._said(PIPELINED, _told(what, outcome))
 

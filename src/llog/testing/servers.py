@@ -1,13 +1,14 @@
 """Real servers for tests: started on a free loopback port in a temporary directory, ended by process id.
 
 The binaries come from `make servers` (Oxia, versitygw, MinIO: a cache outside the checkout) or from the system
-(PostgreSQL). Where one cannot be had, `ServerUnavailable` says why and the test skips with that reason.
+(PostgreSQL, Prometheus). Where one cannot be had, `ServerUnavailable` says why and the test skips with that reason.
 Every server can be killed, paused and started again on the same port and data: that is what the system tests do.
 """
 
 from __future__ import annotations
 
 import abc
+import json
 import os
 import pwd
 import random
@@ -347,3 +348,55 @@ class PostgresServer(Server):
 
     def stop(self) -> None:
         self.process.stop(signal.SIGINT)  # "fast" shutdown: does not wait for clients
+
+
+class PrometheusServer(Server):
+    """Prometheus that scrapes `targets` (`host:port`, at `path`) every `interval_ms`, by the rules in `rules`."""
+
+    def __init__(
+        self,
+        targets: Sequence[str],
+        *,
+        path: str = "/metrics/prometheus",
+        interval_ms: int = 1_000,
+        rules: Path | None = None,
+    ) -> None:
+        program = shutil.which("prometheus")
+        if program is None:
+            try:
+                program = str(binary("prometheus"))
+            except ServerUnavailable:
+                raise ServerUnavailable("Prometheus is not installed (package prometheus)") from None
+        self.promtool = Path(program).with_name("promtool")
+        super().__init__()
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        interval = f"{interval_ms}ms"
+        config = {
+            "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+            "rule_files": [] if rules is None else [str(rules.resolve())],
+            "scrape_configs": [
+                {"job_name": "llog", "metrics_path": path, "static_configs": [{"targets": list(targets)}]}
+            ],
+        }
+        # JSON is YAML too.
+        (self.directory / "prometheus.yml").write_text(json.dumps(config))
+        args = [program, f"--config.file={self.directory / 'prometheus.yml'}"]
+        args += [f"--storage.tsdb.path={self.directory / 'data'}", f"--web.listen-address=127.0.0.1:{self.port}"]
+        self.process = Process(args, log=self.directory / "log")
+
+    def start(self) -> None:
+        import urllib.request
+
+        def ready() -> bool:
+            try:
+                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1) as answer:
+                    return int(answer.status) == 200
+            except OSError:
+                return False
+
+        self.process.start()
+        self.process.wait_ready("prometheus", ready)
+
+    def stop(self) -> None:
+        self.process.kill()  # a test's data need not survive

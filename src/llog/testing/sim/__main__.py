@@ -30,6 +30,7 @@ from llog.testing.sim.scenario import SCENARIOS, Run, Scenario, check_repeatable
 PROGRAM = "python -m llog.testing.sim"
 # Modules whose scenarios are there without --load.
 DEFAULT_MODULES: tuple[str, ...] = (
+    "llog.testing.batching_scenarios",
     "llog.testing.hazards",
     "llog.testing.log_scenarios",
     "llog.testing.piece_scenarios",

@@ -1,0 +1,1 @@
+"""What lives in a running broker, whatever it is spoken to with: batching, tail cache, consume, metrics."""

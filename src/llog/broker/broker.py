@@ -1,0 +1,252 @@
+"""The broker: everything that lives in one running broker process, opened, wired together and closed in one place.
+
+    stores (metered) ─► appender ─► batching ─► produce
+                    └─► tail cache ◄─┘ (what was just committed)
+                    └─► reader ─► consume
+
+Front ends know it as `BrokerServices` and bring their own sockets. What must stay true: it keeps nothing that is not in
+the stores; closing it answers everybody that was accepted, then lets go of the stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from llog.api.opening import OpenedLog, Use, Wrapping, open_log
+from llog.broker.batching import BatchingProducer, TimedOutcomes
+from llog.broker.billing import BilledStore, Billing
+from llog.broker.consume import ConsumeRequest, ConsumeService, PartitionFetched
+from llog.broker.metrics import BrokerMetrics
+from llog.broker.offsets import GroupOffsets
+from llog.broker.pool import MemoryPool
+from llog.broker.registration import Registration
+from llog.broker.scenario import scenario_from_env
+from llog.broker.shared_tail import SharedTailCache
+from llog.broker.tail_cache import TailCache, monotonic_ms
+from llog.broker.tail_feed import feed
+from llog.errors import InvalidArgument
+from llog.formats.record_batch import patch_offsets, verify_crcs, walk
+from llog.formats.records import decode_batches, encode_records
+from llog.log.append import Appender, EncodedGroup
+from llog.log.keys import Log
+from llog.settings import Settings
+from llog.stores.metadata.metered import MeteredMetadataStore
+from llog.stores.metadata.port import MetadataStore
+from llog.stores.objects.metered import MeteredObjectStore
+from llog.stores.objects.port import ObjectStore
+
+Role = Literal["both", "write", "read"]
+ROLES: Final[tuple[Role, ...]] = ("both", "write", "read")
+
+
+class Broker:
+    """Made by `open`; used on one event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        opened: OpenedLog,
+        metrics: BrokerMetrics,
+        *,
+        role: Role,
+        broker_id: str,
+        billed: Sequence[BilledStore],
+    ) -> None:
+        self.settings, self.metrics, self.role, self.broker_id = settings, metrics, role, broker_id
+        self._opened, self.context = opened, opened.context
+        self.started_at_ms = self.context.now_ms()
+        self.host, self.port = settings.http_bind_host, settings.http_port
+        self.pool = MemoryPool(settings.batch_max_buffer_bytes)
+        self.offsets = GroupOffsets(self.context)
+        self._cache = self._tail_cache()
+        self._consume = ConsumeService(self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms)
+        self._producer = self._batching() if self.writes else None
+        self._registration = Registration(self.context, broker_id, session_timeout_ms=settings.oxia_session_timeout_ms)
+        self._billing = Billing(billed, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._state: Literal["starting", "ok", "stopping"] = "starting"
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+    @classmethod
+    async def open(cls, settings: Settings, *, role: Role = "both", broker_id: str | None = None) -> Broker:
+        """Open the stores and start. Raises what a store, or a cluster that is not ours, has to say."""
+        if role not in ROLES:
+            raise InvalidArgument("role", f"{role!r} is none of {', '.join(ROLES)}")
+        metrics, meters = BrokerMetrics(), _Meters()
+        opened = await open_log(
+            settings,
+            blobs=Use.NOTHING if role == "read" else Use.PUT,
+            wrapping=Wrapping(meters.metadata, meters.objects),
+        )
+        try:
+            billed = meters.billed(settings)
+            broker_id = settings.client_identifier if broker_id is None else broker_id
+            broker = cls(settings, opened, metrics, role=role, broker_id=broker_id, billed=billed)
+            if meters.metered_metadata is not None:
+                metrics.attach_metadata(settings.metadata_url, meters.metered_metadata.stats)
+            metrics.attach_objects(billed)
+            await asyncio.to_thread(_warm_kernels)
+            broker._start()
+        except BaseException:
+            await opened.close()
+            raise
+        return broker
+
+    def _start(self) -> None:
+        settings = self.settings
+        self._cache.start()
+        self.metrics.set_batch_settings(
+            max_bytes=settings.batch_max_bytes,
+            max_delay_ms=settings.batch_max_delay_ms,
+            max_buffer_bytes=settings.batch_max_buffer_bytes,
+            tail_cache_max_bytes=settings.tail_cache_max_bytes,
+        )
+        self.metrics.set_loadtest(scenario_from_env(os.environ))
+        self._tasks.append(asyncio.create_task(self._billing.run(asyncio.sleep), name="llog-billing"))
+        self._state = "ok"
+
+    def _tail_cache(self) -> TailCache:
+        """In memory, or shared between the brokers of one machine through a directory."""
+        settings = self.settings
+        if settings.tail_cache_dir is None:
+            return TailCache(settings.tail_cache_max_bytes, metrics=self.metrics)
+        return SharedTailCache(
+            settings.tail_cache_dir,
+            settings.tail_cache_max_bytes,
+            writes=self.writes,
+            reads=self.reads,
+            metrics=self.metrics,
+        )
+
+    def _batching(self) -> BatchingProducer:
+        appender = Appender(self.context)
+        self._appender = appender
+        self.metrics.attach_appender(appender.counters)
+        return BatchingProducer(
+            appender,
+            max_bytes=self.settings.batch_max_bytes,
+            max_delay_ms=self.settings.batch_max_delay_ms,
+            pool=self.pool,
+            metrics=self.metrics,
+            now_ms=monotonic_ms,
+            sleep=asyncio.sleep,
+            on_committed=feed(self._cache, appender.committer.known),
+        )
+
+    async def listens(self, host: str, port: int) -> None:
+        """A front end listens there: the cluster, the health page and the metrics may know."""
+        self.host, self.port = host, port
+        self.metrics.set_broker(
+            broker_id=self.broker_id,
+            host=host,
+            port=port,
+            role=self.role,
+            started_at_ms=self.started_at_ms,
+            metadata_url=self.settings.metadata_url,
+            wal_url=self.settings.wal_url,
+            objects_url=self.settings.objects_url,
+        )
+        roles = tuple(name for name, has in (("write", self.writes), ("read", self.reads)) if has)
+        await self._registration.start({"http": f"{host}:{port}"}, roles=roles, started_at_ms=self.started_at_ms)
+
+    async def close(self) -> None:
+        """Answer everybody that was accepted, then let go. Idempotent."""
+        if self._state == "stopping":
+            return
+        self._state = "stopping"
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            await self._registration.close()
+            if self._producer is not None:
+                await self._producer.close()
+                await self._appender.close()
+            await self._consume.close()
+            await self._cache.close()
+        finally:
+            await self._opened.close()
+
+    # -- what front ends ask for --------------------------------------------------------------------------------------
+    @property
+    def writes(self) -> bool:
+        return self.role != "read"
+
+    @property
+    def reads(self) -> bool:
+        return self.role != "write"
+
+    async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
+        if self._producer is None:
+            raise InvalidArgument("role", "this broker only reads")
+        return await self._producer.append_timed(groups)
+
+    async def consume(self, request: ConsumeRequest) -> Sequence[PartitionFetched]:
+        return await self._consume.consume(request)
+
+    def log_changed(self, log: Log) -> None:
+        self._cache.forget(log)
+
+    def ready(self) -> bool:
+        return self.health()["status"] == "ok"
+
+    def health(self) -> Mapping[str, object]:
+        reasons = []
+        if self.pool.under_pressure:
+            reasons.append("buffers are three quarters full: the object store takes less than producers bring")
+        if self._registration.lost:
+            reasons.append("this broker's registration was lost, and is not there again yet")
+        status = "ok" if self._state == "ok" else self._state
+        page: dict[str, object] = {
+            "status": "degraded" if reasons and status == "ok" else status,
+            "broker_id": self.broker_id,
+            "host": self.host,
+            "port": self.port,
+            "started_at_ms": self.started_at_ms,
+            "role": self.role,
+            "acknowledged_means": acknowledged_means(self.settings),
+        }
+        return page | ({"reasons": reasons} if reasons else {})
+
+
+def _warm_kernels() -> None:
+    """Compiled code is loaded when it is first used, which takes seconds: not on somebody's first request."""
+    batch = bytearray(encode_records([b"warm"], timestamps_ms=0))
+    columns = walk(batch, "warm-up")
+    verify_crcs(batch, columns, "warm-up")
+    decode_batches(batch, patch_offsets(batch, columns, 0, 0), "warm-up")
+
+
+class _Meters:
+    """What counts the stores' work."""
+
+    def __init__(self) -> None:
+        self.metered_metadata: MeteredMetadataStore | None = None
+        self._objects: dict[str, MeteredObjectStore] = {}
+
+    def metadata(self, store: MetadataStore) -> MetadataStore:
+        self.metered_metadata = MeteredMetadataStore(store)
+        return self.metered_metadata
+
+    def objects(self, store: ObjectStore) -> ObjectStore:
+        return self._objects.setdefault(store.url, MeteredObjectStore(store))
+
+    def billed(self, settings: Settings) -> list[BilledStore]:
+        """The stores of this process; blobs and segments in one store are one."""
+        found = []
+        for url, store in self._objects.items():
+            wal = settings.wal_url != settings.objects_url and url == settings.wal_url.rstrip("/")
+            found.append(BilledStore("wal" if wal else "objects", store, store.stats))
+        return found
+
+
+def acknowledged_means(settings: Settings) -> str:
+    """What an answer to a producer promises, in words for the health page and the banner."""
+    kind = settings.wal_url.partition(":")[0]
+    place = {"file": "on this disk (or the file system it is)", "memory": "in memory only", "s3": "in S3"}.get(
+        kind, kind
+    )
+    return f"records are durable {place} and ordered in the metadata store"

@@ -1,0 +1,135 @@
+"""`llog broker`, `llog compactor`, `llog up`: the processes that stay.
+
+The first SIGTERM or SIGINT stops in good order (accept no more, answer, flush, release claims), a second one at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from llog.broker.broker import Broker
+
+RoleName = Literal["both", "write", "read"]
+Host = Annotated[str | None, typer.Option("--host", help="Instead of LLOG_HTTP_BIND_HOST.")]
+Port = Annotated[int | None, typer.Option("--port", help="Instead of LLOG_HTTP_PORT; 0 takes a free one.")]
+BrokerId = Annotated[str | None, typer.Option("--broker-id", help="Instead of LLOG_CLIENT_IDENTIFIER.")]
+RoleOption = Annotated[RoleName, typer.Option("--role", help="What it serves: both, write or read.")]
+
+
+def broker(host: Host = None, port: Port = None, broker_id: BrokerId = None, role: RoleOption = "both") -> None:
+    """Run a broker: HTTP produce and consume."""
+    from llog.http.serve import serve
+    from llog.settings import Settings
+
+    settings = Settings.from_env()
+    run_until_stopped(
+        lambda stop, at_once: serve(
+            settings,
+            stop,
+            at_once=at_once,
+            role=role,
+            broker_id=broker_id,
+            host=host,
+            port=port,
+            on_started=_say_broker,
+        )
+    )
+
+
+def compactor() -> None:
+    """Run the compactor service: compaction, merge, retention, vacuum, over all logs."""
+    from llog.compactor.service import serve
+    from llog.settings import Settings
+
+    settings = Settings.from_env()
+    run_until_stopped(lambda stop, _: serve(settings, stop, on_started=_say_compactor))
+
+
+def up(host: Host = None, port: Port = None, broker_id: BrokerId = None) -> None:
+    """Run a broker and a compactor in one process: the embedded stack."""
+    from llog.settings import Settings
+
+    settings = Settings.from_env()
+    run_until_stopped(lambda stop, at_once: _up(settings, stop, at_once, host, port, broker_id))
+
+
+async def _up(
+    settings: object,
+    stop: asyncio.Event,
+    at_once: asyncio.Event,
+    host: str | None,
+    port: int | None,
+    broker_id: str | None,
+) -> None:
+    from llog.compactor.service import serve as serve_compactor
+    from llog.http.serve import serve as serve_broker
+    from llog.settings import Settings
+
+    assert isinstance(settings, Settings)
+
+    def started(url: str, opened: Broker) -> None:
+        _say_broker(url, opened)
+        _say_what_to_try(url)
+
+    both = [
+        asyncio.ensure_future(
+            serve_broker(settings, stop, at_once=at_once, broker_id=broker_id, host=host, port=port, on_started=started)
+        ),
+        asyncio.ensure_future(serve_compactor(settings, stop, on_started=_say_compactor)),
+    ]
+    # One that cannot run takes the other along: half a stack would only look like one.
+    await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+    stop.set()
+    for ended in await asyncio.gather(*both, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
+
+
+def run_until_stopped(serve: Callable[[asyncio.Event, asyncio.Event], Awaitable[None]]) -> None:
+    import uvloop
+
+    from llog.http.logs import configure_logging
+
+    configure_logging()
+
+    async def run() -> None:
+        stop, at_once = asyncio.Event(), asyncio.Event()
+
+        def told() -> None:
+            (at_once if stop.is_set() else stop).set()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told)
+        await serve(stop, at_once)
+
+    uvloop.run(run())
+
+
+def _say_broker(url: str, opened: Broker) -> None:
+    from llog.broker.broker import acknowledged_means
+
+    typer.echo(f"broker {opened.broker_id} ({opened.role}) at {url}")
+    typer.echo(f"  acknowledged: {acknowledged_means(opened.settings)}")
+
+
+def _say_compactor(url: str) -> None:
+    typer.echo(f"compactor at {url}/health")
+
+
+def _say_what_to_try(url: str) -> None:
+    typer.echo(
+        f"""Try, in another terminal:
+  curl -s -X POST {url}/produce -H 'content-type: application/json' \\
+    -d '{{"topic_partitions": [{{"topic": "orders", "partition": 0, "records": ["alpha", "beta"]}}]}}'
+  curl -s -X POST {url}/consume -H 'content-type: application/json' \\
+    -d '{{"topic_partitions": [{{"topic": "orders", "partition": 0, "fetch_offset": 1}}]}}'
+  curl -s {url}/health       {url}/schema is the API, {url}/metrics/prometheus the numbers
+Stop with Ctrl-C."""
+    )

@@ -1,0 +1,217 @@
+"""What is done once for the whole cluster, on a timetable: vacuum, backups, deletions that nobody finished.
+
+Who does a chore is settled by an ephemeral claim of its own; vacuum's and the backups' stay with the service that took
+them, so that there is one timetable, and are given back when the chore failed: another service may do better. Measuring
+the WAL store and comparing clocks is everybody's own business and needs no claim.
+
+Each chore is one coroutine that does it once, if it is due and ours; the service calls them again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from llog.compactor.claims import Claims
+from llog.compactor.discovery import DyingTopic
+from llog.compactor.metrics import (
+    DELETION_FINISHED,
+    VACUUM_FAILED,
+    VACUUM_REFUSED,
+    VACUUM_RUN,
+    CompactorMetrics,
+)
+from llog.compactor.plan import (
+    SeenBackup,
+    is_pressed,
+    plan_backup_due,
+    plan_backup_interval_ms,
+    plan_backups_to_remove,
+    plan_hurried_vacuum_interval_ms,
+    plan_vacuum_interval_ms,
+)
+from llog.compactor.runner import JobRunner
+from llog.errors import ClusterMismatch, LlogError, SessionLost, VacuumRefused
+from llog.limits import COMPACTOR_WAL_MEASURE_LOCAL_MS, COMPACTOR_WAL_MEASURE_REMOTE_MS
+from llog.log.context import LogContext
+from llog.log.vacuum import Vacuumed
+from llog.log.vacuum_clock import read_clocks
+from llog.settings import Settings
+
+VACUUM: Final = "vacuum"
+BACKUP: Final = "backup"
+DELETIONS: Final = "topic-deletions"
+_log = logging.getLogger("llog.compactor")
+
+
+class Chores:
+    def __init__(
+        self,
+        context: LogContext,
+        settings: Settings,
+        *,
+        claims: Claims,
+        runner: JobRunner,
+        metrics: CompactorMetrics,
+    ) -> None:
+        self._context, self._claims, self._runner, self._metrics = context, claims, runner, metrics
+        self.has_own_wal = settings.wal_url != settings.objects_url
+        self._wal_max_bytes = settings.wal_max_bytes
+        self.wal_bytes: int | None = None
+        """Held by the WAL store when last measured; None where it is not a store of its own, or not yet."""
+        self.pressed = asyncio.Event()
+        """Set with every measurement that finds the WAL store too full."""
+        wal_grace_ms = settings.wal_grace_ms if self.has_own_wal else None
+        self._vacuum_interval_ms = plan_vacuum_interval_ms(settings.vacuum_grace_ms, wal_grace_ms)
+        self._hurried_interval_ms = plan_hurried_vacuum_interval_ms(settings.wal_grace_ms)
+        self.backup_interval_ms = plan_backup_interval_ms(settings.vacuum_grace_ms)
+        # Nobody knows when the last one ran; services that start together should not all begin with it.
+        self._vacuumed_at_ms = context.now_ms() - self._vacuum_interval_ms * context.random_bits(16) // 65_536
+        self.last_vacuum: Vacuumed | None = None
+
+    @property
+    def under_pressure(self) -> bool:
+        return self.wal_bytes is not None and is_pressed(self.wal_bytes, self._wal_max_bytes)
+
+    # -- the WAL store ------------------------------------------------------------------------------------------------
+    def wal_interval_ms(self) -> int:
+        local = self._context.wal is None or self._context.wal.kind in ("file", "memory")
+        return COMPACTOR_WAL_MEASURE_LOCAL_MS if local else COMPACTOR_WAL_MEASURE_REMOTE_MS
+
+    async def measure_wal(self) -> None:
+        if not self.has_own_wal or self._context.wal is None:
+            return
+        used = 0
+        async for found in self._context.wal.list(self._context.keys.blobs()):
+            used += found.byte_length
+        self.wal_bytes = used
+        if self.under_pressure:
+            _log.warning("the WAL store holds %d bytes of %d: compacting and vacuuming", used, self._wal_max_bytes)
+            self.pressed.set()
+
+    # -- vacuum -------------------------------------------------------------------------------------------------------
+    def vacuum_in_ms(self) -> int:
+        """How long until vacuum is due; 0: now."""
+        interval_ms = self._hurried_interval_ms if self.under_pressure else self._vacuum_interval_ms
+        return max(0, self._vacuumed_at_ms + interval_ms - self._context.now_ms())
+
+    async def vacuum(self) -> None:
+        """Begin the next interval, and run if the chore is ours."""
+        self._vacuumed_at_ms = self._context.now_ms()
+        if not await self._claims.take_chore(VACUUM):
+            return
+        try:
+            done = await self._claims.guarded(self._vacuum())
+        except (VacuumRefused, ClusterMismatch):
+            self._metrics.vacuum_event(VACUUM_REFUSED, 1)
+            await self._claims.give_chore(VACUUM)
+            raise
+        except Exception:
+            self._metrics.vacuum_event(VACUUM_FAILED, 1)
+            await self._claims.give_chore(VACUUM)
+            raise
+        self.last_vacuum = done
+        self._metrics.vacuum_event(VACUUM_RUN, 1)
+        for kind, count in vacuum_counts(done).items():
+            self._metrics.vacuum_event(kind, count)
+
+    async def _vacuum(self) -> Vacuumed:
+        return await self._runner.vacuum()
+
+    # -- clocks -------------------------------------------------------------------------------------------------------
+    @property
+    def clocks_interval_ms(self) -> int:
+        return self._vacuum_interval_ms
+
+    async def compare_clocks(self) -> None:
+        """How far the clocks that vacuum would go by are apart, seen from here."""
+        clocks_ms = (await read_clocks(self._context)).values()
+        self._metrics.clock_skew(max(clocks_ms) - min(clocks_ms))
+
+    # -- deletions ----------------------------------------------------------------------------------------------------
+    async def finish_deletions(self, left_behind: list[DyingTopic]) -> None:
+        """Deletions that whoever began them did not finish. Each gets its turn; then the first error is raised."""
+        if not left_behind or not await self._claims.take_chore(DELETIONS):
+            return
+        failed: LlogError | None = None
+        try:
+            for topic, incarnation in left_behind:
+                try:
+                    await self._claims.guarded(self._delete(topic, incarnation))
+                    self._metrics.recovery_event(DELETION_FINISHED)
+                except SessionLost:
+                    raise
+                except LlogError as error:
+                    failed = failed or error
+        finally:
+            await self._claims.give_chore(DELETIONS)
+        if failed is not None:
+            raise failed
+
+    async def _delete(self, topic: str, incarnation: int) -> None:
+        done = await self._runner.delete_topic(topic, incarnation)
+        _log.info("finished deleting %s: %d partitions", topic, done.partitions)
+
+    # -- backups ------------------------------------------------------------------------------------------------------
+    async def backup(self) -> None:
+        """Where the WAL is a store of its own, so is the metadata mostly: on a disk that may be lost."""
+        if not self.has_own_wal or not await self._claims.take_chore(BACKUP):
+            return
+        try:
+            await self._claims.guarded(self._backup())
+        except Exception:
+            await self._claims.give_chore(BACKUP)
+            raise
+
+    async def _backup(self) -> None:
+        seen = await self.backups()
+        if plan_backup_due(seen, self._context.now_ms(), self.backup_interval_ms):
+            manifest = await self._runner.backup()
+            _log.info("backed up %d records of %d logs", manifest.records, manifest.logs)
+            seen = await self.backups()
+        for old in plan_backups_to_remove(seen, self._context.now_ms()):
+            await self._remove(old)
+
+    async def backups(self) -> list[SeenBackup]:
+        """Whatever lies below the prefix of backups, by backup."""
+        assert self._context.segments is not None
+        names: dict[str, list[str]] = {}
+        kinds: dict[str, set[str]] = {}
+        async for found in self._context.segments.list(self._context.keys.backups()):
+            parsed = self._context.keys.parse_object(found.name)
+            if parsed is not None:
+                names.setdefault(parsed.object_id, []).append(found.name)
+                kinds.setdefault(parsed.object_id, set()).add(parsed.kind)
+        return [
+            SeenBackup(
+                backup_id,
+                whole="backup_manifest" in kinds[backup_id],
+                scheduled="backup_schedule" in kinds[backup_id],
+                names=tuple(names[backup_id]),
+            )
+            for backup_id in sorted(names)
+        ]
+
+    async def _remove(self, old: SeenBackup) -> None:
+        """The manifest first: nobody takes what is left for a backup. The mark last: whoever comes next goes on."""
+        store, keys = self._context.segments, self._context.keys
+        assert store is not None
+        first, last = keys.backup_manifest_object(old.backup_id), keys.backup_schedule_object(old.backup_id)
+        await store.delete(first)
+        await store.delete_many([name for name in old.names if name not in (first, last)])
+        await store.delete(last)
+
+
+def vacuum_counts(done: Vacuumed) -> dict[str, int]:
+    """What is counted of a vacuum, by the name of the event."""
+    return {
+        "blobs_deleted": done.blobs_deleted,
+        "bytes_deleted": done.bytes_deleted,
+        "segments_marked": done.segments_marked,
+        "segments_deleted": done.segments_deleted,
+        "phantoms_removed": done.phantoms_removed,
+        "kept_unreadable": done.kept_unreadable,
+        "kept_unknown_log": done.kept_unknown_log,
+        "kept_unchecked": done.kept_unchecked,
+    }

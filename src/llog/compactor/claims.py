@@ -1,0 +1,156 @@
+"""The session of this process, and the claims under it.
+
+A claim saves work and guards nothing (R12): whoever works on a lost one fails at publishing. Still, when the session is
+lost others take the work over, so what is under way here is stopped, and a new session is opened with the next claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from llog.compactor.metrics import (
+    CLAIM_ACQUIRED,
+    CLAIM_ELSEWHERE,
+    CLAIM_RELEASE_FAILED,
+    CLAIM_RELEASED,
+    SESSION_LOST,
+    SESSION_OPENED,
+    CompactorMetrics,
+)
+from llog.errors import MetadataStoreError, MetadataUncertain, SessionLost, VersionConflict
+from llog.formats.values import CompactorClaim, decode_value, encode_value
+from llog.log.claim import claim, release
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.stores.metadata.port import ABSENT, Key, Session
+
+T = TypeVar("T")
+_log = logging.getLogger("llog.compactor")
+
+
+class Claims:
+    def __init__(
+        self, context: LogContext, metrics: CompactorMetrics, *, compactor_id: str, session_timeout_ms: int
+    ) -> None:
+        self.compactor_id = compactor_id
+        self._context, self._metrics, self._timeout_ms = context, metrics, session_timeout_ms
+        self._session: Session | None = None
+        self._opening = asyncio.Lock()
+        self._at_work: set[asyncio.Task[Any]] = set()
+        self._chores: set[str] = set()
+        self._closed = False
+
+    @property
+    def in_session(self) -> bool:
+        return self._session is not None
+
+    # -- the session --------------------------------------------------------------------------------------------------
+    async def session(self) -> Session:
+        """The session in force, opened when there is none."""
+        async with self._opening:
+            if self._closed:
+                raise SessionLost("claim", self.compactor_id, "the service stops")
+            if self._session is not None and self._session.lost:
+                self._lose(self._session)
+            if self._session is None:
+                lost: list[Session] = []  # the callback may come before we hold the session it belongs to
+                session = await self._context.metadata.open_session(
+                    timeout_ms=self._timeout_ms, on_lost=lambda: self._lose(*lost)
+                )
+                lost.append(session)
+                self._session = session
+                self._metrics.claim_event(SESSION_OPENED)
+            return self._session
+
+    def _lose(self, session: Session | None = None) -> None:
+        if session is None or session is not self._session:
+            return
+        self._session = None
+        self._chores.clear()
+        self._metrics.claim_event(SESSION_LOST)
+        _log.warning("the metadata session is lost: %d tasks stop, their claims are gone", len(self._at_work))
+        for task in self._at_work:
+            task.cancel()
+
+    async def guarded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do work that a claim stands for. Raises `SessionLost` when the session is lost meanwhile."""
+        task = asyncio.ensure_future(work)
+        self._at_work.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+            raise SessionLost("work", self.compactor_id, "the session its claim is bound to is gone") from None
+        finally:
+            self._at_work.discard(task)
+
+    async def close(self) -> None:
+        """Give back everything at once: claims vanish with their session."""
+        self._closed = True
+        async with self._opening:
+            session, self._session = self._session, None
+        self._chores.clear()
+        if session is not None:
+            await session.close()
+
+    # -- logs ---------------------------------------------------------------------------------------------------------
+    async def take(self, log: Log, incarnation: int) -> bool:
+        session = await self.session()
+        taken = await claim(self._context, log, session, compactor_id=self.compactor_id, incarnation=incarnation)
+        self._metrics.claim_event(CLAIM_ACQUIRED if taken else CLAIM_ELSEWHERE)
+        return taken
+
+    async def give(self, log: Log) -> None:
+        """What cannot be given back now goes with the session, or with our next visit."""
+        try:
+            await release(self._context, log, compactor_id=self.compactor_id)
+            self._metrics.claim_event(CLAIM_RELEASED)
+        except MetadataStoreError as error:
+            self._metrics.claim_event(CLAIM_RELEASE_FAILED)
+            _log.warning("the claim on %s could not be given back: %s", log, error)
+
+    # -- chores of the cluster ----------------------------------------------------------------------------------------
+    async def take_chore(self, chore: str) -> bool:
+        """Kept until it is given back or the session ends: a chore stays with whoever does it."""
+        session = await self.session()
+        if chore in self._chores:
+            return True
+        key = self._context.keys.chore_claim(chore)
+        mine = CompactorClaim(compactor_id=self.compactor_id, claimed_at_ms=self._context.now_ms())
+        try:
+            await self._context.metadata.put(key, encode_value(mine), expected=ABSENT, session=session)
+            taken = True
+        except (VersionConflict, MetadataUncertain):
+            taken = await self._is_mine(key, mine)
+        self._metrics.claim_event(CLAIM_ACQUIRED if taken else CLAIM_ELSEWHERE)
+        if taken and session is self._session:
+            self._chores.add(chore)
+        return taken
+
+    async def give_chore(self, chore: str) -> None:
+        if chore not in self._chores:
+            return
+        self._chores.discard(chore)
+        key = self._context.keys.chore_claim(chore)
+        try:
+            found = await self._context.metadata.get(key, strict=True)
+            if found is not None and _claim_of(found.value, key).compactor_id == self.compactor_id:
+                await self._context.metadata.delete(key, expected=found.version)
+            self._metrics.claim_event(CLAIM_RELEASED)
+        except MetadataStoreError as error:
+            self._metrics.claim_event(CLAIM_RELEASE_FAILED)
+            _log.warning("the claim on %s could not be given back: %s", chore, error)
+
+    async def _is_mine(self, key: Key, mine: CompactorClaim) -> bool:
+        """Written by this very attempt: a claim of an earlier session of ours is about to vanish."""
+        found = await self._context.metadata.get(key, strict=True)
+        return found is not None and _claim_of(found.value, key) == mine
+
+
+def _claim_of(value: bytes, key: Key) -> CompactorClaim:
+    return decode_value(CompactorClaim, value, key.path)

@@ -1,0 +1,89 @@
+"""Which logs there are: the configured ones, and every partition of every live topic.
+
+Topics are listed (one routing key), then their control records are read; nothing scans every shard. What must stay
+true: a discovery that fails changes nothing; a deleted topic's logs are dropped with the next one that succeeds; a
+topic is called left behind only when it was seen dying twice, so that whoever deletes it has had time to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from llog.compactor.plan import RandomBits, shuffled
+from llog.formats.values import ControlRecord, TopicRecord, decode_value
+from llog.limits import COMPACTOR_LOGS_MAX, METADATA_GET_MANY_MAX
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.log.topic_admin import Topic, list_topics
+
+
+class DyingTopic(NamedTuple):
+    topic: str
+    incarnation: int
+
+
+class Discovered(NamedTuple):
+    logs: tuple[Log, ...] = ()
+    fenced: int = 0
+    dying: frozenset[DyingTopic] = frozenset()
+    """Topics that are DELETING."""
+    at_ms: int = 0
+    left_out: int = 0
+    """More logs than one service keeps in mind."""
+
+
+async def discover(context: LogContext, configured: Collection[Log]) -> Discovered:
+    """One look at everything."""
+    topics = await list_topics(context, states=["LIVE", "DELETING"])
+    live = [topic for topic in topics if topic.record.state == "LIVE"]
+    found, fenced = await _logs_of(context, live)
+    logs, left_out = plan_targets(configured, found, context.random_bits)
+    dying = frozenset(DyingTopic(name, record.incarnation) for name, record in topics if record.state == "DELETING")
+    return Discovered(logs, fenced, dying, context.now_ms(), left_out)
+
+
+def plan_targets(
+    configured: Collection[Log], found: Iterable[Log], random_bits: RandomBits, *, limit: int = COMPACTOR_LOGS_MAX
+) -> tuple[tuple[Log, ...], int]:
+    """The configured logs, then as many of the others as fit: by chance, so that each gets its time."""
+    others = sorted(set(found) - set(configured))
+    room = max(0, limit - len(set(configured)))
+    left_out = max(0, len(others) - room)
+    if left_out:
+        others = shuffled(others, random_bits)[:room]
+    return (*dict.fromkeys(configured), *others), left_out
+
+
+def plan_left_behind(before: Discovered, now: Discovered) -> list[DyingTopic]:
+    """Topics whose deletion nobody finished since the discovery before."""
+    return sorted(before.dying & now.dying)
+
+
+async def _logs_of(context: LogContext, topics: Iterable[Topic]) -> tuple[list[Log], int]:
+    """Logs that are there in their topic's current life, and how many of them are fenced."""
+    found: list[Log] = []
+    fenced = 0
+    for batch in _batches(topics):
+        controls = await context.metadata.get_many([context.keys.control(log) for log, _ in batch])
+        for (log, topic), record in zip(batch, controls, strict=True):
+            if record is None:
+                continue
+            control = decode_value(ControlRecord, record.value, record.key.path)
+            if control.incarnation != topic.incarnation or control.log_state == "DELETED":
+                continue
+            found.append(log)
+            fenced += control.log_state == "FENCED"
+    return found, fenced
+
+
+def _batches(topics: Iterable[Topic]) -> Iterator[list[tuple[Log, TopicRecord]]]:
+    batch: list[tuple[Log, TopicRecord]] = []
+    for name, record in topics:
+        for partition in range(record.partition_count):
+            batch.append((Log(name, partition), record))
+            if len(batch) == METADATA_GET_MANY_MAX:
+                yield batch
+                batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,55 @@
+"""What the service counts and shows, as a port: whoever starts it brings the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Protocol
+
+Outcome = Literal["compacted", "resumed", "idle", "busy", "claimed_elsewhere", "failed"]
+"""Of one visit to one log. `compacted`: its work was done, whatever kind it was; `busy`: others kept changing it."""
+
+CLAIM_ACQUIRED: Final = "acquired"
+CLAIM_ELSEWHERE: Final = "claimed_elsewhere"
+CLAIM_RELEASED: Final = "released"
+CLAIM_RELEASE_FAILED: Final = "release_failed"
+SESSION_OPENED: Final = "session_opened"
+SESSION_LOST: Final = "session_lost"
+
+RUN_RESUMED: Final = "run_resumed"
+PENDING_SETTLED: Final = "pending_settled"
+DELETION_FINISHED: Final = "deletion_finished"
+
+VACUUM_RUN: Final = "run"
+VACUUM_REFUSED: Final = "refused"
+VACUUM_FAILED: Final = "failed"
+
+
+class CompactorMetrics(Protocol):
+    def observe_compaction(
+        self, outcome: str, kind: str, entries: int, byte_length: int, stages_ms: Mapping[str, float]
+    ) -> None: ...
+
+    def set_compaction_lag(self, topic: str, partition: int, offsets: int, byte_length: int) -> None:
+        """`byte_length` is of what a run could take now; `offsets` of everything that is not compacted."""
+
+    def set_compaction_pending(self, runs: int, appends: int) -> None:
+        """Runs in flight, and appends reserved long ago and not cleared, that a pass over all logs met."""
+
+    def set_workers(self, busy: int, total: int) -> None: ...
+
+    def set_discovery(self, targets: int, at_ms: int) -> None: ...
+
+    def claim_event(self, kind: str) -> None: ...
+
+    def recovery_event(self, kind: str) -> None: ...
+
+    def vacuum_event(self, kind: str, count: int) -> None: ...
+
+    def fenced_logs(self, count: int) -> None: ...
+
+    def clock_skew(self, ms: float) -> None: ...
+
+    # What the pages show.
+    def snapshot(self) -> dict[str, Any]: ...
+
+    def prometheus(self) -> bytes: ...

@@ -1,0 +1,145 @@
+"""Health and metrics of the service over HTTP: `/health`, `/ready`, `/metrics`, `/metrics/prometheus`.
+
+`/health` answers 200 as long as the process runs; what is wrong stands in it. `/ready` answers 503 unless all is well.
+Both are open to everybody; metrics ask for the token of readers where one is set (`LLOG_HTTP_READ_TOKEN`), and with a
+certificate (`LLOG_TLS_…`) the pages are served encrypted. What must stay true: the pages show no secret and change
+nothing; an address that other machines reach is protected, or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hmac
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, Protocol
+
+import uvicorn
+from litestar import Litestar, Response, get
+from litestar.connection import ASGIConnection
+from litestar.exceptions import NotAuthorizedException
+from litestar.handlers import BaseRouteHandler
+from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
+
+from llog.errors import ExposureRefused, SettingsError
+from llog.limits import COMPACTOR_PAGES_AT_ONCE, COMPACTOR_PAGES_BACKLOG, COMPACTOR_PAGES_STOP_MS_MAX
+from llog.settings import Settings
+from llog.settings.exposure import check_certificate, is_loopback
+
+PROMETHEUS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+Health = Callable[[], dict[str, Any]]
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+    url: str
+
+
+class ShownMetrics(Protocol):
+    """Its pages may be made in another thread."""
+
+    def snapshot(self) -> dict[str, Any]: ...
+
+    def prometheus(self) -> bytes: ...
+
+
+def make_app(health: Health, metrics: ShownMetrics, *, token: str | None = None) -> Litestar:
+    def check_token(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+        given = connection.headers.get("authorization", "")
+        if token is not None and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise NotAuthorizedException("metrics ask for the token of readers: Authorization: Bearer …")
+
+    @get("/health", sync_to_thread=False)
+    def show_health() -> dict[str, Any]:
+        return health()
+
+    @get("/ready", sync_to_thread=False)
+    def show_ready() -> Response[dict[str, Any]]:
+        shown = health()
+        return Response(shown, status_code=HTTP_200_OK if shown["status"] == "ok" else HTTP_503_SERVICE_UNAVAILABLE)
+
+    @get("/metrics", sync_to_thread=True, guards=[check_token])
+    def show_metrics() -> dict[str, Any]:
+        return metrics.snapshot()
+
+    @get("/metrics/prometheus", media_type=PROMETHEUS_TYPE, sync_to_thread=True, guards=[check_token])
+    def show_prometheus() -> bytes:
+        return metrics.prometheus()
+
+    return Litestar([show_health, show_ready, show_metrics, show_prometheus], openapi_config=None, logging_config=None)
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to whoever runs the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def serving(settings: Settings, *, health: Health, metrics: ShownMetrics) -> AsyncIterator[Address]:
+    """Serve the pages while the context lasts. Raises `SettingsError` where nobody can, or should, listen."""
+    check_pages_exposure(settings)
+    host = settings.compactor_bind_host
+    listening = _listen(host, settings.compactor_port)
+    config = uvicorn.Config(
+        make_app(health, metrics, token=settings.http_read_token),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        ssl_certfile=settings.tls_cert_file,
+        ssl_keyfile=settings.tls_key_file,
+        backlog=COMPACTOR_PAGES_BACKLOG,
+        limit_concurrency=COMPACTOR_PAGES_AT_ONCE,
+        timeout_graceful_shutdown=max(1, COMPACTOR_PAGES_STOP_MS_MAX // 1_000),
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listening]), name="pages")
+    try:
+        port = listening.getsockname()[1]
+        scheme = "http" if settings.tls_cert_file is None else "https"
+        yield Address(host, port, f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+    finally:
+        server.should_exit = True
+        await task
+
+
+def check_pages_exposure(settings: Settings) -> None:
+    """Nothing can be changed by these pages, so the token of readers and a certificate are enough."""
+    check_certificate(settings)
+    if is_loopback(settings.compactor_bind_host) or settings.insecure:
+        return
+    needed = {
+        "LLOG_HTTP_READ_TOKEN": settings.http_read_token,
+        "LLOG_TLS_CERT_FILE": settings.tls_cert_file,
+        "LLOG_TLS_KEY_FILE": settings.tls_key_file,
+    }
+    missing = [name for name, value in needed.items() if value is None]
+    if missing:
+        raise ExposureRefused("LLOG_COMPACTOR_BIND_HOST", settings.compactor_bind_host, missing)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise SettingsError("LLOG_COMPACTOR_BIND_HOST", host, f"an address of this machine ({error})") from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(COMPACTOR_PAGES_BACKLOG)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise SettingsError("LLOG_COMPACTOR_BIND_HOST", host, "an address of this machine") from error
+        accepted = f"a free port of {host} ({error.strerror}); 0 takes one"
+        raise SettingsError("LLOG_COMPACTOR_PORT", str(port), accepted) from error
+    return listening

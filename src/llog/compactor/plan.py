@@ -1,0 +1,194 @@
+"""What the service does next, decided from values alone.
+
+`plan_work` says what one log needs, `plan_pass` in which order logs are visited; the rest are the timetables of chores.
+
+What must stay true: a run that somebody began is finished before anything else; entries younger than the minimum age
+are never counted, so a writer that waits for an answer still finds its append (R4); an instant that lies ahead of our
+clock never makes anything due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from llog.limits import (
+    COMPACTOR_BACKUP_INTERVAL_MS_MAX,
+    COMPACTOR_BACKUP_INTERVAL_MS_MIN,
+    COMPACTOR_BACKUP_TORN_MS,
+    COMPACTOR_BACKUPS_KEPT,
+    COMPACTOR_MERGE_INPUTS_MIN,
+    COMPACTOR_MERGES_OVERDUE,
+    COMPACTOR_RETENTION_INTERVAL_MS,
+    COMPACTOR_VACUUM_INTERVAL_MS_MAX,
+    COMPACTOR_VACUUM_INTERVAL_MS_MIN,
+    COMPACTOR_WAL_PRESSURE,
+    LOG_COMPACT_ENTRIES_MAX,
+    LOG_MERGE_BYTES_DEFAULT,
+)
+from llog.log.ids import created_at_ms_of
+from llog.log.keys import Log
+from llog.settings import Settings
+
+T = TypeVar("T")
+RandomBits = Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When work is due."""
+
+    flush_max_bytes: int
+    flush_max_age_ms: int
+    min_age_ms: int
+    max_offsets_per_run: int
+    max_entries_per_run: int = LOG_COMPACT_ENTRIES_MAX
+    merge_inputs_min: int = COMPACTOR_MERGE_INPUTS_MIN
+    merge_max_bytes: int = LOG_MERGE_BYTES_DEFAULT
+    retention_interval_ms: int = COMPACTOR_RETENTION_INTERVAL_MS
+
+    @classmethod
+    def of(cls, settings: Settings) -> Rules:
+        return cls(
+            flush_max_bytes=settings.flush_max_bytes,
+            flush_max_age_ms=settings.flush_max_age_ms,
+            min_age_ms=settings.compactor_min_age_ms,
+            max_offsets_per_run=settings.compactor_max_offsets_per_run,
+        )
+
+
+class Kind(Enum):
+    RESUME = "resume"
+    """Finish the run that is in flight."""
+    COMPACT = "compact"
+    MERGE = "merge"
+    RETAIN = "retain"
+
+
+class LogView(NamedTuple):
+    """One log as the service sees it. `ready_…` counts the fresh entries that a run could take now: contiguous from
+    where the log is compacted up to, and old enough."""
+
+    log: Log
+    incarnation: int
+    cursor: int
+    counter: int
+    lag_offsets: int
+    fenced: bool = False
+    in_flight: bool = False
+    ready_bytes: int = 0
+    ready_entries: int = 0
+    ready_offsets: int = 0
+    oldest_created_at_ms: int | None = None
+    """Of the ready entries; None when there are none."""
+    pending: bool = False
+    pending_is_old: bool = False
+    """An append was reserved long ago and never cleared: its writer may be gone."""
+    segments_since_merge: int = 0
+    """At least so many segments came since merging was last tried and found nothing."""
+    retained_at_ms: int = 0
+
+
+def plan_work(view: LogView, rules: Rules, now_ms: int, *, may_merge: bool = True, hurry: bool = False) -> Kind | None:
+    """What this log needs most; None: nothing. `hurry`: the WAL store fills up, so whatever is ready goes now."""
+    if view.in_flight:
+        return Kind.RESUME
+    # By its timetable, so it cannot starve the others; they could starve it.
+    if now_ms - view.retained_at_ms >= rules.retention_interval_ms:
+        return Kind.RETAIN
+    merges_due = view.segments_since_merge // rules.merge_inputs_min if may_merge else 0
+    if merges_due >= COMPACTOR_MERGES_OVERDUE and not hurry:
+        return Kind.MERGE
+    if _is_due(view, rules, now_ms, hurry=hurry):
+        return Kind.COMPACT
+    return Kind.MERGE if merges_due else None
+
+
+def _is_due(view: LogView, rules: Rules, now_ms: int, *, hurry: bool) -> bool:
+    if view.oldest_created_at_ms is None:
+        return False
+    return (
+        hurry
+        or view.ready_bytes >= rules.flush_max_bytes
+        or now_ms - view.oldest_created_at_ms >= rules.flush_max_age_ms
+        # As full as a run can be, whatever its bytes.
+        or view.ready_offsets >= rules.max_offsets_per_run
+        or view.ready_entries >= rules.max_entries_per_run
+    )
+
+
+def plan_pass(logs: Iterable[Log], random_bits: RandomBits) -> list[Log]:
+    """A random order in which topics take turns: a topic of one partition waits for one turn of each other topic, not
+    for all partitions of a large one."""
+    by_topic: dict[str, list[Log]] = {}
+    for log in logs:
+        by_topic.setdefault(log.topic, []).append(log)
+    hands = [shuffled(hand, random_bits) for hand in by_topic.values()]
+    order: list[Log] = []
+    while hands:
+        hands = shuffled(hands, random_bits)
+        order += [hand.pop() for hand in hands]
+        hands = [hand for hand in hands if hand]
+    return order
+
+
+def shuffled(items: list[T], random_bits: RandomBits) -> list[T]:
+    keyed = [(random_bits(32), number) for number in range(len(items))]
+    return [items[number] for _, number in sorted(keyed)]
+
+
+def plan_pause_ms(sleep_ms: int, jitter_ms: int, random_bits: RandomBits) -> int:
+    """A pause with its random addition, so that services do not march in step."""
+    return sleep_ms + jitter_ms * random_bits(16) // 65_536
+
+
+# -- chores ----------------------------------------------------------------------------------------------------------
+
+
+def plan_vacuum_interval_ms(grace_ms: int, wal_grace_ms: int | None) -> int:
+    """As long as the shorter grace, within bounds. `wal_grace_ms` None: there is no WAL store of its own."""
+    shortest = grace_ms if wal_grace_ms is None else min(grace_ms, wal_grace_ms)
+    return min(max(shortest, COMPACTOR_VACUUM_INTERVAL_MS_MIN), COMPACTOR_VACUUM_INTERVAL_MS_MAX)
+
+
+def plan_hurried_vacuum_interval_ms(wal_grace_ms: int) -> int:
+    """While the WAL store is nearly full: as soon as another tenth of what it holds may go."""
+    return max(wal_grace_ms // 10, COMPACTOR_VACUUM_INTERVAL_MS_MIN)
+
+
+def is_pressed(used_bytes: int, max_bytes: int) -> bool:
+    return used_bytes > COMPACTOR_WAL_PRESSURE * max_bytes
+
+
+def plan_backup_interval_ms(grace_ms: int) -> int:
+    return min(max(grace_ms // 4, COMPACTOR_BACKUP_INTERVAL_MS_MIN), COMPACTOR_BACKUP_INTERVAL_MS_MAX)
+
+
+class SeenBackup(NamedTuple):
+    """A backup in the object store, by what lies below its name."""
+
+    backup_id: str
+    whole: bool
+    """It has a manifest."""
+    scheduled: bool
+    """Made by the service; one made by hand is never removed here."""
+    names: tuple[str, ...] = ()
+
+
+def plan_backup_due(seen: Iterable[SeenBackup], now_ms: int, interval_ms: int) -> bool:
+    """Is the newest whole backup, whoever made it, older than the interval?"""
+    newest = max((created_at_ms_of(one.backup_id) for one in seen if one.whole), default=None)
+    return newest is None or now_ms - newest >= interval_ms
+
+
+def plan_backups_to_remove(
+    seen: Iterable[SeenBackup], now_ms: int, *, kept: int = COMPACTOR_BACKUPS_KEPT
+) -> list[SeenBackup]:
+    """Scheduled backups that are too many, oldest first, and those that were never finished."""
+    scheduled = sorted((one for one in seen if one.scheduled), key=lambda one: one.backup_id)
+    whole = [one for one in scheduled if one.whole]
+    torn = [one for one in scheduled if not one.whole]
+    given_up = [one for one in torn if now_ms - created_at_ms_of(one.backup_id) >= COMPACTOR_BACKUP_TORN_MS]
+    return [*whole[: max(0, len(whole) - kept)], *given_up]

@@ -1,0 +1,51 @@
+"""The service as a process: it stops in good order at the first signal, and at once at a second."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from llog.broker.metrics import BrokerMetrics
+from llog.compactor.runner import JobRunner
+from llog.compactor.service import serve
+from llog.log.context import LogContext
+from llog.settings import Settings
+
+_log = logging.getLogger("llog.compactor")
+
+
+async def run_compactor(
+    settings: Settings,
+    *,
+    metrics: BrokerMetrics | None = None,
+    make_runner: Callable[[LogContext], JobRunner] | None = None,
+    on_started: Callable[[str], None] | None = None,
+) -> None:
+    """Returns after a stop in good order; a second signal raises `asyncio.CancelledError`."""
+    stop = asyncio.Event()
+    with stopped_by_signals(stop):
+        await serve(settings, stop, metrics=metrics, make_runner=make_runner, on_started=on_started)
+
+
+@contextmanager
+def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set `stop`; the next one cancels the task that entered here."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def on_signal() -> None:
+        if stop.is_set() and task is not None:
+            _log.warning("stopping at once")
+            task.cancel()
+        stop.set()
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for one in signals:
+        loop.add_signal_handler(one, on_signal)
+    try:
+        yield
+    finally:
+        for one in signals:
+            loop.remove_signal_handler(one)

@@ -1,0 +1,86 @@
+"""Who does the work: a small interface, and the runner that does it in this process.
+
+Why it exists: jobs that run elsewhere (on a Spark cluster, say) stand behind the same methods; the service plans,
+claims and counts, and does not know the difference. A runner speaks the protocol through functions that are safe
+whoever else runs them, so nothing here needs a claim to be safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from llog.errors import InvalidArgument
+from llog.formats.backup import BackupManifest
+from llog.limits import COMPACTOR_MERGES_AT_ONCE
+from llog.log.backup import write_backup
+from llog.log.backup_places import BackupObjects
+from llog.log.compact import compact_once
+from llog.log.context import LogContext
+from llog.log.delete_topic import TopicDeleted, delete_topic
+from llog.log.ids import new_object_id
+from llog.log.keys import Log
+from llog.log.merge import merge_once
+from llog.log.retention import Retained, configured_limits, retain
+from llog.log.runs import Compacted
+from llog.log.vacuum import Vacuumed, vacuum
+
+
+class JobRunner(Protocol):
+    async def compact(self, log: Log, *, max_offsets: int, target_bytes: int, min_age_ms: int) -> Compacted | None:
+        """Finish the run in flight, or compact the next; None when there is nothing to do."""
+
+    async def merge(self, log: Log, *, target_bytes: int, min_inputs: int) -> Compacted | None: ...
+
+    async def retain(self, log: Log) -> Retained:
+        """Apply the limits of the topic's config, and remove what earlier calls left."""
+
+    async def vacuum(self) -> Vacuumed: ...
+
+    async def delete_topic(self, topic: str, incarnation: int) -> TopicDeleted:
+        """Finish deleting this life of the topic."""
+
+    async def backup(self) -> BackupManifest:
+        """Copy the metadata to the object store, marked as made on a schedule."""
+
+    async def close(self) -> None: ...
+
+
+class InProcessRunner:
+    """Does everything on this event loop."""
+
+    def __init__(self, context: LogContext) -> None:
+        self._context = context
+        self._merges = asyncio.Semaphore(COMPACTOR_MERGES_AT_ONCE)
+
+    async def compact(self, log: Log, *, max_offsets: int, target_bytes: int, min_age_ms: int) -> Compacted | None:
+        return await compact_once(
+            self._context, log, max_offsets=max_offsets, target_bytes=target_bytes, min_age_ms=min_age_ms
+        )
+
+    async def merge(self, log: Log, *, target_bytes: int, min_inputs: int) -> Compacted | None:
+        async with self._merges:
+            return await merge_once(self._context, log, target_bytes=target_bytes, min_inputs=min_inputs)
+
+    async def retain(self, log: Log) -> Retained:
+        retention_ms, retention_bytes = await configured_limits(self._context, log.topic)
+        return await retain(self._context, log, retention_ms=retention_ms, retention_bytes=retention_bytes)
+
+    async def vacuum(self) -> Vacuumed:
+        return await vacuum(self._context)
+
+    async def delete_topic(self, topic: str, incarnation: int) -> TopicDeleted:
+        return await delete_topic(self._context, topic, expected_incarnation=incarnation)
+
+    async def backup(self) -> BackupManifest:
+        context = self._context
+        if context.segments is None:
+            raise InvalidArgument("context", "has no object store to put a backup into")
+        backup_id = new_object_id(context.now_ms(), context.random_bits)
+        # The mark comes first: whatever is left of an interrupted backup is found by it, and removed.
+        await context.segments.put(context.keys.backup_schedule_object(backup_id), [b"{}"])
+        place = BackupObjects(context.segments, context.keys, backup_id)
+        return await write_backup(context, place, backup_id)
+
+    async def close(self) -> None:
+        """Nothing is held between calls."""

@@ -1,0 +1,343 @@
+"""The service: it discovers logs, visits those that need work, does the cluster's chores, and stops in good order.
+
+    discovery   ──►  targets  ──►  pass: look, plan, visit (bounded workers)  ──►  the next pass, or a rest
+    chores: measure the WAL store, vacuum, compare clocks, finish deletions, back up
+
+Each arrow is a loop of its own, and no error ends one: it is noted for the health page, and after a pause the loop goes
+on. What must stay true: at most one visit per log and `LLOG_COMPACTOR_WORKERS` visits at once; a pass visits logs in
+random order, topics in turn; nothing begins after a stop was asked for, what is under way may end within a bound, and
+claims are gone when the stop returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from llog.api.opening import Use, opened_log
+from llog.broker.metrics import BrokerMetrics
+from llog.compactor.backlog import Backlogs, BadLog
+from llog.compactor.chores import Chores
+from llog.compactor.claims import Claims
+from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind
+from llog.compactor.metering import metered
+from llog.compactor.metrics import CompactorMetrics
+from llog.compactor.pace import Pace
+from llog.compactor.plan import Kind, LogView, Rules, plan_pass, plan_pause_ms, plan_work
+from llog.compactor.runner import InProcessRunner, JobRunner
+from llog.compactor.troubles import Troubles
+from llog.compactor.worker import Visit, Worker
+from llog.formats.record_batch import verify_crcs, walk
+from llog.formats.records import encode_records, warm_up
+from llog.limits import (
+    COMPACTOR_BACKUP_INTERVAL_MS_MIN,
+    COMPACTOR_LOOK_LOGS_MAX,
+    COMPACTOR_MERGES_AT_ONCE,
+    COMPACTOR_PASS_PAUSE_MS_MIN,
+    COMPACTOR_STOP_MS_MAX,
+)
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.settings import Settings
+
+_log = logging.getLogger("llog.compactor")
+
+
+class CompactorService:
+    def __init__(
+        self,
+        context: LogContext,
+        settings: Settings,
+        metrics: CompactorMetrics,
+        *,
+        runner: JobRunner | None = None,
+        rules: Rules | None = None,
+    ) -> None:
+        self._context, self._settings, self._metrics = context, settings, metrics
+        self._rules = Rules.of(settings) if rules is None else rules
+        self._runner: JobRunner = InProcessRunner(context) if runner is None else runner
+        self._pace, self._troubles = Pace(context.sleep), Troubles()
+        self._backlogs = Backlogs(context, self._rules)
+        self._claims = Claims(
+            context,
+            metrics,
+            compactor_id=settings.compactor_id,
+            session_timeout_ms=settings.oxia_session_timeout_ms,
+        )
+        self._chores = Chores(context, settings, claims=self._claims, runner=self._runner, metrics=metrics)
+        self._worker = Worker(
+            context,
+            self._rules,
+            backlogs=self._backlogs,
+            claims=self._claims,
+            runner=self._runner,
+            metrics=metrics,
+            hurry=lambda: self._chores.under_pressure,
+        )
+        self._configured = tuple(Log(*target) for target in settings.compactor_targets)
+        self._discovered = Discovered(self._configured)
+        self._left_behind: list[DyingTopic] = []
+        self._slots = asyncio.Semaphore(settings.compactor_workers)
+        self._visits: dict[Log, tuple[Kind, asyncio.Task[None]]] = {}
+        self._paused: dict[Log, int] = {}
+        """Until when a log is left alone."""
+        self._again: set[Log] = set()
+        """Worked on since the last pass, and so likely to need more."""
+        self._full_pass_at_ms = 0
+        self._wake, self._dying = asyncio.Event(), asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self._passes = 0
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        self._metrics.set_workers(0, self._settings.compactor_workers)
+        chores = self._chores
+        loops: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("discovery", self._discover),
+            ("passes", self._pass),
+            ("vacuum", self._vacuum),
+            ("clocks", self._compare_clocks),
+            ("topic deletions", self._finish_deletions),
+        ]
+        if chores.has_own_wal:
+            loops += [("WAL store", self._measure_wal), ("backups", self._back_up)]
+        self._loops = [asyncio.create_task(self._keep_on(name, step), name=name) for name, step in loops]
+
+    async def stop(self, *, timeout_ms: int = COMPACTOR_STOP_MS_MAX) -> None:
+        """No new work; what is under way may end in time, else it is cut off and resumed by whoever comes next."""
+        self._pace.stop()
+        under_way = [*self._loops, *(task for _, task in self._visits.values())]
+        if under_way:
+            bound = asyncio.ensure_future(self._context.sleep(timeout_ms / 1_000))
+            ended = asyncio.ensure_future(asyncio.wait(under_way))
+            await asyncio.wait([bound, ended], return_when=asyncio.FIRST_COMPLETED)
+            left = [task for task in under_way if not task.done()]
+            for task in (*left, bound, ended):
+                task.cancel()
+            await asyncio.gather(*under_way, bound, ended, return_exceptions=True)
+            if left:
+                _log.warning("%d tasks were cut off by the stop; what they began will be resumed", len(left))
+        await self._claims.close()
+        await self._runner.close()
+
+    async def _keep_on(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        """Step after step, until the stop. A step that fails is told of, and tried again after a pause."""
+        while not self._pace.stopping:
+            try:
+                await step()
+                self._troubles.clear(name)
+            except Exception as error:
+                _log.warning("%s: %s: %s", name, type(error).__name__, error, exc_info=True)
+                self._troubles.note(name, error)
+                await self._pace.rest(self._error_pause_ms())
+
+    # -- targets ------------------------------------------------------------------------------------------------------
+    async def _discover(self) -> None:
+        before, now = self._discovered, await discover(self._context, self._configured)
+        self._discovered = now
+        gone = self._backlogs.keep(now.logs)
+        self._troubles.forget_logs(gone)
+        for log in gone:
+            self._paused.pop(log, None)
+            self._metrics.set_compaction_lag(log.topic, log.partition, 0, 0)
+        self._metrics.set_discovery(len(now.logs), now.at_ms)
+        self._metrics.fenced_logs(now.fenced)
+        self._left_behind = plan_left_behind(before, now)
+        if self._left_behind:
+            self._dying.set()
+        if set(now.logs) - set(before.logs):
+            self._hurry_on()
+        self._troubles.clear("discovery")
+        await self._pace.rest(self._settings.compactor_discovery_interval_ms)
+
+    # -- visits -------------------------------------------------------------------------------------------------------
+    async def _pass(self) -> None:
+        """Look at every log, once per idle pause; in between, only at logs that were just worked on."""
+        now_ms = self._context.now_ms()
+        self._paused = {log: until_ms for log, until_ms in self._paused.items() if until_ms > now_ms}
+        logs: Collection[Log] = self._again
+        self._again = set()
+        if full := now_ms >= self._full_pass_at_ms:
+            self._full_pass_at_ms = now_ms + self._idle_pause_ms()
+            self._passes += 1
+            logs = self._discovered.logs
+        free = (log for log in logs if log not in self._visits and log not in self._paused)
+        order = plan_pass(free, self._context.random_bits)
+        runs = appends = 0
+        for first in range(0, len(order), COMPACTOR_LOOK_LOGS_MAX):
+            for view in await self._backlogs.look(order[first : first + COMPACTOR_LOOK_LOGS_MAX]):
+                if isinstance(view, LogView):
+                    runs, appends = runs + view.in_flight, appends + view.pending_is_old
+                await self._consider(view)
+                if self._pace.stopping:
+                    return
+        if full:
+            self._metrics.set_compaction_pending(runs, appends)
+        self._troubles.clear("passes")
+        pause_ms = max(self._full_pass_at_ms - self._context.now_ms(), COMPACTOR_PASS_PAUSE_MS_MIN)
+        await self._pace.rest(pause_ms, self._wake)
+
+    def _hurry_on(self) -> None:
+        self._full_pass_at_ms = 0
+        self._wake.set()
+
+    async def _consider(self, view: LogView | BadLog) -> None:
+        """Begin a visit if the log needs one, as soon as a worker is free."""
+        if isinstance(view, BadLog):
+            self._ended(Visit(view.log, "failed", Kind.COMPACT, error=f"{type(view.error).__name__}: {view.error}"))
+            self._metrics.observe_compaction("failed", Kind.COMPACT.value, 0, 0, {})
+            return
+        self._metrics.set_compaction_lag(view.log.topic, view.log.partition, view.lag_offsets, view.ready_bytes)
+        merging = sum(kind is Kind.MERGE for kind, _ in self._visits.values())
+        work = plan_work(
+            view,
+            self._rules,
+            self._context.now_ms(),
+            may_merge=merging < COMPACTOR_MERGES_AT_ONCE,
+            hurry=self._chores.under_pressure,
+        )
+        if work is None:
+            self._metrics.observe_compaction("idle", Kind.COMPACT.value, 0, 0, {})
+            return
+        await self._slots.acquire()
+        if self._pace.stopping:
+            self._slots.release()
+            return
+        task = asyncio.create_task(self._visit(view, work), name=f"visit {view.log}")
+        self._visits[view.log] = (work, task)
+        self._metrics.set_workers(len(self._visits), self._settings.compactor_workers)
+
+    async def _visit(self, view: LogView, work: Kind) -> None:
+        try:
+            self._ended(await self._worker.visit(view, work))
+        finally:
+            del self._visits[view.log]
+            self._slots.release()
+            self._metrics.set_workers(len(self._visits), self._settings.compactor_workers)
+
+    def _ended(self, visit: Visit) -> None:
+        if visit.outcome == "failed":
+            self._troubles.note_log(visit.log, visit.error)
+            self._paused[visit.log] = self._context.now_ms() + self._error_pause_ms()
+            return
+        self._troubles.clear_log(visit.log)
+        if visit.worked:
+            self._again.add(visit.log)
+            self._wake.set()
+        else:
+            self._paused[visit.log] = self._context.now_ms() + self._idle_pause_ms()
+
+    def _idle_pause_ms(self) -> int:
+        settings = self._settings
+        sleep_ms, jitter_ms = settings.compactor_idle_sleep_ms, settings.compactor_idle_jitter_ms
+        return plan_pause_ms(sleep_ms, jitter_ms, self._context.random_bits)
+
+    def _error_pause_ms(self) -> int:
+        settings = self._settings
+        sleep_ms, jitter_ms = settings.compactor_error_sleep_ms, settings.compactor_error_jitter_ms
+        return max(plan_pause_ms(sleep_ms, jitter_ms, self._context.random_bits), COMPACTOR_PASS_PAUSE_MS_MIN)
+
+    # -- chores -------------------------------------------------------------------------------------------------------
+    async def _vacuum(self) -> None:
+        while (wait_ms := self._chores.vacuum_in_ms()) and not self._pace.stopping:
+            await self._pace.rest(wait_ms, self._chores.pressed)
+        if not self._pace.stopping:
+            await self._chores.vacuum()
+
+    async def _measure_wal(self) -> None:
+        await self._chores.measure_wal()
+        if self._chores.under_pressure:
+            self._hurry_on()  # whatever is ready goes now
+        self._troubles.clear("WAL store")
+        await self._pace.rest(self._chores.wal_interval_ms())
+
+    async def _compare_clocks(self) -> None:
+        await self._chores.compare_clocks()
+        self._troubles.clear("clocks")
+        await self._pace.rest(self._chores.clocks_interval_ms)
+
+    async def _finish_deletions(self) -> None:
+        await self._pace.rest(self._settings.compactor_discovery_interval_ms, self._dying)
+        left_behind, self._left_behind = self._left_behind, []
+        if not self._pace.stopping:
+            await self._chores.finish_deletions(left_behind)
+
+    async def _back_up(self) -> None:
+        await self._chores.backup()
+        self._troubles.clear("backups")
+        await self._pace.rest(COMPACTOR_BACKUP_INTERVAL_MS_MIN)
+
+    # -- the health page ----------------------------------------------------------------------------------------------
+    def health(self) -> dict[str, Any]:
+        found, chores, settings = self._discovered, self._chores, self._settings
+        reasons = self._troubles.reasons()
+        if chores.under_pressure:
+            reasons.append(f"the WAL store holds {chores.wal_bytes} bytes of {settings.wal_max_bytes}")
+        if found.left_out:
+            reasons.append(f"{found.left_out} logs are left to other services, or for later: too many for one")
+        status = "degraded" if reasons else "ok"
+        if self._pace.stopping:
+            status = "stopping"
+        elif not found.at_ms:
+            status = "starting"
+        return {
+            "status": status,
+            "reasons": reasons,
+            "service": "compactor",
+            "compactor_id": settings.compactor_id,
+            "workers": {"busy": len(self._visits), "total": settings.compactor_workers},
+            "discovery": {"targets": len(found.logs), "configured": len(self._configured), "at_ms": found.at_ms},
+            "in_session": self._claims.in_session,
+            "passes": self._passes,
+            "failing_logs": self._troubles.failing_logs,
+            "fenced_logs": found.fenced,
+            "wal_bytes": chores.wal_bytes,
+        }
+
+
+def _warm_up() -> None:
+    warm_up()
+    batch = encode_records([b"warm"], timestamps_ms=0)
+    verify_crcs(batch, walk(batch, "warm-up"), "warm-up")
+
+
+async def serve(
+    settings: Settings,
+    stop: asyncio.Event,
+    *,
+    metrics: BrokerMetrics | None = None,
+    make_runner: Callable[[LogContext], JobRunner] | None = None,
+    on_started: Callable[[str], None] | None = None,
+) -> None:
+    """The whole process: stores, service and pages, until `stop` is set. `on_started` is told where the pages are."""
+    from llog.compactor.pages import serving  # the web server takes time to import: only who serves pays
+
+    metrics = BrokerMetrics() if metrics is None else metrics
+    # Compiled code is loaded at first use, for seconds: on the event loop that would cost us the session.
+    await asyncio.to_thread(_warm_up)
+    async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
+        context, billing = metered(opened.context, metrics)
+        runner = None if make_runner is None else make_runner(context)
+        service = CompactorService(context, settings, metrics, runner=runner)
+        async with serving(settings, health=service.health, metrics=metrics) as pages:
+            metrics.set_compactor(
+                compactor_id=settings.compactor_id,
+                host=pages.host,
+                port=pages.port,
+                started_at_ms=context.now_ms(),
+                metadata_url=settings.metadata_url,
+                wal_url=settings.wal_url,
+                objects_url=settings.objects_url,
+            )
+            counting = asyncio.create_task(billing.run(context.sleep), name="billing")
+            await service.start()
+            try:
+                if on_started is not None:
+                    on_started(pages.url)
+                await stop.wait()
+            finally:
+                counting.cancel()
+                await asyncio.gather(counting, return_exceptions=True)
+                await service.stop()

@@ -1,0 +1,40 @@
+"""What is wrong at the moment, in words, for the health page: noted by whoever met it, cleared when it went well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llog.limits import COMPACTOR_TROUBLES_SHOWN_MAX
+from llog.log.keys import Log
+
+
+class Troubles:
+    def __init__(self) -> None:
+        self._parts: dict[str, str] = {}
+        """By part of the service; there are a few."""
+        self._logs: dict[Log, str] = {}
+
+    def note(self, part: str, error: BaseException) -> None:
+        self._parts[part] = f"{part}: {type(error).__name__}: {error}"
+
+    def clear(self, part: str) -> None:
+        self._parts.pop(part, None)
+
+    def note_log(self, log: Log, error: str) -> None:
+        self._logs[log] = error
+
+    def clear_log(self, log: Log) -> None:
+        self._logs.pop(log, None)
+
+    def forget_logs(self, logs: Iterable[Log]) -> None:
+        for log in logs:
+            self._logs.pop(log, None)
+
+    @property
+    def failing_logs(self) -> int:
+        return len(self._logs)
+
+    def reasons(self) -> list[str]:
+        shown = [f"{log}: {self._logs[log]}" for log in sorted(self._logs)[:COMPACTOR_TROUBLES_SHOWN_MAX]]
+        left = len(self._logs) - len(shown)
+        return [*self._parts.values(), *shown, *([f"and {left} more logs"] if left else [])]

@@ -1,0 +1,142 @@
+"""One visit to one log: claim it, look again, do what it needs most, give it back.
+
+Looking again under the claim matters: another service may have done the work since the visit was planned, and a run
+begun without need would be a small one. What must stay true: a visit does one piece of work, so that logs take turns;
+every visit ends in one outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
+
+from llog.compactor.backlog import Backlogs, BadLog
+from llog.compactor.claims import Claims
+from llog.compactor.metrics import PENDING_SETTLED, RUN_RESUMED, CompactorMetrics, Outcome
+from llog.compactor.plan import Kind, LogView, Rules, plan_work
+from llog.compactor.runner import JobRunner
+from llog.errors import LlogError, LogBusy, LogDeleted, PartitionNotInitialized, SessionLost
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.log.runs import Compacted
+
+T = TypeVar("T")
+_log = logging.getLogger("llog.compactor")
+
+
+class Visit(NamedTuple):
+    """What became of it."""
+
+    log: Log
+    outcome: Outcome
+    kind: Kind
+    entries: int = 0
+    byte_length: int = 0
+    error: str = ""
+
+    @property
+    def worked(self) -> bool:
+        """There may be more to do at once."""
+        return self.outcome in ("compacted", "resumed")
+
+
+class Worker:
+    def __init__(
+        self,
+        context: LogContext,
+        rules: Rules,
+        *,
+        backlogs: Backlogs,
+        claims: Claims,
+        runner: JobRunner,
+        metrics: CompactorMetrics,
+        hurry: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._context, self._rules = context, rules
+        self._backlogs, self._claims, self._runner, self._metrics = backlogs, claims, runner, metrics
+        self._hurry = hurry
+
+    async def visit(self, planned: LogView, kind: Kind) -> Visit:
+        stages_ms: dict[str, float] = {}
+        try:
+            done = await self._visit(planned, kind, stages_ms)
+        except LogBusy as error:
+            done = Visit(planned.log, "busy", kind, error=str(error))
+        except (PartitionNotInitialized, LogDeleted):
+            done = Visit(planned.log, "idle", kind)  # deleted meanwhile: the next discovery drops it
+        except LlogError as error:
+            _log.warning("%s of %s failed: %s", kind.value, planned.log, error)
+            done = Visit(planned.log, "failed", kind, error=f"{type(error).__name__}: {error}")
+        except Exception as error:
+            _log.exception("%s of %s failed", kind.value, planned.log)
+            done = Visit(planned.log, "failed", kind, error=f"{type(error).__name__}: {error}")
+        self._metrics.observe_compaction(done.outcome, done.kind.value, done.entries, done.byte_length, stages_ms)
+        return done
+
+    async def _visit(self, planned: LogView, kind: Kind, stages_ms: dict[str, float]) -> Visit:
+        log = planned.log
+        if not await self._timed(stages_ms, "claim", self._claims.take(log, planned.incarnation)):
+            return Visit(log, "claimed_elsewhere", kind)
+        try:
+            done = await self._claims.guarded(self._work(planned, kind, stages_ms))
+        except SessionLost:
+            raise  # and the claim with it
+        except Exception:
+            await self._claims.give(log)
+            raise
+        await self._timed(stages_ms, "release", self._claims.give(log))
+        return done
+
+    async def _work(self, planned: LogView, kind: Kind, stages_ms: dict[str, float]) -> Visit:
+        log = planned.log
+        looked = await self._timed(stages_ms, "look", self._backlogs.look([log], strict=True))
+        for view in looked:
+            if isinstance(view, BadLog):
+                raise view.error
+            work = plan_work(
+                view, self._rules, self._context.now_ms(), may_merge=kind is Kind.MERGE, hurry=self._hurry()
+            )
+            if work is not None:
+                done = await self._timed(stages_ms, "run", self._run(view, work))
+                if view.pending_is_old and done.outcome != "idle":
+                    self._metrics.recovery_event(PENDING_SETTLED)
+                return done
+        return Visit(log, "idle", kind)
+
+    async def _run(self, view: LogView, work: Kind) -> Visit:
+        log, rules = view.log, self._rules
+        if work is Kind.RETAIN:
+            retained = await self._runner.retain(log)
+            self._backlogs.retained(log)
+            removed = retained.entries_removed + retained.segments_removed
+            return Visit(log, "compacted" if removed else "idle", work, retained.entries_removed)
+        if work is Kind.MERGE:
+            merged = await self._runner.merge(
+                log, target_bytes=rules.merge_max_bytes, min_inputs=rules.merge_inputs_min
+            )
+            if merged is None:
+                self._backlogs.nothing_to_merge(log)
+            return self._told(log, work, merged)
+        compacted = await self._runner.compact(
+            log,
+            max_offsets=rules.max_offsets_per_run,
+            target_bytes=rules.flush_max_bytes,
+            min_age_ms=rules.min_age_ms,
+        )
+        return self._told(log, work, compacted)
+
+    def _told(self, log: Log, work: Kind, run: Compacted | None) -> Visit:
+        if run is None:
+            return Visit(log, "idle", work)
+        if run.resumed:
+            self._metrics.recovery_event(RUN_RESUMED)
+            return Visit(log, "resumed", Kind.RESUME, run.entry_count, run.byte_length)
+        return Visit(log, "compacted", work, run.entry_count, run.byte_length)
+
+    async def _timed(self, stages_ms: dict[str, float], stage: str, work: Coroutine[Any, Any, T]) -> T:
+        started_ms = self._context.now_ms()
+        try:
+            return await work
+        finally:
+            stages_ms[stage] = self._context.now_ms() - started_ms

@@ -1,0 +1,67 @@
+"""Logs of a service: lines for a person at a terminal, JSON for everything else.
+
+A line is an event, a level, a time, and fields (`extra={"llog": {…}}`). What must stay true: one line per event, also
+when it carries a traceback, so that whoever collects them can split at line ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final, TextIO
+
+import msgspec
+
+LOGGER: Final = "llog"
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _time(record).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return _ENCODER.encode({name: _plain(value) for name, value in line.items()}).decode()
+
+
+class TerminalLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
+        text = f"{_time(record):%H:%M:%S.%f}"[:-3] + f" {record.levelname.lower():7} {record.getMessage()} {fields}"
+        return f"{text.rstrip()}\n{self.formatException(record.exc_info)}" if record.exc_info else text.rstrip()
+
+
+def configure_logging(stream: TextIO | None = None, level: int = logging.INFO) -> logging.Handler:
+    """Send llog's logs, and the HTTP server's own, to `stream` (stderr). Replaces what an earlier call set up."""
+    stream = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TerminalLines() if stream.isatty() else JsonLines())
+    handler.set_name(LOGGER)
+    for name, least in ((LOGGER, level), ("uvicorn", max(level, logging.WARNING))):
+        logger = logging.getLogger(name)
+        for former in [there for there in logger.handlers if there.name == LOGGER]:
+            logger.removeHandler(former)
+        logger.addHandler(handler)
+        logger.setLevel(least)
+        logger.propagate = False
+    return handler
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    fields = getattr(record, "llog", None)
+    return fields if isinstance(fields, dict) else {}
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

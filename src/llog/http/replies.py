@@ -1,0 +1,25 @@
+"""Answers as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from litestar import Response
+
+from llog.limits import HTTP_RETRY_AFTER_SECONDS
+
+JSON: Final = "application/json"
+RETRY_AFTER: Final[Mapping[str, str]] = {"retry-after": str(HTTP_RETRY_AFTER_SECONDS)}
+ENCODER: Final = msgspec.json.Encoder()
+
+
+def json_reply(content: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    return bytes_reply(ENCODER.encode(content), status, headers=headers)
+
+
+def bytes_reply(
+    content: bytes, status: int = 200, *, media_type: str = JSON, headers: Mapping[str, str] | None = None
+) -> Response[bytes]:
+    return Response(content, status_code=status, media_type=media_type, headers=dict(headers or {}))

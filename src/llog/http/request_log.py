@@ -1,0 +1,130 @@
+"""Around every request: its id, its time, its line in the log, its place in the metrics.
+
+Outermost, so that requests nobody has a route for are told too. A line has what it takes to follow one request through
+a cluster: id, route, status, sizes, and for a produce how long it queued, uploaded and committed. What must stay true:
+no header, query or body is ever logged, so no token or record is; an id from outside is taken over only when it is
+short and plain.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Final
+
+from llog.broker.batching import Timings
+from llog.http.services import HttpMetrics
+from llog.limits import HTTP_REQUEST_ID_CHARS_MAX
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+RECORD: Final = "llog.request"
+UNMATCHED: Final = "unmatched"
+_SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,%d}" % HTTP_REQUEST_ID_CHARS_MAX)
+# Asked for every few seconds by those who watch: their lines would drown the others.
+_QUIET: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})
+_log: Final = logging.getLogger("llog.http")
+
+
+class RequestRecord:
+    """What is known of one request while it runs; routes add to it."""
+
+    __slots__ = (
+        "batches",
+        "error_type",
+        "request_bytes",
+        "request_id",
+        "response_bytes",
+        "started",
+        "status",
+        "timings",
+    )
+
+    def __init__(self, request_id: str, started: float) -> None:
+        self.request_id, self.started = request_id, started
+        self.status = self.request_bytes = self.response_bytes = self.batches = 0
+        self.timings: Timings | None = None
+        self.error_type = ""
+
+
+class RequestLog:
+    """The application with a record of each request around it."""
+
+    def __init__(self, app: App, metrics: HttpMetrics, now: Callable[[], float] = time.perf_counter) -> None:
+        self._app, self._metrics, self._now = app, metrics, now
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord(request_id_of(scope), self._now())
+        scope[RECORD] = record
+        id_header = (b"x-request-id", record.request_id.encode())
+
+        async def counted_receive() -> Message:
+            message = await receive()
+            record.request_bytes += len(message.get("body", b""))
+            return message
+
+        async def counted_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), id_header]
+            else:
+                record.response_bytes += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, counted_receive, counted_send)
+        finally:
+            self._finish(scope, record)
+
+    def _finish(self, scope: Scope, record: RequestRecord) -> None:
+        seconds = self._now() - record.started
+        route = route_of(scope)
+        sizes = (record.request_bytes, record.response_bytes)
+        self._metrics.observe_http(route, scope["method"], record.status, seconds, *sizes)
+        level = logging.DEBUG if route in _QUIET and record.status < 500 else logging.INFO
+        if _log.isEnabledFor(level):
+            _log.log(level, "request", extra={"llog": line_of(scope, record, route, seconds)})
+
+
+def route_of(scope: Scope) -> str:
+    """The template of the path, never the path: it becomes a label."""
+    template: str = scope.get("path_template", "") if "route_handler" in scope else ""
+    return template or UNMATCHED
+
+
+def request_id_of(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return str(value, "ascii")
+    return secrets.token_hex(8)
+
+
+def line_of(scope: Scope, record: RequestRecord, route: str, seconds: float) -> dict[str, object]:
+    line: dict[str, object] = {
+        "request_id": record.request_id,
+        "method": scope["method"],
+        "route": route,
+        "status": record.status,
+        "duration_ms": round(seconds * 1_000, 3),
+        "request_bytes": record.request_bytes,
+        "response_bytes": record.response_bytes,
+    }
+    if scope.get("client"):
+        line["client"] = scope["client"][0]
+    if record.batches:
+        line["batches"] = record.batches
+    if record.timings is not None:
+        line |= {name: round(value, 3) for name, value in record.timings._asdict().items()}
+    if record.error_type:
+        line["error_type"] = record.error_type
+    return line

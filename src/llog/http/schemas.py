@@ -1,0 +1,334 @@
+"""The JSON of every request and answer, as structs.
+
+msgspec decodes and encodes them, and the OpenAPI page is made of them. What must stay true: names, and which of them
+may be missing, are the contract; a field that we do not know is refused, because a misspelt one would be ignored
+silently; true and false are no integers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from llog.limits import (
+    GROUP_OFFSET_METADATA_CHARS_MAX,
+    GROUP_OFFSETS_PER_CALL_MAX,
+    HTTP_CONSUME_BYTES_DEFAULT,
+    HTTP_CONSUME_BYTES_MAX,
+    HTTP_CONSUME_WAIT_MS_MAX,
+    HTTP_TOPIC_PARTITIONS_MAX,
+)
+from llog.log.keys import OFFSET_MAX, PARTITION_MAX, TOPIC_NAME_LENGTH_MAX
+
+TopicText = Annotated[
+    str, Meta(min_length=1, max_length=TOPIC_NAME_LENGTH_MAX, description="Letters, digits, `.`, `_` and `-`.")
+]
+PartitionNumber = Annotated[int, Meta(ge=0, le=PARTITION_MAX)]
+Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
+TimestampMs = Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="Milliseconds since 1970, UTC.")]
+GroupName = Annotated[str, Meta(min_length=1, max_length=160)]
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A default is left out, so fields beyond the basic form only show where there is something to show."""
+
+
+class Base64(Request, frozen=True):
+    """Bytes that are not text."""
+
+    base64: bytes
+
+
+Text = str | Base64 | None
+
+
+# -- produce ---------------------------------------------------------------------------------------------------------
+
+
+class RecordObject(Request, frozen=True):
+    """A record with more than a payload. `value` (null: a tombstone) or `base64` is its payload."""
+
+    base64: bytes | UnsetType = UNSET
+    value: Text | UnsetType = UNSET
+    key: Text = None
+    headers: dict[str, Text | list[Text]] = {}
+    """A name that occurs several times has a list."""
+    timestamp_ms: TimestampMs | UnsetType = UNSET
+
+
+Records = Annotated[list[str | RecordObject], Meta(min_length=1)]
+
+
+class BatchHead(Request, frozen=True, kw_only=True):
+    """Everything of a batch but its records."""
+
+    topic: TopicText
+    partition: PartitionNumber
+    producer_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
+    epoch: Annotated[int, Meta(ge=0, le=2**15 - 1)] | UnsetType = UNSET
+    sequence: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
+    """Of the first record, counted per producer and log."""
+
+
+class ProduceBatch(BatchHead, frozen=True, kw_only=True):
+    """Records of one log. `producer_id` (a random number will do), `epoch` and `sequence` come together: a batch that
+    is sent again with the same three is stored once."""
+
+    records: Records
+
+
+class ProduceRequest(Request, frozen=True):
+    topic_partitions: Annotated[list[ProduceBatch], Meta(min_length=1, max_length=HTTP_TOPIC_PARTITIONS_MAX)]
+
+
+class ProduceResult(Answer, frozen=True):
+    topic: str
+    partition: int
+    ok: bool
+    start_offset: int | UnsetType = UNSET
+    end_offset: int | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    index_key: str | UnsetType = UNSET
+    wal_uri: str | UnsetType = UNSET
+    repeated: bool = False
+    """It was stored before, at these offsets."""
+    error_type: str = ""
+    error: str = ""
+
+
+class ProduceAnswer(msgspec.Struct, frozen=True):
+    results: list[ProduceResult]
+    success_count: int
+    error_count: int
+
+
+# -- consume ---------------------------------------------------------------------------------------------------------
+
+
+class ConsumePartition(Request, frozen=True):
+    topic: TopicText
+    partition: PartitionNumber
+    fetch_offset: Offset
+    partition_max_bytes: Annotated[int, Meta(ge=1, le=HTTP_CONSUME_BYTES_MAX)] | None = None
+
+
+class ConsumeBody(Request, frozen=True):
+    topic_partitions: Annotated[list[ConsumePartition], Meta(min_length=1, max_length=HTTP_TOPIC_PARTITIONS_MAX)]
+    max_wait_ms: Annotated[int, Meta(ge=0, le=HTTP_CONSUME_WAIT_MS_MAX)] = 0
+    min_bytes: Annotated[int, Meta(ge=0, le=HTTP_CONSUME_BYTES_MAX)] = 1
+    max_bytes: Annotated[int, Meta(ge=1, le=HTTP_CONSUME_BYTES_MAX)] = HTTP_CONSUME_BYTES_DEFAULT
+
+
+class ConsumedRecord(Answer, frozen=True):
+    offset: int
+    payload: Text
+    """null: a tombstone."""
+    key: Text = None
+    headers: dict[str, Text | list[Text]] = {}
+    timestamp_ms: int | UnsetType = UNSET
+    """The producer's, where it gave one."""
+
+
+class ConsumeResult(Answer, frozen=True):
+    topic: str
+    partition: int
+    ok: bool
+    fetch_offset: int
+    high_watermark: int | UnsetType = UNSET
+    """The last offset that can be read."""
+    next_fetch_offset: int | UnsetType = UNSET
+    records: list[ConsumedRecord] | UnsetType = UNSET
+    log_start_offset: int | UnsetType = UNSET
+    """Of an offset that is out of range: the first that is not."""
+    error_type: str = ""
+    error: str = ""
+
+
+class ConsumeAnswer(msgspec.Struct, frozen=True):
+    results: list[ConsumeResult]
+    success_count: int
+    error_count: int
+
+
+# -- positions of groups ---------------------------------------------------------------------------------------------
+
+
+class TopicPartition(Request, frozen=True):
+    topic: TopicText
+    partition: PartitionNumber
+
+
+class OffsetToCommit(Request, frozen=True):
+    topic: TopicText
+    partition: PartitionNumber
+    offset: Offset
+    metadata: Annotated[str, Meta(max_length=GROUP_OFFSET_METADATA_CHARS_MAX)] = ""
+
+
+class OffsetsCommit(Request, frozen=True):
+    group: GroupName
+    offsets: Annotated[list[OffsetToCommit], Meta(min_length=1, max_length=GROUP_OFFSETS_PER_CALL_MAX)]
+
+
+class OffsetCommitResult(Answer, frozen=True):
+    topic: str
+    partition: int
+    ok: bool
+    offset: int
+    error_type: str = ""
+    error: str = ""
+
+
+class OffsetsCommitAnswer(msgspec.Struct, frozen=True):
+    group: str
+    results: list[OffsetCommitResult]
+    success_count: int
+    error_count: int
+
+
+SomeLogs = Annotated[list[TopicPartition], Meta(min_length=1, max_length=GROUP_OFFSETS_PER_CALL_MAX)]
+
+
+class OffsetsFetch(Request, frozen=True):
+    """Without `topic_partitions`: every log where the group has a position."""
+
+    group: GroupName
+    topic_partitions: SomeLogs | None = None
+
+
+class OffsetFetched(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    offset: int | None
+    """null: the group has none."""
+    metadata: str = ""
+    committed_at_ms: int | None = None
+
+
+class OffsetsFetchAnswer(msgspec.Struct, frozen=True):
+    group: str
+    offsets: list[OffsetFetched]
+
+
+# -- topics and partitions -------------------------------------------------------------------------------------------
+
+
+ConfigValue = str | bool | int | float
+
+
+class TopicCreate(Request, frozen=True):
+    topic: TopicText
+    partitions: Annotated[int, Meta(ge=1, le=PARTITION_MAX)] = 1
+    config: dict[str, ConfigValue] = {}
+
+
+class TopicAlter(Request, frozen=True):
+    """`config` sets names; null brings one back to its default."""
+
+    config: Annotated[dict[str, ConfigValue | None], Meta(min_length=1)]
+
+
+class PartitionsAdd(Request, frozen=True):
+    count: Annotated[int, Meta(ge=1, le=PARTITION_MAX)]
+    """How many there shall be, with those that there are."""
+
+
+class TopicSummary(msgspec.Struct, frozen=True):
+    topic: str
+    topic_id: str
+    partitions: int
+    config: dict[str, str]
+    created_at_ms: int
+
+
+class TopicList(msgspec.Struct, frozen=True):
+    topics: list[TopicSummary]
+
+
+class PartitionState(msgspec.Struct, frozen=True):
+    partition: int
+    state: str
+    """OPEN, FENCED, DELETED, or ABSENT: nobody wrote to it yet."""
+    log_start_offset: int
+    next_offset: int
+
+
+class TopicDetail(msgspec.Struct, frozen=True):
+    topic: str
+    topic_id: str
+    config: dict[str, str]
+    created_at_ms: int
+    partitions: list[PartitionState]
+
+
+class TopicDeletion(msgspec.Struct, frozen=True):
+    topic: str
+    dry_run: bool
+    partitions: int
+    entries_removed: int
+    segments_removed: int
+
+
+class FenceBody(Request, frozen=True):
+    reason: Annotated[str, Meta(max_length=1_000)] = ""
+    expected_epoch: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] | None = None
+
+
+class UnfenceBody(Request, frozen=True):
+    expected_epoch: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] | None = None
+
+
+class FenceAnswer(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    state: str
+    epoch: int
+
+
+class PartitionOffsets(Answer, frozen=True):
+    topic: str
+    partition: int
+    log_start_offset: int
+    next_offset: int
+    """That the next record gets."""
+    timestamp_ms: int | UnsetType = UNSET
+    """As asked."""
+    offset: int | UnsetType | None = UNSET
+    """The first record at least as new as asked; null: there is none."""
+    record_timestamp_ms: int | UnsetType = UNSET
+
+
+class DeleteRecordsBody(Request, frozen=True):
+    before_offset: Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
+    """The first offset to stay; -1: none of those there are now."""
+
+
+class DeleteRecordsAnswer(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    log_start_offset: int
+    entries_removed: int
+    segments_removed: int
+
+
+# -- errors and status -----------------------------------------------------------------------------------------------
+
+
+class ErrorAnswer(Answer, frozen=True):
+    error_type: str
+    error: str
+    request_id: str
+    field: str = ""
+    """What was wrong in the request, as a path."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    ready: bool
+    status: str
+    reasons: list[str] = []

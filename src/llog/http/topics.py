@@ -1,0 +1,151 @@
+"""Topics over HTTP: create, list, describe, alter, grow, delete. Thin: the log's own functions do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from litestar import Request, Response, delete, get, patch, post
+from litestar.params import FromPath, FromQuery
+
+from llog.errors import PartitionNotInitialized
+from llog.http.auth import QUERY
+from llog.http.body import decoded_body
+from llog.http.openapi import operation
+from llog.http.replies import json_reply
+from llog.http.runtime import Access, runtime_of
+from llog.http.schemas import (
+    ConfigValue,
+    PartitionsAdd,
+    PartitionState,
+    TopicAlter,
+    TopicCreate,
+    TopicDeletion,
+    TopicDetail,
+    TopicList,
+    TopicSummary,
+)
+from llog.log.context import LogContext
+from llog.log.delete_topic import delete_topic
+from llog.log.describe import describe_log
+from llog.log.keys import Log, check_topic
+from llog.log.topic_admin import Topic, add_partitions, alter_topic, create_topic, describe_topic, list_topics
+from llog.log.topics import for_each_partition
+
+_READ = {Access.KEY: Access.READ, QUERY: frozenset[str]()}
+_WRITE = {Access.KEY: Access.WRITE, QUERY: frozenset[str]()}
+_TOPIC = "/topics/{topic:str}"
+
+
+@post(
+    "/topics",
+    status_code=201,
+    opt=_WRITE,
+    summary="Create a topic with its partitions",
+    operation_class=operation(
+        TopicCreate, {201: (TopicSummary, "It is there."), 409: (None, "It exists, or is being deleted.")}
+    ),
+)
+async def create(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
+    body = await decoded_body(request, TopicCreate)
+    config = {name: config_text(value) for name, value in body.config.items()}
+    context = runtime_of(request).broker.context
+    made = await create_topic(context, check_topic(body.topic), partitions=body.partitions, config=config)
+    return json_reply(_summary(made), 201)
+
+
+@get(
+    "/topics",
+    opt=_READ,
+    summary="Every topic, by name",
+    operation_class=operation(None, {200: (TopicList, "The topics.")}),
+)
+async def list_all(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
+    topics = await list_topics(runtime_of(request).broker.context)
+    return json_reply(TopicList([_summary(topic) for topic in topics]))
+
+
+@get(
+    _TOPIC,
+    opt=_READ,
+    summary="A topic and where each of its logs begins and ends",
+    operation_class=operation(None, {200: (TopicDetail, "The topic.")}),
+)
+async def describe(request: Request, topic: FromPath[str]) -> Response[bytes]:  # type: ignore[type-arg]
+    found = await describe_topic(runtime_of(request).broker.context, check_topic(topic))
+    partitions = [
+        PartitionState(row.partition, row.log_state or "ABSENT", row.log_start_offset, row.next_offset)
+        for row in found.partitions
+    ]
+    record = found.topic.record
+    return json_reply(TopicDetail(topic, record.topic_id, dict(record.config), record.created_at_ms, partitions))
+
+
+@patch(
+    _TOPIC,
+    opt=_WRITE,
+    summary="Set configs of a topic, or bring them back to their defaults",
+    operation_class=operation(TopicAlter, {200: (TopicSummary, "As it is now.")}),
+)
+async def alter(request: Request, topic: FromPath[str]) -> Response[bytes]:  # type: ignore[type-arg]
+    body = await decoded_body(request, TopicAlter)
+    put = {name: config_text(value) for name, value in body.config.items() if value is not None}
+    removed = [name for name, value in body.config.items() if value is None]
+    context = runtime_of(request).broker.context
+    return json_reply(_summary(await alter_topic(context, check_topic(topic), put=put, remove=removed)))
+
+
+@post(
+    f"{_TOPIC}/partitions",
+    status_code=200,
+    opt=_WRITE,
+    summary="Let a topic have more partitions",
+    operation_class=operation(PartitionsAdd, {200: (TopicSummary, "As it is now.")}),
+)
+async def grow(request: Request, topic: FromPath[str]) -> Response[bytes]:  # type: ignore[type-arg]
+    body = await decoded_body(request, PartitionsAdd)
+    return json_reply(
+        _summary(await add_partitions(runtime_of(request).broker.context, check_topic(topic), body.count))
+    )
+
+
+@delete(
+    _TOPIC,
+    status_code=200,
+    opt={Access.KEY: Access.WRITE, QUERY: frozenset({"dry_run"})},
+    summary="Delete a topic and everything in it",
+    operation_class=operation(None, {200: (TopicDeletion, "What was removed, or, in a dry run, what would be.")}),
+)
+async def remove(request: Request, topic: FromPath[str], dry_run: FromQuery[bool] = False) -> Response[bytes]:  # type: ignore[type-arg]
+    services = runtime_of(request).broker
+    check_topic(topic)
+    if dry_run:
+        return json_reply(await _would_remove(services.context, topic))
+    done = await delete_topic(services.context, topic)
+    for partition in range(done.partitions):
+        services.log_changed(Log(topic, partition))
+    return json_reply(TopicDeletion(topic, False, done.partitions, done.entries_removed, done.segments_removed))
+
+
+async def _would_remove(context: LogContext, topic: str) -> TopicDeletion:
+    count = len((await describe_topic(context, topic)).partitions)
+
+    async def counted(partition: int) -> tuple[int, int]:
+        try:
+            found = await describe_log(context, Log(topic, partition))
+        except PartitionNotInitialized:
+            return 0, 0
+        return found.index.entries, sum(state.count for state in found.segments.values())
+
+    counts = await for_each_partition(count, counted)
+    return TopicDeletion(topic, True, count, sum(entries for entries, _ in counts), sum(more for _, more in counts))
+
+
+def config_text(value: ConfigValue) -> str:
+    """Configs are kept as text; JSON may bring numbers and booleans."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _summary(topic: Topic) -> TopicSummary:
+    record = topic.record
+    config: Mapping[str, str] = record.config
+    return TopicSummary(topic.name, record.topic_id, record.partition_count, dict(config), record.created_at_ms)

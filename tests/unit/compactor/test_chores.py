@@ -1,0 +1,196 @@
+"""Chores of the whole cluster are done once, by whoever holds their claim."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from llog.compactor.chores import Chores
+from llog.compactor.claims import Claims
+from llog.compactor.discovery import DyingTopic
+from llog.errors import TopicNotFound, VacuumRefused
+from llog.limits import COMPACTOR_BACKUPS_KEPT
+from llog.log.backup import write_backup
+from llog.log.backup_places import BackupObjects, list_backups
+from llog.log.compact import compact_once
+from llog.log.context import LogContext
+from llog.log.ids import new_object_id
+from llog.log.keys import Log
+from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedRunner, Writer
+
+
+def chores_of(cluster: Cluster, name: str, **overrides: object) -> tuple[Chores, ScriptedRunner, RememberingMetrics]:
+    context, metrics = cluster.open(sum(name.encode())), RememberingMetrics()
+    runner = ScriptedRunner(context)
+    claims = Claims(context, metrics, compactor_id=name, session_timeout_ms=10_000)
+    settings = cluster.settings(**overrides)
+    return Chores(context, settings, claims=claims, runner=runner, metrics=metrics), runner, metrics
+
+
+async def blobs_left(cluster: Cluster, context: LogContext) -> int:
+    return len([found async for found in cluster.wal.list(context.keys.blobs())])
+
+
+# -- vacuum ----------------------------------------------------------------------------------------------------------
+
+
+async def test_one_of_two_services_vacuums_and_another_takes_over_when_it_fails() -> None:
+    cluster = Cluster()
+    (one, first, counted), (two, second, _) = chores_of(cluster, "one"), chores_of(cluster, "two")
+    await one.vacuum()
+    await two.vacuum()
+    await one.vacuum()
+    assert (first.vacuums, second.vacuums) == (2, 0)
+    assert counted.vacuums["run"] == 2
+    first.refusal = VacuumRefused("clocks differ")
+    with pytest.raises(VacuumRefused):
+        await one.vacuum()
+    assert counted.vacuums["refused"] == 1
+    await two.vacuum()
+    assert second.vacuums == 1
+
+
+async def test_vacuum_is_due_once_per_interval() -> None:
+    cluster = Cluster()
+    chores, _, _ = chores_of(cluster, "one", vacuum_grace_ms=60_000)
+    assert 0 <= chores.vacuum_in_ms() <= 60_000
+    await chores.vacuum()
+    assert chores.vacuum_in_ms() == 60_000
+    cluster.clock.now += 60_000
+    assert chores.vacuum_in_ms() == 0
+
+
+async def test_vacuum_removes_blobs_that_compaction_left_and_counts_them() -> None:
+    cluster = Cluster(vacuum_grace_ms=60_000)
+    chores, _, counted = chores_of(cluster, "one", vacuum_grace_ms=60_000)
+    context = cluster.open()
+    await Writer(context).append(ORDERS)
+    await compact_once(context, ORDERS)
+    cluster.clock.now += 70_000
+    await chores.vacuum()
+    assert await blobs_left(cluster, context) == 0
+    assert counted.vacuums["blobs_deleted"] == 1
+    assert counted.vacuums["bytes_deleted"] > 0
+
+
+async def test_clocks_are_compared() -> None:
+    cluster = Cluster()
+    chores, _, counted = chores_of(cluster, "one")
+    cluster.backing.clock_ms = lambda: cluster.clock.now + 1_234
+    await chores.compare_clocks()
+    assert counted.skew_ms == 1_234
+
+
+# -- a WAL store of its own ------------------------------------------------------------------------------------------
+
+
+async def test_a_wal_store_above_three_quarters_presses_and_makes_vacuum_due_at_once() -> None:
+    cluster = Cluster(own_wal=True)
+    chores, _, _ = chores_of(cluster, "one", wal_max_bytes=1 << 20, wal_grace_ms=300_000)
+    writer = Writer(cluster.open())
+    await chores.vacuum()
+    await writer.append(ORDERS, size=700_000)
+    await chores.measure_wal()
+    assert not chores.under_pressure
+    assert not chores.pressed.is_set()
+    assert chores.vacuum_in_ms() == 300_000
+    await writer.append(ORDERS, size=100_000)
+    await chores.measure_wal()
+    assert chores.wal_bytes is not None
+    assert chores.wal_bytes > 800_000
+    assert chores.under_pressure
+    assert chores.pressed.is_set()
+    assert chores.vacuum_in_ms() == 30_000
+    cluster.clock.now += 30_000
+    assert chores.vacuum_in_ms() == 0
+
+
+async def test_a_wal_store_that_is_the_object_store_is_neither_measured_nor_backed_up() -> None:
+    cluster = Cluster()
+    chores, _, _ = chores_of(cluster, "one", wal_max_bytes=1 << 20)
+    await Writer(cluster.open()).append(ORDERS, size=1_000_000)
+    await chores.measure_wal()
+    await chores.backup()
+    assert (chores.wal_bytes, chores.under_pressure) == (None, False)
+    assert await chores.backups() == []
+
+
+# -- deletions -------------------------------------------------------------------------------------------------------
+
+
+async def test_deletions_left_behind_are_finished_and_one_that_fails_does_not_stop_the_others() -> None:
+    cluster = Cluster()
+    chores, runner, counted = chores_of(cluster, "one")
+    context = cluster.open()
+    await Writer(context).append(ORDERS, Log("visits", 0))
+    with pytest.raises(TopicNotFound):
+        await chores.finish_deletions([DyingTopic("none", 1), DyingTopic("visits", 1)])
+    assert counted.recoveries["deletion_finished"] == 1
+    assert await context.metadata.get(context.keys.chore_claim("topic-deletions")) is None
+    await chores.finish_deletions([])
+    assert [log.topic for _, log in runner.calls] == ["none", "visits"]
+
+
+async def test_a_topic_created_again_is_not_deleted_for_its_former_life() -> None:
+    cluster = Cluster()
+    chores, _, _ = chores_of(cluster, "one")
+    context = cluster.open()
+    writer = Writer(context)
+    await writer.append(ORDERS)
+    await chores.finish_deletions([DyingTopic("orders", 1)])
+    await Writer(context).append(ORDERS)
+    await chores.finish_deletions([DyingTopic("orders", 1)])
+    control = await context.metadata.get(context.keys.control(ORDERS))
+    assert control is not None
+    assert b'"OPEN"' in control.value
+
+
+# -- backups ---------------------------------------------------------------------------------------------------------
+
+
+async def test_backups_are_made_on_schedule_and_the_last_ones_kept_with_those_made_by_hand() -> None:
+    cluster = Cluster(own_wal=True)
+    chores, _, _ = chores_of(cluster, "one")
+    context = cluster.open()
+    await Writer(context).append(ORDERS)
+    by_hand = new_object_id(cluster.clock.now, random.Random(9).getrandbits)
+    await write_backup(context, BackupObjects(cluster.objects, context.keys, by_hand), by_hand)
+    await chores.backup()
+    assert len(await chores.backups()) == 1, "the newest is young enough, whoever made it"
+    for _ in range(COMPACTOR_BACKUPS_KEPT + 3):
+        cluster.clock.now += chores.backup_interval_ms
+        await chores.backup()
+        await chores.backup()
+    found = await chores.backups()
+    assert len(found) == COMPACTOR_BACKUPS_KEPT + 1
+    assert found[0].backup_id == by_hand
+    assert all(one.whole for one in found)
+    manifests = [manifest async for manifest in list_backups(cluster.objects, context.keys)]
+    assert manifests[-1].logs == 1
+
+
+async def test_what_is_left_of_an_interrupted_backup_is_removed() -> None:
+    cluster = Cluster(own_wal=True)
+    chores, _, _ = chores_of(cluster, "one")
+    keys = cluster.open().keys
+    torn = new_object_id(cluster.clock.now, random.Random(9).getrandbits)
+    for name in (keys.backup_schedule_object(torn), keys.backup_part_object(torn, 0)):
+        await cluster.objects.put(name, [b"x"])
+    await chores.backup()
+    assert (await chores.backups())[0].backup_id == torn, "it may be under way"
+    cluster.clock.now += 3_600_000
+    await chores.backup()
+    assert torn not in [one.backup_id for one in await chores.backups()]
+    assert [found async for found in cluster.objects.list(f"{keys.backups()}{torn}")] == []
+
+
+async def test_one_of_two_services_backs_up() -> None:
+    cluster = Cluster(own_wal=True)
+    (one, _, _), (two, _, elsewhere) = chores_of(cluster, "one"), chores_of(cluster, "two")
+    await Writer(cluster.open()).append(ORDERS)
+    await one.backup()
+    cluster.clock.now += 3_600_000
+    await two.backup()
+    assert len(await one.backups()) == 1
+    assert elsewhere.claims["claimed_elsewhere"] == 1

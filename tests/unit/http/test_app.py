@@ -1,0 +1,232 @@
+"""What holds for every route: statuses, tokens, logs, metrics, the description."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llog import errors
+from llog.errors import LlogError, MetadataUnavailable, MetadataUncertain
+from llog.http.app import build_app, build_status_app
+from llog.http.errors import STATUSES, status_of
+from llog.http.logs import configure_logging
+from llog.http.openapi import openapi_config
+from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body
+
+
+def test_every_error_class_has_exactly_one_status() -> None:
+    classes = {kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, LlogError)}
+    listed = [kind for kinds in STATUSES.values() for kind in kinds]
+    assert sorted(kind.__name__ for kind in classes - set(listed)) == []
+    assert len(listed) == len(set(listed))
+
+
+def test_an_error_of_a_package_of_its_own_takes_the_status_of_its_nearest_kin() -> None:
+    class Far(MetadataUnavailable):
+        pass
+
+    assert status_of(Far("get", "k")) == 503
+
+
+async def test_health_metrics_and_readiness() -> None:
+    broker = BrokerDouble()
+    async with client_of(broker) as client:
+        assert (await client.get("/health")).json()["broker_id"] == "broker-1"
+        assert (await client.get("/ready")).json() == {"ready": True, "status": "ok", "reasons": []}
+        assert "http" in (await client.get("/metrics")).json()
+        page = await client.get("/metrics/prometheus")
+        assert page.headers["content-type"].startswith("text/plain")
+        assert "llog_requests" in page.text
+        broker.is_ready = False
+        assert (await client.get("/health")).status_code == 200
+        refused = await client.get("/ready")
+        assert refused.status_code == 503
+        assert refused.json()["reasons"] == ["the store is away"]
+        assert refused.headers["retry-after"] == "1"
+
+
+async def test_unknown_paths_and_methods_are_answered_in_json() -> None:
+    broker = BrokerDouble()
+    async with client_of(broker) as client:
+        unknown = await client.get("/nothing/here")
+        wrong = await client.get("/produce")
+    assert (unknown.status_code, wrong.status_code) == (404, 405)
+    assert unknown.json()["request_id"] == unknown.headers["x-request-id"]
+    assert [(route, status) for route, _, status, *_ in broker.metrics.requests] == [
+        ("unmatched", 404),
+        ("unmatched", 405),
+    ]
+
+
+async def test_a_broker_without_a_role_has_no_such_path() -> None:
+    async with client_of(BrokerDouble(reads=False)) as writer, client_of(BrokerDouble(writes=False)) as reader:
+        assert (await writer.post("/consume", json=consume_body("t", 0, 1))).status_code == 404
+        assert (await writer.post("/produce", json=produce_body(batch("t", 0, "a")))).status_code == 200
+        assert (await reader.post("/produce", json=produce_body(batch("t", 0, "a")))).status_code == 404
+        assert (await reader.post("/consume", json=consume_body("t", 0, 1))).status_code == 200
+
+
+async def test_a_service_without_logs_shows_its_status_alone() -> None:
+    async with Client(build_status_app(BrokerDouble())) as client:
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/topics")).status_code == 404
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+async def test_each_token_opens_its_own_kind_and_nothing_else() -> None:
+    broker = BrokerDouble(http_read_token="r-secret", http_write_token="w-secret")
+    read, write = {"authorization": "Bearer r-secret"}, {"authorization": "bearer w-secret"}
+    body, poll = produce_body(batch("t", 0, "a")), consume_body("t", 0, 1)
+    async with client_of(broker) as client:
+        bare = await client.post("/produce", json=body)
+        assert bare.status_code == 401
+        assert bare.headers["www-authenticate"].startswith("Bearer")
+        assert (await client.post("/produce", json=body, headers={"authorization": "Bearer x"})).status_code == 401
+        assert (
+            await client.post("/produce", json=body, headers={"authorization": "Basic r-secret"})
+        ).status_code == 401
+        assert (await client.post("/produce", json=body, headers=read)).status_code == 403
+        assert (await client.post("/produce", json=body, headers=write)).status_code == 200
+        assert (await client.post("/consume", json=poll, headers=write)).status_code == 403
+        assert (await client.post("/consume", json=poll, headers=read)).status_code == 200
+        assert (await client.get("/metrics")).status_code == 401
+        assert (await client.get("/schema/openapi.json")).status_code == 401
+        assert (await client.get("/schema/openapi.json", headers=write)).status_code == 200
+        assert (await client.get("/health")).status_code == (await client.get("/ready")).status_code == 200
+
+
+async def test_a_kind_without_a_token_is_open() -> None:
+    async with client_of(BrokerDouble(http_write_token="w-secret")) as client:
+        assert (await client.post("/produce", json=produce_body(batch("t", 0, "a")))).status_code == 401
+        assert (await client.post("/consume", json=consume_body("t", 0, 1))).status_code == 200
+        empty = {"authorization": "Bearer "}
+        assert (await client.post("/produce", json=produce_body(batch("t", 0, "a")), headers=empty)).status_code == 401
+
+
+# -- logs and metrics --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines() -> Iterator[Any]:
+    stream = io.StringIO()
+    handler = configure_logging(stream, logging.DEBUG)
+
+    def read() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+    yield read
+    for name in ("llog", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True
+
+
+async def test_a_request_is_one_json_line_with_its_id_and_stages(lines: Any) -> None:
+    broker = BrokerDouble(http_write_token="w-secret")
+    headers = {"authorization": "Bearer w-secret", "x-request-id": "trace-42"}
+    async with client_of(broker) as client:
+        answer = await client.post("/produce", json=produce_body(batch("t", 0, "payload-xyz")), headers=headers)
+        assert answer.headers["x-request-id"] == "trace-42"
+        await client.get("/health", headers={"x-request-id": "no way\x7f" + "x" * 300})
+    produced, health = lines()
+    assert (produced["event"], produced["level"], produced["request_id"]) == ("request", "info", "trace-42")
+    assert (produced["route"], produced["status"], produced["batches"]) == ("/produce", 200, 1)
+    assert (produced["queue_ms"], produced["upload_ms"], produced["commit_ms"]) == (1.0, 2.0, 3.0)
+    assert produced["request_bytes"] > 0
+    assert produced["response_bytes"] > 0
+    assert produced["duration_ms"] >= 0
+    assert health["level"] == "debug"
+    assert re.fullmatch(r"[0-9a-f]{16}", health["request_id"])
+    text = json.dumps([produced, health])
+    assert "secret" not in text
+    assert "payload-xyz" not in text
+
+
+async def test_the_route_is_the_template_never_the_path() -> None:
+    broker = BrokerDouble()
+    async with client_of(broker) as client:
+        await client.get("/topics/some-topic")
+    [(route, method, status, _, sent)] = broker.metrics.requests
+    assert (route, method, status) == ("/topics/{topic}", "GET", 404)
+    assert sent > 0
+
+
+async def test_what_nobody_foresaw_is_logged_with_its_traceback_and_answered_without(lines: Any) -> None:
+    class Broken(BrokerDouble):
+        async def consume(self, request: object) -> Any:
+            raise ZeroDivisionError("inner secret")
+
+    async with client_of(Broken()) as client:
+        answer = await client.post("/consume", json=consume_body("t", 0, 1))
+    assert answer.status_code == 500
+    assert "inner" not in answer.text
+    failed = next(line for line in lines() if line["event"] == "request failed")
+    assert "ZeroDivisionError" in failed["traceback"]
+    assert failed["request_id"] == answer.json()["request_id"]
+
+
+@pytest.mark.parametrize(
+    ("error", "again"), [(MetadataUnavailable("get", "k"), "1"), (MetadataUncertain("put", "k"), None)]
+)
+async def test_only_what_did_not_happen_is_to_be_tried_again(error: LlogError, again: str | None) -> None:
+    class Away(BrokerDouble):
+        async def consume(self, request: object) -> Any:
+            raise error
+
+    async with client_of(Away()) as client:
+        answer = await client.post("/consume", json=consume_body("t", 0, 1))
+    assert answer.status_code == 503
+    assert answer.headers.get("retry-after") == again
+
+
+def test_lines_for_a_terminal_are_for_people() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    handler = configure_logging(stream)
+    try:
+        logging.getLogger("llog.http").info("listening", extra={"llog": {"url": "http://x"}})
+    finally:
+        for name in ("llog", "uvicorn"):
+            logging.getLogger(name).removeHandler(handler)
+            logging.getLogger(name).propagate = True
+    assert stream.getvalue().endswith("info    listening url=http://x\n")
+
+
+# -- the description ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_description_names_every_route_and_its_bodies() -> None:
+    async with client_of(BrokerDouble()) as client:
+        told = (await client.get("/schema/openapi.json")).json()
+    assert {"/produce", "/consume", "/health", "/ready", "/metrics", "/metrics/prometheus", "/offsets/commit"} <= set(
+        told["paths"]
+    )
+    produce = told["paths"]["/produce"]["post"]
+    reference = produce["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    name = reference.rpartition("/")[2]
+    assert told["components"]["schemas"][name]["required"] == ["topic_partitions"]
+    assert {"200", "400", "409", "413", "503"} <= set(produce["responses"])
+    references = set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(told)))
+    assert references <= set(told["components"]["schemas"])
+
+
+def test_the_page_for_people_is_there() -> None:
+    assert openapi_config("llog", "1").path == "/schema"
+
+
+def test_an_application_can_be_built_again() -> None:
+    broker = BrokerDouble()
+    assert build_app(broker) is not build_app(broker)

@@ -1,0 +1,301 @@
+"""The application behind a real socket: starting, stopping, slow clients, large bodies, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from llog.errors import ExposureRefused, SettingsError
+from llog.http.app import build_app
+from llog.http.connection import GuardedConnection
+from llog.http.server import HttpServer
+from llog.settings import Settings
+from llog.settings.exposure import check_exposure, is_loopback
+from tests.unit.http.broker_double import BrokerDouble, batch, consume_body, produce_body
+
+
+@asynccontextmanager
+async def served(broker: BrokerDouble) -> AsyncIterator[HttpServer]:
+    server = HttpServer(build_app(broker), broker.settings, port=0)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop(at_once=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_stop_finishes_what_is_under_way_and_accepts_no_more() -> None:
+    broker = BrokerDouble()
+    broker.hold = asyncio.Event()
+    async with served(broker) as server, httpx.AsyncClient(base_url=server.url) as client:
+        under_way = asyncio.create_task(client.post("/produce", json=produce_body(batch("t", 0, "a"))))
+        await until(lambda: bool(broker.in_pool))
+        stopping = asyncio.create_task(server.stop())
+        await asyncio.sleep(0.3)
+        assert not stopping.done()
+        with pytest.raises(httpx.ConnectError):
+            async with httpx.AsyncClient(base_url=server.url) as late:
+                await late.get("/health")
+        broker.hold.set()
+        assert (await under_way).json()["results"][0]["start_offset"] == 1
+        await asyncio.wait_for(stopping, 5)
+
+
+async def test_a_stop_is_bounded_whatever_is_under_way() -> None:
+    broker = BrokerDouble(http_stop_timeout_ms=200)
+    broker.hold = asyncio.Event()
+    async with served(broker) as server, httpx.AsyncClient(base_url=server.url) as client:
+        under_way = asyncio.create_task(client.post("/produce", json=produce_body(batch("t", 0, "a"))))
+        await until(lambda: bool(broker.in_pool))
+        started = time.monotonic()
+        await server.stop()
+        assert time.monotonic() - started < 4
+        [answer] = await asyncio.gather(under_way, return_exceptions=True)
+        assert not isinstance(answer, httpx.Response) or answer.status_code >= 500
+        await server.stop()
+
+
+async def test_a_head_that_never_ends_is_given_up() -> None:
+    async with served(BrokerDouble(http_read_timeout_ms=200)) as server:
+        for beginning in (b"", b"POST /produce HTTP/1.1\r\nhost: x\r\nx-slow: "):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(beginning)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+
+
+async def test_a_head_without_end_is_cut_off_by_its_size() -> None:
+    async with served(BrokerDouble()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nx-long: " + b"x" * 100_000)
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 431")
+        writer.close()
+
+
+async def test_requests_behind_each_other_on_one_connection_are_all_answered() -> None:
+    async with served(BrokerDouble()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        body = json.dumps(produce_body(batch("t", 0, "x" * 3_000))).encode()
+        one = b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        writer.write(one * 40)  # far more than one head may have
+        for _ in range(40):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            assert head.startswith(b"HTTP/1.1 200")
+            length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length"))
+            await reader.readexactly(int(length.partition(b":")[2]))
+        writer.close()
+
+
+async def test_a_poll_whose_client_went_away_is_not_read_for() -> None:
+    broker = BrokerDouble()
+    async with served(broker) as server, httpx.AsyncClient(base_url=server.url) as client:
+        await client.post("/produce", json=produce_body(batch("t", 0, "a")))
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/consume", json=consume_body("t", 0, 2, max_wait_ms=50_000), timeout=0.2)
+        await until(lambda: any(route == "/consume" for route, *_ in broker.metrics.requests))
+
+
+async def test_a_body_that_never_ends_is_given_up_and_its_memory_given_back() -> None:
+    broker = BrokerDouble(http_read_timeout_ms=200)
+    async with served(broker) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{")
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert head.startswith(b"HTTP/1.1 408")
+        assert broker.pool.used == 0
+        writer.close()
+
+
+async def test_a_body_that_is_too_large_is_refused_before_it_is_sent() -> None:
+    async with served(BrokerDouble(http_body_max_bytes=1_024)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 413")
+        # The rest is thrown away for a while only.
+        await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+
+async def read_to_the_end(reader: asyncio.StreamReader) -> int:
+    taken = 0
+    try:
+        while chunk := await reader.read(65_536):
+            taken += len(chunk)
+    except ConnectionError:
+        pass
+    return taken
+
+
+async def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GuardedConnection, "send_timeout_ms", 200)
+    broker = BrokerDouble()
+    async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        for _ in range(3):
+            await client.post("/produce", json=produce_body(batch("t", 0, *["x" * 100_000] * 100)))
+        body = json.dumps(consume_body("t", 0, 1)).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1_024)
+        writer.write(b"POST /consume HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        await until(lambda: any(route == "/consume" for route, *_ in broker.metrics.requests))
+        await asyncio.sleep(1)
+        taken = await asyncio.wait_for(read_to_the_end(reader), 10)
+        assert taken < 30_000_000
+        writer.close()
+
+
+POSTS = """
+import http.client, sys
+port, turns, *paths = sys.argv[1:]
+bodies = [open(path, "rb").read() for path in paths]
+for turn in range(int(turns)):
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+    connection.request("POST", "/produce", bodies[turn % len(bodies)])
+    assert connection.getresponse().status == 200
+    connection.close()
+"""
+
+
+async def test_health_answers_quickly_while_bodies_of_8_mib_are_produced(tmp_path: Path) -> None:
+    plain = produce_body(*(batch("t", p, *["x" * 1_024] * 1_000) for p in range(8)))
+    coded = produce_body(batch("t", 0, *[{"base64": "eHh4" * 300}] * 6_500))
+    paths = [tmp_path / "plain", tmp_path / "coded"]
+    for path, body in zip(paths, (plain, coded), strict=True):
+        path.write_bytes(json.dumps(body).encode())
+        assert path.stat().st_size > 7_500_000
+    waits: list[float] = []
+    async with served(BrokerDouble()) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+
+        async def load(turns: int) -> int:
+            arguments = [str(server.port), str(turns), *map(str, paths)]
+            # A process of its own: it must not be the sender that holds the interpreter.
+            sender = await asyncio.create_subprocess_exec(sys.executable, "-c", POSTS, *arguments)
+            return await sender.wait()
+
+        assert await load(2) == 0  # kernels are compiled, or loaded, by now
+        loading = asyncio.create_task(load(12))
+        while not loading.done():
+            before = time.perf_counter()
+            assert (await client.get("/health")).status_code == 200
+            waits.append(time.perf_counter() - before)
+            await asyncio.sleep(0.005)
+        assert await loading == 0
+    waits.sort()
+    middle = waits[len(waits) // 2]
+    print(f"health during 8 MiB bodies: median {middle * 1e3:.1f} ms, longest {waits[-1] * 1e3:.1f} ms, {len(waits)}")
+    assert len(waits) > 5
+    assert middle < 0.1
+    assert waits[-1] < 1
+
+
+# -- where it may listen -----------------------------------------------------------------------------------------------
+
+
+def settings(**overrides: Any) -> Settings:
+    return Settings.from_env({}, **overrides)
+
+
+@pytest.mark.parametrize(
+    ("host", "alone"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("broker.example", False),
+    ],
+)
+def test_which_addresses_are_this_machines_alone(host: str, alone: bool) -> None:
+    assert is_loopback(host) is alone
+
+
+def test_an_address_that_others_reach_needs_both_tokens_and_a_certificate(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.touch()
+    key.touch()
+    full = {
+        "http_read_token": "r",
+        "http_write_token": "w",
+        "tls_cert_file": cert,
+        "tls_key_file": key,
+        "http_bind_host": "0.0.0.0",
+    }
+    check_exposure(settings(**full))
+    check_exposure(settings(http_bind_host="0.0.0.0", insecure=True))
+    for left_out in ("http_read_token", "http_write_token"):
+        with pytest.raises(ExposureRefused) as refused:
+            check_exposure(settings(**{name: value for name, value in full.items() if name != left_out}))
+        assert refused.value.missing == (f"LLOG_{left_out.upper()}",)
+    with pytest.raises(ExposureRefused, match="LLOG_INSECURE=1"):
+        check_exposure(settings(http_bind_host="0.0.0.0"))
+    with pytest.raises(SettingsError, match="LLOG_TLS_KEY_FILE"):
+        check_exposure(settings(tls_cert_file=cert))
+    with pytest.raises(SettingsError, match="must be a file"):
+        check_exposure(settings(tls_cert_file=cert, tls_key_file=tmp_path / "none"))
+
+
+async def test_an_exposed_server_does_not_bind() -> None:
+    broker = BrokerDouble(http_bind_host="0.0.0.0")
+    server = HttpServer(build_app(broker), broker.settings, port=0)
+    with pytest.raises(ExposureRefused):
+        await server.start()
+    await server.stop()
+
+
+async def test_a_port_that_is_taken_is_told_with_its_address() -> None:
+    async with served(BrokerDouble()) as server:
+        broker = BrokerDouble()
+        with pytest.raises(SettingsError, match=f"127.0.0.1:{server.port}"):
+            await HttpServer(build_app(broker), broker.settings, port=server.port).start()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], tuple[Path, Path]]:
+    def make() -> tuple[Path, Path]:
+        openssl = shutil.which("openssl")
+        if openssl is None:
+            pytest.skip("openssl, which makes the certificate, is not installed")
+        folder = tmp_path_factory.mktemp("tls")
+        cert, key = folder / "cert.pem", folder / "key.pem"
+        names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+        command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        subprocess.run([*command, "-keyout", key, "-out", cert, "-days", "2", *names], check=True, capture_output=True)
+        return cert, key
+
+    return make
+
+
+async def test_tls_is_spoken_where_there_is_a_certificate(certificate: Callable[[], tuple[Path, Path]]) -> None:
+    cert, key = certificate()
+    async with served(BrokerDouble(tls_cert_file=cert, tls_key_file=key)) as server:
+        assert server.url.startswith("https://")
+        trust = ssl.create_default_context(cafile=cert)
+        async with httpx.AsyncClient(base_url=server.url, verify=trust) as client:
+            answer = await client.post("/produce", json=produce_body(batch("t", 0, "a")))
+        assert answer.status_code == 200
+
+
+async def test_a_key_that_is_none_is_refused_at_start(certificate: Callable[[], tuple[Path, Path]]) -> None:
+    cert, _ = certificate()
+    broker = BrokerDouble(tls_cert_file=cert, tls_key_file=cert)
+    with pytest.raises(SettingsError, match="cannot be used"):
+        await HttpServer(build_app(broker), broker.settings, port=0).start()
