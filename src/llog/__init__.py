@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
     from llog.api.groups import AppendResult, SharedAppendGroup
     from llog.api.sync import LeaderlessLogCompactor, LeaderlessLogReader, LeaderlessLogWriter
+    from llog.embedding import EmbeddedBroker, embedded
     from llog.log.records import LogRecord
 
 try:
@@ -22,12 +23,14 @@ __all__ = [
     "AsyncLeaderlessLogCompactor",
     "AsyncLeaderlessLogReader",
     "AsyncLeaderlessLogWriter",
+    "EmbeddedBroker",
     "LeaderlessLogCompactor",
     "LeaderlessLogReader",
     "LeaderlessLogWriter",
     "LogRecord",
     "SharedAppendGroup",
     "__version__",
+    "embedded",
 ]
 
 # Loaded when first asked for: `llog --version` and a Spark worker need none of it.
@@ -36,11 +39,13 @@ _HOMES = {
     "AsyncLeaderlessLogCompactor": "llog.api.aio",
     "AsyncLeaderlessLogReader": "llog.api.aio",
     "AsyncLeaderlessLogWriter": "llog.api.aio",
+    "EmbeddedBroker": "llog.embedding",
     "LeaderlessLogCompactor": "llog.api.sync",
     "LeaderlessLogReader": "llog.api.sync",
     "LeaderlessLogWriter": "llog.api.sync",
     "LogRecord": "llog.log.records",
     "SharedAppendGroup": "llog.api.groups",
+    "embedded": "llog.embedding",
 }
 
 

@@ -148,6 +148,19 @@ OBJECT_STORES_OPEN_MAX: Final = 64
 OBJECT_STORES_IDLE_MS_MIN: Final = 15 * 60 * 1_000
 # `llog stores check` waits this many request timeouts for one step before it calls the store silent.
 STORES_CHECK_STEP_TIMEOUTS: Final = 3
+# `llog produce`: how much of its input is read at a time, how many pieces wait, and how long one line may be.
+CLI_INPUT_PIECE_BYTES: Final = 256 * KIB
+CLI_INPUT_PIECES_MAX: Final = 4
+CLI_INPUT_LINE_BYTES_MAX: Final = 64 * MIB
+# Records that one append of `llog produce` takes at most; bytes are LLOG_BATCH_MAX_BYTES.
+CLI_PRODUCE_RECORDS_MAX: Final = 50_000
+# How often `llog tail` looks whether logs grew.
+CLI_TAIL_POLL_MS: Final = 250
+# How long `llog doctor` waits for each of its looks, in LLOG_REQUEST_TIMEOUT_MS, and for a program it starts.
+CLI_DOCTOR_LOOK_TIMEOUTS: Final = 6
+CLI_DOCTOR_PROGRAM_TIMEOUT_MS: Final = 10_000
+# What `llog doctor` names one by one; the rest is counted.
+CLI_DOCTOR_NAMES_MAX: Final = 20
 
 # --- record batches ----------------------------------------------------------------------------------------------
 # Blocks of one snappy stream: as many as make a whole batch of the smallest block its Java writer allows (1 KiB).
@@ -491,3 +504,12 @@ TAIL_FILES_STALE_MS: Final = 60_000
 
 # --- a broker's registration -----------------------------------------------------------------------------------------
 REGISTRATION_RETRY_MS: Final = 1_000
+
+# --- a broker inside another program, or a stack of broker processes -------------------------------------------------
+# How long the program that starts one waits until it listens, and until its thread has ended.
+EMBEDDED_START_MS_MAX: Final = 60_000
+EMBEDDED_STOP_MS_MAX: Final = 30_000
+# What its own clients get to finish at a stop, where nobody says otherwise.
+EMBEDDED_HTTP_STOP_MS: Final = 1_000
+# `llog up --brokers`: more than a machine has use for.
+STACK_BROKERS_MAX: Final = 64

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from llog.cli import log, meta, serve, settings, stores
+from llog.cli import compact, fencing, log, meta, records, serve, settings, stores, topic
 from llog.cli.exits import MEANINGS, exit_code_of
 from llog.errors import LlogError
 
@@ -63,3 +63,12 @@ app.add_typer(meta.app, name="meta")
 app.command(name="broker")(serve.broker)
 app.command(name="compactor")(serve.compactor)
 app.command(name="up")(serve.up)
+app.add_typer(topic.app, name="topic")
+app.command(name="produce")(records.produce)
+app.command(name="consume")(records.consume)
+app.command(name="tail")(records.tail)
+app.command(name="fence")(fencing.fence)
+app.command(name="unfence")(fencing.unfence)
+app.command(name="compact")(compact.compact)
+app.command(name="delete-records")(compact.delete_records)
+app.command(name="vacuum")(compact.vacuum)

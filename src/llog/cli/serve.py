@@ -6,11 +6,15 @@ The first SIGTERM or SIGINT stops in good order (accept no more, answer, flush, 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from llog.limits import STACK_BROKERS_MAX
 
 if TYPE_CHECKING:
     from llog.broker.broker import Broker
@@ -20,9 +24,28 @@ Host = Annotated[str | None, typer.Option("--host", help="Instead of LLOG_HTTP_B
 Port = Annotated[int | None, typer.Option("--port", help="Instead of LLOG_HTTP_PORT; 0 takes a free one.")]
 BrokerId = Annotated[str | None, typer.Option("--broker-id", help="Instead of LLOG_CLIENT_IDENTIFIER.")]
 RoleOption = Annotated[RoleName, typer.Option("--role", help="What it serves: both, write or read.")]
+Brokers = Annotated[
+    int,
+    typer.Option(
+        "--brokers",
+        min=1,
+        max=STACK_BROKERS_MAX,
+        help="So many broker processes on the same stores, at the port and those after it.",
+    ),
+]
+Supervised = Annotated[
+    bool,
+    typer.Option("--supervised", hidden=True, help="Stop when standard input ends; Ctrl-C is the supervisor's."),
+]
 
 
-def broker(host: Host = None, port: Port = None, broker_id: BrokerId = None, role: RoleOption = "both") -> None:
+def broker(
+    host: Host = None,
+    port: Port = None,
+    broker_id: BrokerId = None,
+    role: RoleOption = "both",
+    supervised: Supervised = False,
+) -> None:
     """Run a broker: HTTP produce and consume."""
     from llog.http.serve import serve
     from llog.settings import Settings
@@ -38,7 +61,8 @@ def broker(host: Host = None, port: Port = None, broker_id: BrokerId = None, rol
             host=host,
             port=port,
             on_started=_say_broker,
-        )
+        ),
+        supervised=supervised,
     )
 
 
@@ -51,12 +75,26 @@ def compactor() -> None:
     run_until_stopped(lambda stop, _: serve(settings, stop, on_started=_say_compactor))
 
 
-def up(host: Host = None, port: Port = None, broker_id: BrokerId = None) -> None:
-    """Run a broker and a compactor in one process: the embedded stack."""
+def up(host: Host = None, port: Port = None, broker_id: BrokerId = None, brokers: Brokers = 1) -> None:
+    """Run a broker and a compactor in one process: the embedded stack. With --brokers, each broker is a process."""
     from llog.settings import Settings
 
     settings = Settings.from_env()
-    run_until_stopped(lambda stop, at_once: _up(settings, stop, at_once, host, port, broker_id))
+    if brokers == 1:
+        run_until_stopped(lambda stop, at_once: _up(settings, stop, at_once, host, port, broker_id))
+        return
+    from llog.cli.stack import plan_stack, run_stack
+
+    commands = plan_stack(settings, brokers=brokers, host=host, port=port, broker_id=broker_id)
+    code = 0
+
+    async def run(stop: asyncio.Event, at_once: asyncio.Event) -> None:
+        nonlocal code
+        code = await run_stack(settings, commands, stop, at_once, on_compactor=_say_compactor)
+
+    run_until_stopped(run)
+    if code:
+        raise typer.Exit(code)
 
 
 async def _up(
@@ -91,7 +129,9 @@ async def _up(
             raise ended
 
 
-def run_until_stopped(serve: Callable[[asyncio.Event, asyncio.Event], Awaitable[None]]) -> None:
+def run_until_stopped(
+    serve: Callable[[asyncio.Event, asyncio.Event], Awaitable[None]], *, supervised: bool = False
+) -> None:
     import uvloop
 
     from llog.http.logs import configure_logging
@@ -105,11 +145,28 @@ def run_until_stopped(serve: Callable[[asyncio.Event, asyncio.Event], Awaitable[
             (at_once if stop.is_set() else stop).set()
 
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told)
+        loop.add_signal_handler(signal.SIGTERM, told)
+        if supervised:
+            # A terminal sends Ctrl-C to the whole group, and the supervisor passes it on: once is meant.
+            loop.add_signal_handler(signal.SIGINT, lambda: None)
+            _when_input_ends(loop, stop.set)
+        else:
+            loop.add_signal_handler(signal.SIGINT, told)
         await serve(stop, at_once)
 
     uvloop.run(run())
+
+
+def _when_input_ends(loop: asyncio.AbstractEventLoop, told: Callable[[], None]) -> None:
+    """The other end of the pipe is the supervisor's: it ends with it, however that ended."""
+    descriptor = sys.stdin.fileno()
+
+    def readable() -> None:
+        if not os.read(descriptor, 4_096):
+            loop.remove_reader(descriptor)
+            told()
+
+    loop.add_reader(descriptor, readable)
 
 
 def _say_broker(url: str, opened: Broker) -> None:
