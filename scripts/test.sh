@@ -7,6 +7,6 @@ scripts/check.sh "$bin"
 "$bin/python" -m pytest -q -n "$jobs" --dist loadfile tests/unit tests/contract tests/system tests/simulation tests/docs
 "$bin/python" -m llog.testing.sim --scenario 'h*'
 "$bin/python" -m llog.testing.mutants
-"$bin/python" -m llog.testing.sim --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-1000}" --jobs "$jobs"
+"$bin/python" -m llog.testing.sim --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-500}" --jobs "$jobs"
 "$bin/python" -m llog.testing.sim --scenario 'pieces-*' --schedules "${LLOG_SIM_SCHEDULES:-100}" --jobs "$jobs"
 "$bin/python" -m tests.fuzz --inputs "${LLOG_FUZZ_INPUTS:-5000}" --jobs "$jobs"

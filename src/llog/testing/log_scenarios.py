@@ -25,7 +25,6 @@ from llog.log.keys import Keys, Log
 from llog.log.topics import initialize
 from llog.stores.metadata.port import Change as Notice
 from llog.stores.metadata.port import ChangeKind
-from llog.stores.objects.port import ObjectStore
 from llog.testing.history import Broken, Checker, Client, Dump, Noted, Phase, StoredObject, operations_of
 from llog.testing.history.judge_changes import Change, ChangeJudge
 from llog.testing.history.operations import Operations
@@ -41,6 +40,7 @@ from llog.testing.history.recovery import clean, compact_all, probe, resume
 from llog.testing.history.workload import follow, tend, write, write_idempotently
 from llog.testing.sim import HOUR_MS, MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
 from llog.testing.sim.metadata_server import MetadataServer, Watcher
+from llog.testing.sim_context import log_context
 
 ORDERS, CLICKS, VISITS = Log("orders", 0), Log("orders", 1), Log("visits", 0)
 LOGS: Final = (ORDERS, CLICKS, VISITS)
@@ -70,22 +70,8 @@ class Journal(Watcher):
 
 def context_of(ctx: ActorContext, *, backs_off: bool = True) -> LogContext:
     """With `backs_off` False nobody waits between two attempts; see `_search`."""
-    objects = ctx.objects
-
-    async def find(uri: str) -> tuple[ObjectStore, str]:
-        return objects, objects.name_of(uri)
-
-    return LogContext(
-        metadata=ctx.metadata,
-        wal=objects,
-        segments=objects,
-        find_object=find,
-        now_ms=ctx.now_ms,
-        random_bits=ctx.random_bits,
-        sleep=asyncio.sleep if backs_off else _no_backing_off,
-        keys=KEYS,
-        options=LogOptions(writer_id=ctx.name, vacuum_grace_ms=GRACE_MS),
-    )
+    options = LogOptions(writer_id=ctx.name, vacuum_grace_ms=GRACE_MS)
+    return log_context(ctx, options=options, sleep=asyncio.sleep if backs_off else _no_backing_off)
 
 
 async def _no_backing_off(seconds: float) -> None:

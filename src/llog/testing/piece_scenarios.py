@@ -9,7 +9,6 @@ and without a gap, and every broker that was told an offset was told the same on
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -18,13 +17,12 @@ from llog.formats.records import encode_records
 from llog.limits import LOG_IDLE_CLEAR_MS
 from llog.log.append import Appender, EncodedGroup, piece_outcomes
 from llog.log.compact import compact_once
-from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.pieces import Landed, Piece
 from llog.log.producers import ProducerClaim
 from llog.log.read import iter_runs, view
-from llog.stores.objects.port import ObjectStore
 from llog.testing.sim import MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
+from llog.testing.sim_context import log_context
 
 ORDERS = Log("orders", 0)
 PRODUCERS = (1, 2, 3)
@@ -35,23 +33,6 @@ class Stored(NamedTuple):
 
     token: bytes
     offset: int
-
-
-def context_of(ctx: ActorContext) -> LogContext:
-    objects = ctx.objects
-
-    async def find(uri: str) -> tuple[ObjectStore, str]:
-        return objects, objects.name_of(uri)
-
-    return LogContext(
-        metadata=ctx.metadata,
-        wal=objects,
-        segments=objects,
-        find_object=find,
-        now_ms=ctx.now_ms,
-        random_bits=ctx.random_bits,
-        sleep=asyncio.sleep,
-    )
 
 
 def token(producer_id: int, sequence: int) -> bytes:
@@ -72,7 +53,7 @@ def broker(flushes: int, *, idle_ms: int) -> Callable[[ActorContext], Awaitable[
     """Sends each producer's next batches, and some twice, until they are in the log."""
 
     async def run(ctx: ActorContext) -> None:
-        appender = Appender(context_of(ctx))
+        appender = Appender(log_context(ctx))
         following = dict.fromkeys(PRODUCERS, 0)
         for flush in range(flushes):
             batches = []
@@ -102,7 +83,7 @@ def broker(flushes: int, *, idle_ms: int) -> Callable[[ActorContext], Awaitable[
 
 def compactor(runs: int) -> Callable[[ActorContext], Awaitable[None]]:
     async def compact(ctx: ActorContext) -> None:
-        context = context_of(ctx)
+        context = log_context(ctx)
         for _ in range(runs):
             try:
                 await compact_once(context, ORDERS, max_offsets=4)
@@ -114,7 +95,7 @@ def compactor(runs: int) -> Callable[[ActorContext], Awaitable[None]]:
 
 
 async def _contents(ctx: ActorContext) -> list[tuple[int, bytes | None]]:
-    context = context_of(ctx)
+    context = log_context(ctx)
     start = (await view(context, ORDERS, strict=True)).control.log_start_offset
     return [(r.offset, r.payload) async for run in iter_runs(context, ORDERS, start) for r in run.records()]
 

@@ -6,7 +6,6 @@ happens to the log looks like an inconsistency to it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from functools import partial
 from typing import NamedTuple
@@ -18,15 +17,14 @@ from llog.formats.bytes_batch import encode_bytes_batch
 from llog.formats.values import SegmentRecord, decode_value
 from llog.log.append import Appended, Appender, EncodedGroup
 from llog.log.compact import compact_once
-from llog.log.context import LogContext
 from llog.log.fetch import Fetcher
 from llog.log.keys import Log
 from llog.log.metrics import READ_RECORDS, READ_RESTARTS
 from llog.log.read import iter_runs, view
 from llog.log.retention import delete_records
 from llog.log.timestamps import max_timestamp, offset_for_timestamp
-from llog.stores.objects.port import ObjectStore
 from llog.testing.sim import MANY, ActorContext, Scenario, World, run_seed
+from llog.testing.sim_context import log_context
 
 SCHEDULES = 2_000 if os.environ.get("LLOG_SOAK") else 60
 
@@ -46,25 +44,8 @@ class Saw(NamedTuple):
     token: bytes | None
 
 
-def context_of(ctx: ActorContext) -> LogContext:
-    objects = ctx.objects
-
-    async def find(uri: str) -> tuple[ObjectStore, str]:
-        return objects, objects.name_of(uri)
-
-    return LogContext(
-        metadata=ctx.metadata,
-        wal=objects,
-        segments=objects,
-        find_object=find,
-        now_ms=ctx.now_ms,
-        random_bits=ctx.random_bits,
-        sleep=asyncio.sleep,
-    )
-
-
 async def write(ctx: ActorContext) -> None:
-    appender = Appender(context_of(ctx))
+    appender = Appender(log_context(ctx))
     for i in range(6):
         token = f"{ctx.name}/{i}".encode()
         ctx.record(Wrote(token))
@@ -79,7 +60,7 @@ async def write(ctx: ActorContext) -> None:
 
 
 async def compact(ctx: ActorContext) -> None:
-    context = context_of(ctx)
+    context = log_context(ctx)
     for _ in range(8):
         try:
             await compact_once(context, ORDERS, max_offsets=3)
@@ -96,7 +77,7 @@ class Tally(dict[str, int]):
 
 
 async def read_again_and_again(ctx: ActorContext, tally: Tally) -> None:
-    context = context_of(ctx)
+    context = log_context(ctx)
     fetcher = Fetcher(context.find_object, tally)
     for i in range(6):
         try:
@@ -130,7 +111,7 @@ async def read_again_and_again(ctx: ActorContext, tally: Tally) -> None:
 
 async def delete_what_is_old(ctx: ActorContext) -> None:
     """Records below a rising start, and the blobs of compacted records."""
-    context = context_of(ctx)
+    context = log_context(ctx)
     for _ in range(12):
         await ctx.sleep_ms(3)
         try:
@@ -165,7 +146,7 @@ def play(world: World, tally: Tally) -> None:
 
 
 async def read_when_there(ctx: ActorContext, tally: Tally) -> None:
-    context = context_of(ctx)
+    context = log_context(ctx)
     for _ in range(50):
         try:
             await view(context, ORDERS, strict=True)

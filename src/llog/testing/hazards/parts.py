@@ -6,7 +6,6 @@ expectation that does not hold raises `HazardViolated`: the one way in which a h
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -22,9 +21,9 @@ from llog.log.producers import ProducerClaim
 from llog.log.read import iter_runs
 from llog.log.retention import delete_records, retain
 from llog.log.vacuum import vacuum
-from llog.stores.objects.port import ObjectStore
 from llog.testing.sim import HOUR_MS, ActorContext, Puppet, Script
 from llog.testing.sim.actor import ActorFunction
+from llog.testing.sim_context import log_context
 
 T = TypeVar("T")
 
@@ -65,21 +64,7 @@ class Told(NamedTuple):
 
 
 def context_of(ctx: ActorContext) -> LogContext:
-    objects = ctx.objects
-
-    async def find(uri: str) -> tuple[ObjectStore, str]:
-        return objects, objects.name_of(uri)
-
-    return LogContext(
-        metadata=ctx.metadata,
-        wal=objects,
-        segments=objects,
-        find_object=find,
-        now_ms=ctx.now_ms,
-        random_bits=ctx.random_bits,
-        sleep=asyncio.sleep,
-        options=LogOptions(vacuum_grace_ms=GRACE_MS),
-    )
+    return log_context(ctx, options=LogOptions(vacuum_grace_ms=GRACE_MS))
 
 
 async def attempt(work: Awaitable[T]) -> T | LlogError:
