@@ -7,11 +7,15 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
     from llog.api.groups import AppendResult, SharedAppendGroup
     from llog.api.sync import LeaderlessLogCompactor, LeaderlessLogReader, LeaderlessLogWriter
-    from llog.embedding import EmbeddedBroker, embedded
     from llog.log.records import LogRecord
+
+    # Its type is in llog.embedding, far above the layers that ask this module for the version.
+    embedded: Callable[..., Any]
 
 try:
     __version__ = version("leaderless-log")
@@ -23,7 +27,6 @@ __all__ = [
     "AsyncLeaderlessLogCompactor",
     "AsyncLeaderlessLogReader",
     "AsyncLeaderlessLogWriter",
-    "EmbeddedBroker",
     "LeaderlessLogCompactor",
     "LeaderlessLogReader",
     "LeaderlessLogWriter",
@@ -39,7 +42,6 @@ _HOMES = {
     "AsyncLeaderlessLogCompactor": "llog.api.aio",
     "AsyncLeaderlessLogReader": "llog.api.aio",
     "AsyncLeaderlessLogWriter": "llog.api.aio",
-    "EmbeddedBroker": "llog.embedding",
     "LeaderlessLogCompactor": "llog.api.sync",
     "LeaderlessLogReader": "llog.api.sync",
     "LeaderlessLogWriter": "llog.api.sync",

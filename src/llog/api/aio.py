@@ -75,7 +75,8 @@ class _Face:
 class AsyncLeaderlessLogWriter(_Face):
     """Appends to any log; any number of writers may append to the same one."""
 
-    _blobs = Use.PUT
+    # Also the store it puts nothing into: it must be the cluster's, or what is appended here is lost to compaction.
+    _blobs = _segments = Use.PUT
 
     def __init__(self, opened: OpenedLog, metrics: LogMetrics) -> None:
         super().__init__(opened, metrics)

@@ -27,7 +27,7 @@ from llog.broker.scenario import scenario_from_env
 from llog.broker.shared_tail import SharedTailCache
 from llog.broker.tail_cache import TailCache, monotonic_ms
 from llog.broker.tail_feed import feed
-from llog.errors import InvalidArgument
+from llog.errors import InvalidArgument, SettingsError
 from llog.formats.record_batch import patch_offsets, verify_crcs, walk
 from llog.formats.records import decode_batches, encode_records
 from llog.log.append import Appender, EncodedGroup
@@ -76,11 +76,10 @@ class Broker:
         if role not in ROLES:
             raise InvalidArgument("role", f"{role!r} is none of {', '.join(ROLES)}")
         metrics, meters = BrokerMetrics(), _Meters()
-        opened = await open_log(
-            settings,
-            blobs=Use.NOTHING if role == "read" else Use.PUT,
-            wrapping=Wrapping(meters.metadata, meters.objects),
-        )
+        # The store of segments too, although a broker puts none: on a disk that was lost and replaced, WAL and metadata
+        # are empty alike, and only that store still says that there is a cluster to be restored, not one to be founded.
+        use = Use.NOTHING if role == "read" else Use.PUT
+        opened = await open_log(settings, blobs=use, segments=use, wrapping=Wrapping(meters.metadata, meters.objects))
         try:
             billed = meters.billed(settings)
             broker_id = settings.client_identifier if broker_id is None else broker_id
@@ -113,13 +112,17 @@ class Broker:
         settings = self.settings
         if settings.tail_cache_dir is None:
             return TailCache(settings.tail_cache_max_bytes, metrics=self.metrics)
-        return SharedTailCache(
-            settings.tail_cache_dir,
-            settings.tail_cache_max_bytes,
-            writes=self.writes,
-            reads=self.reads,
-            metrics=self.metrics,
-        )
+        try:
+            return SharedTailCache(
+                settings.tail_cache_dir,
+                settings.tail_cache_max_bytes,
+                writes=self.writes,
+                reads=self.reads,
+                metrics=self.metrics,
+            )
+        except OSError as error:
+            reason = f"it cannot be used: {error}"
+            raise SettingsError("LLOG_TAIL_CACHE_DIR", str(settings.tail_cache_dir), reason) from error
 
     def _batching(self) -> BatchingProducer:
         appender = Appender(self.context)

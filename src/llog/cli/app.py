@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from llog.cli import compact, fencing, log, meta, records, serve, settings, stores, topic
+from llog.cli import compact, doctor, fencing, log, meta, offsets, records, serve, settings, stores, topic
 from llog.cli.exits import MEANINGS, exit_code_of
 from llog.errors import LlogError
 
@@ -67,8 +67,11 @@ app.add_typer(topic.app, name="topic")
 app.command(name="produce")(records.produce)
 app.command(name="consume")(records.consume)
 app.command(name="tail")(records.tail)
+app.add_typer(offsets.app, name="offsets")
 app.command(name="fence")(fencing.fence)
 app.command(name="unfence")(fencing.unfence)
 app.command(name="compact")(compact.compact)
-app.command(name="delete-records")(compact.delete_records)
+# "-1" is an offset there, not an option.
+app.command(name="delete-records", context_settings={"ignore_unknown_options": True})(compact.delete_records)
 app.command(name="vacuum")(compact.vacuum)
+app.command(name="doctor")(doctor.doctor)

@@ -1,0 +1,93 @@
+"""`llog fence` and `llog unfence`: close a log to appends, and open it again. Readers go on either way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llog.cli.exits import FAILED
+from llog.cli.output import AsJson, print_json
+from llog.cli.stores import MetadataUrl
+
+if TYPE_CHECKING:
+    from llog.formats.values import ControlRecord
+    from llog.settings import Settings
+
+Epoch = Annotated[
+    int | None,
+    typer.Option("--expected-epoch", help="Only if the log is at this epoch; makes a repeated command harmless."),
+]
+
+
+def fence(
+    topic: str,
+    partition: int,
+    reason: Annotated[str, typer.Option("--reason", help="Shown to whoever is refused.")] = "",
+    expected_epoch: Epoch = None,
+    as_json: AsJson = False,
+    metadata_url: MetadataUrl = None,
+) -> None:
+    """Close a log to appends, until `llog unfence`."""
+    import asyncio
+
+    from llog.settings import Settings
+
+    settings = Settings.from_env(metadata_url=metadata_url)
+    control = asyncio.run(_change(settings, topic, partition, True, reason, expected_epoch))
+    _print(topic, partition, control, as_json, wanted="FENCED")
+
+
+def unfence(
+    topic: str,
+    partition: int,
+    expected_epoch: Epoch = None,
+    as_json: AsJson = False,
+    metadata_url: MetadataUrl = None,
+) -> None:
+    """Open a log to appends again."""
+    import asyncio
+
+    from llog.settings import Settings
+
+    settings = Settings.from_env(metadata_url=metadata_url)
+    control = asyncio.run(_change(settings, topic, partition, False, "", expected_epoch))
+    _print(topic, partition, control, as_json, wanted="OPEN")
+
+
+async def _change(
+    settings: Settings, topic: str, partition: int, closing: bool, reason: str, expected_epoch: int | None
+) -> ControlRecord:
+    """Do it, then tell how the log stands: somebody else may have changed it in between."""
+    from llog.api.opening import opened_log
+    from llog.log import fence as fencing
+    from llog.log.keys import Log, check_partition, check_topic
+    from llog.log.view import view
+
+    log = Log(check_topic(topic), check_partition(partition))
+    async with opened_log(settings) as stores:
+        if closing:
+            await fencing.fence(stores.context, log, expected_epoch=expected_epoch, reason=reason)
+        else:
+            await fencing.unfence(stores.context, log, expected_epoch=expected_epoch)
+        return (await view(stores.context, log, strict=True)).control
+
+
+def _print(topic: str, partition: int, control: ControlRecord, as_json: bool, *, wanted: str) -> None:
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                "partition": partition,
+                "log_state": control.log_state,
+                "epoch": control.epoch,
+                "fence_reason": control.fence_reason,
+            }
+        )
+    else:
+        reason = f" ({control.fence_reason})" if control.fence_reason else ""
+        typer.echo(f"{topic}:{partition} is {control.log_state}{reason}, epoch {control.epoch}")
+    if control.log_state != wanted:
+        advice = f"look at it, then repeat with --expected-epoch {control.epoch}, or without"
+        typer.echo(f"llog: it is not {wanted}: the epoch is {control.epoch} by now; {advice}", err=True)
+        raise typer.Exit(FAILED)

@@ -1,0 +1,98 @@
+"""`llog up --brokers N`: broker processes on the same stores, and one compactor in the process that watches them.
+
+    this process: compactor, signals          llog broker --port P       standard input: a pipe from here
+                  └─ stop, exit codes ──────► llog broker --port P+1     …
+
+Why it exists: a Python process uses one core; brokers share nothing but the stores, so a machine with cores runs more
+of them. What must stay true: one process group; whoever ends takes the stack along, and its exit code is the stack's;
+children end with this process also when it is killed, because the pipe that they read ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from llog.errors import SettingsError
+from llog.settings import Settings
+
+PORT_MAX: Final = 65_535
+
+
+def plan_stack(
+    settings: Settings, *, brokers: int, host: str | None, port: int | None, broker_id: str | None
+) -> list[list[str]]:
+    """The command line of each broker. Raises for stores that processes cannot share, and for too few ports."""
+    for name in ("metadata_url", "objects_url", "wal_url"):
+        url = getattr(settings, name)
+        if urlsplit(url).scheme == "memory":
+            raise SettingsError(f"LLOG_{name.upper()}", url, "several broker processes share no memory: use one broker")
+    first_port = settings.http_port if port is None else port
+    if first_port and first_port + brokers - 1 > PORT_MAX:
+        raise SettingsError("LLOG_HTTP_PORT", str(first_port), f"there are no {brokers} ports from there on")
+    name = settings.client_identifier if broker_id is None else broker_id
+    commands = []
+    for number in range(brokers):
+        command = [sys.executable, "-m", "llog", "broker", "--supervised", "--broker-id", f"{name}-{number}"]
+        command += ["--port", str(first_port + number if first_port else 0)]
+        commands.append(command if host is None else [*command, "--host", host])
+    return commands
+
+
+def plan_exit_code(returncode: int) -> int:
+    """As a shell tells it: 128 and the signal, for a process that a signal ended."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+async def run_stack(
+    settings: Settings,
+    commands: Sequence[Sequence[str]],
+    stop: asyncio.Event,
+    at_once: asyncio.Event,
+    *,
+    on_compactor: Callable[[str], None],
+) -> int:
+    """Until `stop`, or until one of them ends; the exit code of the one that ended first by itself, else 0."""
+    from llog.compactor.service import serve
+
+    children: list[Process] = []
+    hurrying = asyncio.ensure_future(_hurry(children, at_once))
+    compactor = asyncio.ensure_future(serve(settings, stop, on_started=on_compactor))
+    stopping = asyncio.ensure_future(stop.wait())
+    ended: list[asyncio.Task[int]] = []
+    try:
+        for command in commands:
+            child = await asyncio.create_subprocess_exec(*command, stdin=PIPE)
+            children.append(child)
+            ended.append(asyncio.ensure_future(child.wait()))
+        await asyncio.wait([*ended, compactor, stopping], return_when=asyncio.FIRST_COMPLETED)
+        # A child that is gone before the stop was asked for: even with 0 the stack is no longer what it was.
+        gone = [] if stop.is_set() else [task.result() for task in ended if task.done()]
+    finally:
+        stop.set()
+        _tell(children)
+        await asyncio.gather(*ended, stopping, return_exceptions=True)
+        hurrying.cancel()
+        await asyncio.gather(hurrying, return_exceptions=True)
+        await compactor
+    codes = [plan_exit_code(code) for code in gone] or [plan_exit_code(task.result()) for task in ended]
+    return max(codes, default=0)
+
+
+async def _hurry(children: Sequence[Process], at_once: asyncio.Event) -> None:
+    """The second signal, passed on."""
+    await at_once.wait()
+    _tell(children)
+
+
+def _tell(children: Sequence[Process]) -> None:
+    for child in children:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
+                child.send_signal(signal.SIGTERM)

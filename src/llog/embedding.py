@@ -1,0 +1,187 @@
+"""A broker inside another program: a notebook, a test, a Spark driver.
+
+    with llog.embedded() as broker:
+        broker.produce("orders", ["alpha", "beta"])
+        broker.consume("orders")            # or HTTP at broker.url, or any face with broker.settings
+
+It is the real broker with its HTTP front end, in a thread with an event loop of its own, so the program may run a loop
+or none. By default its stores are a temporary directory that goes when it is closed; with `directory` they stay, and
+with `memory` nothing touches a disk.
+
+(The function is `llog.embedded`; a module of that name would hide it.)
+
+What must stay true: `LLOG_…` variables are not looked at, because a test must not write to whatever the shell points
+to; the broker listens on this machine only, unless told; a start that fails raises here and leaves no thread behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from llog.api.aio import results_of
+from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
+from llog.broker.broker import Broker
+from llog.broker.consume import ConsumeRequest, PartitionFetch
+from llog.errors import InvalidArgument, StoreClosed
+from llog.formats.record_columns import Header
+from llog.http.serve import serve
+from llog.limits import EMBEDDED_HTTP_STOP_MS, EMBEDDED_START_MS_MAX, EMBEDDED_STOP_MS_MAX
+from llog.log.keys import Log, check_partition, check_topic
+from llog.log.records import LogRecord
+from llog.settings import Settings
+from llog.stores.objects.memory import forget
+
+T = TypeVar("T")
+
+
+def embedded(
+    directory: str | os.PathLike[str] | None = None, *, memory: bool = False, **settings: object
+) -> EmbeddedBroker:
+    """Start a broker in this process; it listens when this returns. Keywords are settings without `LLOG_`:
+    `embedded(encoding="bytes-batch-v1", http_port=8080)`. Without a port it takes a free one."""
+    return EmbeddedBroker(directory, memory=memory, **settings)
+
+
+class EmbeddedBroker:
+    """Usable from any thread. Closed by `close` or `with`."""
+
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, *, memory: bool = False, **settings: object
+    ) -> None:
+        if memory and directory is not None:
+            raise InvalidArgument("memory", "a broker in memory has no directory: give one of the two")
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None and not memory:
+            self._temporary = tempfile.TemporaryDirectory(prefix="llog-", ignore_cleanup_errors=True)
+            directory = self._temporary.name
+        self._memory_url = f"memory://embedded-{secrets.token_hex(8)}" if memory else ""
+        self._started: Future[tuple[str, Broker]] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+        self._closing = threading.Lock()
+        try:
+            self.settings = Settings.from_env({}, **{**_places(directory, self._memory_url), **settings})
+            self._thread = threading.Thread(target=self._run, name="llog-embedded", daemon=True)
+            self._thread.start()
+            self.url, self._broker = self._started.result(EMBEDDED_START_MS_MAX / 1_000)
+        except BaseException:
+            self._tell_stop()
+            self._forget()
+            raise
+
+    # -- records ------------------------------------------------------------------------------------------------------
+    def produce(
+        self,
+        topic: str,
+        payloads: Sequence[bytes | str | None],
+        *,
+        partition: int = 0,
+        keys: Sequence[bytes | str | None] | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> AppendResult:
+        """Append records to one log, in the broker's own batches; where they landed, when they are durable."""
+        group = SharedAppendGroup(topic, partition, payloads, keys, headers, timestamps_ms)
+        return self._call(self._produce(group))
+
+    def consume(
+        self, topic: str, offset: int = 1, *, partition: int = 0, max_wait_ms: int = 0, max_bytes: int | None = None
+    ) -> list[LogRecord]:
+        """Records from `offset` on (the first of a log is 1), as many as one answer holds. At the end of the log it
+        waits up to `max_wait_ms` for the next one."""
+        fetch = PartitionFetch(Log(check_topic(topic), check_partition(partition)), offset, max_bytes)
+        return self._call(self._consume(ConsumeRequest([fetch], max_wait_ms=max_wait_ms)))
+
+    async def _produce(self, group: SharedAppendGroup) -> AppendResult:
+        context = self._broker.context
+        encoded = encode_group(group, encoding=context.options.encoding, now_ms=context.now_ms())
+        return results_of((await self._broker.produce([encoded])).outcomes)[0]
+
+    async def _consume(self, request: ConsumeRequest) -> list[LogRecord]:
+        [fetched] = await self._broker.consume(request)
+        if fetched.error is not None:
+            raise fetched.error
+        return [record for run in fetched.runs for record in run.records()]
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None or not self._thread.is_alive():
+            work.close()
+            raise StoreClosed("use", "the embedded broker", "it was closed") from self._failure
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Answer everybody, flush, let go; a temporary directory goes with it. Idempotent. Raises what the broker
+        failed with while it ran, if it did."""
+        with self._closing:
+            self._tell_stop()
+            self._thread.join(EMBEDDED_STOP_MS_MAX / 1_000)
+            if self._thread.is_alive():
+                raise StoreClosed("close", "the embedded broker", f"it still runs after {EMBEDDED_STOP_MS_MAX} ms")
+            self._forget()
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _tell_stop(self) -> None:
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None and not loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(stop.set)
+            except RuntimeError:  # it was closed in this very moment
+                return
+
+    def _forget(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        if self._memory_url:
+            forget(self._memory_url)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        import uvloop
+
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                self._failure = error
+            else:
+                self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        await serve(self.settings, self._stop, on_started=lambda url, broker: self._started.set_result((url, broker)))
+
+
+def _places(directory: str | os.PathLike[str] | None, memory_url: str) -> dict[str, object]:
+    """What differs from a broker that is a process; all of it can be said otherwise."""
+    places: dict[str, object] = {
+        "client_identifier": f"embedded-{os.getpid()}-{secrets.token_hex(4)}",
+        "http_port": 0,
+        "http_stop_timeout_ms": EMBEDDED_HTTP_STOP_MS,
+    }
+    if memory_url:
+        return places | {"metadata_url": memory_url, "objects_url": memory_url}
+    assert directory is not None
+    # Both URLs follow from it, unless they are given.
+    return places | {"data_dir": str(Path(directory).resolve())}

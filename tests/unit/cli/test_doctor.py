@@ -1,0 +1,217 @@
+"""`llog doctor`"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llog.api.opening import opened_log
+from llog.cli import diagnosis
+from llog.cli.diagnosis import Finding, judge_clocks, judge_directory, judge_java, judge_steps, local_path
+from llog.cli.store_check import Step
+from llog.formats.backup import VacuumHold
+from llog.formats.values import encode_value
+from llog.log.topic_admin import change_topic
+from llog.stores.metadata.port import ABSENT
+from tests.unit.cli.feeding import FedCluster
+
+JAVA_21 = "#!/bin/sh\necho 'openjdk version \"21.0.3\" 2024-04-16' >&2\n"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> FedCluster:
+    cluster = FedCluster(tmp_path)
+    cluster.write(1)
+    return cluster
+
+
+def findings(cluster: FedCluster, *arguments: str, **environ: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
+    """The exit code, and what was found by look. A Java that is there and fits, unless told otherwise."""
+    home = cluster.directory / "java"
+    if not home.exists():
+        (home / "bin").mkdir(parents=True)
+        (home / "bin" / "java").write_text(JAVA_21)
+        (home / "bin" / "java").chmod(0o755)
+    told = cluster.run("doctor", "--json", *arguments, **{"JAVA_HOME": str(home), **environ})
+    document = json.loads(told.stdout)
+    assert document["ok"] is (told.exit_code == 0)
+    by_look: dict[str, list[dict[str, Any]]] = {}
+    for finding in document["findings"]:
+        by_look.setdefault(finding["look"], []).append(finding)
+        assert finding["result"] == "ok" or finding["advice"], finding
+    return told.exit_code, by_look
+
+
+def test_a_sound_cluster_has_nothing_wrong(cluster: FedCluster) -> None:
+    code, found = findings(cluster)
+    assert code == 0
+    assert {finding["result"] for looked in found.values() for finding in looked} == {"ok"}
+    looks = {"exposure", "permissions", "metadata store", "objects store", "listing", "cluster", "clocks", "vacuum"}
+    assert looks | {"deletions", "logs", "java"} == set(found)
+    table = cluster.run("doctor", JAVA_HOME=str(cluster.directory / "java"))
+    assert table.exit_code == 0
+    assert "nothing is wrong" in table.stdout
+
+
+def test_a_look_leaves_nothing_behind(cluster: FedCluster) -> None:
+    def objects() -> list[Path]:
+        return sorted(path for path in (cluster.directory / "objects").rglob("*") if path.is_file())
+
+    before = objects()
+    findings(cluster)
+    assert objects() == before
+
+
+def test_stores_without_a_cluster_are_no_fault(tmp_path: Path) -> None:
+    code, found = findings(FedCluster(tmp_path))
+    assert code == 0
+    assert found["cluster"][0]["result"] == "note"
+
+
+def test_an_empty_metadata_store_beside_full_buckets_is_wrong(cluster: FedCluster) -> None:
+    code, found = findings(cluster, "--metadata-url", f"lmdb://{cluster.directory}/other")
+    assert code == 1
+    assert found["cluster"][0]["result"] == "WRONG"
+    assert "the metadata store holds no cluster" in found["cluster"][0]["detail"]
+
+
+def test_an_emptied_bucket_is_wrong(cluster: FedCluster) -> None:
+    shutil.rmtree(cluster.directory / "objects")
+    code, found = findings(cluster)
+    assert code == 1
+    assert "it was emptied" in found["cluster"][0]["detail"]
+
+
+def test_a_store_that_cannot_be_used_is_named_and_the_rest_is_looked_at_all_the_same(cluster: FedCluster) -> None:
+    (cluster.directory / "file").write_text("not a directory")
+    code, found = findings(cluster, "--objects-url", f"file://{cluster.directory}/file")
+    assert code == 1
+    assert found["objects store"][0]["result"] == "WRONG"
+    assert found["cluster"][0]["detail"].startswith("not looked at")
+    assert found["metadata store"][0]["result"] == "ok"
+    assert "java" in found
+
+
+def test_a_fenced_log_is_named_with_its_reason(cluster: FedCluster) -> None:
+    cluster.run("fence", "orders", "1", "--reason", "migration")
+    code, found = findings(cluster)
+    assert code == 1
+    [log] = found["logs"]
+    assert log["detail"] == "orders:1 is FENCED: migration"
+    assert "llog unfence orders 1" in log["advice"]
+
+
+def test_more_fenced_logs_than_can_be_named_are_counted(cluster: FedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "CLI_DOCTOR_NAMES_MAX", 1)
+    cluster.run("fence", "orders", "0")
+    cluster.run("fence", "orders", "1")
+    _, found = findings(cluster)
+    assert [one["detail"] for one in found["logs"]] == ["orders:0 is FENCED: fenced by an operator", "and 1 more"]
+
+
+def test_a_deletion_that_was_left_half_done_is_found(cluster: FedCluster) -> None:
+    async def begin() -> None:
+        async with opened_log(cluster.settings) as stores:
+            from msgspec.structs import replace
+
+            await change_topic(stores.context, "orders", lambda there: there and replace(there, state="DELETING"))
+
+    asyncio.run(begin())
+    code, found = findings(cluster)
+    assert code == 1
+    assert "llog topic delete orders" in found["deletions"][0]["advice"]
+    assert cluster.run("topic", "delete", "orders", "--yes").exit_code == 0
+    assert findings(cluster)[0] == 0
+
+
+def test_a_held_vacuum_is_found(cluster: FedCluster) -> None:
+    async def hold() -> None:
+        async with opened_log(cluster.settings) as stores:
+            value = VacuumHold(reason="restored", held_at_ms=1)
+            await stores.context.metadata.put(stores.context.keys.vacuum_hold(), encode_value(value), expected=ABSENT)
+
+    asyncio.run(hold())
+    code, found = findings(cluster)
+    assert code == 1
+    assert "llog meta release-vacuum" in found["vacuum"][0]["advice"]
+
+
+def test_an_address_that_others_reach_unprotected_is_wrong(cluster: FedCluster) -> None:
+    code, found = findings(cluster, LLOG_HTTP_BIND_HOST="0.0.0.0")
+    assert code == 1
+    assert "LLOG_HTTP_WRITE_TOKEN" in found["exposure"][0]["detail"]
+    code, found = findings(cluster, LLOG_HTTP_BIND_HOST="0.0.0.0", LLOG_INSECURE="1")
+    assert code == 0
+    assert found["exposure"][0]["result"] == "note"
+
+
+def test_java_is_a_note_when_absent_and_wrong_when_unusable(cluster: FedCluster) -> None:
+    code, found = findings(cluster, JAVA_HOME="", PATH="/nonexistent")
+    assert (code, found["java"][0]["result"]) == (0, "note")
+    code, found = findings(cluster, JAVA_HOME="/nonexistent")
+    assert (code, found["java"][0]["result"]) == (1, "WRONG")
+
+
+@pytest.mark.parametrize(
+    ("told", "result"),
+    [
+        ('openjdk version "21.0.3" 2024-04-16', "ok"),
+        ('java version "17"', "ok"),
+        ('java version "1.8.0_402"', "WRONG"),
+        ("no such thing", "WRONG"),
+    ],
+)
+def test_java_versions_are_judged(told: str, result: str) -> None:
+    assert judge_java("java", told, "install it").result == result
+
+
+def test_clocks_that_differ_by_more_than_a_tenth_of_the_grace_are_wrong() -> None:
+    assert judge_clocks({"a": 0, "b": 100}, grace_ms=1_000).result == "ok"
+    apart = judge_clocks({"a": 0, "b": 101}, grace_ms=1_000)
+    assert apart.result == "WRONG"
+    assert "b is ahead of a" in apart.detail
+
+
+def test_a_directory_that_everybody_may_write_to_is_wrong(tmp_path: Path) -> None:
+    assert judge_directory(tmp_path) is None
+    assert judge_directory(tmp_path / "not" / "yet") is None
+    tmp_path.chmod(0o777)
+    found = judge_directory(tmp_path)
+    assert found is not None
+    assert found.advice == f"chmod o-w {tmp_path}"
+
+
+def test_a_private_key_that_others_may_read_is_wrong(cluster: FedCluster) -> None:
+    certificate, key = cluster.directory / "cert.pem", cluster.directory / "key.pem"
+    certificate.write_text("x")
+    key.write_text("x")
+    key.chmod(0o644)
+    files = {"LLOG_TLS_CERT_FILE": str(certificate), "LLOG_TLS_KEY_FILE": str(key)}
+    code, found = findings(cluster, **files)
+    assert code == 1
+    assert found["permissions"][0]["advice"] == f"chmod 600 {key}"
+    key.chmod(0o600)
+    assert findings(cluster, **files)[0] == 0
+
+
+def test_only_directories_of_this_machine_are_looked_at() -> None:
+    assert local_path("lmdb:///var/llog?x=1") == Path("/var/llog")
+    assert local_path("file:///var/objects") == Path("/var/objects")
+    assert local_path("s3://bucket") is None
+
+
+def test_one_line_per_store_that_works_and_per_step_that_fails() -> None:
+    steps = [
+        Step("metadata", "m", "open", True, 1.0),
+        Step("metadata", "m", "put", True, 3.0),
+        Step("objects", "o", "open", False, 1.0, "denied", "ask for it"),
+    ]
+    assert judge_steps(steps) == [
+        Finding("metadata store", "ok", "m: put took 3.0 ms"),
+        Finding("objects store", "WRONG", "o, open: denied", "ask for it"),
+    ]

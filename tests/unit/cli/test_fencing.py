@@ -1,0 +1,53 @@
+"""`llog fence` and `llog unfence`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.feeding import FedCluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> FedCluster:
+    cluster = FedCluster(tmp_path)
+    cluster.write(1)
+    return cluster
+
+
+def test_a_log_is_closed_and_opened_and_its_neighbour_stays_open(cluster: FedCluster) -> None:
+    closed = json.loads(cluster.run("fence", "orders", "0", "--reason", "migration", "--json").stdout)
+    assert (closed["log_state"], closed["fence_reason"]) == ("FENCED", "migration")
+    assert cluster.run("produce", "orders", "-p", "0", stdin=b"x\n").exit_code == 1
+    assert cluster.run("produce", "orders", "-p", "1", stdin=b"x\n").exit_code == 0
+    opened = cluster.run("unfence", "orders", "0")
+    assert opened.exit_code == 0
+    assert "orders:0 is OPEN" in opened.stdout
+    assert cluster.run("produce", "orders", "-p", "0", stdin=b"x\n").exit_code == 0
+
+
+def test_closing_twice_changes_nothing(cluster: FedCluster) -> None:
+    first = json.loads(cluster.run("fence", "orders", "0", "--json").stdout)
+    second = json.loads(cluster.run("fence", "orders", "0", "--reason", "other", "--json").stdout)
+    assert first == second
+
+
+def test_an_old_epoch_does_not_close_a_log_that_was_opened_since(cluster: FedCluster) -> None:
+    before = json.loads(cluster.run("unfence", "orders", "0", "--json").stdout)["epoch"]
+    cluster.run("fence", "orders", "0")
+    cluster.run("unfence", "orders", "0")
+    again = cluster.run("fence", "orders", "0", "--expected-epoch", str(before), "--json")
+    assert again.exit_code == 1
+    assert json.loads(again.stdout)["log_state"] == "OPEN"
+    assert f"--expected-epoch {before + 2}" in again.stderr
+    assert cluster.run("produce", "orders", "-p", "0", stdin=b"x\n").exit_code == 0
+
+
+def test_a_log_that_is_not_there_ends_with_code_1(cluster: FedCluster) -> None:
+    for command in ("fence", "unfence"):
+        told = cluster.run(command, "nobody", "0")
+        assert told.exit_code == 1
+        assert "nobody" in told.stderr
+        assert cluster.run(command, "no/topic", "0").exit_code == 2

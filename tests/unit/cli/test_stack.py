@@ -1,0 +1,111 @@
+"""`llog up --brokers N`: which processes it starts, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from llog.cli.stack import plan_exit_code, plan_stack, run_stack
+from llog.errors import SettingsError
+from llog.settings import Settings
+from llog.testing.servers import wait_until
+
+
+def settings(**given: object) -> Settings:
+    return Settings.from_env({}, client_identifier="here", data_dir="/nowhere", **given)
+
+
+def option(command: list[str], name: str) -> str:
+    return command[command.index(name) + 1]
+
+
+def test_each_broker_has_its_own_port_and_name() -> None:
+    commands = plan_stack(settings(http_port=9000), brokers=3, host=None, port=None, broker_id=None)
+    assert [option(command, "--port") for command in commands] == ["9000", "9001", "9002"]
+    assert [option(command, "--broker-id") for command in commands] == ["here-0", "here-1", "here-2"]
+    assert all("--host" not in command and "--supervised" in command for command in commands)
+
+
+def test_arguments_beat_settings_and_port_0_is_any_port_for_each() -> None:
+    commands = plan_stack(settings(http_port=9000), brokers=2, host="::1", port=0, broker_id="b")
+    assert [option(command, "--port") for command in commands] == ["0", "0"]
+    assert [option(command, "--broker-id") for command in commands] == ["b-0", "b-1"]
+    assert {option(command, "--host") for command in commands} == {"::1"}
+
+
+@pytest.mark.parametrize("name", ["metadata_url", "objects_url", "wal_url"])
+def test_stores_in_memory_are_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"LLOG_{name.upper()}"):
+        plan_stack(settings(**{name: "memory://x"}), brokers=2, host=None, port=None, broker_id=None)
+
+
+def test_ports_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(SettingsError, match="LLOG_HTTP_PORT"):
+        plan_stack(settings(), brokers=3, host=None, port=65_534, broker_id=None)
+    assert len(plan_stack(settings(), brokers=2, host=None, port=65_534, broker_id=None)) == 2
+
+
+def test_a_process_that_a_signal_ended_is_told_as_a_shell_tells_it() -> None:
+    assert [plan_exit_code(code) for code in (0, 3, -9, -15)] == [0, 3, 137, 143]
+
+
+# A child that says that it is there, and when it was told to stop in good order.
+PATIENT = """
+import pathlib, signal, sys
+told = pathlib.Path(sys.argv[1])
+def stop(*_):
+    told.write_text("told")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+told.write_text("ready")
+sys.stdin.read()
+"""
+
+
+def patient(told: Path) -> list[str]:
+    return [sys.executable, "-c", PATIENT, str(told)]
+
+
+async def until_ready(told: Path) -> None:
+    await asyncio.to_thread(wait_until, "the child", lambda: told.exists() and told.read_text() == "ready")
+
+
+def in_memory(name: str) -> Settings:
+    """For the compactor, which runs in this process."""
+    url = f"memory://{name}"
+    return settings(metadata_url=url, objects_url=url, compactor_port=0)
+
+
+@pytest.mark.parametrize(("ending", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)])
+async def test_a_child_that_ends_stops_the_stack_with_its_exit_code(tmp_path: Path, ending: str, code: int) -> None:
+    told, go = tmp_path / "told", tmp_path / "go"
+    os.mkfifo(go)
+    dying = [sys.executable, "-c", f"import os, sys; open({str(go)!r}).read(); {ending}"]
+    stop, at_once = asyncio.Event(), asyncio.Event()
+    commands = [patient(told), dying]
+    running = asyncio.ensure_future(
+        run_stack(in_memory(f"stack-{code}"), commands, stop, at_once, on_compactor=lambda _url: None)
+    )
+    await until_ready(told)
+    await asyncio.to_thread(go.write_text, "now")
+    assert await running == code
+    assert stop.is_set()
+    assert told.read_text() == "told"
+
+
+async def test_a_stop_is_passed_on_to_every_child_and_ends_with_0(tmp_path: Path) -> None:
+    told = [tmp_path / "one", tmp_path / "other"]
+    stop, at_once = asyncio.Event(), asyncio.Event()
+    compactors: list[str] = []
+    running = asyncio.ensure_future(
+        run_stack(in_memory("stack"), [patient(one) for one in told], stop, at_once, on_compactor=compactors.append)
+    )
+    for one in told:
+        await until_ready(one)
+    stop.set()
+    assert await running == 0
+    assert [one.read_text() for one in told] == ["told", "told"]

@@ -1,0 +1,143 @@
+"""A broker inside a program: it starts at once, answers everywhere, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import llog
+import llog.testing
+from llog.errors import ClusterMismatch, InvalidArgument, PartitionNotInitialized, SettingsError, StoreClosed
+
+START_SECONDS_MAX = 1.0
+
+
+def post(url: str, path: str, body: object) -> dict[str, Any]:
+    answer = httpx.post(f"{url}{path}", json=body, timeout=10.0)
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def own_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("llog-")}
+
+
+def test_records_go_in_and_out_by_calls_by_http_and_by_the_faces() -> None:
+    with llog.embedded() as broker:
+        landed = broker.produce("orders", ["alpha", b"beta"], keys=["a", None])
+        assert (landed.start_offset, landed.end_offset) == (1, 2)
+        told = post(
+            broker.url, "/consume", {"topic_partitions": [{"topic": "orders", "partition": 0, "fetch_offset": 1}]}
+        )
+        [result] = told["results"]
+        assert [record["payload"] for record in result["records"]] == ["alpha", "beta"]
+        with llog.LeaderlessLogReader(broker.settings) as reader:
+            assert [record.payload for record in reader.iter_from("orders", 0, 1)] == [b"alpha", b"beta"]
+        with llog.LeaderlessLogWriter(broker.settings) as writer:
+            writer.append_shared([llog.SharedAppendGroup("orders", 0, ["gamma"])])
+        assert [record.payload for record in broker.consume("orders", 3, max_wait_ms=2_000)] == [b"gamma"]
+
+
+def test_a_temporary_directory_goes_and_a_given_one_stays(tmp_path: Path) -> None:
+    with llog.embedded() as broker:
+        temporary = broker.settings.data_dir
+        assert temporary.is_dir()
+    assert not temporary.exists()
+    with llog.embedded(tmp_path) as broker:
+        broker.produce("orders", ["alpha"])
+    with llog.embedded(tmp_path) as broker:
+        assert [record.payload for record in broker.consume("orders")] == [b"alpha"]
+
+
+async def test_it_works_under_a_running_loop() -> None:
+    """As in a notebook."""
+    with llog.testing.broker() as broker:
+        broker.produce("orders", ["alpha"])
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"{broker.url}/health")
+        assert answer.json()["status"] == "ok"
+        waiting = asyncio.get_running_loop().run_in_executor(
+            None, lambda: broker.consume("orders", 2, max_wait_ms=5_000)
+        )
+        await asyncio.sleep(0.05)
+        broker.produce("orders", ["beta"])
+        assert [record.payload for record in await waiting] == [b"beta"]
+
+
+def test_two_at_once_know_nothing_of_each_other() -> None:
+    with llog.testing.broker() as one, llog.testing.broker() as other:
+        one.produce("orders", ["alpha"])
+        assert one.url != other.url
+        with pytest.raises(PartitionNotInitialized):
+            other.consume("orders")
+
+
+def test_variables_of_the_shell_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LLOG_OBJECTS_URL", f"file://{tmp_path}/production")
+    monkeypatch.setenv("LLOG_DATA_DIR", f"{tmp_path}/production")
+    with llog.embedded() as broker:
+        broker.produce("orders", ["alpha"])
+    assert not (tmp_path / "production").exists()
+
+
+def test_closing_ends_its_threads_and_refuses_what_comes_later() -> None:
+    before = own_threads()
+    broker = llog.embedded()
+    broker.produce("orders", ["alpha"])
+    broker.close()
+    broker.close()
+    assert own_threads() <= before
+    with pytest.raises(StoreClosed):
+        broker.produce("orders", ["beta"])
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{broker.url}/health", timeout=1.0)
+
+
+def test_a_start_that_fails_raises_here_and_leaves_nothing(tmp_path: Path) -> None:
+    before = own_threads()
+    with pytest.raises(SettingsError):
+        llog.embedded(batch_max_bytes="many")
+    with pytest.raises(InvalidArgument):
+        llog.embedded(tmp_path, memory=True)
+    with llog.embedded(tmp_path / "one"), pytest.raises(ClusterMismatch):
+        llog.embedded(tmp_path / "other", objects_url=f"file://{tmp_path}/one/objects")
+    with llog.testing.broker() as broker, pytest.raises(SettingsError, match="cannot listen"):
+        llog.embedded(http_port=int(broker.url.rpartition(":")[2]))
+    deadline = time.monotonic() + 5
+    while not own_threads() <= before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert own_threads() <= before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["llog.embedded()", "llog.embedded(memory=True)", "llog.testing.broker()"])
+def test_the_first_one_of_a_process_starts_within_a_second(how: str) -> None:
+    """Imports are not counted: a process that imports nothing else pays them once, whatever it does."""
+    program = (
+        "import time, llog, llog.testing, llog.embedding, llog.stores.metadata.lmdb, llog.stores.objects.file\n"
+        f"before = time.perf_counter(); broker = {how}; print(time.perf_counter() - before); broker.close()"
+    )
+
+    def seconds() -> float:
+        return float(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout)
+
+    # A busy machine may slow down one of them.
+    assert any(seconds() < START_SECONDS_MAX for _ in range(3))
+
+
+def test_a_program_may_end_without_closing_it() -> None:
+    program = (
+        "import llog; broker = llog.embedded(); broker.produce('orders', ['alpha']); print(broker.settings.data_dir)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert not Path(ended.stdout.strip()).exists()
