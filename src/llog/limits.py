@@ -198,8 +198,10 @@ LMDB_KNOWN_VERSIONS_MAX: Final = 65_536
 LMDB_SETTLE_ROUNDS_MAX: Final = 5
 
 # --- the log ---------------------------------------------------------------------------------------------------
-# Rounds of compare-and-set before an append answers "not committed, try again".
+# Rounds of compare-and-set before whoever changes a control record answers "busy, try again".
 LOG_CAS_ROUNDS_MAX: Final = 64
+# The same for an append, which waits less between them (LOG_CONFLICT_BACKOFF_MS_MAX): some seconds in all.
+LOG_APPEND_ROUNDS_MAX: Final = 256
 LOG_BACKOFF_MS_FIRST: Final = 2
 LOG_BACKOFF_MS_MAX: Final = 500
 # Who lost to another writer waits no longer than this: its log moves, and a long wait only lets the winner win again.

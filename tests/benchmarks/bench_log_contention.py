@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
-from llog.limits import LOG_CAS_ROUNDS_MAX
+from llog.limits import LOG_APPEND_ROUNDS_MAX
 from llog.log.append import Appender
 from llog.log.keys import Log
 from llog.stores.metadata.port import MetadataStore
@@ -112,7 +112,7 @@ class Referee:
         self.next_offset = offsets[-1] + 1
         self.rounds += [rounds for each in written for rounds in each.rounds]
         self.times_ms += [taken for each in written for taken in each.times_ms]
-        assert max(self.rounds) <= LOG_CAS_ROUNDS_MAX
+        assert max(self.rounds) <= LOG_APPEND_ROUNDS_MAX
 
     def summary(self) -> str:
         return (

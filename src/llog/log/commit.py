@@ -31,7 +31,7 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import ControlRecord, Pending, decode_value, encode_value
-from llog.limits import LOG_CAS_ROUNDS_MAX, LOG_CONFLICT_BACKOFF_MS_MAX, LOG_YIELD_MS
+from llog.limits import LOG_APPEND_ROUNDS_MAX, LOG_CONFLICT_BACKOFF_MS_MAX, LOG_YIELD_MS
 from llog.log.batches import get_all, write_all
 from llog.log.context import LogContext
 from llog.log.control import NothingNew, Refusal, Reserved, refusal_of, reserve
@@ -154,8 +154,8 @@ class Committer:
     async def _look_again(self, jobs: Sequence[Job]) -> None:
         """Control as it is now, for those that got no further; doubts are put to rest by a strict read."""
         for job in jobs:
-            if job.end_round() >= LOG_CAS_ROUNDS_MAX:
-                job.fail(AppendNotCommitted(*job.log, f"other writers were faster {LOG_CAS_ROUNDS_MAX} times"))
+            if job.end_round() >= LOG_APPEND_ROUNDS_MAX:
+                job.fail(AppendNotCommitted(*job.log, f"other writers were faster {LOG_APPEND_ROUNDS_MAX} times"))
         doubted = [job for job in jobs if job.open and job.doubted]
         if doubted and await self._read_again(doubted, strict=True):
             for job in doubted:
