@@ -93,7 +93,7 @@ def _from_base64(text: bytes, number: int) -> bytes:
 
 
 def partition_of(key: bytes | None, batch_number: int, partitions: int) -> int:
-    """As kcat does it: by the CRC of the key; records without one stay together, and go round batch by batch."""
+    """By the CRC of the key; records without one stay together, and go round batch by batch."""
     return batch_number % partitions if key is None else zlib.crc32(key) % partitions
 
 
