@@ -10,7 +10,8 @@ newer than any horizon that was raised for a log that did not exist yet; a crash
 which anyone settles. On an atomic store 2 and 3 are one transaction for all logs of the flush.
 
 A refused log is a result of its own and never harms the others, and so is a refused piece of a group (`pieces`).
-Commits of one log keep the order of calls.
+Commits of one log come one after the other, in the order in which their uploads end: who needs the order of calls
+waits with the next (`llog.broker.batching_order`).
 """
 
 from __future__ import annotations
@@ -212,22 +213,31 @@ class Appender:
             self.committer.known.release(incarnations)
 
     async def _know(self, deliveries: Sequence[_Delivery], tell: Callable[[_Delivery], None]) -> dict[Log, int]:
-        """The incarnation of every log that can be appended to; the others get their error."""
+        """The incarnation of every log that can be appended to; the others get their error. Raises when the store
+        answered for none of them."""
         know = self.committer.known.know
         found = await asyncio.gather(*(know(delivery.log) for delivery in deliveries), return_exceptions=True)
         incarnations: dict[Log, int] = {}
+        unanswered: list[tuple[_Delivery, StoreError]] = []
         trouble: BaseException | None = None
         for delivery, answer in zip(deliveries, found, strict=True):
             if isinstance(answer, LogError):
                 delivery.fail(answer)
                 tell(delivery)
+            elif isinstance(answer, StoreError):
+                unanswered.append((delivery, answer))
             elif isinstance(answer, BaseException):
                 trouble = answer
             else:
                 incarnations[delivery.log] = answer
+        if trouble is None and len(unanswered) == len(deliveries):
+            trouble = unanswered[0][1]
         if trouble is not None:
             self.committer.known.release(incarnations)
             raise trouble
+        for delivery, error in unanswered:
+            delivery.fail(AppendNotCommitted(*delivery.log, f"its control record could not be read: {error}"))
+            tell(delivery)
         return incarnations
 
     async def _upload(self, groups: Sequence[EncodedGroup], incarnations: dict[Log, int]) -> dict[Log, AppendSlice]:
