@@ -34,7 +34,7 @@ from llog.log.keys import Keys, Log
 from llog.log.pieces import Landed, Piece
 from llog.log.producers import ProducerClaim
 from llog.log.read import iter_runs, read_offset, view
-from llog.log.retention import delete_records, retain
+from llog.log.retention import Limits, delete_records, retain
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.objects.memory import MemoryObjectStore
@@ -313,11 +313,11 @@ class LogContract:
         for i in range(4):
             await appender.append([group(ORDERS, b"%d" % i)])
         size = sum(len(part) for part in group(ORDERS, b"0").body)
-        await retain(context, ORDERS, retention_bytes=2 * size)
+        await retain(context, ORDERS, Limits(retention_bytes=2 * size))
         assert [offset for offset, _ in await contents(context, ORDERS)] == [3, 4]
-        await retain(context, ORDERS, retention_ms=2**50)
+        await retain(context, ORDERS, Limits(retention_ms=2**50))
         assert [offset for offset, _ in await contents(context, ORDERS)] == [3, 4]
-        done = await retain(context, ORDERS, retention_ms=1_000)
+        done = await retain(context, ORDERS, Limits(retention_ms=1_000))
         assert done.log_start_offset == 5
         assert await contents(context, ORDERS) == []
         await appender.close()

@@ -20,16 +20,18 @@ from llog.errors import (
     TopicBeingDeleted,
     TopicNotFound,
 )
-from llog.formats.values import ControlRecord, IndexEntry, Pending, decode_value
+from llog.formats.values import ControlRecord, IndexEntry, Pending, ProducerPage, ProducerSnapshot, decode_value
 from llog.log.append import Appended, Appender
 from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.delete_topic import delete_topic
+from llog.log.fence import fence, unfence
 from llog.log.keys import Log
 from llog.log.leftovers import remove_leftovers
 from llog.log.producers import ProducerClaim
 from llog.log.read import read_offset
-from llog.log.retention import delete_records
+from llog.log.retention import Limits, delete_records, retain
+from llog.log.settle import settle_and_clear
 from llog.log.topic_admin import (
     add_partitions,
     create_topic,
@@ -224,8 +226,8 @@ async def last_append(context: LogContext, log: Log) -> Pending:
     )
 
 
-async def live_on(context: LogContext, *, again: bool) -> None:
-    """What happens while somebody sleeps."""
+async def live_on(context: LogContext, *, again: bool, compacted: bool = False) -> None:
+    """What happens while somebody sleeps. `compacted`: the new log's producer pages have the keys of the old one's."""
     try:
         await delete_topic(context, "orders")
     except TopicNotFound:
@@ -235,6 +237,8 @@ async def live_on(context: LogContext, *, again: bool) -> None:
     if again:
         await create_topic(context, "orders", partitions=2)
         await fill(context, tokens="new")
+    while compacted and await compact_once(context, ORDERS) is not None:
+        pass
 
 
 async def check_life(context: LogContext, *, again: bool, may_append: bool) -> None:
@@ -253,6 +257,7 @@ async def check_life(context: LogContext, *, again: bool, may_append: bool) -> N
         log = Log("orders", partition)
         if not again and (await control_of(context, log)).incarnation < topic.incarnation:
             continue  # an append brought the topic back, and not to this partition
+        await check_pages(context, log)
         tokens = [token for _, token in await contents(context, log)]
         kept = [token for token in tokens if token is not None and token != b"late"]
         assert may_append or kept == tokens
@@ -263,6 +268,17 @@ async def check_life(context: LogContext, *, again: bool, may_append: bool) -> N
         assert [token for _, token in await contents(context, log)] == tokens
     [landed] = await Appender(context).append([group(ORDERS, b"last")])
     assert isinstance(landed, Appended), "the log can be appended to"
+
+
+async def check_pages(context: LogContext, log: Log) -> None:
+    """What the head of the producer snapshot names is there, and of its own life."""
+    found = await context.metadata.get(context.keys.producers(log), strict=True)
+    assert found is not None
+    head = decode_value(ProducerSnapshot, found.value, found.key.path)
+    for number in range(head.pages):
+        page = await context.metadata.get(context.keys.producer_page(log, head.as_of, number), strict=True)
+        assert page is not None, (head, number)
+        assert decode_value(ProducerPage, page.value, page.key.path).incarnation == head.incarnation
 
 
 async def _append(context: LogContext) -> None:
@@ -281,6 +297,19 @@ async def _delete(context: LogContext) -> None:
 
 async def _delete_records(context: LogContext) -> None:
     await delete_records(context, ORDERS, -1)
+
+
+async def _retain(context: LogContext) -> None:
+    await retain(context, ORDERS, Limits(retention_bytes=0))
+
+
+async def _fence(context: LogContext) -> None:
+    await fence(context, ORDERS)
+    await unfence(context, ORDERS)
+
+
+async def _settle(context: LogContext) -> None:
+    await settle_and_clear(context, ORDERS)
 
 
 async def _initialize(context: LogContext) -> None:
@@ -305,6 +334,9 @@ ACTORS: dict[str, Act] = {
     "compact": _compact,
     "delete": _delete,
     "delete_records": _delete_records,
+    "retain": _retain,
+    "fence": _fence,
+    "settle": _settle,
     "initialize": _initialize,
     "create": _create,
     "grow": _grow,

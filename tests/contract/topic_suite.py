@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from llog.errors import (
     InvalidArgument,
     LlogError,
+    LogBusy,
     LogDeleted,
     ObjectStoreUnavailable,
     PartitionNotInitialized,
@@ -29,6 +30,7 @@ from llog.log.delete_topic import delete_topic
 from llog.log.keys import Log
 from llog.log.leftovers import remove_leftovers
 from llog.log.read import read_offset
+from llog.log.retention import configured_limits, retain
 from llog.log.settle import StaleSelf, settle, settle_and_clear
 from llog.log.topic_admin import (
     Topic,
@@ -335,13 +337,18 @@ class TopicContract:
         assert (await remove_leftovers(context, SECOND)).found == 0
         assert await contents(context, SECOND) == expected
 
-    @pytest.mark.parametrize("again", [False, True], ids=["deleted", "created-again"])
-    @pytest.mark.parametrize("actor", ["append", "compact", "delete", "delete_records", "initialize", "create", "grow"])
+    @pytest.mark.parametrize(
+        ("actor", "life"),
+        [
+            *((actor, life) for life in ("deleted", "created-again") for actor in ACTORS),
+            ("compact", "created-again-and-compacted"),
+        ],
+    )
     async def test_whoever_slept_through_a_deletion_harms_nobody(
-        self, open_store: OpenStore, actor: str, again: bool
+        self, open_store: OpenStore, actor: str, life: str
     ) -> None:
         """h01a to h01e, h23: at every call of theirs, with the topic deleted, or created again with new records."""
-        act = ACTORS[actor]
+        act, again = ACTORS[actor], life != "deleted"
         async for at_call, context in self.calls(open_store):
             if actor != "create":
                 await fill(context)
@@ -353,11 +360,21 @@ class TopicContract:
                 await asyncio.gather(sleeper, return_exceptions=True)
                 reached.cancel()
                 break
-            await live_on(context, again=again)
+            await live_on(context, again=again, compacted=life.endswith("compacted"))
             store.wake.set()
             [outcome] = await asyncio.gather(sleeper, return_exceptions=True)
-            assert outcome is None or isinstance(outcome, LlogError | StaleSelf), repr(outcome)
+            assert outcome is None or isinstance(outcome, LlogError), repr(outcome)
             await check_life(context, again=again, may_append=actor == "append")
+
+    async def test_limits_of_a_life_that_is_over_empty_no_later_log(self, context: LogContext) -> None:
+        """h01d: read from the config, then slept."""
+        await create_topic(context, "orders", partitions=2, config={"retention.bytes": "0"})
+        limits = await configured_limits(context, "orders")
+        assert limits.retention_bytes == 0
+        await live_on(context, again=True)
+        with pytest.raises(LogBusy, match="created again"):
+            await retain(context, ORDERS, limits)
+        await check_life(context, again=True, may_append=False)
 
     async def test_lost_answers_neither_lose_nor_double_a_topic(
         self, open_store: OpenStore, objects: ObjectStore

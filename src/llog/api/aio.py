@@ -30,7 +30,7 @@ from llog.log.metrics import (
     NoMetrics,
 )
 from llog.log.records import LogRecord, RecordRun
-from llog.log.retention import Retained, configured_limits, delete_records, retain
+from llog.log.retention import Limits, Retained, configured_limits, delete_records, retain
 from llog.log.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
 from llog.log.topics import initialize
 from llog.log.vacuum import Vacuumed, vacuum
@@ -211,9 +211,10 @@ class AsyncLeaderlessLogCompactor(_Face):
         """Remove whole entries that are too old, or more than the log may hold. Without limits: those of the topic's
         config (`retention.ms`, `retention.bytes`), where its `cleanup.policy` says delete."""
         log = _log(topic, partition)
+        limits = Limits(retention_ms, retention_bytes)
         if retention_ms is None and retention_bytes is None:
-            retention_ms, retention_bytes = await configured_limits(self.context, topic)
-        return await retain(self.context, log, retention_ms=retention_ms, retention_bytes=retention_bytes)
+            limits = await configured_limits(self.context, topic)
+        return await retain(self.context, log, limits)
 
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> Retained:
         """Make `before_offset` the first readable offset (-1: the end of the log)."""

@@ -63,8 +63,7 @@ class InProcessRunner:
             return await merge_once(self._context, log, target_bytes=target_bytes, min_inputs=min_inputs)
 
     async def retain(self, log: Log) -> Retained:
-        retention_ms, retention_bytes = await configured_limits(self._context, log.topic)
-        return await retain(self._context, log, retention_ms=retention_ms, retention_bytes=retention_bytes)
+        return await retain(self._context, log, await configured_limits(self._context, log.topic))
 
     async def vacuum(self) -> Vacuumed:
         return await vacuum(self._context)

@@ -69,11 +69,25 @@ def plan_log_start(
     return min(start, next_offset)
 
 
-async def configured_limits(context: LogContext, topic: str) -> tuple[int | None, int | None]:
-    """(retention_ms, retention_bytes) of the topic's config; None: no such limit."""
+class Limits(NamedTuple):
+    """What a log may hold; None: no such limit."""
+
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    incarnation: int | None = None
+    """The life of the topic whose limits these are; None: of whichever is there."""
+
+
+async def configured_limits(context: LogContext, topic: str) -> Limits:
+    """Those of the topic's config."""
     found = await load_topic(context, topic, strict=True)
-    config = TopicConfig.of({} if found is None else found[0].config)
-    return (config.retention_ms, config.retention_bytes) if config.delete else (None, None)
+    if found is None:
+        return Limits()
+    record = found[0]
+    config = TopicConfig.of(record.config)
+    if not config.delete:
+        return Limits(incarnation=record.incarnation)
+    return Limits(config.retention_ms, config.retention_bytes, record.incarnation)
 
 
 async def delete_records(context: LogContext, log: Log, before_offset: int) -> Retained:
@@ -83,19 +97,17 @@ async def delete_records(context: LogContext, log: Log, before_offset: int) -> R
     return await _remove_below_start(context, log, control)
 
 
-async def retain(
-    context: LogContext, log: Log, *, retention_ms: int | None = None, retention_bytes: int | None = None
-) -> Retained:
+async def retain(context: LogContext, log: Log, limits: Limits = Limits()) -> Retained:  # noqa: B008 (immutable)
     """Apply time and size limits; also finishes what an interrupted run left."""
-    control = await settle_and_clear(context, log)
+    control = await settle_and_clear(context, log, limits.incarnation)
     entries = [entry for _, entry in await _entries(context, log, control.incarnation)]
     start = plan_log_start(
         entries,
         log_start_offset=control.log_start_offset,
         next_offset=control.sequence_counter,
         now_ms=context.now_ms(),
-        retention_ms=retention_ms,
-        retention_bytes=retention_bytes,
+        retention_ms=limits.retention_ms,
+        retention_bytes=limits.retention_bytes,
     )
     if start > control.log_start_offset:
         control = await _raise_log_start(context, log, start, control.incarnation)

@@ -77,8 +77,12 @@ async def settle(context: LogContext, log: Log, pending: Pending) -> None:
     raise MetadataUncertain("settle", key.path, f"not known to be written after {LOG_SETTLE_ROUNDS_MAX} rounds")
 
 
-async def settle_and_clear(context: LogContext, log: Log) -> ControlRecord:
-    """Control without a pending append; its counter is the one that a run may reach up to (R11)."""
+async def settle_and_clear(context: LogContext, log: Log, incarnation: int | None = None) -> ControlRecord:
+    """Control without a pending append; its counter is the one that a run may reach up to (R11).
+
+    Of one life only, the first one met unless it is said which: whoever came to do something to a log must not do it
+    to the one that took its place (h01d).
+    """
     key = context.keys.control(log)
     for round_number in range(LOG_CAS_ROUNDS_MAX):
         found = await context.metadata.get(key, strict=True)
@@ -87,6 +91,9 @@ async def settle_and_clear(context: LogContext, log: Log) -> ControlRecord:
         control = decode_value(ControlRecord, found.value, key.path)
         if control.log_state == "DELETED":
             raise PartitionNotInitialized(*log)
+        incarnation = control.incarnation if incarnation is None else incarnation
+        if control.incarnation != incarnation:
+            raise LogBusy(*log, "the topic was created again meanwhile; nothing was done to it")
         if control.pending is None:
             return control
         cleared = replace(control, pending=None)

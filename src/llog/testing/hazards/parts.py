@@ -19,7 +19,7 @@ from llog.log.keys import Keys, Log
 from llog.log.merge import merge_once
 from llog.log.producers import ProducerClaim
 from llog.log.read import iter_runs
-from llog.log.retention import delete_records, retain
+from llog.log.retention import Limits, delete_records, retain
 from llog.log.vacuum import vacuum
 from llog.testing.sim import HOUR_MS, ActorContext, Puppet, Script
 from llog.testing.sim.actor import ActorFunction
@@ -121,7 +121,7 @@ def delete_below(offset: int, log: Log = ORDERS) -> ActorFunction:
 
 
 def apply_retention(log: Log = ORDERS, **limits: Any) -> ActorFunction:
-    return doing(lambda context: retain(context, log, **limits))
+    return doing(lambda context: retain(context, log, Limits(**limits)))
 
 
 def delete(topic: str = ORDERS.topic) -> ActorFunction:

@@ -11,7 +11,7 @@ from llog.log.fence import fence, unfence
 from llog.log.keys import Log
 from llog.log.merge import merge_once
 from llog.log.read import view
-from llog.log.retention import delete_records, retain
+from llog.log.retention import Limits, delete_records, retain
 from llog.log.topic_admin import create_topic
 from llog.log.vacuum import vacuum
 from llog.testing.history.judge_store import ASKED_BY
@@ -59,7 +59,7 @@ async def retain_now_and_then(client: Client, logs: Sequence[Log], rounds: int) 
             limit_bytes = 100 + client.draw(400)
 
             async def limit(log: Log = log, limit_bytes: int = limit_bytes) -> int:
-                return (await retain(context, log, retention_bytes=limit_bytes)).log_start_offset
+                return (await retain(context, log, Limits(retention_bytes=limit_bytes))).log_start_offset
 
             await act(client, log, "retain", limit)
             continue
