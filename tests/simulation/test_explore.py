@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -24,6 +27,7 @@ from llog.testing.sim import (
     replay,
     run_seed,
 )
+from llog.testing.sim.metadata_server import Versions
 from tests.simulation import toys
 
 SOAK = os.environ.get("LLOG_SOAK") == "1"
@@ -64,7 +68,7 @@ def test_random_runs_of_the_careful_counter_are_green() -> None:
 
 
 def outcomes_of(
-    scenario_faults: Faults, *, actors: int = 2, prune: bool = True, history: bool = True
+    scenario_faults: Faults, *, actors: int = 2, prune: bool = True, ordered: bool = True
 ) -> tuple[set[object], int]:
     """Every final state that the search comes to, and how many runs it took."""
     outcomes: set[object] = set()
@@ -89,17 +93,76 @@ def outcomes_of(
         errors = tuple(type(a.error).__name__ for a in world.scheduler.actors)
         outcomes.add((records, told, errors, tuple(a.crashed for a in world.scheduler.actors)))
 
-    found = explore(Scenario("outcomes", play, search_faults=scenario_faults), prune=prune, history=history)
+    found = explore(Scenario("outcomes", play, search_faults=scenario_faults, ordered=ordered), prune=prune)
     assert found.complete, found.red and found.red.printed
     return outcomes, found.runs
 
 
+@pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("faults", [NO_FAULTS, ONE_CRASH, ONE_CRASH_OR_STALL, ONE_OF_ANY])
-def test_pruning_loses_no_outcome(faults: Faults) -> None:
-    pruned, runs = outcomes_of(faults)
+def test_pruning_loses_no_outcome(faults: Faults, ordered: bool) -> None:
+    pruned, runs = outcomes_of(faults, ordered=ordered)
     everything, all_runs = outcomes_of(faults, prune=False)
     assert pruned == everything
     assert runs < all_runs
+
+
+def drawn_actor(program: Sequence[tuple[str, str]]) -> Callable[[ActorContext], Awaitable[None]]:
+    """Does what the program says with three keys, and what it writes depends on what it saw."""
+
+    async def actor(ctx: ActorContext) -> None:
+        store, seen = ctx.metadata, ctx.name
+        for operation, name in program:
+            try:
+                if operation == "get":
+                    found = await store.get(Key(f"k/{name}"))
+                    seen += "-" if found is None else f"({found.value.decode()})"
+                elif operation == "scan":
+                    seen += "".join(record.key.path[-1] for record in await store.scan(Key("k")))
+                elif operation == "create":
+                    await store.put(Key(f"k/{name}"), seen.encode(), expected=ABSENT)
+                elif operation == "put":
+                    await store.put(Key(f"k/{name}"), seen.encode())
+                elif operation == "delete":
+                    await store.delete(Key(f"k/{name}"))
+                elif operation == "object":
+                    await ctx.objects.put(f"{ctx.name}-{name}", [seen.encode()])
+            except VersionConflict:
+                seen += "!"
+        ctx.record(seen)
+
+    return actor
+
+
+@pytest.mark.parametrize("options", [{}, {"versions": Versions.OF_KEY, "objects_at_once": True}], ids=["plain", "more"])
+@pytest.mark.parametrize("faults", [NO_FAULTS, ONE_CRASH, ONE_CRASH_OR_STALL], ids=["none", "crash", "crash-or-stall"])
+def test_the_reduced_search_of_drawn_programs_loses_no_outcome(faults: Faults, options: dict[str, Any]) -> None:
+    reduced_runs = all_runs = 0
+    for seed in range(100 if SOAK else 12):
+        draw = random.Random(seed)
+        operations = ["get", "get", "scan", "create", "put", "delete", "object"]
+        sizes = draw.choice([(3, 3), (2, 2, 1), (4, 2)])
+        programs = [[(draw.choice(operations), draw.choice("abc")) for _ in range(size)] for size in sizes]
+        outcomes: set[object] = set()
+
+        def play(world: World, programs: Any = programs, outcomes: set[object] = outcomes) -> None:
+            for number, program in enumerate(programs):
+                world.actor(f"a{number}", drawn_actor(program))
+            world.run()
+            told = tuple(sorted((event.actor, event.event) for event in world.history))
+            crashed = tuple(actor.crashed for actor in world.scheduler.actors)
+            records = tuple((path, record.value) for path, record in sorted(world.records().items()))
+            outcomes.add((told, crashed, records, tuple(sorted(world.objects()))))
+
+        reduced = explore(Scenario("drawn", play, search_faults=faults, ordered=False, options=options))
+        assert reduced.complete, reduced.red and reduced.red.printed
+        found = set(outcomes)
+        outcomes.clear()
+        everything = explore(Scenario("drawn", play, search_faults=faults), prune=False)
+        assert everything.complete
+        assert found == outcomes, (seed, programs)
+        reduced_runs, all_runs = reduced_runs + reduced.runs, all_runs + everything.runs
+    assert reduced_runs < all_runs / 2, (reduced_runs, all_runs)
 
 
 def test_pruning_loses_no_outcome_of_sessions_and_watchers() -> None:
@@ -127,8 +190,8 @@ def test_pruning_loses_no_outcome_of_sessions_and_watchers() -> None:
         outcomes.add((it.result, *(event.event for event in world.history), *world.records()))
 
     kinds = {Fault.SESSION_EXPIRY, Fault.LOST_NOTICE, Fault.STALL_AFTER, Fault.DELAY_REPLY, Fault.DELAY_REQUEST}
-    what = Scenario("sessions", play, search_faults=Faults(frozenset(kinds), budget=1))
-    pruned = explore(what, history=False)
+    what = Scenario("sessions", play, search_faults=Faults(frozenset(kinds), budget=1), ordered=False)
+    pruned = explore(what)
     assert pruned.complete, pruned.red and pruned.red.printed
     found = set(outcomes)
     assert len(found) > 10

@@ -18,6 +18,7 @@ from llog.stores.metadata.port import ABSENT, ChangeKind, Delete, Key, Put
 from llog.stores.objects.port import ByteRange
 from llog.testing.model_check import check_agreement
 from llog.testing.sim import HOUR_MS, ActorContext, Script, World
+from llog.testing.sim.metadata_server import Versions
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -183,6 +184,6 @@ def test_a_store_that_reuses_versions_can_be_had_on_purpose() -> None:
     with World() as world:
         first, second = world.alone("it", writer)
         assert second > first
-    with World(versions_restart=True) as world:
+    with World(versions=Versions.RESTARTING) as world:
         first, second = world.alone("it", writer)
         assert second == first

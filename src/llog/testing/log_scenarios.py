@@ -39,7 +39,7 @@ from llog.testing.history.operators import (
 from llog.testing.history.recovery import clean, compact_all, probe, resume
 from llog.testing.history.workload import follow, tend, write, write_idempotently
 from llog.testing.sim import HOUR_MS, MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
-from llog.testing.sim.metadata_server import MetadataServer, Watcher
+from llog.testing.sim.metadata_server import MetadataServer, Versions, Watcher
 from llog.testing.sim_context import log_context
 
 ORDERS, CLICKS, VISITS = Log("orders", 0), Log("orders", 1), Log("visits", 0)
@@ -54,6 +54,8 @@ Play = Callable[[Client], Awaitable[None]]
 
 class Journal(Watcher):
     """Judges every change of the metadata as it happens: what must not be for a moment is not covered up later."""
+
+    of_client = False
 
     def __init__(self, server: MetadataServer) -> None:
         super().__init__("", None, lambda: None)
@@ -295,9 +297,12 @@ def _register(name: str, scope: Scope, *, atomic: bool) -> None:
         f"{name}-{'atomic' if atomic else 'cas'}",
         faults=ONE_CRASH_OR_STALL,
         search_faults=ONE_CRASH_OR_STALL,
+        ordered=False,
         atomic_groups=atomic,
         tick_ms=TICK_MS,
         patience_ms=0,
+        versions=Versions.OF_KEY,
+        objects_at_once=True,
     )
     def search(world: World) -> None:
         _search(world, scope)

@@ -102,7 +102,7 @@ DELETION = (
     Mutant(
         "h12",
         "the store's contract: no version is given twice for a key",
-        (Edit("llog.testing.sim.metadata_server", "if self._versions_restart:", "if True:"),),
+        (Edit("llog.testing.sim.metadata_server", "if self._versions is Versions.RESTARTING:", "if True:"),),
     ),
     Mutant(
         "h23",

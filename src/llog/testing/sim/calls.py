@@ -33,6 +33,9 @@ class Call:
     faults: frozenset[Fault] = WRITE_FAULTS
     writes: bool = True
     """It can change the store: without an answer nobody knows whether it did."""
+    of_one_object: bool = False
+    """It writes or reads one object (see `Scheduler.objects_at_once`)."""
+    breaks_objects_at_once: bool = False
 
     future: asyncio.Future[Any]
     give_up: Callable[[Call], None]
@@ -73,6 +76,10 @@ class Call:
 
     def unavailable(self) -> StoreError:
         raise AssertionError(f"{type(self).__name__} cannot be unavailable")
+
+    def commutes_with(self, other: Call) -> bool:
+        """Does it make no difference to the store, nor to either's answer, which of them comes first?"""
+        return False
 
     # -- words --------------------------------------------------------------------------------------------------------
     def parts(self) -> Sequence[tuple[str, str]]:

@@ -8,7 +8,8 @@ What must stay true
 - Two runs that come to one state go on alike: the state is a hash of the stores, of all that each actor was ever
   told and when, of writes still on their way, of the time and of the faults left (`World.state`).
 - The order in which actors recorded events is part of the state, since a checker may judge by it. A scenario whose
-  checker does not may leave it out (`history=False`) and meets equal states more often.
+  checker does not says so (`ordered=False`): it meets equal states more often, and of two calls whose order makes no
+  difference only one order is searched (`sleep`).
 - Time is part of the state through what clocks show and through the timers that are set. Code that reads the loop's
   own time, or shares memory between actors, is searched less well than this promises.
 - What was not searched is said: `complete` is False, and `cut_by` names the limit.
@@ -24,11 +25,8 @@ from llog.testing.sim.calls import Call
 from llog.testing.sim.chooser import Chooser, Menu, Move
 from llog.testing.sim.faults import Fate
 from llog.testing.sim.scenario import Run, Scenario, replay
+from llog.testing.sim.sleep import KnownFuture, SleepSets
 from llog.testing.sim.world import World
-
-
-class _SeenBefore(Exception):
-    """Ends a run whose future is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,40 +51,55 @@ class Exploration:
 
 
 class _SearchChooser(Chooser):
-    """Follows a path, then takes the plain choice everywhere, and notes how many there were."""
+    """Follows a path, then takes the first choice that leads to something new, and notes which others would."""
 
-    def __init__(self, path: Sequence[int]) -> None:
+    def __init__(self, path: Sequence[int], sleep: SleepSets | None) -> None:
         super().__init__()
-        self._path = path
-        self.options: list[int] = []
+        self._path, self._sleep = path, sleep
+        self.open: list[Sequence[int]] = []
+        """The choices at each point that are worth taking."""
 
     def beyond_path(self) -> bool:
         return len(self.taken) >= len(self._path)
 
-    def _decide(self, options: int) -> int:
+    def _decide(self, worth: Sequence[int]) -> int:
+        if not worth:
+            raise KnownFuture
         position = len(self.taken)
-        choice = self._path[position] if position < len(self._path) else 0
+        choice = self._path[position] if position < len(self._path) else worth[0]
         self.taken.append(choice)
-        self.options.append(options)
+        self.open.append(worth)
+        if self._sleep is not None:
+            self._sleep.at_choice()
         return choice
 
     def next_move(self, moves: Sequence[Move], calls: int) -> int:
-        return self._decide(len(moves))
+        sleep = self._sleep
+        choice = self._decide(range(len(moves)) if sleep is None else sleep.moves_worth(moves))
+        if sleep is not None:
+            sleep.passed_over(moves[:choice])
+        return choice
 
     def fate(self, call: Call, menu: Menu) -> Fate | None:
         fates = menu()
-        choice = self._decide(len(fates) + 1)
+        choice = self._decide(range(len(fates) + 1) if self._sleep is None else self._sleep.fates_worth(call))
         return fates[choice - 1] if choice else None
 
     def whether(self) -> bool:
-        return self._decide(2) == 1
+        if self._sleep is not None:
+            self._sleep.wake_all()
+        return self._decide(range(2)) == 1
 
     def next_path(self) -> list[int] | None:
         """The next one, depth first; None when all were taken."""
-        position = len(self.taken) - 1
-        while position >= 0 and self.taken[position] + 1 >= self.options[position]:
-            position -= 1
-        return None if position < 0 else [*self.taken[:position], self.taken[position] + 1]
+        for position in range(len(self.taken) - 1, -1, -1):
+            taken = self.taken[position]
+            later = next((choice for choice in self.open[position] if choice > taken), None)
+            if later is not None:
+                if self._sleep is not None:
+                    self._sleep.back_to(position)
+                return [*self.taken[:position], later]
+        return None
 
 
 def explore(
@@ -94,47 +107,60 @@ def explore(
     *,
     states_max: int = SIM_EXPLORE_STATES_MAX,
     runs_max: int = SIM_EXPLORE_RUNS_MAX,
-    history: bool = True,
     prune: bool = True,
 ) -> Exploration:
     """All runs with the scenario's `search_faults`, until one is red or a limit is reached. Without `prune` every run
     is played to its end, also when its future is known: to test the pruning itself."""
     seen: set[int] = set()
+    sleep = None if what.ordered or not prune else SleepSets()
     path: list[int] | None = []
-    runs = calls = depth = 0
+    runs = calls = depth = states = 0
     cut_by: str | None = None
     red: Run | None = None
     while path is not None and red is None:
-        if runs >= runs_max or len(seen) >= states_max:
+        if runs >= runs_max or states >= states_max:
             cut_by = f"{runs_max} runs" if runs >= runs_max else f"{states_max} states"
             break
-        chooser = _SearchChooser(path)
+        chooser = _SearchChooser(path, sleep)
         with what.world(chooser, what.search_faults, 0) as world:
-            failed = _play(what, world, chooser, seen, history, prune)
+            if sleep is None:
+                failed = _play(what, world, chooser, seen, prune)
+            else:
+                failed = _play_reduced(what, world, chooser, sleep)
             calls += world.scheduler.calls_performed
-        runs += 1
+        runs, states = runs + 1, len(seen) if sleep is None else sleep.states
         depth = max(depth, len(chooser.taken))
         if failed:
             red = replay(what, trimmed(chooser.taken))
         path = chooser.next_path()
-    return Exploration(what, runs, len(seen), calls, depth, cut_by, red)
+    return Exploration(what, runs, states, calls, depth, cut_by, red)
 
 
-def _play(what: Scenario, world: World, chooser: _SearchChooser, seen: set[int], history: bool, prune: bool) -> bool:
+def _play(what: Scenario, world: World, chooser: _SearchChooser, seen: set[int], prune: bool) -> bool:
     """Whether the run was red."""
 
     def look() -> None:
         if chooser.beyond_path():
-            state = world.state(history=history)
+            state = world.state(history=what.ordered)
             if prune and state in seen:
-                raise _SeenBefore
+                raise KnownFuture
             seen.add(state)
 
-    world.scheduler.tracking = True
     world.scheduler.at_each_step = look
+    return _is_red(what, world)
+
+
+def _play_reduced(what: Scenario, world: World, chooser: _SearchChooser, sleep: SleepSets) -> bool:
+    sleep.begin(world.scheduler)
+    world.scheduler.at_each_step = lambda: sleep.look(lambda: world.state(history=False))
+    return _is_red(what, world)
+
+
+def _is_red(what: Scenario, world: World) -> bool:
+    world.scheduler.tracking = True
     try:
         what.play(world)
-    except _SeenBefore:
+    except KnownFuture:
         return False
     except Exception:
         return True

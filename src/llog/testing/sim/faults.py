@@ -63,6 +63,21 @@ QUIET_FAULTS: Final = _EITHER | {Fault.CRASH_AFTER}
 """Of calls that may not fail: closing a session."""
 NOTICE_FAULTS: Final = frozenset({Fault.CRASH_BEFORE, Fault.STALL_BEFORE, Fault.DELAY_REPLY, Fault.LOST_NOTICE})
 
+BEFORE_EFFECT: Final = frozenset(
+    {
+        Fault.CRASH_BEFORE,
+        Fault.CRASH_IN_FLIGHT,
+        Fault.LOST_REQUEST,
+        Fault.LATE_WRITE,
+        Fault.UNAVAILABLE,
+        Fault.STALL_BEFORE,
+        Fault.DELAY_REQUEST,
+    }
+)
+"""The store is as it was: it makes no difference to others when they happen."""
+DEPEND_ON_THE_PAST: Final = frozenset({Fault.STALE_READ, Fault.LOST_NOTICE})
+"""It matters when they happen, to whatever others do."""
+
 HOUR_MS: Final = 3_600_000
 
 

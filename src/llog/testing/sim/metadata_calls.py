@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from llog.errors import MetadataTimeout, MetadataUnavailable, MetadataUncertain, StoreError
 from llog.stores.metadata.memory import MemorySession
@@ -14,12 +14,36 @@ from llog.testing.sim.faults import NOTICE_FAULTS, QUIET_FAULTS, READ_FAULTS, ST
 from llog.testing.sim.metadata_server import MetadataServer, Watcher
 
 
+class Footprint(NamedTuple):
+    """What a call looks at, and what it changes."""
+
+    reads: frozenset[str] = frozenset()
+    scans: frozenset[str] = frozenset()
+    """Keys whose direct children it looks at."""
+    writes: frozenset[str] = frozenset()
+
+    def disturbs(self, other: Footprint) -> bool:
+        if self.writes & (other.reads | other.writes):
+            return True
+        return bool(other.scans) and any(path.rpartition("/")[0] in other.scans for path in self.writes)
+
+
 class MetadataCall(Call):
     __slots__ = ("server",)
 
     def __init__(self, actor: Actor, server: MetadataServer) -> None:
         super().__init__(actor)
         self.server = server
+
+    def footprint(self) -> Footprint | None:
+        """None: nobody can tell."""
+        return None
+
+    def commutes_with(self, other: Call) -> bool:
+        if not isinstance(other, MetadataCall):
+            return other.of_one_object
+        mine, theirs = self.footprint(), other.footprint()
+        return mine is not None and theirs is not None and not (mine.disturbs(theirs) or theirs.disturbs(mine))
 
     def subject(self) -> str:
         return self.parts()[0][1]
@@ -50,6 +74,9 @@ class GetCall(ReadCall):
         super().__init__(actor, server, strict)
         self.key = key
 
+    def footprint(self) -> Footprint:
+        return Footprint(reads=frozenset((self.key.path,)))
+
     def perform(self) -> Record | None:
         return self.server.find(self.key)
 
@@ -79,6 +106,9 @@ class ScanCall(ReadCall):
     ) -> None:
         super().__init__(actor, server, strict)
         self.parent, self.start, self.stop, self.limit = parent, start, stop, limit
+
+    def footprint(self) -> Footprint:
+        return Footprint(scans=frozenset((self.parent.path,)))
 
     def perform(self) -> list[Record]:
         return self.server.scan(self.parent, self.start, self.stop, self.limit)
@@ -138,6 +168,9 @@ class TimeCall(ReadCall):
     def __init__(self, actor: Actor, server: MetadataServer) -> None:
         super().__init__(actor, server, strict=True)
 
+    def footprint(self) -> Footprint:
+        return Footprint()
+
     def perform(self) -> int:
         return self.server.backing.clock_ms()
 
@@ -158,6 +191,14 @@ class WriteCall(MetadataCall):
     def __init__(self, actor: Actor, server: MetadataServer, groups: Sequence[Sequence[Write]]) -> None:
         super().__init__(actor, server)
         self.groups = groups
+
+    def footprint(self) -> Footprint | None:
+        writes = [write for group in self.groups for write in group]
+        heard = any(watcher.of_client for watcher in self.server.watchers)
+        if heard or any(isinstance(write, Put) and write.session is not None for write in writes):
+            return None
+        # Its conditions look at the very keys that it changes.
+        return Footprint(writes=frozenset(write.key.path for write in writes))
 
     def perform(self) -> Any:
         backing = self.server.backing

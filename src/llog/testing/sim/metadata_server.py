@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from itertools import islice
 from typing import Final
 
@@ -25,10 +26,21 @@ OnChange = Callable[[int, str, int | None], None]
 """Shard, path, and the new version; None when it was removed."""
 
 
+class Versions(Enum):
+    """How a shard numbers what is written to it."""
+
+    OF_SHARD = "one counter for all keys"
+    OF_KEY = "a counter per key, which outlasts the key"
+    """Writes to different keys leave the same numbers in either order: a search meets equal states more often."""
+    RESTARTING = "a counter per key, which begins again when the key was deleted"
+    """What a store must not do (hazard h12)."""
+
+
 class JournaledShard(_Shard):
-    def __init__(self, number: int, on_change: OnChange, *, versions_restart: bool) -> None:
+    def __init__(self, number: int, on_change: OnChange, versions: Versions) -> None:
         super().__init__()
-        self.number, self._on_change, self._versions_restart = number, on_change, versions_restart
+        self.number, self._on_change, self._versions = number, on_change, versions
+        self._last_versions: dict[str, int] = {}
         self.changes = 0
         self.digest = 0
         self.past_digest = 0
@@ -37,10 +49,12 @@ class JournaledShard(_Shard):
 
     def put(self, path: str, value: bytes, session_id: str | None) -> int:
         old = self.cells.get(path)
-        if self._versions_restart:
-            # What a store must not do: a key that was deleted counts from the beginning again.
+        if self._versions is Versions.RESTARTING:
             self.version = 0 if old is None else old.version
+        elif self._versions is Versions.OF_KEY:
+            self.version = self._last_versions.get(path, 0)
         version = super().put(path, value, session_id)
+        self._last_versions[path] = version
         self._note(path, old, self.cells[path])
         self._on_change(self.number, path, version)
         return version
@@ -50,6 +64,13 @@ class JournaledShard(_Shard):
         super().remove(path)
         self._note(path, old, None)
         self._on_change(self.number, path, None)
+
+    def numbering(self) -> object:
+        """What the versions to come depend on."""
+        if self._versions is Versions.OF_SHARD:
+            return self.version
+        # Those of keys that are there are in the digest already.
+        return frozenset((path, last) for path, last in self._last_versions.items() if path not in self.cells)
 
     def _note(self, path: str, old: _Cell | None, new: _Cell | None) -> None:
         self._journal.append((path, old))
@@ -82,6 +103,9 @@ class JournaledShard(_Shard):
 class Watcher:
     """Changes that one reader has not heard of yet; too many become one RESYNC."""
 
+    of_client = True
+    """It is a client that hears of them, to whom their order may matter."""
+
     def __init__(self, prefix: str, shard: int | None, wake: Callable[[], None]) -> None:
         self.prefix, self.shard, self.wake = prefix, shard, wake
         self.changes: deque[Change] = deque()
@@ -98,12 +122,10 @@ class Watcher:
 
 class MetadataServer:
     def __init__(
-        self, *, shards: int, atomic_groups: bool, clock_ms: Callable[[], int], versions_restart: bool = False
+        self, *, shards: int, atomic_groups: bool, clock_ms: Callable[[], int], versions: Versions = Versions.OF_SHARD
     ) -> None:
         self.backing = MemoryBacking(shards=shards, atomic_groups=atomic_groups, clock_ms=clock_ms, name="sim")
-        self.shards: Final = [
-            JournaledShard(number, self._changed, versions_restart=versions_restart) for number in range(shards)
-        ]
+        self.shards: Final = [JournaledShard(number, self._changed, versions) for number in range(shards)]
         self.backing.shards = list(self.shards)
         self.watchers: list[Watcher] = []
         self._reader = MemoryStore(self.backing)
@@ -177,7 +199,7 @@ class MetadataServer:
         """A digest of all that a client could find out."""
         sessions = tuple([(s.id, s.expires_at_ms) for s in self.backing.sessions.values()])
         unheard = tuple([tuple(watcher.changes) for watcher in self.watchers])
-        return hash((tuple([(shard.digest, shard.version) for shard in self.shards]), sessions, unheard))
+        return hash((tuple([(shard.digest, shard.numbering()) for shard in self.shards]), sessions, unheard))
 
     def past(self) -> int:
         return hash(tuple(shard.past_digest for shard in self.shards))

@@ -73,6 +73,13 @@ class ObjectCall(Call):
     def parts(self) -> Sequence[tuple[str, str]]:
         return [(self.operation, self.name)]
 
+    def commutes_with(self, other: Call) -> bool:
+        if not isinstance(other, ObjectCall):
+            return True
+        if self.breaks_objects_at_once or other.breaks_objects_at_once:
+            return False
+        return self.name != other.name or not (self.writes or other.writes)
+
     def uncertain(self) -> StoreError:
         kind = ObjectStoreUncertain if self.writes else ObjectStoreTimeout
         return kind(self.operation, self.name, "simulated: no answer")
@@ -85,6 +92,7 @@ class PutObject(ObjectCall):
     __slots__ = ("content", "if_absent")
     operation = "put_object"
     faults = WRITE_FAULTS
+    of_one_object = True
 
     def __init__(self, actor: Actor, server: ObjectServer, name: str, content: bytes, if_absent: bool) -> None:
         super().__init__(actor, server, name)
@@ -101,6 +109,7 @@ class DeleteObject(ObjectCall):
     __slots__ = ()
     operation = "delete_object"
     faults = WRITE_FAULTS
+    breaks_objects_at_once = True
 
     def perform(self) -> None:
         self.server.delete(self.name)
@@ -115,6 +124,7 @@ class ReadObject(ObjectCall):
     __slots__ = ("operation", "read")
     faults = STRICT_READ_FAULTS
     writes = False
+    of_one_object = True
 
     def __init__(
         self, actor: Actor, server: ObjectServer, name: str, operation: str, read: Callable[[MemoryObjectStore], Any]
@@ -146,6 +156,7 @@ class ListObjects(ObjectCall):
     operation = "list_objects"
     faults = STRICT_READ_FAULTS
     writes = False
+    breaks_objects_at_once = True
 
     def __init__(self, actor: Actor, server: ObjectServer, prefix: str, start_after: str) -> None:
         super().__init__(actor, server, prefix)

@@ -33,6 +33,8 @@ class Scenario:
     module: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of its `World`."""
+    ordered: bool = True
+    """It may be judged by the order in which actors recorded events; see `explore`."""
 
     def world(self, chooser: Chooser, faults: Faults, seed: int) -> World:
         return World(chooser, faults=faults, seed=seed, **self.options)
@@ -59,12 +61,17 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(
-    name: str, *, faults: Faults = NO_FAULTS, search_faults: Faults = NO_FAULTS, **options: Any
+    name: str,
+    *,
+    faults: Faults = NO_FAULTS,
+    search_faults: Faults = NO_FAULTS,
+    ordered: bool = True,
+    **options: Any,
 ) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
     """Register a scenario. `options` are arguments of its `World`: shards, atomic_groups, call_cost_ms, …"""
 
     def register(play: Callable[[World], None]) -> Callable[[World], None]:
-        _add(Scenario(name, play, faults, search_faults, False, play.__module__, options))
+        _add(Scenario(name, play, faults, search_faults, False, play.__module__, options, ordered))
         return play
 
     return register

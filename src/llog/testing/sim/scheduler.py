@@ -53,10 +53,16 @@ class Scheduler:
         self.faults_met: list[str] = []
         """Names of the faults so far, in order."""
         self.calls_performed = 0
+        self.last_step: tuple[Call, Fate | None] | None = None
+        """What was done last, and what befell it; None when it was no call."""
         self.unfinished = 0
         """Actors whose end a run waits for."""
         self.orderly = False
         """First come, first served, without asking the chooser."""
+        self.objects_at_once = False
+        """Where nobody deletes or lists objects, and every object is written once, before anyone knows its name: it
+        makes no difference to others when an object is written or read, so that is done before all else. What goes
+        wrong with it is still chosen."""
         self.focus: Actor | None = None
         """Only this actor's calls are performed, in order; the others are held."""
         self.at_each_step: Callable[[], None] | None = None
@@ -146,6 +152,11 @@ class Scheduler:
         alone = self.focus is not None
         if alone:
             waiting = [call for call in waiting if call.actor is self.focus]
+        if self.objects_at_once and not (alone or self.orderly):
+            at_once = self._first_object_call()
+            if at_once is not None:
+                self._do(at_once)
+                return
         others = () if alone or self.orderly else self._other_moves()
         moves: Sequence[Move] = [*waiting, *others] if others else waiting
         due_s = self.loop.next_due_s() if self.loop.timers else None
@@ -160,6 +171,12 @@ class Scheduler:
         plain = alone or self.orderly or len(moves) == 1
         self._do(moves[0 if plain else self.chooser.next_move(moves, len(waiting))])
 
+    def _first_object_call(self) -> Call | None:
+        for call in self.waiting:
+            if call.breaks_objects_at_once:
+                raise SimulationError(f"{call.actor.name} {call.words()}, in a scenario that does objects at once")
+        return next((call for call in self.waiting if call.of_one_object), None)
+
     def _other_moves(self) -> Sequence[Move]:
         expiries: Sequence[Move] = ()
         if self._sessions_expire and self.faults_left > 0:
@@ -171,10 +188,10 @@ class Scheduler:
         return [*(Landing(call) for call in self.late), *expiries] if self.late or expiries else ()
 
     def _do(self, move: Move) -> None:
+        self.last_step = None
         if isinstance(move, Call):
-            fate = None
-            if self.faults_left > 0 and not (move.untouchable or move.actor.options.faultless or self.focus):
-                fate = self.chooser.fate(move, lambda: self.menu(move))
+            fate = self.chooser.fate(move, lambda: self.menu(move)) if self.may_fail(move) else None
+            self.last_step = move, fate
             self.perform(move, fate)
         elif isinstance(move, Landing):
             self.land(move.call)
@@ -184,6 +201,9 @@ class Scheduler:
             self.expire(move.actor)
         else:
             self.pass_time()
+
+    def may_fail(self, call: Call) -> bool:
+        return self.faults_left > 0 and not (call.untouchable or call.actor.options.faultless or self.focus)
 
     def menu(self, call: Call) -> list[Fate]:
         """All that could go wrong with this call in this run."""

@@ -28,7 +28,7 @@ from llog.testing.sim.calls import digest
 from llog.testing.sim.chooser import Chooser, ScriptChooser
 from llog.testing.sim.faults import NO_FAULTS, Fault, Faults
 from llog.testing.sim.loop import SimLoop
-from llog.testing.sim.metadata_server import MetadataServer
+from llog.testing.sim.metadata_server import MetadataServer, Versions
 from llog.testing.sim.metadata_store import SimMetadataStore
 from llog.testing.sim.object_store import ObjectServer, SimObjectStore
 from llog.testing.sim.scheduler import Pace, Scheduler
@@ -46,14 +46,14 @@ class World:
         seed: int = 0,
         shards: int = 1,
         atomic_groups: bool = True,
-        versions_restart: bool = False,
+        versions: Versions = Versions.OF_SHARD,
+        objects_at_once: bool = False,
         call_cost_ms: float = 0,
         tick_ms: int = 1,
         patience_ms: float = 1_000,
         steps_max: int = SIM_STEPS_MAX,
     ) -> None:
-        """`call_cost_ms`, `tick_ms`, `patience_ms`: see `Pace`. `versions_restart` breaks a promise of the port: keys
-        that were deleted get versions they had before (hazard h12)."""
+        """`call_cost_ms`, `tick_ms`, `patience_ms`: see `Pace`. `objects_at_once`: see `Scheduler`."""
         self.seed = seed
         # Its refusals are added by name, which a type checker does not see.
         self.loop = SimLoop(steps_max=steps_max, tick_ms=tick_ms)  # type: ignore[abstract]
@@ -63,8 +63,9 @@ class World:
         self.scheduler = Scheduler(
             self.loop, self.chooser, faults, self.trace, Pace(call_cost_ms, tick_ms, patience_ms)
         )
+        self.scheduler.objects_at_once = objects_at_once
         self.metadata = MetadataServer(
-            shards=shards, atomic_groups=atomic_groups, clock_ms=self.now_ms, versions_restart=versions_restart
+            shards=shards, atomic_groups=atomic_groups, clock_ms=self.now_ms, versions=versions
         )
         self.history: list[Event] = []
         self.phase = 0
