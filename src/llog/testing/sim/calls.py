@@ -81,6 +81,10 @@ class Call:
         """Does it make no difference to the store, nor to either's answer, which of them comes first?"""
         return False
 
+    def content(self) -> int:
+        """A hash of what it would do."""
+        return hash(tuple(self.parts()))
+
     # -- words --------------------------------------------------------------------------------------------------------
     def parts(self) -> Sequence[tuple[str, str]]:
         """Operation and path of each thing it touches."""

@@ -205,6 +205,15 @@ class WriteCall(MetadataCall):
         backing.sweep()
         return [backing.apply(group) for group in self.groups]
 
+    def content(self) -> int:
+        return hash(
+            tuple(
+                (write.key.path, write.expected, bytes(write.value) if isinstance(write, Put) else None)
+                for group in self.groups
+                for write in group
+            )
+        )
+
     def parts(self) -> Sequence[tuple[str, str]]:
         return [("put" if type(w) is Put else "delete", w.key.path) for group in self.groups for w in group]
 

@@ -89,20 +89,23 @@ class ObjectCall(Call):
 
 
 class PutObject(ObjectCall):
-    __slots__ = ("content", "if_absent")
+    __slots__ = ("content_bytes", "if_absent")
     operation = "put_object"
     faults = WRITE_FAULTS
     of_one_object = True
 
     def __init__(self, actor: Actor, server: ObjectServer, name: str, content: bytes, if_absent: bool) -> None:
         super().__init__(actor, server, name)
-        self.content, self.if_absent = content, if_absent
+        self.content_bytes, self.if_absent = content, if_absent
 
     def perform(self) -> None:
-        self.server.put(self.name, self.content, self.if_absent)
+        self.server.put(self.name, self.content_bytes, self.if_absent)
+
+    def content(self) -> int:
+        return hash((self.name, self.content_bytes, self.if_absent))
 
     def words(self) -> str:
-        return f"puts object {self.name} of {len(self.content)} bytes{' if absent' if self.if_absent else ''}"
+        return f"puts object {self.name} of {len(self.content_bytes)} bytes{' if absent' if self.if_absent else ''}"
 
 
 class DeleteObject(ObjectCall):

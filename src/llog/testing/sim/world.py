@@ -164,6 +164,7 @@ class World:
         self.history.append(Event(self.now_ms(), actor.name, event))
         if self.scheduler.tracking:
             self._history_digest = hash((self._history_digest, actor.number, digest(event)))
+            actor.told = hash((actor.told, digest(event)))
 
     def records(self, prefix: str = "") -> dict[str, Record]:
         """The metadata as it is, by path."""
@@ -193,8 +194,9 @@ class World:
                 self.metadata.state(),
                 self.metadata.past() if stale else 0,
                 tuple([(name, bucket.digest) for name, bucket in self._objects.items()]),
-                tuple([(actor.observed, actor.ended) for actor in scheduler.actors]),
-                tuple(sorted([(call.actor.number, call.number) for call in scheduler.late])),
+                tuple([actor.mark() for actor in scheduler.actors]),
+                # Who sent it may be dead, and what it had observed forgotten: the write speaks for itself.
+                tuple(sorted([(call.actor.number, call.number, call.content()) for call in scheduler.late])),
                 self._history_digest if history else 0,
             )
         )
