@@ -286,9 +286,9 @@ SCOPES: Final[dict[str, Scope]] = {
     "scope-2-writers": Scope({"w1": lambda c: _write_some(c, 2), "w2": lambda c: _write_some(c, 2)}, spared="w2"),
     "scope-writer-compactor": Scope({"w": lambda c: _write_some(c, 1), "c": lambda c: _compact_some(c, 1)}, 2),
     "scope-writer-reader-compactor": Scope(
-        {"w": lambda c: _write_some(c, 1), "r": lambda c: _read_some(c, 1), "c": lambda c: _compact_some(c, 1)}, 1
+        {"w": lambda c: _write_some(c, 1), "r": lambda c: _read_some(c, 1), "c": lambda c: _compact_some(c, 1)}
     ),
-    "scope-2-compactors": Scope({"c1": lambda c: _compact_some(c, 1), "c2": lambda c: _compact_some(c, 1)}, 2, "c2"),
+    "scope-2-compactors": Scope({"c1": lambda c: _compact_some(c, 1), "c2": lambda c: _compact_some(c, 1)}, 1, "c2"),
 }
 
 
