@@ -16,7 +16,7 @@ OXIA=0.14.0
 OXIA_MENDED=1 # which state of mend_oxia; part of the cache path
 VERSITYGW=1.8.0
 MINIO=0.0.0-20260212201848-7aac2a2c5b7c
-names="oxia versitygw minio postgresql"
+names="oxia versitygw minio postgresql prometheus"
 
 path_of() {
   case "$1" in
@@ -24,6 +24,7 @@ path_of() {
     versitygw) echo "$cache/versitygw-$VERSITYGW/versitygw" ;;
     minio) echo "$cache/minio-$MINIO/minio" ;;
     postgresql) postgres_bin ;;
+    prometheus) prometheus_bin ;;
     *) return 1 ;;
   esac
 }
@@ -33,6 +34,14 @@ postgres_bin() {
   local found
   found=$(ls -d /usr/lib/postgresql/*/bin/postgres 2>/dev/null | sort -V | tail -n 1)
   [ -n "$found" ] || found=$(command -v postgres || true)
+  [ -n "$found" ] && echo "$found"
+}
+
+# The system's, or the newest that was unpacked into the cache.
+prometheus_bin() {
+  local found
+  found=$(command -v prometheus || true)
+  [ -n "$found" ] || found=$(ls -d "$cache"/prometheus-*/prometheus 2>/dev/null | sort -V | tail -n 1)
   [ -n "$found" ] && echo "$found"
 }
 
@@ -96,6 +105,10 @@ build() {
     install_postgresql
     return
   fi
+  if [ "$name" = prometheus ]; then
+    unpack_prometheus
+    return
+  fi
   if ! command -v go >/dev/null; then
     echo "servers: $name needs Go 1.24 or newer to build and there is none; its tests will skip"
     return
@@ -118,6 +131,33 @@ install_postgresql() {
     fi
   fi
   echo "servers: postgresql is not installed (package postgresql); its tests will skip"
+}
+
+# Two programs out of the Debian package. Installing it would start a service and bring a dozen packages that no test
+# needs; fetching it needs no rights at all.
+unpack_prometheus() {
+  local stage package version target
+  stage=$(mktemp -d)
+  if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then
+    echo "servers: fetching the package prometheus"
+    chmod 755 "$stage" # apt's own user writes into it
+    (cd "$stage" && { apt-get download prometheus >/dev/null 2>&1 ||
+      { apt-get update >/dev/null 2>&1 && apt-get download prometheus >/dev/null 2>&1; }; })
+    package=$(ls "$stage"/prometheus_*.deb 2>/dev/null | head -n 1)
+    if [ -n "$package" ] && dpkg-deb -x "$package" "$stage/root" && version=$(dpkg-deb -f "$package" Version) &&
+      "$stage/root/usr/bin/prometheus" --version >/dev/null 2>&1 && "$stage/root/usr/bin/promtool" --version >/dev/null 2>&1; then
+      version=${version#*:}
+      target="$cache/prometheus-${version%%[+-]*}"
+      mkdir -p "$target"
+      # The server last: a copy cut half-way never looks finished.
+      mv "$stage/root/usr/bin/promtool" "$target/promtool" && mv "$stage/root/usr/bin/prometheus" "$target/prometheus"
+      rm -rf "$stage"
+      echo "servers: prometheus is there: $target/prometheus"
+      return
+    fi
+  fi
+  rm -rf "$stage"
+  echo "servers: prometheus cannot be had (package prometheus, by apt); its tests will skip"
 }
 
 case "${1:-}" in

@@ -7,15 +7,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
     from llog.api.groups import AppendResult, SharedAppendGroup
     from llog.api.sync import LeaderlessLogCompactor, LeaderlessLogReader, LeaderlessLogWriter
+    from llog.embedding import embedded  # for its type alone: the import contract lets this one line point upwards
     from llog.log.records import LogRecord
-
-    # Its type is in llog.embedding, far above the layers that ask this module for the version.
-    embedded: Callable[..., Any]
 
 try:
     __version__ = version("leaderless-log")

@@ -10,6 +10,9 @@ with `memory` nothing touches a disk.
 
 (The function is `llog.embedded`; a module of that name would hide it.)
 
+It listens before compiled code is loaded, which takes as long as the rest of the start: that goes on in a thread while
+the program does what it does next, and the first records wait for it.
+
 What must stay true: `LLOG_…` variables are not looked at, because a test must not write to whatever the shell points
 to; the broker listens on this machine only, unless told; a start that fails raises here and leaves no thread behind.
 """
@@ -29,7 +32,7 @@ from typing import Any, Self, TypeVar
 
 from llog.api.aio import results_of
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
-from llog.broker.broker import Broker
+from llog.broker.broker import Broker, warm_kernels
 from llog.broker.consume import ConsumeRequest, PartitionFetch
 from llog.errors import InvalidArgument, StoreClosed
 from llog.formats.record_columns import Header
@@ -67,6 +70,7 @@ class EmbeddedBroker:
         self._started: Future[tuple[str, Broker]] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._warmed: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Lock()
         try:
@@ -103,15 +107,21 @@ class EmbeddedBroker:
         return self._call(self._consume(ConsumeRequest([fetch], max_wait_ms=max_wait_ms)))
 
     async def _produce(self, group: SharedAppendGroup) -> AppendResult:
+        await self._warm()
         context = self._broker.context
         encoded = encode_group(group, encoding=context.options.encoding, now_ms=context.now_ms())
         return results_of((await self._broker.produce([encoded])).outcomes)[0]
 
     async def _consume(self, request: ConsumeRequest) -> list[LogRecord]:
+        await self._warm()
         [fetched] = await self._broker.consume(request)
         if fetched.error is not None:
             raise fetched.error
         return [record for run in fetched.runs for record in run.records()]
+
+    async def _warm(self) -> None:
+        assert self._warmed is not None
+        await asyncio.shield(self._warmed)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None or not self._thread.is_alive():
@@ -170,7 +180,23 @@ class EmbeddedBroker:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        await serve(self.settings, self._stop, on_started=lambda url, broker: self._started.set_result((url, broker)))
+        listening = asyncio.Event()
+        self._warmed = asyncio.ensure_future(_warm_after(listening))
+
+        def started(url: str, broker: Broker) -> None:
+            self._started.set_result((url, broker))
+            listening.set()
+
+        try:
+            await serve(self.settings, self._stop, warmed=self._warmed, on_started=started)
+        finally:
+            self._warmed.cancel()
+
+
+async def _warm_after(listening: asyncio.Event) -> None:
+    """Not before: two that load at the same time would only wait for each other."""
+    await listening.wait()
+    await asyncio.to_thread(warm_kernels)
 
 
 def _places(directory: str | os.PathLike[str] | None, memory_url: str) -> dict[str, object]:

@@ -46,6 +46,7 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     │   ├── PartitionOutOfRange        the topic has, and may have, no such partition
     │   ├── OutOfOrderSequence         an idempotent producer skipped a sequence number
     │   ├── ProducerEpochFenced        a newer epoch of that producer is known
+    │   ├── RecordTooLarge             a record passes its topic's max.message.bytes; carries both sizes
     │   ├── LogBusy                    its records kept changing under us; ask again
     │   ├── AppendNotCommitted         nothing was appended; append again
     │   ├── AppendUncertain            the append may have happened (also UncertainOutcome)
@@ -125,6 +126,7 @@ __all__ = [
     "PartitionNotInitialized",
     "PartitionOutOfRange",
     "ProducerEpochFenced",
+    "RecordTooLarge",
     "ReplayDiverged",
     "RequestForbidden",
     "RequestOverload",
@@ -370,6 +372,14 @@ class OutOfOrderSequence(LogError):
 
 class ProducerEpochFenced(LogError):
     pass
+
+
+class RecordTooLarge(LogError):
+    def __init__(self, topic: str, partition: int, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(
+            topic, partition, f"a record takes {size} bytes, more than the topic's max.message.bytes of {limit}"
+        )
 
 
 class LogBusy(LogError):

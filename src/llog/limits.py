@@ -125,6 +125,14 @@ OBJECT_RETRY_BACKOFF_MS_MAX: Final = 5_000
 # A store that says "slow down" is left alone this many times longer.
 OBJECT_RETRY_THROTTLED_FACTOR: Final = 4
 
+# --- stores in trouble -----------------------------------------------------------------------------------------
+# A store that did nothing well for so long is in trouble: a broker says so, and accepts no records meanwhile …
+STORE_TROUBLE_MS: Final = 5_000
+# … and asks it this often whether it is well again.
+STORE_PROBE_MS: Final = 1_000
+# A broker that could not open its stores for so long listens already, to say what it waits for.
+STARTING_SILENCE_MS: Final = 3_000
+
 # --- formats ---------------------------------------------------------------------------------------------------
 # What one compressed RecordBatch may inflate to; checked while inflating.
 RECORD_BATCH_DECODED_BYTES_MAX: Final = 256 * MIB
@@ -294,6 +302,10 @@ TOPIC_PARTITIONS_IN_FLIGHT_MAX: Final = 16
 # Passes over what is left of a deleted log, until one finds nothing; late writers may add a little meanwhile.
 TOPIC_DELETE_PASSES_MAX: Final = 8
 TOPIC_CONFIG_VALUE_CHARS_MAX: Final = 1_000
+# A broker goes by a config it read so long ago before it looks again; changes made through itself it knows at once.
+TOPIC_CONFIG_FRESH_MS: Final = 5_000
+# Topics whose configs a broker remembers; beyond that, those it read longest ago are read again.
+TOPIC_CONFIGS_KNOWN_MAX: Final = 10_000
 
 # --- looking into a log, backup and restore ------------------------------------------------------------------------
 # A finding counts once a strict look confirmed it; a log that keeps moving is looked at so often, then left unsettled.
@@ -397,12 +409,27 @@ BATCH_NEW_LOGS_IN_FLIGHT_MAX: Final = 256
 # How long `close` waits for what is under way before it answers that nobody knows.
 BATCH_CLOSE_WAIT_MS: Final = 30_000
 
+# --- a broker's process ----------------------------------------------------------------------------------------------
+# Pieces up to this size come from memory that the process keeps; larger ones are the kernel's before and after.
+PROCESS_POOLED_BYTES_MAX: Final = 4 * MIB
+# So much free memory is kept, beyond what is in use.
+PROCESS_FREE_BYTES_KEPT: Final = 64 * MIB
+# Python looks for garbage in cycles after so many new objects; a flush alone makes thousands.
+GC_YOUNG_OBJECTS: Final = 20_000
+
 # --- HTTP ------------------------------------------------------------------------------------------------------------
 # Decoding or encoding more than this leaves the event loop; below, handing it over costs more than it saves.
 HTTP_INLINE_BYTES_MAX: Final = 256 * KIB
 HTTP_WORKER_THREADS: Final = 2
+# From this size on a produce request of plain form is read by a kernel, which costs some microseconds to call.
+HTTP_SCAN_BYTES_MIN: Final = 16 * KIB
+# Payload sizes whose record size is remembered; working it out takes longer than finding it.
+HTTP_RECORD_SIZES_KNOWN: Final = 4_096
 # A large body is decoded in pieces of this size, for one piece holds the interpreter until it is done.
 HTTP_DECODE_PIECE_BYTES: Final = MIB
+# Strings in one body: each costs some 160 bytes while it is decoded, whatever its length, and there are as many bodies
+# being decoded as there are worker threads.
+HTTP_BODY_STRINGS_MAX: Final = 500_000
 # Connections at once; whoever comes later is told 503. Each costs some kilobytes while it waits.
 HTTP_CONNECTIONS_MAX: Final = 10_000
 HTTP_KEEP_ALIVE_MS: Final = 75_000
@@ -420,6 +447,14 @@ HTTP_TOPIC_PARTITIONS_MAX: Final = 10_000
 HTTP_CONSUME_BYTES_DEFAULT: Final = 4 * MIB
 HTTP_CONSUME_BYTES_MAX: Final = 64 * MIB
 HTTP_CONSUME_WAIT_MS_MAX: Final = 60_000
+# What all answers with records hold together, from the first byte found to the last one taken by its client; who finds
+# no room is told to come again. One answer alone may be larger.
+HTTP_ANSWERS_BYTES_MAX: Final = 256 * MIB
+# Larger answers are handed to the connection in pieces, each when the client has taken those before it.
+HTTP_SEND_PIECE_BYTES: Final = 256 * KIB
+# Topics in one answer of `GET /topics`.
+HTTP_TOPICS_PAGE_DEFAULT: Final = 1_000
+HTTP_TOPICS_PAGE_MAX: Final = 10_000
 # Streams of server-sent events at once, what each fetches at a time, and how often a silent one shows it is alive.
 HTTP_TAILS_MAX: Final = 1_000
 HTTP_TAIL_BYTES: Final = 256 * KIB
@@ -466,8 +501,11 @@ CONSUME_PARTITIONS_PER_TURN: Final = 128
 CONSUME_CLOSE_WAIT_MS: Final = 10_000
 # What one answer holds at most, unless a single batch is larger; Kafka brokers draw the line near here too.
 CONSUME_BYTES_MAX: Final = 64 * MIB
-# Compressed batches inflate: an answer's decoding ends behind the batch that passes this.
+# Compressed batches inflate, and tiny records cost more than their bytes: an answer's decoding ends behind the run of
+# records that passes this.
 CONSUME_DECODED_BYTES_MAX: Final = 128 * MIB
+# What a decoded record costs beside its bytes, until it is text again: its place in the columns, and its objects.
+CONSUME_RECORD_BYTES: Final = 256
 CONSUME_WAIT_MS_MAX: Final = 300_000
 # Requests that wait for records at the same time; one more is answered with what there is.
 CONSUME_WAITERS_MAX: Final = 100_000

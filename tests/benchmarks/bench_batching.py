@@ -16,7 +16,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -55,6 +55,9 @@ class Quiet(NoMetrics):
         upload_ms: float,
         commit_ms: float,
     ) -> None:
+        pass
+
+    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
         pass
 
     def set_buffered(self, byte_length: int, requests: int) -> None:

@@ -27,6 +27,10 @@ ROUNDS_MIN = 9
 Side = Callable[[], Any] | Callable[[], Awaitable[Any]]
 
 
+class Cost(float):
+    """Seconds of another kind than the clock's, measured by the side itself: what it returns counts then."""
+
+
 @dataclass(frozen=True)
 class Duel:
     """Both sides do the same amount of work per call (or say so with `ours_work` / `baseline_work`)."""
@@ -41,6 +45,10 @@ class Duel:
     """How much one call of the baseline does, when it is another amount (a slow baseline does less)."""
     after_each: Callable[[], None] | None = None
     """Clean-up outside the clock."""
+    per: str = "s"
+    """What a rate is per, e.g. "CPU-s" when the sides return such a `Cost`."""
+    remarks: Callable[[], str] | None = None
+    """What else there is to report, once the rounds are over."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,10 @@ class Benchmark:
     at_most: float | None
     rounds: int
     goal: str
+    judged: bool = True
+    """False: here the value is only reported."""
+    worst: bool = False
+    """The bar holds for every round, not for their median."""
 
 
 REGISTRY: dict[str, Benchmark] = {}
@@ -65,6 +77,8 @@ def benchmark(
     at_most: float | None = None,
     rounds: int = ROUNDS_MIN,
     goal: str = "",
+    judged: bool = True,
+    worst: bool = False,
 ) -> Callable[[Callable[[], AbstractAsyncContextManager[Duel]]], Callable[[], AbstractAsyncContextManager[Duel]]]:
     """Register. The value is ours' rate over the baseline's rate with `at_least`, ours' time over the baseline's time
     with `at_most`."""
@@ -75,7 +89,7 @@ def benchmark(
         prepare: Callable[[], AbstractAsyncContextManager[Duel]],
     ) -> Callable[[], AbstractAsyncContextManager[Duel]]:
         assert name not in REGISTRY, name
-        REGISTRY[name] = Benchmark(name, prepare, against, at_least, at_most, rounds, goal)
+        REGISTRY[name] = Benchmark(name, prepare, against, at_least, at_most, rounds, goal, judged, worst)
         return prepare
 
     return register
@@ -93,13 +107,19 @@ class Result:
     ratios: list[float] = field(default_factory=list)
     ours_rate: dict[str, float] = field(default_factory=dict)
     baseline_rate: dict[str, float] = field(default_factory=dict)
+    judged: bool = True
+    per: str = "s"
+    remarks: str = ""
 
     def line(self) -> str:
         rate, base = self.ours_rate, self.baseline_rate
+        verdict = ("ok" if self.ok else "short") if self.judged else "reported only"
+        spread = f"{min(self.ratios):.2f}–{max(self.ratios):.2f}"
         return (
-            f"{self.name}: {self.value:.2f} × {self.against} (bar {self.bar}) {'ok' if self.ok else 'short'}"
-            f"  [{rate['median']:,.0f} {self.unit_of_work}/s, {rate['min']:,.0f}–{rate['max']:,.0f};"
+            f"{self.name}: {self.value:.2f} × {self.against} ({spread}; bar {self.bar}) {verdict}"
+            f"  [{rate['median']:,.0f} {self.unit_of_work}/{self.per}, {rate['min']:,.0f}–{rate['max']:,.0f};"
             f" baseline {base['median']:,.0f}{'; goal ' + self.goal if self.goal else ''}]"
+            f"{' ' + self.remarks if self.remarks else ''}"
         )
 
 
@@ -124,15 +144,18 @@ async def run(bench: Benchmark) -> Result:
             else:
                 baseline.append(baseline_work / await _timed(duel.baseline, duel))
                 ours.append(duel.work / await _timed(duel.ours, duel))
+        remarks = "" if duel.remarks is None else duel.remarks()
     ratios = [o / b if bench.at_least is not None else b / o for o, b in zip(ours, baseline, strict=True)]
     value = statistics.median(ratios)
+    if bench.worst:
+        value = min(ratios) if bench.at_least is not None else max(ratios)
     if bench.at_least is not None:
         ok, bar = value >= bench.at_least, f"≥ {bench.at_least:g}"
     else:
         assert bench.at_most is not None
         ok, bar = value <= bench.at_most, f"≤ {bench.at_most:g}"
-    spreads = _spread(ours), _spread(baseline)
-    return Result(bench.name, ok, value, bar, bench.against, bench.goal, duel.unit_of_work, ratios, *spreads)
+    told = bench.name, ok or not bench.judged, value, bar, bench.against, bench.goal, duel.unit_of_work, ratios
+    return Result(*told, _spread(ours), _spread(baseline), bench.judged, duel.per, remarks)
 
 
 async def _timed(side: Side, duel: Duel) -> float:
@@ -142,8 +165,8 @@ async def _timed(side: Side, duel: Duel) -> float:
     start = time.perf_counter()
     answer = side()
     if inspect.isawaitable(answer):
-        await answer
-    seconds = time.perf_counter() - start
+        answer = await answer
+    seconds = time.perf_counter() - start if not isinstance(answer, Cost) else float(answer)
     if duel.after_each is not None:
         duel.after_each()
     return seconds

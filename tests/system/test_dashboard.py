@@ -1,57 +1,42 @@
-"""The dashboard and the alert rules: every name is exported, every query brings data from a real Prometheus, and each
-alert fires for what it is about and not otherwise."""
+"""The dashboard and the alert rules: every name is exported, and each alert fires for what it is about and not
+otherwise. `test_metrics_running` asks a real Prometheus for the data."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 import subprocess
-import threading
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from llog.broker.metric_families import FAMILIES, sample_names
-from llog.broker.metrics import CONTENT_TYPE
-from llog.testing.servers import PrometheusServer, wait_until
-from tests.servers import started
+from llog import errors
+from llog.broker.batching import BatchingProducer
+from llog.broker.metric_families import APPEND_REFUSALS, APPEND_TROUBLES, FAMILIES, sample_names
+from llog.broker.metrics import BrokerMetrics
+from llog.broker.pool import MemoryPool
+from llog.compactor.chores import Chores
+from llog.compactor.claims import Claims
+from llog.compactor.service import CompactorService
+from llog.errors import AppendNotCommitted, LogError, ObjectStoreUnavailable, VacuumRefused
+from llog.log.append import Appender
+from llog.log.fence import fence
+from llog.stores.objects.memory import MemoryObjectStore
+from llog.stores.objects.port import Buffer
+from llog.testing.servers import ServerUnavailable, prometheus_program
+from tests.system.dashboard import ALERTS, DASHBOARD, alert_rules, dashboard_queries, panels
 from tests.system.promql import metrics_in
-from tests.unit.broker.metrics_activity import Activity
+from tests.unit.broker.batching_bench import group
+from tests.unit.broker.metric_pages import Series, samples_of
+from tests.unit.compactor.stage import ORDERS, Cluster, ScriptedRunner, Writer
 
-ROOT = Path(__file__).resolve().parents[2]
-DASHBOARD = ROOT / "grafana/leaderless-log-observability.json"
-ALERTS = ROOT / "grafana/alerts.yml"
-EXPORTED = {name for row in FAMILIES for name in sample_names(row)}
-
-
-def panels() -> list[dict[str, Any]]:
-    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
-
-
-def dashboard_queries() -> list[tuple[str, str]]:
-    """Title and expression, with what Grafana fills in filled in."""
-    variables = {"$instance": ".*", "$__rate_interval": "30s"}
-    queries = []
-    for panel in panels():
-        for target in panel["targets"]:
-            expression = target["expr"]
-            for variable, text in variables.items():
-                expression = expression.replace(variable, text)
-            assert "$" not in expression, f"unknown variable in {expression}"
-            queries.append((panel["title"], expression))
-    return queries
-
-
-def alert_rules() -> dict[str, str]:
-    """Expressions by alert; each stands on one line."""
-    return dict(re.findall(r"- alert: (\w+)\n +expr: (.+)\n", ALERTS.read_text()))
+EXPORTED: Final = {name for row in FAMILIES for name in sample_names(row)}
+MINUTES: Final = 40
 
 
 # -- names ----------------------------------------------------------------------------------------------------------
@@ -94,6 +79,14 @@ def test_every_metric_in_an_alert_is_exported() -> None:
         assert wanted in about
 
 
+def test_every_error_of_an_append_is_either_the_producers_fault_or_an_alert() -> None:
+    [named] = re.findall(r'error!~"([^"]+)"', alert_rules()["LlogCommitFailures"])
+    assert tuple(named.split("|")) == APPEND_REFUSALS
+    reading = {"OffsetOutOfRange"}
+    kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, LogError)}
+    assert kinds - {"LogError"} == {*APPEND_REFUSALS, *APPEND_TROUBLES} | reading
+
+
 def test_the_dashboard_can_be_imported() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     assert {"uid", "title", "schemaVersion", "templating", "time", "panels"} <= set(dashboard)
@@ -112,90 +105,194 @@ def test_the_dashboard_can_be_imported() -> None:
         assert len(set(references)) == len(references)
 
 
-# -- with a real Prometheus -----------------------------------------------------------------------------------------
+# -- the rules, by Prometheus' own tool -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def scraped() -> Iterator[str]:
-    """A page whose every counter has grown each time it is asked for."""
-    loop = asyncio.new_event_loop()
-    activity, one_at_a_time = Activity(), threading.Lock()
-
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            with one_at_a_time:
-                loop.run_until_complete(activity.round())
-                body = activity.metrics.prometheus()
-            self.send_response(200)
-            self.send_header("content-type", CONTENT_TYPE)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
-    loop.close()
+def promtool() -> Path:
+    try:
+        return prometheus_program().with_name("promtool")
+    except ServerUnavailable as reason:
+        pytest.skip(str(reason))
 
 
-@pytest.fixture(scope="module")
-def prometheus(scraped: str) -> Iterator[PrometheusServer]:
-    yield from started(lambda: PrometheusServer([scraped], rules=ALERTS))
-
-
-def ask(prometheus: PrometheusServer, expression: str) -> list[float]:
-    url = f"{prometheus.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        result = json.load(answer)["data"]["result"]
-    return [float(row["value"][1]) for row in result]
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.server
-def test_every_query_of_the_dashboard_brings_data(prometheus: PrometheusServer) -> None:
-    # Only a page that Prometheus can read counts as up.
-    wait_until("three scrapes", lambda: ask(prometheus, 'sum_over_time(up{job="llog"}[1m]) >= 3') != [], 60)
-    empty = [
-        f"{title}: {expression}"
-        for title, expression in dashboard_queries()
-        if not any(map(math.isfinite, ask(prometheus, expression)))
-    ]
-    assert not empty
-
-
-@pytest.mark.server
-def test_the_rules_are_loaded_and_healthy(prometheus: PrometheusServer) -> None:
-    def rules() -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{prometheus.url}/api/v1/rules", timeout=10) as answer:
-            groups = json.load(answer)["data"]["groups"]
-        return [rule for group in groups for rule in group["rules"]]
-
-    wait_until("evaluation", lambda: all(rule["health"] != "unknown" for rule in rules()), 60)
-    assert {rule["name"]: rule["health"] for rule in rules()} == dict.fromkeys(alert_rules(), "ok")
-
-
-@pytest.mark.server
-def test_each_alert_fires_for_what_it_is_about_and_not_otherwise(prometheus: PrometheusServer, tmp_path: Path) -> None:
-    test = tmp_path / "alerts_test.yml"
-    # JSON is YAML too.
-    test.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": alert_tests()}))
-    checked = subprocess.run(
-        [str(prometheus.promtool), "test", "rules", str(test)], capture_output=True, text=True, timeout=60, check=False
-    )
+def test_promtool_finds_nothing_wrong_with_the_rules(promtool: Path) -> None:
+    checked = run(str(promtool), "check", "rules", "--lint=all", "--lint-fatal", str(ALERTS))
     assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{len(alert_rules())} rules found" in checked.stdout
+
+
+@pytest.mark.server
+def test_each_alert_fires_for_what_it_is_about_and_not_otherwise(promtool: Path, tmp_path: Path) -> None:
+    checked = run_rules(promtool, tmp_path, alert_tests())
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_series_of_these_tests_are_such_as_the_product_exports() -> None:
+    """An alert that fires for a made-up series proves nothing."""
+    labels = {name: set(row.labels) for row in FAMILIES for name in sample_names(row)}
+    for test in alert_tests():
+        for series in test["input_series"]:
+            name, _, matchers = series["series"].partition("{")
+            assert set(re.findall(r"(\w+)=", matchers)) <= labels[name], series
+
+
+# -- troubles as the product tells of them, a step a minute ------------------------------------------------------------
+
+Trouble = Callable[[BrokerMetrics, Cluster], AsyncIterator[None]]
+
+
+class AwayStore(MemoryObjectStore):
+    async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        raise ObjectStoreUnavailable("put", name, "away")
+
+
+async def commits_fail(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterator[None]:
+    context = replace(cluster.open(), wal=AwayStore(cluster.wal.url))
+    producer = BatchingProducer(
+        Appender(context), max_bytes=1 << 20, max_delay_ms=0, pool=MemoryPool(1 << 20), metrics=metrics,
+        now_ms=lambda: float(cluster.clock.now), sleep=asyncio.sleep,
+    )  # fmt: skip
+    while True:
+        [outcome] = await producer.append([group(ORDERS, b"x")])
+        assert isinstance(outcome, AppendNotCommitted)
+        yield
+
+
+@asynccontextmanager
+async def service(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterator[ScriptedRunner]:
+    context = cluster.open()
+    runner = ScriptedRunner(context)
+    seldom = {"compactor_discovery_interval_ms": 20_000, "compactor_idle_sleep_ms": 20_000}
+    settings = cluster.settings(compactor_min_age_ms=0, compactor_error_sleep_ms=20_000, **seldom)
+    there = CompactorService(context, settings, metrics, runner=runner)
+    await there.start()
+    try:
+        yield runner
+    finally:
+        await there.stop(timeout_ms=0)
+
+
+async def compaction_fails(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterator[None]:
+    await Writer(cluster.open()).append(ORDERS)
+    async with service(metrics, cluster) as runner:
+        runner.failing[ORDERS] = ObjectStoreUnavailable("put", "segment", "away")
+        while True:
+            await cluster.clock.advance(60_000)
+            yield
+
+
+async def a_log_is_fenced(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterator[None]:
+    await Writer(cluster.open()).append(ORDERS)
+    await fence(cluster.open(), ORDERS)
+    async with service(metrics, cluster):
+        while True:
+            await cluster.clock.advance(60_000)
+            yield
+
+
+def chores(metrics: BrokerMetrics, cluster: Cluster) -> tuple[Chores, ScriptedRunner]:
+    context = cluster.open()
+    runner = ScriptedRunner(context)
+    claims = Claims(context, metrics, compactor_id="one", session_timeout_ms=10_000)
+    return Chores(context, cluster.settings(), claims=claims, runner=runner, metrics=metrics), runner
+
+
+async def clocks_differ(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterator[None]:
+    cluster.backing.clock_ms = lambda: cluster.clock.now + 60_000
+    compared, _ = chores(metrics, cluster)
+    while True:
+        await compared.compare_clocks()
+        yield
+
+
+async def vacuum_refuses(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterator[None]:
+    yield  # Prometheus has seen the process before
+    vacuuming, runner = chores(metrics, cluster)
+    runner.refusal = VacuumRefused("clocks differ")
+    while True:
+        with pytest.raises(VacuumRefused):
+            await vacuuming.vacuum()
+        yield
+
+
+TROUBLES: Final[dict[str, Trouble]] = {
+    "LlogCommitFailures": commits_fail,
+    "LlogCompactionLag": compaction_fails,
+    "LlogCompactionFailing": compaction_fails,
+    "LlogFencedLogs": a_log_is_fenced,
+    "LlogClockSkew": clocks_differ,
+    "LlogVacuumRefusing": vacuum_refuses,
+}
+
+
+@pytest.mark.server
+async def test_what_the_pages_show_while_things_go_wrong_sets_the_alerts_off(promtool: Path, tmp_path: Path) -> None:
+    """The series are not made up: they are the pages that the product's own parts fill, read once a minute."""
+    tests = []
+    for name, trouble in TROUBLES.items():
+        cluster, pages, names = Cluster(), [], metrics_in(alert_rules()[name])
+        metrics = BrokerMetrics(cluster.clock.now_ms)
+        async with aclosing(trouble(metrics, cluster)) as steps:  # type: ignore[type-var]
+            async for _ in steps:
+                shown = metrics.prometheus().decode().splitlines(keepends=True)
+                pages.append(samples_of("".join(line for line in shown if line.startswith(tuple(names)))))
+                if len(pages) == MINUTES:
+                    break
+        tests.append(firing(name, series_of(pages, names), True))
+    checked = run_rules(promtool, tmp_path, tests)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def series_of(pages: Sequence[Mapping[Series, float]], names: set[str]) -> list[tuple[str, str]]:
+    """As promtool takes them: a value a minute, `_` where there was none."""
+    told = {series for page in pages for series in page if series[0] in names}
+    found = []
+    for name, labels in sorted(told):
+        selector = ",".join(f'{label}="{value}"' for label, value in labels)
+        values = " ".join("_" if page.get((name, labels)) is None else repr(page[name, labels]) for page in pages)
+        found.append((f"{name}{{{selector}}}" if labels else name, values))
+    return found
+
+
+# -- and by hand: what must set each off, and what must not -----------------------------------------------------------
+
+
+def firing(name: str, series: Sequence[tuple[str, str]], fires: bool) -> dict[str, Any]:
+    return {
+        "interval": "1m",
+        "input_series": [{"series": selector, "values": values} for selector, values in series],
+        "promql_expr_test": [
+            {
+                "expr": f'count(count by (alertname) (ALERTS{{alertname="{name}",alertstate="firing"}})) or vector(0)',
+                "eval_time": f"{MINUTES - 2}m",
+                "exp_samples": [{"labels": "{}", "value": int(fires)}],
+            }
+        ],
+    }
+
+
+def run_rules(promtool: Path, directory: Path, tests: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+    test = directory / "rules_test.yml"
+    # JSON is YAML too.
+    test.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}))
+    return run(str(promtool), "test", "rules", str(test))
 
 
 def alert_tests() -> list[dict[str, Any]]:
     """For each alert a series that must set it off, and one beside it that must not."""
     bad_and_good = {
         "LlogCommitFailures": (
-            [("llog_log_append_failures_total", "0+60x60"), ("llog_batching_flush_failures_total", "0x60")],
-            [("llog_log_append_failures_total", "7x60"), ("llog_batching_flush_failures_total", "0x60")],
+            [('llog_append_failures_total{error="AppendUncertain"}', "0+60x60")],
+            [
+                ('llog_append_failures_total{error="AppendUncertain"}', "7x60"),
+                *((f'llog_append_failures_total{{error="{error}"}}', "0+60x60") for error in APPEND_REFUSALS),
+            ],
         ),
         "LlogMetadataStoreErrors": (
             [('llog_metadata_errors_total{kind="unavailable"}', "0+60x60")],
@@ -210,8 +307,8 @@ def alert_tests() -> list[dict[str, Any]]:
             [("llog_batching_rejections_total", "9x60")],
         ),
         "LlogCompactionLag": (
-            [('llog_compaction_lag_bytes{topic="orders",partition="0"}', "2e9x60")],
-            [('llog_compaction_lag_bytes{topic="orders",partition="0"}', "5e8x60")],
+            [('llog_compaction_lag_seconds{topic="orders",partition="0"}', "0+60x60")],
+            [('llog_compaction_lag_seconds{topic="orders",partition="0"}', "90x60")],
         ),
         "LlogCompactionFailing": (
             [('llog_compaction_runs_total{outcome="failed",kind="compact"}', "0+1x60")],
@@ -235,20 +332,8 @@ def alert_tests() -> list[dict[str, Any]]:
         ),
     }
     assert set(bad_and_good) == set(alert_rules())
-    tests = []
-    for name, cases in bad_and_good.items():
-        for series, fires in zip(cases, (True, False), strict=True):
-            tests.append(
-                {
-                    "interval": "1m",
-                    "input_series": [{"series": selector, "values": values} for selector, values in series],
-                    "promql_expr_test": [
-                        {
-                            "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)',
-                            "eval_time": "58m",
-                            "exp_samples": [{"labels": "{}", "value": int(fires)}],
-                        }
-                    ],
-                }
-            )
-    return tests
+    return [
+        firing(name, series, fires)
+        for name, cases in bad_and_good.items()
+        for series, fires in zip(cases, (True, False), strict=True)
+    ]

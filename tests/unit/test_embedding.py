@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 
 import llog
 import llog.testing
+from llog import embedding
 from llog.errors import ClusterMismatch, InvalidArgument, PartitionNotInitialized, SettingsError, StoreClosed
+from llog.stores.objects import memory
 
 START_SECONDS_MAX = 1.0
 
@@ -79,6 +82,39 @@ def test_two_at_once_know_nothing_of_each_other() -> None:
         assert one.url != other.url
         with pytest.raises(PartitionNotInitialized):
             other.consume("orders")
+
+
+def test_many_start_at_once_in_threads() -> None:
+    """As under a test runner that uses them."""
+
+    def use(number: int) -> list[bytes | None]:
+        with llog.testing.broker() as broker:
+            broker.produce("orders", [f"{number}"])
+            return [record.payload for record in broker.consume("orders")]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(use, range(4))) == [[b"%d" % number] for number in range(4)]
+
+
+def test_what_was_held_in_memory_is_given_back() -> None:
+    before = set(memory._places)
+    with llog.testing.broker() as broker:
+        broker.produce("orders", ["alpha"])
+        assert set(memory._places) - before == {broker.settings.objects_url}
+    assert set(memory._places) == before
+
+
+async def test_the_first_requests_wait_for_compiled_code_and_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = threading.Event()
+    monkeypatch.setattr(embedding, "warm_kernels", lambda: loaded.wait(10))
+    with llog.testing.broker() as broker:
+        body = {"topic_partitions": [{"topic": "orders", "partition": 0, "records": ["alpha"]}]}
+        async with httpx.AsyncClient() as client:
+            asked = asyncio.ensure_future(client.post(f"{broker.url}/produce", json=body))
+            await asyncio.sleep(0.2)
+            assert not asked.done()
+            loaded.set()
+            assert (await asked).status_code == 200
 
 
 def test_variables_of_the_shell_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from llog.log.keys import Keys
 from llog.settings import Settings
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.retrying import RetryingObjectStore
 from llog.wiring import ObjectStores, open_metadata_store
 
 
@@ -29,7 +30,8 @@ class Use(Enum):
 
 
 class Wrapping(NamedTuple):
-    """What a process puts around its stores, to count what they do. Each store is wrapped once."""
+    """What a process puts around its stores, to count what they do. Each store is wrapped once, below what asks again:
+    every attempt is counted."""
 
     metadata: Callable[[MetadataStore], MetadataStore]
     objects: Callable[[ObjectStore], ObjectStore]
@@ -56,10 +58,11 @@ async def open_log(
     wrapped: dict[int, tuple[ObjectStore, ObjectStore]] = {}
 
     def wrap(store: ObjectStore) -> ObjectStore:
-        if wrapping is None:
-            return store
-        # The inner one is kept beside its wrapper, so that its id stays its own.
-        return wrapped.setdefault(id(store), (store, wrapping.objects(store)))[1]
+        if id(store) not in wrapped:
+            # The inner one is kept beside its wrapper, so that its id stays its own.
+            counted = store if wrapping is None else wrapping.objects(store)
+            wrapped[id(store)] = store, RetryingObjectStore(counted)
+        return wrapped[id(store)][1]
 
     async def find(uri: str) -> tuple[ObjectStore, str]:
         found = await objects.resolve(uri)
@@ -90,9 +93,9 @@ async def open_log(
 
 @asynccontextmanager
 async def opened_log(
-    settings: Settings, *, blobs: Use = Use.NOTHING, segments: Use = Use.NOTHING
+    settings: Settings, *, blobs: Use = Use.NOTHING, segments: Use = Use.NOTHING, wrapping: Wrapping | None = None
 ) -> AsyncIterator[OpenedLog]:
-    opened = await open_log(settings, blobs=blobs, segments=segments)
+    opened = await open_log(settings, blobs=blobs, segments=segments, wrapping=wrapping)
     try:
         yield opened
     finally:

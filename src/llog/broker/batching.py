@@ -15,8 +15,8 @@ away or the broker closes; calls made in order are committed in order, log by lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from llog.broker.batching_buffer import Batch, Buffer
 from llog.broker.batching_flush import Flush, FlushEvents, give_up, records_of
@@ -24,7 +24,8 @@ from llog.broker.batching_groups import CommittedBatch
 from llog.broker.batching_newcomers import Newcomers
 from llog.broker.batching_order import CommitOrder
 from llog.broker.batching_pacing import Pacing, pacing_of, plan_flush
-from llog.broker.batching_requests import NO_TIMINGS, Entry, Request, TimedOutcomes, Timings
+from llog.broker.batching_requests import NO_TIMINGS, Entry, Request, TimedOutcomes, Timings, refuse
+from llog.broker.batching_tally import failures_of
 from llog.broker.pool import MemoryPool
 from llog.errors import AppendNotCommitted, BackPressureRejected, InvalidArgument, LogError, ValueTooLarge
 from llog.formats.buffers import total_length
@@ -43,9 +44,6 @@ __all__ = ["BatchingMetrics", "BatchingProducer", "CommittedBatch", "TimedOutcom
 
 REJECTIONS: Final = "batching_rejections"
 """Calls that found no room in the pool."""
-FLUSH_FAILURES: Final = "batching_flush_failures"
-"""Flushes that ended without an outcome for each of their logs."""
-LISTENER_FAILURES: Final = "batching_listener_failures"
 _GROUP_BYTES_MAX: Final = OBJECT_BYTES_MAX - SHARED_BLOB_HEADER_BYTES_MAX
 
 
@@ -64,6 +62,9 @@ class BatchingMetrics(Protocol):
     ) -> None:
         """One flush is over. `reason`: size, delay, idle (nothing was being uploaded), pressure, call or close.
         `groups` are its logs; `queue_wait_ms` is how long its oldest record was buffered."""
+
+    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
+        """What became of the groups of one call: those that landed, and how many failed with which error."""
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
         """Accepted and not yet answered."""
@@ -87,12 +88,14 @@ class BatchingProducer:
         uploads_max: int = BATCH_UPLOADS_MAX,
         on_committed: Callable[[CommittedBatch], None] | None = None,
         pacing: Pacing | None = None,
+        trouble: Callable[[], str] = lambda: "",
     ) -> None:
+        """`trouble`: why the stores take nothing now; while it says so, nothing is accepted."""
         wal = appender.context.wal
         if wal is None or max_bytes < 1 or max_delay_ms < 0 or uploads_max < 1:
             raise InvalidArgument("batching", "needs a store for blobs, and limits that leave room for something")
         self._appender, self._pool, self._metrics = appender, pool, metrics
-        self._now_ms, self._sleep, self._uploads_max = now_ms, sleep, uploads_max
+        self._now_ms, self._sleep, self._uploads_max, self._trouble = now_ms, sleep, uploads_max, trouble
         self._pacing = pacing_of(wal.kind, max_delay_ms) if pacing is None else pacing
         self._buffer, self._order = Buffer(max_bytes), CommitOrder()
         self._newcomers = Newcomers(appender.committer.known, self._buffered)
@@ -132,7 +135,9 @@ class BatchingProducer:
         if refusal is not None or not groups:
             refused: list[Appended | LogError] = []
             if refusal is not None:
-                refused += [refusal[0](*group.log, refusal[1]) for group in groups]
+                errors = [refusal[0](*group.log, refusal[1]) for group in groups]
+                self._metrics.observe_appends(0, 0, 0, failures_of(errors))
+                refused += errors
             request.answered.set_result(TimedOutcomes(refused, NO_TIMINGS))
             return request.answered
         self._requests[request] = None
@@ -166,9 +171,12 @@ class BatchingProducer:
         """Why the call is not accepted now; None: it is, and its bytes are taken."""
         if self._closing:
             return AppendNotCommitted, "the broker is closing, nothing was accepted; append elsewhere"
-        if self._pool.try_take(charge):
+        trouble = self._trouble()
+        if not trouble and self._pool.try_take(charge):
             return None
         self._metrics.count(REJECTIONS)
+        if trouble:
+            return BackPressureRejected, f"{trouble}; nothing was accepted"
         used, limit = self._pool.used, self._pool.limit_bytes
         return BackPressureRejected, f"{used} of {limit} bytes are buffered, no room for {charge}; nothing was accepted"
 
@@ -177,6 +185,8 @@ class BatchingProducer:
         self._byte_length -= request.byte_length
         self._pool.give(request.byte_length)
         self._metrics.set_buffered(self._byte_length, len(self._requests))
+        tally = request.tally
+        self._metrics.observe_appends(tally.groups, tally.records, tally.byte_length, tally.failures)
         for drain in self._drains:
             drain.answered(request)
 
@@ -258,27 +268,37 @@ class BatchingProducer:
         self._pump()
         await self._all_answered(None)
 
-    async def close(self) -> None:
-        """Flush everything, answer everybody; from now on every call is refused. Leaves the appender open."""
+    def shed(self, reason: str) -> None:
+        """Whoever waits for a flush that has not begun is told that nothing was accepted."""
+        for batch in [self._buffer.pop() for _ in range(len(self._buffer))]:
+            for entry in batch.entries():
+                refuse([entry], BackPressureRejected(*entry.log, f"{reason}; nothing was accepted"))
+
+    async def close(self, *, at_once: asyncio.Event | None = None) -> None:
+        """Flush everything, answer everybody; from now on every call is refused. Leaves the appender open. Once
+        `at_once` is set, nobody is waited for any more."""
         self._closing = True
         self._pump()
-        if not await self._all_answered(BATCH_CLOSE_WAIT_MS / 1_000):
+        if not await self._all_answered(BATCH_CLOSE_WAIT_MS / 1_000, at_once):
             await self._give_up()
         if self._flushes:
             await asyncio.wait(self._flushes)
         if self._alarm is not None:
             self._alarm.cancel()
 
-    async def _all_answered(self, timeout_s: float | None) -> bool:
+    async def _all_answered(self, timeout_s: float | None, at_once: asyncio.Event | None = None) -> bool:
         """Whether all that are accepted now were answered in time."""
         if not self._requests:
             return True
         drain = _Drain(self._requests)
         self._drains.append(drain)
+        hurry: list[asyncio.Future[Any]] = [] if at_once is None else [asyncio.ensure_future(at_once.wait())]
         try:
-            await asyncio.wait([drain.done], timeout=timeout_s)
+            await asyncio.wait([drain.done, *hurry], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._drains.remove(drain)
+            for waiting in hurry:
+                waiting.cancel()
         return drain.done.done()
 
     async def _give_up(self) -> None:

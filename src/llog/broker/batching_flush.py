@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.broker.batching_buffer import Batch
 from llog.broker.batching_groups import CommittedBatch, committed_of, share_out
@@ -21,6 +21,9 @@ from llog.log.append import Appender, AppendOutcome, EncodedGroup
 from llog.log.keys import Log
 
 logger = logging.getLogger(__name__)
+FLUSH_FAILURES: Final = "batching_flush_failures"
+"""Flushes that ended without an outcome for each of their logs."""
+LISTENER_FAILURES: Final = "batching_listener_failures"
 
 
 class FlushEvents(NamedTuple):
@@ -102,13 +105,13 @@ class Flush:
         except Exception:
             # A cache is an optimisation: its trouble must not touch what is committed.
             logger.exception("a listener to committed batches failed on %s", group.log)
-            self._events.on_trouble("batching_listener_failures")
+            self._events.on_trouble(LISTENER_FAILURES)
 
     def abandon(self, reason: str) -> None:
         """Answer who has no answer yet, and let the next flushes go on. Idempotent."""
         self._upload_is_over()
         if self._open:
-            self._events.on_trouble("batching_flush_failures")
+            self._events.on_trouble(FLUSH_FAILURES)
         timings = self.timings()
         for log, share in self._open.items():
             error = self._error(log, reason)

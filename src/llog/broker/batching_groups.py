@@ -1,5 +1,8 @@
 """One record group per log and flush: the groups of many requests joined as pieces, and its outcome shared out again.
 
+Pieces that nobody numbers are always new, and neighbours among them land together or not at all: they are told to the
+log as one piece, so that what a flush costs there does not grow with the number of its requests.
+
 What must stay true: bytes are never copied or joined; a request's pieces stay neighbours, in order; every request
 learns exactly what became of its own pieces.
 """
@@ -7,7 +10,7 @@ learns exactly what became of its own pieces.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from llog.broker.batching_requests import Entry, own_error
@@ -30,6 +33,16 @@ class CommittedBatch(NamedTuple):
     body: Sequence[Buffer]
     timestamp_ms_max: int
     epoch: int = 0
+
+
+class CheckedGroup(EncodedGroup):
+    """A group whose pieces were made along with it, so that they need not be compared: with a dozen logs in a request
+    that would cost as much as encoding them."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        pass
 
 
 class Share:
@@ -61,14 +74,37 @@ class Share:
         if len(self.entries) == 1:
             return first
         groups = [entry.group for entry in self.entries]
+        pieces = _merged(groups) if self.claims else (_one_piece(self.entries),)
         return EncodedGroup(
             first.log,
-            sum(group.msg_count for group in groups),
+            sum([piece.msg_count for piece in pieces]),
             first.encoding,
-            [buffer for group in groups for buffer in group.body],
-            max(group.max_timestamp_ms for group in groups),
-            pieces=tuple(_dated(piece, group.max_timestamp_ms) for group in groups for piece in group.pieces),
+            list(chain.from_iterable([group.body for group in groups])),
+            max([group.max_timestamp_ms for group in groups]),
+            pieces=pieces,
         )
+
+
+def _one_piece(entries: Sequence[Entry]) -> Piece:
+    """Of all of them, where none has a claim: their pieces need not be looked at."""
+    msg_count = sum([entry.group.msg_count for entry in entries])
+    byte_length = sum([entry.byte_length for entry in entries])
+    return Piece(msg_count, byte_length, None, max([entry.group.max_timestamp_ms for entry in entries]))
+
+
+def _merged(groups: Sequence[EncodedGroup]) -> tuple[Piece, ...]:
+    """The pieces of all of them, neighbours without a claim as one."""
+    found: list[Piece] = []
+    for group in groups:
+        for bare in group.pieces:
+            piece, last = _dated(bare, group.max_timestamp_ms), found[-1] if found else None
+            if last is None or last.claim is not None or piece.claim is not None:
+                found.append(piece)
+                continue
+            newest_ms = max(last.max_timestamp_ms, piece.max_timestamp_ms)
+            counts = last.msg_count + piece.msg_count, last.byte_length + piece.byte_length
+            found[-1] = Piece(*counts, None, newest_ms)
+    return tuple(found)
 
 
 def _dated(piece: Piece, max_timestamp_ms: int) -> Piece:
@@ -109,7 +145,9 @@ def share_out(
     """What became of each of the groups that were joined, in order."""
     if len(groups) == 1:
         return [outcome]
-    pieces = piece_outcomes(joined, outcome)
+    if len(joined.pieces) == 1 and isinstance(outcome, Appended):
+        return _cut(outcome, groups)
+    pieces = _outcomes_apart(piece_outcomes(joined, outcome), groups)
     held_by: dict[int, str] = {}
     for stretch in stretches_of(pieces):
         key = keys.index_entry(joined.log, stretch.end_offset).path
@@ -117,6 +155,38 @@ def share_out(
     wal_uri = outcome.wal_uri if isinstance(outcome, Appended) else ""
     bounds = accumulate((len(group.pieces) for group in groups), initial=0)
     return [_outcome_of(joined.log, pieces, range(*ends), held_by, wal_uri, keys) for ends in pairwise(bounds)]
+
+
+def _cut(outcome: Appended, groups: Sequence[EncodedGroup]) -> list[AppendOutcome]:
+    """One range of new offsets for groups that nobody numbered: nearly always, so it takes few steps per group."""
+    log, next_offset, _, index_key, wal_uri, _ = outcome
+    shares: list[AppendOutcome] = []
+    for group in groups:
+        start_offset, next_offset = next_offset, next_offset + group.msg_count
+        landed: tuple[PieceOutcome, ...] = (Landed(start_offset, next_offset - 1),)
+        if len(group.pieces) > 1:
+            ends = accumulate((piece.msg_count for piece in group.pieces), initial=start_offset)
+            landed = tuple(Landed(start, end - 1) for start, end in pairwise(ends))
+        shares.append(Appended(log, start_offset, next_offset - 1, index_key, wal_uri, landed))
+    return shares
+
+
+def _outcomes_apart(merged: Sequence[PieceOutcome], groups: Sequence[EncodedGroup]) -> list[PieceOutcome]:
+    """An outcome for every piece of the groups, from those of the pieces that `_merged` made of them."""
+    found: list[PieceOutcome] = []
+    outcomes, current, next_offset, claimed = iter(merged), None, 0, True
+    for piece in (piece for group in groups for piece in group.pieces):
+        if claimed or piece.claim is not None:
+            current = next(outcomes)
+            next_offset = current.start_offset if isinstance(current, Landed) else 0
+        claimed = piece.claim is not None
+        assert current is not None
+        if claimed or not isinstance(current, Landed):
+            found.append(current)
+        else:
+            found.append(Landed(next_offset, next_offset + piece.msg_count - 1))
+            next_offset += piece.msg_count
+    return found
 
 
 def _outcome_of(

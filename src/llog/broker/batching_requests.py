@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from llog.broker.batching_tally import Tally
 from llog.errors import LogError
 from llog.log.append import Appended, AppendOutcome, EncodedGroup
 from llog.log.keys import Log
@@ -41,11 +42,11 @@ class TimedOutcomes(NamedTuple):
 class Request:
     """One call. `answered` belongs to the caller, who may cancel it; it never holds an error."""
 
-    __slots__ = ("_left", "_on_answered", "_outcomes", "accepted_ms", "answered", "byte_length", "timings")
+    __slots__ = ("_left", "_on_answered", "_outcomes", "accepted_ms", "answered", "byte_length", "tally", "timings")
 
     def __init__(self, size: int, byte_length: int, accepted_ms: float, on_answered: Callable[[Request], None]) -> None:
         self.byte_length, self.accepted_ms = byte_length, accepted_ms
-        self.timings = NO_TIMINGS
+        self.timings, self.tally = NO_TIMINGS, Tally()
         self.answered: asyncio.Future[TimedOutcomes] = asyncio.get_running_loop().create_future()
         self._outcomes: list[AppendOutcome | None] = [None] * size
         self._left, self._on_answered = size, on_answered
@@ -76,6 +77,7 @@ class Entry:
         return self.group.log
 
     def tell(self, outcome: AppendOutcome, timings: Timings) -> None:
+        self.request.tally.note(self.group, self.byte_length, outcome)
         self.request.tell(self.number, outcome, timings)
 
     def queue_ms(self, now_ms: float) -> float:

@@ -27,7 +27,7 @@ __all__ = ["ASSUMPTIONS", "BilledStore", "Billing", "Tier", "plan_next_listing_m
 
 _log = logging.getLogger("llog.broker.billing")
 
-Tier = Literal["wal", "objects"]
+Tier = Literal["wal", "objects", "elsewhere"]
 
 ASSUMPTIONS: Final = "S3 Standard, us-east-1"
 """What the prices are those of."""
@@ -43,6 +43,8 @@ class BilledStore:
     tier: Tier
     store: ObjectStore
     stats: ObjectStoreStats
+    listed: bool = True
+    """Its objects are ours, and counted from time to time."""
     footprint: Footprint | None = None
     """None: never listed."""
     listed_at_ms: int = 0
@@ -74,7 +76,8 @@ class Billing:
     """Keeps the footprints of some stores fresh enough. `now_ms` is wall-clock time."""
 
     def __init__(self, stores: Sequence[BilledStore], *, root_prefix: str, now_ms: Callable[[], int]) -> None:
-        self.stores = tuple(stores)
+        self.stores = stores
+        """May grow: a reader opens stores as entries name them."""
         self._prefix, self._now_ms = f"{root_prefix}/", now_ms
         self._due_ms = 0
         self._one_at_a_time = asyncio.Lock()
@@ -85,7 +88,7 @@ class Billing:
             if (began_ms := self._now_ms()) < self._due_ms:
                 return False
             try:
-                for billed in self.stores:
+                for billed in [billed for billed in self.stores if billed.listed]:
                     await self._measure(billed)
             finally:
                 ended_ms = self._now_ms()

@@ -15,28 +15,28 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from llog.api.opening import OpenedLog, Use, Wrapping, open_log
+from llog.api.opening import OpenedLog, Use, open_log
 from llog.broker.batching import BatchingProducer, TimedOutcomes
-from llog.broker.billing import BilledStore, Billing
+from llog.broker.billing import Billing
 from llog.broker.consume import ConsumeRequest, ConsumeService, PartitionFetched
+from llog.broker.message_limits import MessageLimits
+from llog.broker.metering import STORE_NAMES, Meters, tier_of
 from llog.broker.metrics import BrokerMetrics
 from llog.broker.offsets import GroupOffsets
 from llog.broker.pool import MemoryPool
 from llog.broker.registration import Registration
 from llog.broker.scenario import scenario_from_env
 from llog.broker.shared_tail import SharedTailCache
+from llog.broker.store_troubles import StoreTroubles
 from llog.broker.tail_cache import TailCache, monotonic_ms
 from llog.broker.tail_feed import feed
 from llog.errors import InvalidArgument, SettingsError
+from llog.formats.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
 from llog.formats.record_batch import patch_offsets, verify_crcs, walk
 from llog.formats.records import decode_batches, encode_records
 from llog.log.append import Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.settings import Settings
-from llog.stores.metadata.metered import MeteredMetadataStore
-from llog.stores.metadata.port import MetadataStore
-from llog.stores.objects.metered import MeteredObjectStore
-from llog.stores.objects.port import ObjectStore
 
 Role = Literal["both", "write", "read"]
 ROLES: Final[tuple[Role, ...]] = ("both", "write", "read")
@@ -53,7 +53,7 @@ class Broker:
         *,
         role: Role,
         broker_id: str,
-        billed: Sequence[BilledStore],
+        meters: Meters,
     ) -> None:
         self.settings, self.metrics, self.role, self.broker_id = settings, metrics, role, broker_id
         self._opened, self.context = opened, opened.context
@@ -61,33 +61,43 @@ class Broker:
         self.host, self.port = settings.http_bind_host, settings.http_port
         self.pool = MemoryPool(settings.batch_max_buffer_bytes)
         self.offsets = GroupOffsets(self.context)
+        self.message_limits = MessageLimits(self.context, monotonic_ms)
         self._cache = self._tail_cache()
         self._consume = ConsumeService(self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms)
+        assert meters.metered_metadata is not None
+        self._troubles = StoreTroubles(
+            meters.metered_metadata,
+            meters.named,
+            wal=STORE_NAMES[tier_of(settings.wal_url, settings)] if self.writes else None,
+            probe_key=self.context.keys.cluster_id(),
+            on_refusing=self._shed,
+        )
         self._producer = self._batching() if self.writes else None
         self._registration = Registration(self.context, broker_id, session_timeout_ms=settings.oxia_session_timeout_ms)
-        self._billing = Billing(billed, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
+        self._billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self._state: Literal["starting", "ok", "stopping"] = "starting"
 
     # -- life ---------------------------------------------------------------------------------------------------------
     @classmethod
-    async def open(cls, settings: Settings, *, role: Role = "both", broker_id: str | None = None) -> Broker:
-        """Open the stores and start. Raises what a store, or a cluster that is not ours, has to say."""
+    async def open(
+        cls, settings: Settings, *, role: Role = "both", broker_id: str | None = None, warm: bool = True
+    ) -> Broker:
+        """Open the stores and start. Raises what a store, or a cluster that is not ours, has to say. Without `warm`,
+        whoever opens it calls `warm_kernels` before the first request."""
         if role not in ROLES:
             raise InvalidArgument("role", f"{role!r} is none of {', '.join(ROLES)}")
-        metrics, meters = BrokerMetrics(), _Meters()
+        metrics = BrokerMetrics()
+        meters = Meters(settings, metrics)
         # The store of segments too, although a broker puts none: on a disk that was lost and replaced, WAL and metadata
         # are empty alike, and only that store still says that there is a cluster to be restored, not one to be founded.
         use = Use.NOTHING if role == "read" else Use.PUT
-        opened = await open_log(settings, blobs=use, segments=use, wrapping=Wrapping(meters.metadata, meters.objects))
+        opened = await open_log(settings, blobs=use, segments=use, wrapping=meters.wrapping)
         try:
-            billed = meters.billed(settings)
             broker_id = settings.client_identifier if broker_id is None else broker_id
-            broker = cls(settings, opened, metrics, role=role, broker_id=broker_id, billed=billed)
-            if meters.metered_metadata is not None:
-                metrics.attach_metadata(settings.metadata_url, meters.metered_metadata.stats)
-            metrics.attach_objects(billed)
-            await asyncio.to_thread(_warm_kernels)
+            broker = cls(settings, opened, metrics, role=role, broker_id=broker_id, meters=meters)
+            if warm:
+                await asyncio.to_thread(warm_kernels)
             broker._start()
         except BaseException:
             await opened.close()
@@ -105,6 +115,7 @@ class Broker:
         )
         self.metrics.set_loadtest(scenario_from_env(os.environ))
         self._tasks.append(asyncio.create_task(self._billing.run(asyncio.sleep), name="llog-billing"))
+        self._tasks.append(asyncio.create_task(self._troubles.run(), name="llog-store-troubles"))
         self._state = "ok"
 
     def _tail_cache(self) -> TailCache:
@@ -137,7 +148,12 @@ class Broker:
             now_ms=monotonic_ms,
             sleep=asyncio.sleep,
             on_committed=feed(self._cache, appender.committer.known),
+            trouble=self._troubles.refusal,
         )
+
+    def _shed(self, reason: str) -> None:
+        if self._producer is not None:
+            self._producer.shed(reason)
 
     async def listens(self, host: str, port: int) -> None:
         """A front end listens there: the cluster, the health page and the metrics may know."""
@@ -155,8 +171,8 @@ class Broker:
         roles = tuple(name for name, has in (("write", self.writes), ("read", self.reads)) if has)
         await self._registration.start({"http": f"{host}:{port}"}, roles=roles, started_at_ms=self.started_at_ms)
 
-    async def close(self) -> None:
-        """Answer everybody that was accepted, then let go. Idempotent."""
+    async def close(self, *, at_once: asyncio.Event | None = None) -> None:
+        """Answer everybody that was accepted, then let go; once `at_once` is set, without waiting. Idempotent."""
         if self._state == "stopping":
             return
         self._state = "stopping"
@@ -166,7 +182,7 @@ class Broker:
         try:
             await self._registration.close()
             if self._producer is not None:
-                await self._producer.close()
+                await self._producer.close(at_once=at_once)
                 await self._appender.close()
             await self._consume.close()
             await self._cache.close()
@@ -181,6 +197,10 @@ class Broker:
     @property
     def reads(self) -> bool:
         return self.role != "write"
+
+    def refusal(self) -> str:
+        """Why no record can be accepted now; empty: they can."""
+        return self._troubles.refusal()
 
     async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
         if self._producer is None:
@@ -197,7 +217,7 @@ class Broker:
         return self.health()["status"] == "ok"
 
     def health(self) -> Mapping[str, object]:
-        reasons = []
+        reasons = self._troubles.reasons()
         if self.pool.under_pressure:
             reasons.append("buffers are three quarters full: the object store takes less than producers bring")
         if self._registration.lost:
@@ -215,35 +235,13 @@ class Broker:
         return page | ({"reasons": reasons} if reasons else {})
 
 
-def _warm_kernels() -> None:
+def warm_kernels() -> None:
     """Compiled code is loaded when it is first used, which takes seconds: not on somebody's first request."""
     batch = bytearray(encode_records([b"warm"], timestamps_ms=0))
     columns = walk(batch, "warm-up")
     verify_crcs(batch, columns, "warm-up")
     decode_batches(batch, patch_offsets(batch, columns, 0, 0), "warm-up")
-
-
-class _Meters:
-    """What counts the stores' work."""
-
-    def __init__(self) -> None:
-        self.metered_metadata: MeteredMetadataStore | None = None
-        self._objects: dict[str, MeteredObjectStore] = {}
-
-    def metadata(self, store: MetadataStore) -> MetadataStore:
-        self.metered_metadata = MeteredMetadataStore(store)
-        return self.metered_metadata
-
-    def objects(self, store: ObjectStore) -> ObjectStore:
-        return self._objects.setdefault(store.url, MeteredObjectStore(store))
-
-    def billed(self, settings: Settings) -> list[BilledStore]:
-        """The stores of this process; blobs and segments in one store are one."""
-        found = []
-        for url, store in self._objects.items():
-            wal = settings.wal_url != settings.objects_url and url == settings.wal_url.rstrip("/")
-            found.append(BilledStore("wal" if wal else "objects", store, store.stats))
-        return found
+    encode_plain_batches([["warm"] * PLAIN_KERNEL_RECORDS_MIN], timestamp_ms=0)
 
 
 def acknowledged_means(settings: Settings) -> str:

@@ -20,7 +20,7 @@ from llog.formats.crc import Buffer
 from llog.formats.record_batch import CODEC_MASK, CRC_START, BatchColumns, BatchRule, patch_offsets, verify_crcs, walk
 from llog.formats.record_columns import BinaryColumn, RecordColumns, frozen, no_headers, null_column
 from llog.formats.records import decode_batches, decode_in_chunks, encode_columns
-from llog.limits import CONSUME_DECODED_BYTES_MAX, RECORDS_CHUNK_BYTES
+from llog.limits import CONSUME_DECODED_BYTES_MAX, CONSUME_RECORD_BYTES, RECORDS_CHUNK_BYTES
 from llog.log.decode import runs_of
 from llog.log.records import RecordRun
 
@@ -159,6 +159,7 @@ def decode(pieces: Sequence[Buffer], offset: int, next_offset: int, source: str)
         runs.append(run)
         records += len(run.columns)
         size += run.columns.values.data.nbytes + run.columns.keys.data.nbytes
+        size += len(run.columns) * CONSUME_RECORD_BYTES
         if size >= CONSUME_DECODED_BYTES_MAX:
             return Decoded(runs, records, run.next_offset)
     return Decoded(runs, records, next_offset)

@@ -35,6 +35,7 @@ from llog.formats.crc import Buffer
 from llog.limits import (
     CONSUME_BYTES_MAX,
     CONSUME_CLOSE_WAIT_MS,
+    CONSUME_DECODED_BYTES_MAX,
     CONSUME_PARTITIONS_MAX,
     CONSUME_PARTITIONS_PER_TURN,
     CONSUME_PAUSE_MS_MIN,
@@ -73,6 +74,8 @@ class ConsumeRequest:
     max_bytes: int = CONSUME_BYTES_MAX
     decode: bool = True
     """False: only `batches` is wanted, and no record is looked at."""
+    hold: Callable[[int], None] | None = None
+    """Told, as it grows, how much memory the answer takes; raises where there is no room for it."""
 
     def __post_init__(self) -> None:
         if len(self.partitions) > CONSUME_PARTITIONS_MAX:
@@ -184,6 +187,7 @@ class ConsumeService:
         while True:
             before = filling.byte_length
             await self._fill(parts, filling)
+            filling.hold(filling.byte_length)
             now = self._clock()
             if filling.is_done() or now >= deadline or self._closed or self.watch.is_full:
                 return waited_ms
@@ -305,6 +309,8 @@ class ConsumeService:
             part.found = ()
 
     async def _decode(self, filling: _Filling) -> int:
+        guess = sum(decoding_bytes(part.answer.batches) for part in filling.parts)
+        filling.hold(filling.byte_length + min(guess, CONSUME_DECODED_BYTES_MAX))
         records = 0
         for part in filling.parts:
             answer = part.answer
@@ -337,6 +343,11 @@ class _Filling:
         self.at_ms = 0.0
         """When the request came, or was woken: what memory has must have been young then."""
         self.source: Source = "cache"
+        self._hold = request.hold
+
+    def hold(self, byte_length: int) -> None:
+        if self._hold is not None and byte_length:
+            self._hold(byte_length)
 
     def is_done(self) -> bool:
         """Enough, an error, or nothing that a wait could add."""

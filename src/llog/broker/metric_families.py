@@ -18,18 +18,27 @@ from functools import partial
 from itertools import product
 from typing import Final, Literal
 
-__all__ = ["FAMILIES", "OTHER", "SECTIONS", "Family", "family", "markdown", "sample_names"]
+__all__ = ["FAMILIES", "OTHER", "SECTIONS", "UNKNOWN", "Family", "family", "markdown", "sample_names"]
 
 Kind = Literal["counter", "gauge", "histogram", "info"]
 
 OTHER: Final = "other"
 """The label value under which everything beyond a bound is counted."""
+UNKNOWN: Final = "unknown"
+"""In place of a family: what was counted by a name that none has."""
 
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STAGE_SECONDS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
 BYTES: Final = tuple(float(1 << power) for power in range(10, 31, 2))
 COUNTS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0)
 
+APPEND_TROUBLES: Final = ("AppendNotCommitted", "AppendUncertain", "LogBusy", "InconsistentReadState")
+"""What is not the producer's fault."""
+APPEND_REFUSALS: Final = (
+    "BackPressureRejected", "LogDeleted", "LogFenced", "OutOfOrderSequence", "PartitionNotInitialized",
+    "PartitionOutOfRange", "ProducerEpochFenced", "RecordTooLarge",
+)  # fmt: skip
+"""What is: alerts leave these out."""
 FLUSH_REASONS: Final = ("size", "delay", "idle", "pressure", "call", "close")
 CONSUME_SOURCES: Final = ("cache", "store", "empty")
 TAIL_CACHE_EVENTS: Final = ("hit", "empty", "miss", "evicted")
@@ -114,7 +123,8 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _counter("llog_batch_flushes_total", "batching.flushes.{reason}", "Flushes, by what set them off.", "reason",
             starts=(FLUSH_REASONS,)),
         _counter("llog_batch_records_total", "batching.records", "Records in flushes."),
-        _counter("llog_batching_rejections_total", "batching.rejections", "Calls that found no room in the buffer."),
+        _counter("llog_batching_rejections_total", "batching.rejections",
+            "Requests that found no room in the buffer, for their bodies or for their records."),
         _counter("llog_batching_flush_failures_total", "batching.flush_failures",
             "Flushes that ended without an outcome for each of their logs."),
         _counter("llog_batching_listener_failures_total", "batching.listener_failures",
@@ -141,11 +151,16 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
             collected=True),
         _counter("llog_append_cleared_total", "append.cleared",
             "Control records of idle logs whose settled `pending` was taken away.", collected=True),
+        _counter("llog_append_yields_total", "append.yields",
+            "Times a writer that kept winning let the others of a log go first.", collected=True),
+        _counter("llog_append_failures_total", "append.failures.{error}",
+            "Record groups that were not committed, by the error that their producer was told.", "error",
+            starts=(APPEND_TROUBLES,)),
         _counter("llog_log_append_groups_total", "log.append_groups", "Record groups committed."),
         _counter("llog_log_append_records_total", "log.append_records", "Records committed."),
         _counter("llog_log_append_bytes_total", "log.append_bytes", "Encoded bytes committed."),
         _counter("llog_log_append_failures_total", "log.append_failures",
-            "Record groups that were refused, or of which nobody can tell."),
+            "The failures by error, added up: refused, or nobody can tell."),
     ),
     "Consume": (
         _counter("llog_consume_requests_total", "consume.requests.{source}",
@@ -165,9 +180,8 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _gauge("llog_tail_cache_logs", "tail_cache.logs", "Logs of which something is held."),
         _counter("llog_log_read_gets_total", "log.read_gets", "Requests to object stores made by readers."),
         _counter("llog_log_read_bytes_total", "log.read_bytes", "Bytes fetched by readers."),
-        _counter("llog_log_read_records_total", "log.read_records", "Records decoded by readers."),
+        _counter("llog_log_read_records_total", "log.read_records", "Records in what readers fetched."),
         _counter("llog_log_read_restarts_total", "log.read_restarts", "Reads that began again with fresh metadata."),
-        _counter("llog_log_events_total", "log.events.{name}", "Whatever else the log counts.", "name"),
     ),
     "Compaction service": (
         _info("llog_compactor_info", "compactor",
@@ -195,8 +209,11 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _gauge("llog_compaction_lag_offsets", "compaction.lag.offsets.{topic}.{partition}",
             "Offsets not compacted yet: of the logs furthest behind by name, of all others together as `other`.",
             "topic partition", collected=True),
-        _gauge("llog_compaction_lag_bytes", "compaction.lag.bytes.{topic}.{partition}", "The same in bytes.",
-            "topic partition", collected=True),
+        _gauge("llog_compaction_lag_bytes", "compaction.lag.bytes.{topic}.{partition}",
+            "The same in bytes, as far as one run would take them: more is not counted.", "topic partition",
+            collected=True),
+        _gauge("llog_compaction_lag_seconds", "compaction.lag.seconds.{topic}.{partition}",
+            "How old the oldest of them is; of all others together the oldest.", "topic partition", collected=True),
         _gauge("llog_compaction_lagging_logs", "compaction.lag.logs", "Logs that have anything left to compact.",
             collected=True),
         _gauge("llog_compaction_pending_runs", "compaction.pending.runs",
@@ -273,7 +290,8 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
     ),
     "Metrics themselves": (
         _counter("llog_metrics_overflow_total", "metrics.overflow.{family}",
-            "Observations counted under `other` because a family had too many label values.", "family"),
+            "Observations counted under `other` because a family had too many label values; as family `unknown`, those"
+            " by a name that no family has.", "family"),
     ),
 }
 # fmt: on

@@ -111,8 +111,10 @@ class Families:
         return {name.removeprefix("llog_").removesuffix("_total"): self.counter(name) for name in plain}
 
     def overflow_of(self, name: str) -> Callable[[], None]:
-        """To be called for each observation of the family that had to go under `other`."""
-        return lambda: self._overflows.labels(name).inc()
+        """To be called for each observation of the family that had to go under `other`. It begins at zero here: an
+        increase from nothing would go unseen."""
+        child = self._overflows.labels(name)
+        return lambda: child.inc()
 
 
 def _make(row: Family, registry: CollectorRegistry) -> Own:

@@ -19,12 +19,14 @@ The pages take milliseconds where there are many series; they may be made in ano
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from llog import __version__
 from llog.broker.billing import BilledStore
 from llog.broker.compaction_lag import CompactionLag
+from llog.broker.metric_families import UNKNOWN
 from llog.broker.metric_registry import Families
 from llog.broker.metric_tree import tree
 from llog.broker.object_metrics import AppendCollector, MetadataCollector, ObjectCollector, kind_of
@@ -39,10 +41,10 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class BrokerMetrics:
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._families = Families()
         self._metadata, self._objects, self._appends = MetadataCollector(), ObjectCollector(), AppendCollector()
-        self._lag = CompactionLag(self._families.overflow_of("llog_compaction_lag_offsets"))
+        self._lag = CompactionLag(self._families.overflow_of("llog_compaction_lag_offsets"), now_ms)
         self._families.register(self._metadata, self._objects, self._appends, self._lag)
         self._bind_http()
         self._bind_batching()
@@ -151,6 +153,11 @@ class BrokerMetrics:
         self._queue_wait = self._families.histogram("llog_batch_queue_wait_seconds")
         self._upload = self._families.histogram("llog_batch_upload_seconds")
         self._commit = self._families.histogram("llog_batch_commit_seconds")
+        self._append_groups = self._families.counter("llog_log_append_groups_total")
+        self._append_records = self._families.counter("llog_log_append_records_total")
+        self._append_bytes = self._families.counter("llog_log_append_bytes_total")
+        self._append_failures = self._families.counters("llog_append_failures_total")
+        self._append_failures_all = self._families.counter("llog_log_append_failures_total")
         self._buffered_bytes = self._families.gauge("llog_batch_buffered_bytes")
         self._buffered_requests = self._families.gauge("llog_batch_buffered_requests")
 
@@ -171,6 +178,16 @@ class BrokerMetrics:
         self._queue_wait.observe(queue_wait_ms / 1_000)
         self._upload.observe(upload_ms / 1_000)
         self._commit.observe(commit_ms / 1_000)
+
+    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
+        """What became of the record groups of one call; `failures` by the name of the error."""
+        if groups:
+            self._append_groups.inc(groups)
+            self._append_records.inc(records)
+            self._append_bytes.inc(byte_length)
+        for error, count in failures.items():
+            self._append_failures.at(error).inc(count)
+            self._append_failures_all.inc(count)
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
         self._buffered_bytes.set(byte_length)
@@ -226,9 +243,11 @@ class BrokerMetrics:
         for stage, ms in stages_ms.items():
             self._stages.at(stage).observe(ms / 1_000)
 
-    def set_compaction_lag(self, topic: str, partition: int, offsets: int, byte_length: int) -> None:
+    def set_compaction_lag(
+        self, topic: str, partition: int, offsets: int, byte_length: int, oldest_ms: int | None = None
+    ) -> None:
         """Zero and zero: nothing left to compact, or the log is gone."""
-        self._lag.set(topic, partition, offsets, byte_length)
+        self._lag.set(topic, partition, offsets, byte_length, oldest_ms)
 
     def set_compaction_pending(self, runs: int, appends: int) -> None:
         self._families.gauge("llog_compaction_pending_runs").set(runs)
@@ -253,8 +272,8 @@ class BrokerMetrics:
     def _bind_the_rest(self) -> None:
         self._vacuum = self._families.counters("llog_vacuum_events_total")
         self._vacuum_bytes = self._families.counter("llog_vacuum_deleted_bytes_total")
-        self._log_events = self._families.counters("llog_log_events_total")
         self._by_name = self._families.counters_by_name()
+        self._count_unknown = self._families.overflow_of(UNKNOWN)
 
     def vacuum_event(self, kind: str, count: int = 1) -> None:
         """By the names of `Vacuumed`'s fields, `run`, `refused` and `failed`; bytes are a family of their own."""
@@ -270,9 +289,13 @@ class BrokerMetrics:
         self._families.gauge("llog_clock_skew_seconds").set(ms / 1_000)
 
     def count(self, name: str, value: int = 1) -> None:
-        """By name: `x` is the family `llog_x_total` (`llog.log.metrics` has most of them); other names share one."""
+        """By name: `x` is the family `llog_x_total` (`llog.log.metrics` has most of them). That a name has no family is
+        no reason to fail whoever counts; it is counted that it happened."""
         counter = self._by_name.get(name)
-        (self._log_events.at(name) if counter is None else counter).inc(value)
+        if counter is None:
+            self._count_unknown()
+        else:
+            counter.inc(value)
 
 
 def _stores(metadata_url: str, wal_url: str, objects_url: str) -> dict[str, str]:

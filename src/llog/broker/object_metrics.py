@@ -192,4 +192,5 @@ _APPEND_FIELDS: Final = {
     "llog_append_resolved_total": "resolved",
     "llog_append_settles_total": "settles",
     "llog_append_cleared_total": "cleared",
+    "llog_append_yields_total": "yields",
 }

@@ -38,7 +38,7 @@ from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.fetch import Fetcher
 from llog.log.keys import Log
-from llog.log.metrics import READ_RESTARTS, LogMetrics
+from llog.log.metrics import READ_RECORDS, READ_RESTARTS, LogMetrics, NoMetrics
 from llog.log.scan import IndexWalk
 from llog.log.view import LogView, checked_view, view
 from llog.stores.metadata.port import Record
@@ -109,6 +109,7 @@ class StoreReader:
         metrics: LogMetrics | None = None,
     ) -> None:
         self._context, self._ahead, self._offload, self._clock = context, ahead, offload, clock
+        self._metrics = NoMetrics() if metrics is None else metrics
         self._fetchers = [Fetcher(context.find_object, metrics) for _ in range(CONSUME_FETCHERS)]
         self._room = BytesGate(CONSUME_BYTES_IN_FLIGHT_MAX)
         self._in_flight: dict[tuple[str, int, int | None], asyncio.Task[Buffer]] = {}
@@ -180,7 +181,7 @@ class StoreReader:
         trouble, reading.trouble = reading.trouble, None
         reading.rounds += 1
         reading.offset, reading.batches, reading.pieces = reading.want.offset, [], []
-        self._fetcher(str(reading.log)).metrics.count(READ_RESTARTS)
+        self._metrics.count(READ_RESTARTS)
         if reading.rounds >= LOG_READ_ROUNDS_MAX:
             reading.error = InconsistentReadState(*reading.log, f"offset {reading.offset}: {trouble}")
             return
@@ -259,6 +260,7 @@ class StoreReader:
         except FormatError as error:
             reading.error = InconsistentReadState(*reading.log, f"offset {reading.offset}: {error}")
             return
+        self._metrics.count(READ_RECORDS, sum(int(chunk.batches.record_count.sum()) for chunk in chunks))
         for chunk in chunks:
             batch = _fetched(chunk, reading.seen.control.incarnation)
             reading.batches.append(batch)

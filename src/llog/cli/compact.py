@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llog.cli.output import AsJson, print_json, print_table
+from llog.cli.output import AsJson, ask, print_json, print_table
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def delete_records(
             typer.echo(f"would delete {words}; nothing was changed")
         return
     if not yes:
-        typer.confirm(f"Delete {words}? It cannot be undone", abort=True, err=True)
+        ask(f"Delete {words}? It cannot be undone")
     done = asyncio.run(_delete(settings, ends.log, before))
     if as_json:
         print_json({**done._asdict(), "log": str(done.log), "dry_run": False})
@@ -193,7 +193,7 @@ def vacuum(
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
     if not (yes or dry_run):
         where = " and ".join(sorted({settings.objects_url, settings.wal_url}))
-        typer.confirm(f"Delete what nothing names in {_masked(where)}? --dry-run shows it", abort=True, err=True)
+        ask(f"Delete what nothing names in {_masked(where)}? --dry-run shows it")
     done = asyncio.run(_vacuum(settings, dry_run))
     if as_json:
         print_json(done)

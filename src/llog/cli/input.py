@@ -58,6 +58,8 @@ class Input:
                 piece = self._read()
             except OSError as error:
                 piece = error
+            except ValueError:  # the stream was closed: whoever read it has ended
+                return
             handing = self._pieces.put(piece)
             try:
                 asyncio.run_coroutine_threadsafe(handing, self._loop).result()

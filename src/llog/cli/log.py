@@ -153,6 +153,7 @@ def _result(one: LogCheck) -> str:
 
 async def _check(settings: Settings, topic: str | None, partition: int | None, deep: bool) -> list[LogCheck]:
     from llog.api.opening import opened_log
+    from llog.cli.progress import progress_line
     from llog.errors import PartitionNotInitialized
     from llog.log.invariants import check_log
     from llog.log.keys import Log, check_partition, check_topic
@@ -160,13 +161,16 @@ async def _check(settings: Settings, topic: str | None, partition: int | None, d
     async with opened_log(settings) as stores:
         context = stores.context
         if topic is not None and partition is not None:
-            return [await check_log(context, Log(check_topic(topic), check_partition(partition)), deep=deep)]
+            with progress_line(f"checking {topic}:{partition}"):
+                return [await check_log(context, Log(check_topic(topic), check_partition(partition)), deep=deep)]
         found = []
-        async for log in _logs(context, topic):
-            try:
-                found.append(await check_log(context, log, deep=deep))
-            except PartitionNotInitialized:
-                continue  # of this partition nothing was ever written
+        with progress_line("checking") as advance:
+            async for log in _logs(context, topic):
+                advance(1, str(log))
+                try:
+                    found.append(await check_log(context, log, deep=deep))
+                except PartitionNotInitialized:
+                    continue  # of this partition nothing was ever written
         return found
 
 
@@ -186,4 +190,4 @@ async def _logs(context: LogContext, topic: str | None) -> AsyncIterator[Log]:
             for number in range(value.partition_count):
                 yield Log(record.key.path.rpartition("/")[2], number)
     if topic is not None and not seen:
-        raise TopicNotFound(topic, "no such topic")
+        raise TopicNotFound(topic, "no such topic; `llog topic list` shows those there are")

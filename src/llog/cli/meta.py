@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llog.cli.exits import FAILED
-from llog.cli.output import AsJson, print_json, print_table
+from llog.cli.exits import FAILED, NOT_FOUND
+from llog.cli.output import AsJson, ask, print_json, print_table
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def show(key: str, as_json: AsJson = False, metadata_url: MetadataUrl = None) ->
 
     found = asyncio.run(_show(Settings.from_env(metadata_url=metadata_url), key))
     if found is None:
-        typer.echo(f"llog: no such key: {key}", err=True)
-        raise typer.Exit(FAILED)
+        typer.echo(f"llog: no such key: {key}; `llog meta scan` shows those there are", err=True)
+        raise typer.Exit(NOT_FOUND)
     if as_json:
         print_json(found)
         return
@@ -136,6 +136,7 @@ async def _backup(settings: Settings, destination: str) -> tuple[str, BackupMani
     from pathlib import Path
 
     from llog.api.opening import opened_log
+    from llog.cli.progress import progress_line
     from llog.log.backup import write_backup
     from llog.log.backup_places import BackupFile, BackupObjects
     from llog.log.ids import new_object_id
@@ -148,7 +149,8 @@ async def _backup(settings: Settings, destination: str) -> tuple[str, BackupMani
             place = BackupObjects(await stores.objects.at(destination), context.keys, backup_id)
         else:
             place = BackupFile(Path(destination))
-        return place.where, await write_backup(context, place, backup_id)
+        with progress_line("backing up the metadata"):
+            return place.where, await write_backup(context, place, backup_id)
 
 
 @app.command()
@@ -217,15 +219,17 @@ def restore(
     """Put a backup back into an EMPTY metadata store. Vacuum stays held until `llog meta release-vacuum`."""
     import asyncio
 
+    from llog.cli.progress import progress_line
     from llog.cli.restoring import run_restore
     from llog.settings import Settings
 
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
     if not (yes or dry_run):
-        typer.confirm("Is every broker, compactor and job of this cluster stopped?", abort=True, err=True)
-    report = asyncio.run(
-        run_restore(settings, source, recovering=recover, dry_run=dry_run, old_processes_ended=old_processes_ended)
-    )
+        ask("Is every broker, compactor and job of this cluster stopped?")
+    with progress_line("looking at the backup" if dry_run else "restoring"):
+        report = asyncio.run(
+            run_restore(settings, source, recovering=recover, dry_run=dry_run, old_processes_ended=old_processes_ended)
+        )
     if as_json:
         print_json(report.document())
     else:

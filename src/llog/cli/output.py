@@ -11,16 +11,42 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from llog.cli.exits import FAILED
+
 # Wider than any row of ours, so that nothing is folded where a program reads.
 PIPE_COLUMNS_MAX: Final = 20_000
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def ask(question: str) -> None:
+    """Returns after a yes; else the command ends here, having changed nothing. Stdout is not touched: the libraries'
+    own prompts write a space there."""
+    import sys
+
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    answer = sys.stdin.readline()
+    if answer.strip().lower() in ("y", "yes"):
+        return
+    unanswered = "\nllog: nobody answered, so nothing was changed; --yes answers for you"
+    typer.echo("llog: nothing was changed" if answer else unanswered, err=True)
+    raise typer.Exit(FAILED)
 
 
 def print_json(document: Any) -> None:
     import msgspec
 
     typer.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+
+
+def print_json_line(document: Any) -> None:
+    """From commands that tell one thing after another."""
+    import sys
+
+    import msgspec
+
+    typer.echo(msgspec.json.encode(document).decode())
+    sys.stdout.flush()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, unbroken: int = 1) -> None:

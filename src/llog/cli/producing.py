@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import BinaryIO
-
-import msgspec
-import typer
 
 from llog.api.aio import AsyncLeaderlessLogWriter
 from llog.api.groups import SharedAppendGroup
 from llog.cli.input import Input
+from llog.cli.output import print_json_line
 from llog.cli.progress import progress_line
-from llog.cli.record_text import LineParser, Lines, Parsed, partition_of
+from llog.cli.record_text import Lines, Parsed, Parser, partition_of
 from llog.errors import LogError
 from llog.limits import CLI_PRODUCE_RECORDS_MAX
 from llog.log.append import Appended
@@ -39,8 +37,9 @@ class Batch:
         self.records.setdefault(partition, []).append(record)
         self.count += 1
         self.size_bytes += len(record.key or b"") + len(record.payload or b"")
+        self.size_bytes += sum(len(name) + len(value or b"") for name, value in record.headers)
 
-    def groups(self, topic: str) -> list[SharedAppendGroup]:
+    def groups(self, topic: str, now_ms: int) -> list[SharedAppendGroup]:
         return [
             SharedAppendGroup(
                 topic,
@@ -48,15 +47,22 @@ class Batch:
                 [record.payload for record in records],
                 # An encoding of bare payloads takes no keys, not even absent ones.
                 keys=[record.key for record in records] if any(r.key is not None for r in records) else None,
+                headers=[record.headers for record in records] if any(r.headers for r in records) else None,
+                timestamps_ms=timestamps_of(records, now_ms),
             )
             for partition, records in sorted(self.records.items())
         ]
 
 
+def timestamps_of(records: Sequence[Parsed], now_ms: int) -> list[int] | None:
+    """Their own, where they have one; None when none has."""
+    if all(record.timestamp_ms is None for record in records):
+        return None
+    return [now_ms if record.timestamp_ms is None else record.timestamp_ms for record in records]
+
+
 class Producing:
-    def __init__(
-        self, settings: Settings, topic: str, partition: int | None, parser: LineParser, *, as_json: bool
-    ) -> None:
+    def __init__(self, settings: Settings, topic: str, partition: int | None, parser: Parser, *, as_json: bool) -> None:
         self._settings, self._topic, self._parser, self._as_json = settings, check_topic(topic), parser, as_json
         self._partition = None if partition is None else check_partition(partition)
         self._partitions = 1
@@ -116,7 +122,7 @@ class Producing:
 
     async def _append(self, writer: AsyncLeaderlessLogWriter, batch: Batch) -> None:
         try:
-            results = await writer.append_shared(batch.groups(self._topic))
+            results = await writer.append_shared(batch.groups(self._topic, writer.context.now_ms()))
         except LogError as error:
             # Of several partitions some may have landed; whoever repeats the rest must know.
             for outcome in error.outcomes:
@@ -139,7 +145,7 @@ class Producing:
                 "end_offset": end_offset,
                 "count": landed,
             }
-            typer.echo(msgspec.json.encode(document).decode())
+            print_json_line(document)
 
     def lines(self) -> Iterator[str]:
         """What became of it, for people."""

@@ -8,15 +8,15 @@ is written as `{"base64": …}`, so nothing is lost in either form.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Final, NamedTuple, Protocol
 
 import msgspec
 
 from llog.errors import InvalidArgument, ValueTooLarge
+from llog.formats.record_columns import Header
 from llog.limits import CLI_INPUT_LINE_BYTES_MAX
 from llog.log.keys import Log
 from llog.log.records import LogRecord
@@ -65,14 +65,49 @@ class Lines:
 class Parsed(NamedTuple):
     key: bytes | None
     payload: bytes | None
+    headers: tuple[Header, ...] = ()
+    timestamp_ms: int | None = None
+
+
+class Parser(Protocol):
+    def parse(self, line: bytes, number: int) -> Parsed: ...
+
+
+def parser_of(
+    read_as: str, *, key_separator: str | None, decode_base64: bool, tombstones: bool, headers: Sequence[str]
+) -> Parser:
+    """What reads the lines of standard input. `InvalidArgument` for options that do not go together."""
+    kept = parse_headers(headers)
+    if read_as == "lines":
+        return LineParser(key_separator=key_separator, decode_base64=decode_base64, tombstones=tombstones, headers=kept)
+    if key_separator is not None or tombstones:
+        raise InvalidArgument("--input", "a JSON document says itself what its key is, and whether its payload is null")
+    return JsonParser(decode_base64=decode_base64, headers=kept)
+
+
+def parse_headers(given: Sequence[str]) -> tuple[Header, ...]:
+    headers: list[Header] = []
+    for word in given:
+        name, separator, value = word.partition("=")
+        if not separator or not name:
+            raise InvalidArgument("--header", f"{word!r} must read NAME=VALUE")
+        headers.append((name, value.encode()))
+    return tuple(headers)
 
 
 class LineParser:
-    def __init__(self, *, key_separator: str | None = None, decode_base64: bool = False, tombstones: bool = False):
+    def __init__(
+        self,
+        *,
+        key_separator: str | None = None,
+        decode_base64: bool = False,
+        tombstones: bool = False,
+        headers: tuple[Header, ...] = (),
+    ) -> None:
         if key_separator == "":
             raise InvalidArgument("--key-separator", "must not be empty")
         self._separator = None if key_separator is None else unescaped(key_separator, "--key-separator")
-        self._base64, self._tombstones = decode_base64, tombstones
+        self._base64, self._tombstones, self._headers = decode_base64, tombstones, headers
 
     def parse(self, line: bytes, number: int) -> Parsed:
         """A line without a separator has no key. `number` is for the error message."""
@@ -82,13 +117,47 @@ class LineParser:
         if self._base64:
             key = None if key is None else _from_base64(key, number)
             line = _from_base64(line, number)
-        return Parsed(key, None if self._tombstones and not line else line)
+        return Parsed(key, None if self._tombstones and not line else line, self._headers)
+
+
+class InBase64(msgspec.Struct, forbid_unknown_fields=True):
+    base64: str
+
+
+class Document(msgspec.Struct):
+    """A record as `json_line` writes it. Where it lay (topic, partition, offset) does not decide where it goes."""
+
+    payload: str | InBase64 | None
+    key: str | InBase64 | None = None
+    headers: list[tuple[str, str | InBase64 | None]] = []
+    timestamp_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+class JsonParser:
+    def __init__(self, *, decode_base64: bool = False, headers: tuple[Header, ...] = ()) -> None:
+        self._base64, self._headers = decode_base64, headers
+        self._decoder = msgspec.json.Decoder(Document)
+
+    def parse(self, line: bytes, number: int) -> Parsed:
+        try:
+            found = self._decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"stdin, line {number}", f"is no record: {error}") from error
+        own = tuple((name, self._bytes(value, number)) for name, value in found.headers)
+        return Parsed(
+            self._bytes(found.key, number), self._bytes(found.payload, number), own + self._headers, found.timestamp_ms
+        )
+
+    def _bytes(self, value: str | InBase64 | None, number: int) -> bytes | None:
+        if isinstance(value, str):
+            return _from_base64(value.encode(), number) if self._base64 else value.encode()
+        return None if value is None else _from_base64(value.base64.encode(), number)
 
 
 def _from_base64(text: bytes, number: int) -> bytes:
     try:
         return base64.b64decode(text.strip(), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise InvalidArgument(f"stdin, line {number}", f"is no base64: {error}") from error
 
 

@@ -32,9 +32,9 @@ class Ends(NamedTuple):
 
 
 def parse_place(text: str, argument: str = "--from") -> Place:
-    if text == "earliest":
+    if text in ("earliest", "beginning"):
         return Place("earliest")
-    if text == "latest":
+    if text in ("latest", "end"):
         return Place("latest")
     stamped, digits = text.startswith("@"), text.removeprefix("@")
     if _NUMBER.fullmatch(digits) and abs(int(digits)) <= OFFSET_MAX and not (stamped and digits.startswith("-")):

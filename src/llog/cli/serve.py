@@ -1,6 +1,7 @@
 """`llog broker`, `llog compactor`, `llog up`: the processes that stay.
 
-The first SIGTERM or SIGINT stops in good order (accept no more, answer, flush, release claims), a second one at once.
+An address that must not be listened on is refused before a store is opened, so that a mistake founds no cluster. The
+first SIGTERM or SIGINT stops in good order (accept no more, answer, flush, release claims), a second one at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from llog.cli.output import print_json_line
 from llog.limits import STACK_BROKERS_MAX
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ Brokers = Annotated[
         help="So many broker processes on the same stores, at the port and those after it.",
     ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document per line: what listens where.")]
 Supervised = Annotated[
     bool,
     typer.Option("--supervised", hidden=True, help="Stop when standard input ends; Ctrl-C is the supervisor's."),
@@ -44,13 +47,16 @@ def broker(
     port: Port = None,
     broker_id: BrokerId = None,
     role: RoleOption = "both",
+    as_json: Json = False,
     supervised: Supervised = False,
 ) -> None:
     """Run a broker: HTTP produce and consume."""
     from llog.http.serve import serve
     from llog.settings import Settings
+    from llog.settings.exposure import check_exposure
 
     settings = Settings.from_env()
+    check_exposure(settings, host=host)
     run_until_stopped(
         lambda stop, at_once: serve(
             settings,
@@ -60,37 +66,45 @@ def broker(
             broker_id=broker_id,
             host=host,
             port=port,
-            on_started=_say_broker,
+            patient=True,
+            on_started=lambda url, opened: _say_broker(url, opened, as_json),
         ),
         supervised=supervised,
     )
 
 
-def compactor() -> None:
+def compactor(as_json: Json = False) -> None:
     """Run the compactor service: compaction, merge, retention, vacuum, over all logs."""
     from llog.compactor.service import serve
     from llog.settings import Settings
+    from llog.settings.exposure import check_exposure
 
     settings = Settings.from_env()
-    run_until_stopped(lambda stop, _: serve(settings, stop, on_started=_say_compactor))
+    check_exposure(settings, host=settings.compactor_bind_host, variable="LLOG_COMPACTOR_BIND_HOST")
+    run_until_stopped(lambda stop, _: serve(settings, stop, on_started=lambda url: _say_compactor(url, as_json)))
 
 
-def up(host: Host = None, port: Port = None, broker_id: BrokerId = None, brokers: Brokers = 1) -> None:
+def up(
+    host: Host = None, port: Port = None, broker_id: BrokerId = None, brokers: Brokers = 1, as_json: Json = False
+) -> None:
     """Run a broker and a compactor in one process: the embedded stack. With --brokers, each broker is a process."""
     from llog.settings import Settings
+    from llog.settings.exposure import check_exposure
 
     settings = Settings.from_env()
+    check_exposure(settings, host=host)
+    check_exposure(settings, host=settings.compactor_bind_host, variable="LLOG_COMPACTOR_BIND_HOST")
     if brokers == 1:
-        run_until_stopped(lambda stop, at_once: _up(settings, stop, at_once, host, port, broker_id))
+        run_until_stopped(lambda stop, at_once: _up(settings, stop, at_once, host, port, broker_id, as_json))
         return
     from llog.cli.stack import plan_stack, run_stack
 
-    commands = plan_stack(settings, brokers=brokers, host=host, port=port, broker_id=broker_id)
+    commands = plan_stack(settings, brokers=brokers, host=host, port=port, broker_id=broker_id, as_json=as_json)
     code = 0
 
     async def run(stop: asyncio.Event, at_once: asyncio.Event) -> None:
         nonlocal code
-        code = await run_stack(settings, commands, stop, at_once, on_compactor=_say_compactor)
+        code = await run_stack(settings, commands, stop, at_once, on_compactor=lambda url: _say_compactor(url, as_json))
 
     run_until_stopped(run)
     if code:
@@ -104,6 +118,7 @@ async def _up(
     host: str | None,
     port: int | None,
     broker_id: str | None,
+    as_json: bool,
 ) -> None:
     from llog.compactor.service import serve as serve_compactor
     from llog.http.serve import serve as serve_broker
@@ -112,14 +127,15 @@ async def _up(
     assert isinstance(settings, Settings)
 
     def started(url: str, opened: Broker) -> None:
-        _say_broker(url, opened)
-        _say_what_to_try(url)
+        _say_broker(url, opened, as_json)
+        if not as_json:
+            _say_what_to_try(url)
 
     both = [
         asyncio.ensure_future(
             serve_broker(settings, stop, at_once=at_once, broker_id=broker_id, host=host, port=port, on_started=started)
         ),
-        asyncio.ensure_future(serve_compactor(settings, stop, on_started=_say_compactor)),
+        asyncio.ensure_future(serve_compactor(settings, stop, on_started=lambda url: _say_compactor(url, as_json))),
     ]
     # One that cannot run takes the other along: half a stack would only look like one.
     await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
@@ -134,8 +150,10 @@ def run_until_stopped(
 ) -> None:
     import uvloop
 
+    from llog.broker.process_memory import keep_freed_memory
     from llog.http.logs import configure_logging
 
+    keep_freed_memory()
     configure_logging()
 
     async def run() -> None:
@@ -169,14 +187,30 @@ def _when_input_ends(loop: asyncio.AbstractEventLoop, told: Callable[[], None]) 
     loop.add_reader(descriptor, readable)
 
 
-def _say_broker(url: str, opened: Broker) -> None:
+def _say_broker(url: str, opened: Broker, as_json: bool) -> None:
     from llog.broker.broker import acknowledged_means
+    from llog.broker.process_memory import spare_what_is_there
 
+    spare_what_is_there()
+    if as_json:
+        print_json_line(
+            {
+                "service": "broker",
+                "url": url,
+                "broker_id": opened.broker_id,
+                "role": opened.role,
+                "acknowledged_means": acknowledged_means(opened.settings),
+            }
+        )
+        return
     typer.echo(f"broker {opened.broker_id} ({opened.role}) at {url}")
     typer.echo(f"  acknowledged: {acknowledged_means(opened.settings)}")
 
 
-def _say_compactor(url: str) -> None:
+def _say_compactor(url: str, as_json: bool) -> None:
+    if as_json:
+        print_json_line({"service": "compactor", "url": url})
+        return
     typer.echo(f"compactor at {url}/health")
 
 

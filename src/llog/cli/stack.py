@@ -26,7 +26,13 @@ PORT_MAX: Final = 65_535
 
 
 def plan_stack(
-    settings: Settings, *, brokers: int, host: str | None, port: int | None, broker_id: str | None
+    settings: Settings,
+    *,
+    brokers: int,
+    host: str | None,
+    port: int | None,
+    broker_id: str | None,
+    as_json: bool = False,
 ) -> list[list[str]]:
     """The command line of each broker. Raises for stores that processes cannot share, and for too few ports."""
     for name in ("metadata_url", "objects_url", "wal_url"):
@@ -41,6 +47,7 @@ def plan_stack(
     for number in range(brokers):
         command = [sys.executable, "-m", "llog", "broker", "--supervised", "--broker-id", f"{name}-{number}"]
         command += ["--port", str(first_port + number if first_port else 0)]
+        command += ["--json"] if as_json else []
         commands.append(command if host is None else [*command, "--host", host])
     return commands
 

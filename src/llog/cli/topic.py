@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llog.cli.output import AsJson, print_json, print_table
+from llog.cli.output import AsJson, ask, print_json, print_table
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def delete(
             typer.echo(f"would delete {_words(topic, dying, offsets)}; nothing was changed")
         return
     if not yes:
-        typer.confirm(f"Delete {_words(topic, dying, offsets)}? It cannot be undone", abort=True, err=True)
+        ask(f"Delete {_words(topic, dying, offsets)}? It cannot be undone")
     done = asyncio.run(_delete(settings, topic, dying.incarnation))
     if as_json:
         print_json({**done._asdict(), "dry_run": False})

@@ -2,6 +2,9 @@
 
 A claim saves work and guards nothing (R12): whoever works on a lost one fails at publishing. Still, when the session is
 lost others take the work over, so what is under way here is stopped, and a new session is opened with the next claim.
+
+What must stay true: a claim names its process, not only the service's name, which two may share by mistake: they keep
+each other out like any two. One that crashed and was started again waits until its old claims end with their session.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ class Claims:
         self, context: LogContext, metrics: CompactorMetrics, *, compactor_id: str, session_timeout_ms: int
     ) -> None:
         self.compactor_id = compactor_id
+        self.owner = f"{compactor_id}/{context.random_bits(64):016x}"
+        """In the claims: another process may have been started by the same name, and that is not us."""
         self._context, self._metrics, self._timeout_ms = context, metrics, session_timeout_ms
         self._session: Session | None = None
         self._opening = asyncio.Lock()
@@ -101,14 +106,14 @@ class Claims:
     # -- logs ---------------------------------------------------------------------------------------------------------
     async def take(self, log: Log, incarnation: int) -> bool:
         session = await self.session()
-        taken = await claim(self._context, log, session, compactor_id=self.compactor_id, incarnation=incarnation)
+        taken = await claim(self._context, log, session, compactor_id=self.owner, incarnation=incarnation)
         self._metrics.claim_event(CLAIM_ACQUIRED if taken else CLAIM_ELSEWHERE)
         return taken
 
     async def give(self, log: Log) -> None:
         """What cannot be given back now goes with the session, or with our next visit."""
         try:
-            await release(self._context, log, compactor_id=self.compactor_id)
+            await release(self._context, log, compactor_id=self.owner)
             self._metrics.claim_event(CLAIM_RELEASED)
         except MetadataStoreError as error:
             self._metrics.claim_event(CLAIM_RELEASE_FAILED)
@@ -121,7 +126,7 @@ class Claims:
         if chore in self._chores:
             return True
         key = self._context.keys.chore_claim(chore)
-        mine = CompactorClaim(compactor_id=self.compactor_id, claimed_at_ms=self._context.now_ms())
+        mine = CompactorClaim(compactor_id=self.owner, claimed_at_ms=self._context.now_ms())
         try:
             await self._context.metadata.put(key, encode_value(mine), expected=ABSENT, session=session)
             taken = True
@@ -139,7 +144,7 @@ class Claims:
         key = self._context.keys.chore_claim(chore)
         try:
             found = await self._context.metadata.get(key, strict=True)
-            if found is not None and _claim_of(found.value, key).compactor_id == self.compactor_id:
+            if found is not None and _claim_of(found.value, key).compactor_id == self.owner:
                 await self._context.metadata.delete(key, expected=found.version)
             self._metrics.claim_event(CLAIM_RELEASED)
         except MetadataStoreError as error:

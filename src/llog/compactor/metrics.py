@@ -29,8 +29,11 @@ class CompactorMetrics(Protocol):
         self, outcome: str, kind: str, entries: int, byte_length: int, stages_ms: Mapping[str, float]
     ) -> None: ...
 
-    def set_compaction_lag(self, topic: str, partition: int, offsets: int, byte_length: int) -> None:
-        """`byte_length` is of what a run could take now; `offsets` of everything that is not compacted."""
+    def set_compaction_lag(
+        self, topic: str, partition: int, offsets: int, byte_length: int, oldest_ms: int | None = None
+    ) -> None:
+        """`byte_length` is of what a run could take now, `oldest_ms` when the first of it was appended; `offsets` of
+        everything that is not compacted."""
 
     def set_compaction_pending(self, runs: int, appends: int) -> None:
         """Runs in flight, and appends reserved long ago and not cleared, that a pass over all logs met."""
@@ -48,6 +51,9 @@ class CompactorMetrics(Protocol):
     def fenced_logs(self, count: int) -> None: ...
 
     def clock_skew(self, ms: float) -> None: ...
+
+    def count(self, name: str, value: int = 1) -> None:
+        """By the names of `llog.log.metrics`."""
 
     # What the pages show.
     def snapshot(self) -> dict[str, Any]: ...

@@ -13,9 +13,10 @@ import contextlib
 import errno
 import hmac
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import uvicorn
 from litestar import Litestar, Response, get
@@ -24,12 +25,17 @@ from litestar.exceptions import NotAuthorizedException
 from litestar.handlers import BaseRouteHandler
 from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
 
+from llog.broker.metrics import CONTENT_TYPE
 from llog.errors import ExposureRefused, SettingsError
 from llog.limits import COMPACTOR_PAGES_AT_ONCE, COMPACTOR_PAGES_BACKLOG, COMPACTOR_PAGES_STOP_MS_MAX
 from llog.settings import Settings
 from llog.settings.exposure import check_certificate, is_loopback
 
-PROMETHEUS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PATHS: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 Health = Callable[[], dict[str, Any]]
 
 
@@ -41,6 +47,10 @@ class Address(NamedTuple):
 
 class ShownMetrics(Protocol):
     """Its pages may be made in another thread."""
+
+    def observe_http(
+        self, route: str, method: str, status: int, seconds: float, request_bytes: int, response_bytes: int
+    ) -> None: ...
 
     def snapshot(self) -> dict[str, Any]: ...
 
@@ -66,11 +76,35 @@ def make_app(health: Health, metrics: ShownMetrics, *, token: str | None = None)
     def show_metrics() -> dict[str, Any]:
         return metrics.snapshot()
 
-    @get("/metrics/prometheus", media_type=PROMETHEUS_TYPE, sync_to_thread=True, guards=[check_token])
-    def show_prometheus() -> bytes:
-        return metrics.prometheus()
+    @get("/metrics/prometheus", sync_to_thread=True, guards=[check_token])
+    def show_prometheus() -> Response[bytes]:
+        # As a header, for a text's media type gets a second charset from Litestar.
+        return Response(metrics.prometheus(), media_type=CONTENT_TYPE, headers={"content-type": CONTENT_TYPE})
 
     return Litestar([show_health, show_ready, show_metrics, show_prometheus], openapi_config=None, logging_config=None)
+
+
+class _Counted:
+    """The application, with each answer counted under the page that was asked for."""
+
+    def __init__(self, app: Litestar, metrics: ShownMetrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, status, size = time.perf_counter(), 0, 0
+
+        async def counted_send(message: Message) -> None:
+            nonlocal status, size
+            status = message.get("status", status)
+            size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(cast(Any, scope), cast(Any, receive), cast(Any, counted_send))
+        finally:
+            if scope["type"] == "http":
+                route = scope["path"] if scope["path"] in _PATHS else "unmatched"
+                self._metrics.observe_http(route, scope["method"], status, time.perf_counter() - began, 0, size)
 
 
 class _Server(uvicorn.Server):
@@ -88,7 +122,7 @@ async def serving(settings: Settings, *, health: Health, metrics: ShownMetrics) 
     host = settings.compactor_bind_host
     listening = _listen(host, settings.compactor_port)
     config = uvicorn.Config(
-        make_app(health, metrics, token=settings.http_read_token),
+        _Counted(make_app(health, metrics, token=settings.http_read_token), metrics),
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from llog.api.opening import Use, opened_log
+from llog.broker.billing import Billing
+from llog.broker.metering import Meters
 from llog.broker.metrics import BrokerMetrics
+from llog.broker.scenario import scenario_from_env
 from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.chores import Chores
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind
-from llog.compactor.metering import metered
 from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pace import Pace
 from llog.compactor.plan import Kind, LogView, Rules, plan_pass, plan_pause_ms, plan_work
@@ -189,7 +192,9 @@ class CompactorService:
             self._ended(Visit(view.log, "failed", Kind.COMPACT, error=f"{type(view.error).__name__}: {view.error}"))
             self._metrics.observe_compaction("failed", Kind.COMPACT.value, 0, 0, {})
             return
-        self._metrics.set_compaction_lag(view.log.topic, view.log.partition, view.lag_offsets, view.ready_bytes)
+        self._metrics.set_compaction_lag(
+            view.log.topic, view.log.partition, view.lag_offsets, view.ready_bytes, view.oldest_created_at_ms
+        )
         merging = sum(kind is Kind.MERGE for kind, _ in self._visits.values())
         work = plan_work(
             view,
@@ -317,8 +322,11 @@ async def serve(
     metrics = BrokerMetrics() if metrics is None else metrics
     # Compiled code is loaded at first use, for seconds: on the event loop that would cost us the session.
     await asyncio.to_thread(_warm_up)
-    async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
-        context, billing = metered(opened.context, metrics)
+    metrics.set_loadtest(scenario_from_env(os.environ))
+    meters = Meters(settings, metrics)
+    async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT, wrapping=meters.wrapping) as opened:
+        context = opened.context
+        billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=context.now_ms)
         runner = None if make_runner is None else make_runner(context)
         service = CompactorService(context, settings, metrics, runner=runner)
         async with serving(settings, health=service.health, metrics=metrics) as pages:

@@ -19,6 +19,7 @@ from llog.compactor.runner import JobRunner
 from llog.errors import LlogError, LogBusy, LogDeleted, PartitionNotInitialized, SessionLost
 from llog.log.context import LogContext
 from llog.log.keys import Log
+from llog.log.metrics import COMPACT_BYTES, COMPACT_RUNS
 from llog.log.runs import Compacted
 
 T = TypeVar("T")
@@ -107,8 +108,10 @@ class Worker:
     async def _run(self, view: LogView, work: Kind) -> Visit:
         log, rules = view.log, self._rules
         if work is Kind.RETAIN:
-            retained = await self._runner.retain(log)
-            self._backlogs.retained(log)
+            try:
+                retained = await self._runner.retain(log)
+            finally:
+                self._backlogs.retained(log)  # where it fails, too: until its next turn the log is compacted
             removed = retained.entries_removed + retained.segments_removed
             return Visit(log, "compacted" if removed else "idle", work, retained.entries_removed)
         if work is Kind.MERGE:
@@ -129,6 +132,8 @@ class Worker:
     def _told(self, log: Log, work: Kind, run: Compacted | None) -> Visit:
         if run is None:
             return Visit(log, "idle", work)
+        self._metrics.count(COMPACT_RUNS)
+        self._metrics.count(COMPACT_BYTES, run.byte_length)
         if run.resumed:
             self._metrics.recovery_event(RUN_RESUMED)
             return Visit(log, "resumed", Kind.RESUME, run.entry_count, run.byte_length)

@@ -145,3 +145,16 @@ def first_mismatch(data: Bytes, fields: Longs, zeros: Words) -> tuple[int, int]:
         if computed != fields[_CRC, batch]:
             return batch, computed
     return -1, 0
+
+
+@kernel
+def fill_checksums(data: Bytes, byte_lengths: Longs, zeros: Words) -> int:
+    """Write the checksum of each batch into it; the batches lie one behind the other. Where the last one ends."""
+    at = 0
+    for batch in range(byte_lengths.size):
+        end = at + byte_lengths[batch]
+        checksum = _checksum(data, at + _CRC_START, end, zeros)
+        for place in range(4):
+            data[at + _CRC_START - 4 + place] = np.uint8((checksum >> (8 * (3 - place))) & 0xFF)
+        at = end
+    return at

@@ -1,8 +1,8 @@
-"""One RecordBatch of bare payloads: no keys, no headers, one timestamp for all.
+"""One RecordBatch of a few bare payloads: no keys, no headers, one timestamp for all.
 
-Why it exists: most HTTP requests bring a dozen such records per log, and columns cost more than the records then. The
-bytes are those of `encode_columns`; a test compares them. Only lengths are worked out per record, from a table; the
-payloads are copied once, by one join.
+Why it exists: many HTTP requests bring a dozen such records, and columns, or calling a kernel, cost more than the
+records then (many of them: `plain_batches`). The bytes are those of `encode_columns`; a test compares them. Only
+lengths are worked out per record, from a table; the payloads are copied once, by one join.
 """
 
 from __future__ import annotations

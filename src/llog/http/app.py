@@ -6,6 +6,7 @@ log's own functions and of the services the broker brings.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, cast
@@ -13,12 +14,15 @@ from typing import Any, Final, cast
 from litestar import Litestar
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
+from litestar.plugins import PluginProtocol
+from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import ControllerRouterHandler
 
 from llog.errors import LlogError
 from llog.http import consume, errors, health, offsets, partitions, produce, tail, topics
 from llog.http.auth import Tokens, guard
 from llog.http.openapi import openapi_config
+from llog.http.options import options_routes
 from llog.http.request_log import App, Receive, RequestLog, Scope, Send
 from llog.http.runtime import RUNTIME, Runtime
 from llog.http.services import BrokerServices, StatusServices
@@ -50,14 +54,21 @@ READ_ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (
 WRITE_ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (produce.produce,)
 
 
+class _MsgspecOnly(Litestar):
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        """No others: pydantic's takes a seventh of an embedded broker's start, wherever pydantic happens to be."""
+        return [*plugins, MsgspecDIPlugin()]
+
+
 class HttpApp:
     """An ASGI application, and the handle to stop it."""
 
     def __init__(self, runtime: Runtime, routes: Sequence[ControllerRouterHandler]) -> None:
         self.runtime = runtime
         settings = runtime.services.settings
-        self.litestar = Litestar(
-            route_handlers=routes,
+        self.litestar = _MsgspecOnly(
+            route_handlers=[*options_routes(routes), *routes],
             guards=[guard],
             exception_handlers={
                 LlogError: cast(Any, errors.answer_error),
@@ -71,9 +82,21 @@ class HttpApp:
             logging_config=None,
         )
         self._asgi = RequestLog(cast(App, self.litestar), runtime.services.metrics)
+        self._held: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._held is not None and scope["type"] == "http":
+            await asyncio.shield(self._held)
         await self._asgi(scope, receive, send)
+
+    def hold(self, until: asyncio.Future[None]) -> None:
+        """Requests are accepted now and begun then."""
+        self._held = until
+
+        def go(_: object) -> None:
+            self._held = None
+
+        until.add_done_callback(go)
 
     def begin_stop(self) -> None:
         """Polls and tails that wait answer now, `/ready` says no, and producing is refused."""

@@ -8,12 +8,13 @@ what it gave, whatever happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from litestar import Request
 
+from llog.broker.batching import REJECTIONS
 from llog.errors import InvalidArgument, RequestOverload, RequestRefused, RequestTooLarge, RequestTooSlow
 from llog.http.decode import BODY, decoded
 from llog.http.runtime import Runtime, runtime_of
@@ -44,13 +45,14 @@ class Body:
 class _Share:
     """What one request holds of the pool."""
 
-    def __init__(self, pool: Pool | None) -> None:
-        self._pool, self._size = pool, 0
+    def __init__(self, pool: Pool | None, on_refused: Callable[[], None] = lambda: None) -> None:
+        self._pool, self._on_refused, self._size = pool, on_refused, 0
 
     def raise_to(self, size: int) -> None:
         if self._pool is None or size <= self._size:
             return
         if not self._pool.try_take(size - self._size):
+            self._on_refused()
             raise RequestOverload("too much is buffered between the sockets and the store: nothing was accepted")
         self._size = size
 
@@ -64,7 +66,7 @@ class _Share:
 async def taken_body(runtime: Runtime, request: AnyRequest) -> AsyncIterator[Body]:
     """The body of a request that carries records; its bytes are taken from the pool until the block ends."""
     settings = runtime.services.settings
-    share = _Share(runtime.broker.pool)
+    share = _Share(runtime.broker.pool, lambda: runtime.services.metrics.count(REJECTIONS))
     try:
         yield await _read(request, share, settings.http_body_max_bytes, settings.http_read_timeout_ms)
     finally:

@@ -21,11 +21,12 @@ from llog.broker.consume import ConsumeRequest, PartitionFetch, PartitionFetched
 from llog.errors import InvalidArgument, OffsetOutOfRange, RequestRefused
 from llog.formats.record_batch import TimestampType
 from llog.formats.record_columns import BinaryColumn, Header, RecordColumns
+from llog.http.answers import AnswerShare, held_bytes
 from llog.http.body import AnyRequest, decoded_body
 from llog.http.openapi import operation
-from llog.http.produce import checked_log
+from llog.http.produce_encode import checked_log
 from llog.http.replies import ENCODER, bytes_reply
-from llog.http.runtime import Access, Runtime, runtime_of
+from llog.http.runtime import Access, Runtime, request_record, runtime_of
 from llog.http.schemas import Base64, ConsumeAnswer, ConsumeBody, ConsumedRecord, ConsumeResult, Text
 from llog.log.keys import Log
 
@@ -40,9 +41,14 @@ from llog.log.keys import Log
 async def consume(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     runtime = runtime_of(request)
     wanted = plan_consume(await decoded_body(request, ConsumeBody))
-    fetched = await fetch(runtime, wanted, gone=lambda: _disconnected(request))
+    share = AnswerShare(runtime.answers)
+    request_record(request).on_finished = share.give
+    fetched = await fetch(runtime, replace(wanted, hold=share.hold), gone=lambda: _disconnected(request))
+    share.hold(held_bytes(fetched))
     size = sum(run.columns.values.data.nbytes for partition in fetched for run in partition.runs)
-    return bytes_reply(await runtime.off_loop(size, lambda: ENCODER.encode(answer_of(fetched))))
+    text = await runtime.off_loop(size, lambda: ENCODER.encode(answer_of(fetched)))
+    share.shrink(len(text))
+    return bytes_reply(text)
 
 
 def plan_consume(body: ConsumeBody) -> ConsumeRequest:

@@ -18,7 +18,7 @@ from msgspec import Meta
 from llog.errors import InvalidArgument
 from llog.http import schemas
 from llog.http.schemas import BatchHead, ProduceBatch, ProduceRequest, RecordObject, Records, Request
-from llog.limits import HTTP_DECODE_PIECE_BYTES, HTTP_TOPIC_PARTITIONS_MAX
+from llog.limits import HTTP_BODY_STRINGS_MAX, HTTP_DECODE_PIECE_BYTES, HTTP_TOPIC_PARTITIONS_MAX
 
 T = TypeVar("T")
 BODY: Final = "body"
@@ -47,6 +47,7 @@ def decoded_produce(body: bytes, piece_bytes: int = HTTP_DECODE_PIECE_BYTES) -> 
     """The same for a produce request, in pieces when it is large."""
     if len(body) <= piece_bytes:
         return decoded(ProduceRequest, body)
+    _check_strings(body, piece_bytes)
     raw = decoded(RawProduceRequest, body)
     batches = []
     for number, batch in enumerate(raw.topic_partitions):
@@ -54,6 +55,17 @@ def decoded_produce(body: bytes, piece_bytes: int = HTTP_DECODE_PIECE_BYTES) -> 
         fields = {name: getattr(batch, name) for name in BatchHead.__struct_fields__}
         batches.append(ProduceBatch(records=records, **fields))
     return ProduceRequest(batches)
+
+
+def _check_strings(body: bytes, piece_bytes: int) -> None:
+    """A body of very many tiny records takes far more memory than it has bytes: refused before it is decoded."""
+    pieces = [(begin, begin + piece_bytes) for begin in range(0, len(body), piece_bytes)]
+    quotes = sum(body.count(b'"', begin, end) for begin, end in pieces)
+    if quotes > 2 * HTTP_BODY_STRINGS_MAX:
+        quotes -= sum(body.count(b'\\"', begin, end) for begin, end in pieces)  # those inside of strings
+    if quotes > 2 * HTTP_BODY_STRINGS_MAX:
+        reason = f"holds more than {HTTP_BODY_STRINGS_MAX} strings (HTTP_BODY_STRINGS_MAX): send less at once"
+        raise InvalidArgument(BODY, reason)
 
 
 @cache

@@ -42,7 +42,7 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
         e.RestoreRefused,
         e.ClusterMismatch,
     ),
-    413: (e.ValueTooLarge, e.RequestTooLarge),
+    413: (e.ValueTooLarge, e.RequestTooLarge, e.RecordTooLarge),
     416: (e.OffsetOutOfRange,),
     500: (
         e.LlogError,

@@ -1,17 +1,22 @@
-"""What a process tells of itself: `/health`, `/ready`, `/metrics`, `/metrics/prometheus`. For every service."""
+"""What a process tells of itself: `/health`, `/ready`, `/metrics`, `/metrics/prometheus`. For every service.
+
+What must stay true: the metrics pages are made in a thread. Where there are many series they take tens of milliseconds,
+and whoever watches asks for them every few seconds; no request may wait for that.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from litestar import Request, Response, get
-from prometheus_client import CONTENT_TYPE_LATEST
 
+from llog.broker.metrics import CONTENT_TYPE
 from llog.http.openapi import operation
 from llog.http.replies import RETRY_AFTER, bytes_reply, json_reply
 from llog.http.runtime import Access, runtime_of
-from llog.http.schemas import Ready
+from llog.http.schemas import Health, Ready
 
 OK: Final = "ok"
 
@@ -20,7 +25,7 @@ OK: Final = "ok"
     "/health",
     opt={Access.KEY: Access.OPEN},
     summary="How the process is; 200 for as long as it runs",
-    operation_class=operation(None, {200: (None, "`status` is ok, degraded or starting, with `reasons`.")}),
+    operation_class=operation(None, {200: (Health, "`status` is ok, degraded or starting, with `reasons`.")}),
 )
 async def health(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     return json_reply(runtime_of(request).services.health())
@@ -51,7 +56,8 @@ async def ready(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     operation_class=operation(None, {200: (None, "Every family, by name.")}),
 )
 async def metrics(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
-    return json_reply(runtime_of(request).services.metrics.snapshot())
+    metrics = runtime_of(request).services.metrics
+    return await asyncio.to_thread(lambda: json_reply(metrics.snapshot()))
 
 
 @get(
@@ -61,4 +67,5 @@ async def metrics(request: Request) -> Response[bytes]:  # type: ignore[type-arg
     operation_class=operation(None, {200: (None, "Text in Prometheus' format.")}, media_type="text/plain"),
 )
 async def prometheus(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
-    return bytes_reply(runtime_of(request).services.metrics.prometheus(), media_type=CONTENT_TYPE_LATEST)
+    page = await asyncio.to_thread(runtime_of(request).services.metrics.prometheus)
+    return bytes_reply(page, media_type=CONTENT_TYPE)

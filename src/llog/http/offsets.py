@@ -8,7 +8,7 @@ from llog.broker.offsets import Committed, Position
 from llog.errors import InvalidArgument, LogError
 from llog.http.body import decoded_body
 from llog.http.openapi import operation
-from llog.http.produce import checked_log
+from llog.http.produce_encode import checked_log
 from llog.http.replies import json_reply
 from llog.http.runtime import Access, runtime_of
 from llog.http.schemas import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 from litestar.openapi.config import OpenAPIConfig
@@ -29,14 +29,18 @@ from llog.http.schemas import ErrorAnswer
 
 _REF: Final = "#/components/schemas/{name}"
 Described = tuple[Any, str]
-"""A struct (None: the common error) and what it means."""
+"""A struct, or one of several (None: the common error; below 400, anything), and what it means."""
 _kinds: Final[dict[str, Any]] = {ErrorAnswer.__name__: ErrorAnswer}
-_COMMON: Final[Mapping[int, str]] = {
+_COMMON: Final[dict[int, str]] = {
     400: "The request is malformed; `field` names what is wrong.",
     401: "No token, or an unknown one.",
     403: "The token is for the other kind of access.",
     404: "No such path, topic or partition.",
     503: "The stores cannot answer now, or there is no room; try again after `Retry-After`.",
+}
+_OF_A_BODY: Final[dict[int, str]] = {
+    408: "The body did not arrive in time.",
+    413: "The body is larger than its limit, which is named.",
 }
 
 
@@ -52,7 +56,8 @@ def operation(
     if body is not None:
         content = {JSON: OpenAPIMediaType(schema=_reference(body))}
         request_body = RequestBody(content=content, required=body_required)
-    responses = {str(status): _response(ErrorAnswer, words, JSON) for status, words in _COMMON.items()}
+    common = dict(_COMMON) if body is None else _COMMON | _OF_A_BODY
+    responses = {str(status): _response(ErrorAnswer, words, JSON) for status, words in common.items()}
     for status, (kind, words) in answers.items():
         told = ErrorAnswer if kind is None and status >= 400 else kind
         responses[str(status)] = _response(told, words, media_type if status < 400 else JSON)
@@ -96,7 +101,10 @@ def _schemas() -> dict[str, Any]:
 def _response(kind: Any, words: str, media_type: str) -> OpenAPIResponse:
     if kind is None:
         return OpenAPIResponse(description=words, content={media_type: OpenAPIMediaType(schema=Schema())})
-    return OpenAPIResponse(description=words, content={media_type: OpenAPIMediaType(schema=_reference(kind))})
+    kinds = get_args(kind) or (kind,)
+    schemas = [_reference(one) for one in kinds]
+    schema = schemas[0] if len(schemas) == 1 else Schema(one_of=schemas)
+    return OpenAPIResponse(description=words, content={media_type: OpenAPIMediaType(schema=schema)})
 
 
 def _reference(kind: type[msgspec.Struct]) -> Reference:

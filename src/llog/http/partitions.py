@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from litestar import Request, Response, get, post
-from litestar.params import FromPath, QueryParameter
+from litestar.params import QueryParameter
 from msgspec import UNSET
 
 from llog.http.auth import QUERY
 from llog.http.body import decoded_body
 from llog.http.openapi import operation
+from llog.http.path_parameters import PartitionInPath, TopicInPath
 from llog.http.replies import json_reply
 from llog.http.runtime import Access, runtime_of
 from llog.http.schemas import (
@@ -43,7 +44,7 @@ def log_of(topic: str, partition: int) -> Log:
     summary="Close a log to appends",
     operation_class=operation(FenceBody, {200: (FenceAnswer, "It is closed.")}, body_required=False),
 )
-async def fence(request: Request, topic: FromPath[str], partition: FromPath[int]) -> Response[bytes]:  # type: ignore[type-arg]
+async def fence(request: Request, topic: TopicInPath, partition: PartitionInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, FenceBody, default=FenceBody())
     log, services = log_of(topic, partition), runtime_of(request).broker
     epoch = await fence_log(services.context, log, expected_epoch=body.expected_epoch, reason=body.reason)
@@ -57,7 +58,7 @@ async def fence(request: Request, topic: FromPath[str], partition: FromPath[int]
     summary="Open a log to appends again",
     operation_class=operation(UnfenceBody, {200: (FenceAnswer, "It is open.")}, body_required=False),
 )
-async def unfence(request: Request, topic: FromPath[str], partition: FromPath[int]) -> Response[bytes]:  # type: ignore[type-arg]
+async def unfence(request: Request, topic: TopicInPath, partition: PartitionInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, UnfenceBody, default=UnfenceBody())
     log, services = log_of(topic, partition), runtime_of(request).broker
     epoch = await unfence_log(services.context, log, expected_epoch=body.expected_epoch)
@@ -80,9 +81,9 @@ async def _fenced(request: Request, log: Log, epoch: int) -> Response[bytes]:  #
 )
 async def offsets(
     request: Request,  # type: ignore[type-arg]
-    topic: FromPath[str],
-    partition: FromPath[int],
-    timestamp_ms: Annotated[int | None, QueryParameter(ge=0, le=OFFSET_MAX)] = None,
+    topic: TopicInPath,
+    partition: PartitionInPath,
+    timestamp_ms: Annotated[int | None, QueryParameter(gt=-1, le=OFFSET_MAX)] = None,
 ) -> Response[bytes]:
     log, context = log_of(topic, partition), runtime_of(request).broker.context
     seen = await view(context, log, strict=True)
@@ -112,7 +113,7 @@ async def offsets(
         {200: (DeleteRecordsAnswer, "Where the log begins now."), 416: (None, "The log does not reach that far.")},
     ),
 )
-async def delete_records(request: Request, topic: FromPath[str], partition: FromPath[int]) -> Response[bytes]:  # type: ignore[type-arg]
+async def delete_records(request: Request, topic: TopicInPath, partition: PartitionInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, DeleteRecordsBody)
     log, services = log_of(topic, partition), runtime_of(request).broker
     done = await delete_log_records(services.context, log, body.before_offset)

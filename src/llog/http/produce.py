@@ -1,8 +1,10 @@
 """`POST /produce`: records for many logs in, an outcome for each batch out.
 
-The pure half turns a body into record groups (`encoded_request`) and outcomes into an answer (`answer_of`); it runs in
-a thread when the body is large. One log may be named by several batches of a request: they become pieces of one group,
-in order, and each has its own outcome.
+The pure half turns a body into record groups (`produce_encode`) and outcomes into an answer (`answer_of`). One log may
+be named by several batches of a request: they become pieces of one group, in order, and each has its own outcome.
+
+A record larger than its topic's `max.message.bytes` takes its batch along, and no other. The broker makes the batches
+that are stored, so it is the record, as a batch of its own, that must fit.
 
 What must stay true: a malformed request is refused whole, before anything is appended; a body's bytes are accounted for
 from the socket on, and handed over to the producer without a moment in which they count twice or not at all.
@@ -10,41 +12,27 @@ from the socket on, and handed over to the producer without a moment in which th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Mapping, Sequence
 
 from litestar import Request, Response, post
-from msgspec import UNSET
 
-from llog.errors import BackPressureRejected, InvalidArgument, LogError
-from llog.formats.buffers import total_length
-from llog.formats.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.formats.crc import Buffer
-from llog.formats.plain_batch import encode_plain_records
-from llog.formats.record_batch import TimestampType
-from llog.formats.record_columns import Header, columns_from_rows
-from llog.formats.records import encode_columns
+from llog.broker.message_limits import Limit
+from llog.errors import (
+    AppendNotCommitted,
+    BackPressureRejected,
+    LlogError,
+    LogError,
+    RecordTooLarge,
+    RequestOverload,
+)
 from llog.http.body import taken_body
-from llog.http.decode import decoded_produce
 from llog.http.openapi import operation
+from llog.http.produce_encode import EncodedRequest, Place, encoded_request
 from llog.http.replies import RETRY_AFTER, json_reply
 from llog.http.runtime import Access, request_record, runtime_of
-from llog.http.schemas import (
-    Base64,
-    ProduceAnswer,
-    ProduceBatch,
-    ProduceRequest,
-    ProduceResult,
-    RecordObject,
-    Text,
-)
+from llog.http.schemas import ErrorAnswer, ProduceAnswer, ProduceRequest, ProduceResult
 from llog.log.append import Appended, EncodedGroup, piece_outcomes
-from llog.log.keys import Log, check_topic
-from llog.log.pieces import Landed, Piece
-from llog.log.producers import SEQUENCE_MODULUS, ProducerClaim
-
-KAFKA: Final = "kafka-v2"
+from llog.log.pieces import Landed
 
 
 @post(
@@ -58,18 +46,22 @@ KAFKA: Final = "kafka-v2"
             200: (ProduceAnswer, "Every batch is durable, at these offsets."),
             409: (ProduceAnswer, "At least one batch failed; the others are durable."),
             413: (None, "The body is larger than LLOG_HTTP_BODY_MAX_BYTES."),
-            503: (ProduceAnswer, "Every batch met back-pressure: nothing was accepted, try again."),
+            503: (ProduceAnswer | ErrorAnswer, "Back-pressure, for every batch: nothing was accepted, try again."),
         },
     ),
 )
 async def produce(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     runtime = runtime_of(request)
     services = runtime.broker
+    if refusal := services.refusal():
+        raise RequestOverload(f"{refusal}; nothing was accepted")
     async with taken_body(runtime, request) as body:
         now_ms, encoding = services.context.now_ms(), services.settings.encoding
         encoded = await runtime.off_loop(
             body.size, lambda: encoded_request(body.joined(), encoding=encoding, now_ms=now_ms)
         )
+        limits = await services.message_limits.of({place.log.topic for place in encoded.places})
+        encoded = within_limits(encoded, limits)
     # The body was given back just now, and `produce` takes the groups before anybody else has a turn.
     produced = await services.produce(encoded.groups)
     record = request_record(request)
@@ -78,174 +70,32 @@ async def produce(request: Request) -> Response[bytes]:  # type: ignore[type-arg
     return json_reply(answer, status, headers=RETRY_AFTER if status == 503 else None)
 
 
-# -- a body as record groups -------------------------------------------------------------------------------------------
+# -- the topics' limits ------------------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
-    """Where a batch of the request went."""
-
-    log: Log
-    msg_count: int
-    group: int
-    piece: int
-
-
-class EncodedRequest(NamedTuple):
-    groups: list[EncodedGroup]
-    places: list[Place]
-    """One per batch, in the order of the request."""
-
-
-class EncodedBatch(NamedTuple):
-    """One batch, ready to be a piece."""
-
-    encoding: str
-    body: Sequence[Buffer]
-    piece: Piece
-
-
-class Rows(NamedTuple):
-    """A batch's records, column by column; None where no record has such a thing."""
-
-    values: list[bytes | None]
-    keys: list[bytes | None] | None = None
-    headers: list[list[Header]] | None = None
-    timestamps_ms: list[int] | None = None
-
-    def bare_values(self) -> list[bytes] | None:
-        """The values, where there is nothing beside them and none is null."""
-        if self.keys is None and self.headers is None and self.timestamps_ms is None and None not in self.values:
-            return cast(list[bytes], self.values)
-        return None
-
-
-def encoded_request(body: bytes, *, encoding: str, now_ms: int) -> EncodedRequest:
-    """`InvalidArgument` names the field that cannot be accepted."""
-    request = decoded_produce(body)
-    by_log: dict[Log, list[int]] = {}
-    logs = []
-    for number, batch in enumerate(request.topic_partitions):
-        log = checked_log(batch.topic, batch.partition, f"topic_partitions[{number}].topic")
-        logs.append(log)
-        by_log.setdefault(log, []).append(number)
+def within_limits(encoded: EncodedRequest, limits: Mapping[str, Limit]) -> EncodedRequest:
+    """Without the batches that hold a record too large for their topic; those are refused, each for itself."""
+    refusals = [_refusal(place, limits[place.log.topic]) for place in encoded.places]
+    if not any(refusals):
+        return encoded
+    places = [place._replace(refusal=why) for place, why in zip(encoded.places, refusals, strict=True)]
+    kept: dict[int, list[int]] = {}
+    for row, place in enumerate(places):
+        if place.refusal is None:
+            kept.setdefault(place.group, []).append(row)
     groups: list[EncodedGroup] = []
-    places: list[Place | None] = [None] * len(logs)
-    for log, numbers in by_log.items():
-        # A slice of bare payloads is one batch, so a log that is named twice gets the other encoding.
-        wanted = encoding if len(numbers) == 1 else KAFKA
-        batches = [
-            _encoded_batch(request.topic_partitions[number], f"topic_partitions[{number}]", wanted, now_ms)
-            for number in numbers
-        ]
-        for piece, (number, encoded) in enumerate(zip(numbers, batches, strict=True)):
-            places[number] = Place(log, encoded.piece.msg_count, len(groups), piece)
-        groups.append(_group(log, batches))
-    return EncodedRequest(groups, [place for place in places if place is not None])
+    for number, rows in kept.items():
+        pieces = [places[row].piece for row in rows]  # in order: batches of one log are its pieces as they came
+        for piece, row in enumerate(rows):
+            places[row] = places[row]._replace(group=len(groups), piece=piece)
+        groups.append(encoded.groups[number].only(pieces))
+    return EncodedRequest(groups, places)
 
 
-def checked_log(topic: str, partition: int, path: str) -> Log:
-    try:
-        return Log(check_topic(topic), partition)
-    except InvalidArgument as error:
-        raise InvalidArgument(path, error.reason) from None
-
-
-def _group(log: Log, batches: Sequence[EncodedBatch]) -> EncodedGroup:
-    pieces = tuple(batch.piece for batch in batches)
-    return EncodedGroup(
-        log,
-        sum(piece.msg_count for piece in pieces),
-        batches[0].encoding,
-        [buffer for batch in batches for buffer in batch.body],
-        max(piece.max_timestamp_ms for piece in pieces),
-        pieces=pieces,
-    )
-
-
-def _encoded_batch(batch: ProduceBatch, path: str, encoding: str, now_ms: int) -> EncodedBatch:
-    rows = _rows(batch.records, f"{path}.records", now_ms)
-    claim = _claim(batch, path)
-    count, bare = len(rows.values), rows.bare_values()
-    if bare is not None and encoding == BYTES_BATCH:
-        body = encode_bytes_batch(bare)
-        return EncodedBatch(BYTES_BATCH, body, Piece(count, total_length(body), claim, now_ms))
-    producer: dict[str, Any] = {} if claim is None else _producer_fields(claim)
-    if bare is not None:
-        data: Buffer = encode_plain_records(bare, timestamp_ms=now_ms, log_append_time=True, **producer)
-        return EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, now_ms))
-    # Where the producer gave no time it is the broker's, and says so: such a record shows none when it is read.
-    stamped = rows.timestamps_ms is not None
-    columns = columns_from_rows(
-        rows.values,
-        keys=rows.keys,
-        headers=rows.headers,
-        timestamps_ms=now_ms if rows.timestamps_ms is None else rows.timestamps_ms,
-    )
-    timestamp_type = TimestampType.CREATE_TIME if stamped else TimestampType.LOG_APPEND_TIME
-    data = encode_columns(columns, timestamp_type=timestamp_type, **producer)
-    newest_ms = now_ms if rows.timestamps_ms is None else max(rows.timestamps_ms)
-    return EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, newest_ms))
-
-
-def _producer_fields(claim: ProducerClaim) -> dict[str, int]:
-    return {"producer_id": claim.producer_id, "producer_epoch": claim.epoch, "base_sequence": claim.first_sequence}
-
-
-def _rows(records: Sequence[str | RecordObject], path: str, now_ms: int) -> Rows:
-    if set(map(type, records)) == {str}:
-        return Rows(list(map(str.encode, cast(Sequence[str], records))))
-    objects = [record if isinstance(record, RecordObject) else None for record in records]
-    values = [
-        record.encode() if isinstance(record, str) else _payload(record, f"{path}[{row}]")
-        for row, record in enumerate(records)
-    ]
-    keyed = any(record is not None and record.key is not None for record in objects)
-    headed = any(record is not None and record.headers for record in objects)
-    stamped = any(record is not None and record.timestamp_ms is not UNSET for record in objects)
-    return Rows(
-        values,
-        [None if record is None else _bytes(record.key) for record in objects] if keyed else None,
-        [[] if record is None else _headers(record) for record in objects] if headed else None,
-        [now_ms if record is None or record.timestamp_ms is UNSET else record.timestamp_ms for record in objects]
-        if stamped
-        else None,
-    )
-
-
-def _payload(record: RecordObject, path: str) -> bytes | None:
-    if isinstance(record.base64, bytes):
-        if record.value is not UNSET:
-            raise InvalidArgument(f"{path}.value", "a record has a value or base64, not both")
-        return record.base64
-    if record.value is UNSET:
-        raise InvalidArgument(f"{path}.value", "missing: a record has a value (null for a tombstone) or base64")
-    return _bytes(record.value)
-
-
-def _bytes(text: Text) -> bytes | None:
-    if text is None:
-        return None
-    return text.base64 if isinstance(text, Base64) else text.encode()
-
-
-def _headers(record: RecordObject) -> list[Header]:
-    return [
-        (name, _bytes(value))
-        for name, values in record.headers.items()
-        for value in (values if isinstance(values, list) else [values])
-    ]
-
-
-def _claim(batch: ProduceBatch, path: str) -> ProducerClaim | None:
-    if batch.producer_id is batch.epoch is batch.sequence is UNSET:
-        return None
-    given = {name: getattr(batch, name) for name in ("producer_id", "epoch", "sequence")}
-    missing = [name for name, value in given.items() if value is UNSET]
-    if missing:
-        raise InvalidArgument(f"{path}.{missing[0]}", "missing: producer_id, epoch and sequence come together")
-    first = given["sequence"]
-    last = (first + len(batch.records) - 1) % SEQUENCE_MODULUS
-    return ProducerClaim(given["producer_id"], given["epoch"], first, last)
+def _refusal(place: Place, limit: Limit) -> LogError | None:
+    if isinstance(limit, LlogError):
+        return AppendNotCommitted(*place.log, f"its topic's configs could not be read: {limit}")
+    return RecordTooLarge(*place.log, place.record_bytes_max, limit) if place.record_bytes_max > limit else None
 
 
 # -- outcomes as an answer ---------------------------------------------------------------------------------------------
@@ -254,8 +104,13 @@ def _claim(batch: ProduceBatch, path: str) -> ProducerClaim | None:
 def answer_of(encoded: EncodedRequest, outcomes: Sequence[Appended | LogError]) -> tuple[int, ProduceAnswer]:
     """The status: 200 when every batch landed, 503 when every one met back-pressure, else 409."""
     pieces = [piece_outcomes(group, outcome) for group, outcome in zip(encoded.groups, outcomes, strict=True)]
-    results, errors = [], []
+    results: list[ProduceResult] = []
+    errors: list[LogError] = []
     for place in encoded.places:
+        if place.refusal is not None:
+            errors.append(place.refusal)
+            results.append(_failed(place, place.refusal))
+            continue
         outcome, piece = outcomes[place.group], pieces[place.group][place.piece]
         if isinstance(outcome, Appended) and isinstance(piece, Landed):
             results.append(_landed(place, piece, outcome))

@@ -22,4 +22,5 @@ def json_reply(content: object, status: int = 200, *, headers: Mapping[str, str]
 def bytes_reply(
     content: bytes, status: int = 200, *, media_type: str = JSON, headers: Mapping[str, str] | None = None
 ) -> Response[bytes]:
-    return Response(content, status_code=status, media_type=media_type, headers=dict(headers or {}))
+    told = {"content-type": media_type} | dict(headers or {})  # as it is: Litestar adds a second charset to a text's
+    return Response(content, status_code=status, media_type=media_type, headers=told)

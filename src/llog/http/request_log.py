@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from llog.broker.batching import Timings
 from llog.http.services import HttpMetrics
-from llog.limits import HTTP_REQUEST_ID_CHARS_MAX
+from llog.limits import HTTP_REQUEST_ID_CHARS_MAX, HTTP_SEND_PIECE_BYTES
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,6 +39,7 @@ class RequestRecord:
     __slots__ = (
         "batches",
         "error_type",
+        "on_finished",
         "request_bytes",
         "request_id",
         "response_bytes",
@@ -52,6 +53,8 @@ class RequestRecord:
         self.status = self.request_bytes = self.response_bytes = self.batches = 0
         self.timings: Timings | None = None
         self.error_type = ""
+        self.on_finished: Callable[[], None] | None = None
+        """Called when the client has taken its answer, or is gone."""
 
 
 class RequestLog:
@@ -79,11 +82,13 @@ class RequestLog:
                 message["headers"] = [*message.get("headers", ()), id_header]
             else:
                 record.response_bytes += len(message.get("body", b""))
-            await send(message)
+            await _send_in_pieces(send, message)
 
         try:
             await self._app(scope, counted_receive, counted_send)
         finally:
+            if record.on_finished is not None:
+                record.on_finished()
             self._finish(scope, record)
 
     def _finish(self, scope: Scope, record: RequestRecord) -> None:
@@ -94,6 +99,19 @@ class RequestLog:
         level = logging.DEBUG if route in _QUIET and record.status < 500 else logging.INFO
         if _log.isEnabledFor(level):
             _log.log(level, "request", extra={"llog": line_of(scope, record, route, seconds)})
+
+
+async def _send_in_pieces(send: Send, message: Message) -> None:
+    """A large body piece by piece: a connection waits with the next until the client took the last, while one that is
+    given everything at once keeps it, and nobody waits. So when this ends, the client has all but the last bytes."""
+    body: bytes = message.get("body", b"")
+    if len(body) <= HTTP_SEND_PIECE_BYTES:
+        await send(message)
+        return
+    view = memoryview(body)
+    for begin in range(0, len(view), HTTP_SEND_PIECE_BYTES):
+        await send({**message, "body": view[begin : begin + HTTP_SEND_PIECE_BYTES], "more_body": True})
+    await send({**message, "body": b"", "more_body": message.get("more_body", False)})
 
 
 def route_of(scope: Scope) -> str:

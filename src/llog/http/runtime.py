@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar, cast
 
 from litestar.connection import ASGIConnection
 
+from llog.broker.pool import MemoryPool
 from llog.errors import RequestOverload
 from llog.http.request_log import RECORD, RequestRecord
 from llog.http.services import BrokerServices, StatusServices
-from llog.limits import HTTP_INLINE_BYTES_MAX, HTTP_TAILS_MAX, HTTP_WORKER_THREADS
+from llog.limits import HTTP_ANSWERS_BYTES_MAX, HTTP_INLINE_BYTES_MAX, HTTP_TAILS_MAX, HTTP_WORKER_THREADS
 
 T = TypeVar("T")
 RUNTIME: Final = "llog_runtime"
@@ -39,6 +40,8 @@ class Runtime:
         self.stopping = asyncio.Event()
         self._threads = ThreadPoolExecutor(HTTP_WORKER_THREADS, thread_name_prefix="llog-http")
         self._tails = 0
+        self.answers = MemoryPool(HTTP_ANSWERS_BYTES_MAX)
+        """What all answers with records hold together."""
 
     @property
     def broker(self) -> BrokerServices:

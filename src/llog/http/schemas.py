@@ -7,7 +7,7 @@ silently; true and false are no integers.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -22,8 +22,16 @@ from llog.limits import (
 )
 from llog.log.keys import OFFSET_MAX, PARTITION_MAX, TOPIC_NAME_LENGTH_MAX
 
+TOPIC_PATTERN: Final = "^[a-zA-Z0-9._-]+$"
 TopicText = Annotated[
-    str, Meta(min_length=1, max_length=TOPIC_NAME_LENGTH_MAX, description="Letters, digits, `.`, `_` and `-`.")
+    str,
+    Meta(
+        min_length=1,
+        max_length=TOPIC_NAME_LENGTH_MAX,
+        description="Letters, digits, `.`, `_` and `-`.",
+        # Told, and checked by `check_topic`, which says it in words.
+        extra_json_schema={"pattern": TOPIC_PATTERN},
+    ),
 ]
 PartitionNumber = Annotated[int, Meta(ge=0, le=PARTITION_MAX)]
 Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
@@ -247,8 +255,10 @@ class TopicSummary(msgspec.Struct, frozen=True):
     created_at_ms: int
 
 
-class TopicList(msgspec.Struct, frozen=True):
+class TopicList(Answer, frozen=True):
     topics: list[TopicSummary]
+    next_after: str = ""
+    """There are more: ask again with `after` of this."""
 
 
 class PartitionState(msgspec.Struct, frozen=True):
@@ -326,6 +336,20 @@ class ErrorAnswer(Answer, frozen=True):
     request_id: str
     field: str = ""
     """What was wrong in the request, as a path."""
+
+
+class Health(Answer, frozen=True):
+    """Every service tells its status; a broker also who it is. There may be more."""
+
+    status: Literal["ok", "degraded", "starting", "stopping"]
+    reasons: list[str] = []
+    broker_id: str | UnsetType = UNSET
+    host: str | UnsetType = UNSET
+    port: int | UnsetType = UNSET
+    started_at_ms: int | UnsetType = UNSET
+    role: Literal["both", "write", "read"] | UnsetType = UNSET
+    acknowledged_means: str | UnsetType = UNSET
+    compactor_id: str | UnsetType = UNSET
 
 
 class Ready(msgspec.Struct, frozen=True):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from llog.broker.broker import Broker, Role
 from llog.http.app import build_app
 from llog.http.server import HttpServer
+from llog.http.starting import open_patiently
 from llog.settings import Settings
 
 
@@ -20,13 +22,27 @@ async def serve(
     host: str | None = None,
     port: int | None = None,
     at_once: asyncio.Event | None = None,
+    warmed: asyncio.Future[None] | None = None,
+    patient: bool = False,
     on_started: Callable[[str, Broker], None] | None = None,
 ) -> None:
     """Until `stop` is set: accept no more, answer what is under way, flush, let go. With `at_once` set too, what is
-    under way is cut off; nothing acknowledged is lost either way. `on_started` is told where it listens."""
-    broker = await Broker.open(settings, role=role, broker_id=broker_id)
+    under way is cut off; nothing acknowledged is lost either way. `on_started` is told where it listens. With
+    `warmed` it listens sooner: the caller loads what is compiled (`warm_kernels`), and requests wait for that. With
+    `patient` it waits for stores that are away, and tells so where it will listen (`starting`)."""
+    opening = partial(Broker.open, settings, role=role, broker_id=broker_id, warm=warmed is None)
+    broker: Broker | None
+    if patient:
+        broker, port = await open_patiently(opening, settings, stop, broker_id=broker_id, host=host, port=port)
+        if broker is None:
+            return
+    else:
+        broker = await opening()
     try:
-        server = HttpServer(build_app(broker), settings, host=host, port=port)
+        app = build_app(broker)
+        if warmed is not None:
+            app.hold(warmed)
+        server = HttpServer(app, settings, host=host, port=port)
         await server.start()
         try:
             await broker.listens(server.host, server.port)
@@ -43,4 +59,4 @@ async def serve(
                 hurry.cancel()
             await stopping
     finally:
-        await broker.close()
+        await broker.close(at_once=at_once)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from llog.broker.batching import TimedOutcomes
 from llog.broker.consume import ConsumeRequest, PartitionFetched
+from llog.broker.message_limits import MessageLimits
 from llog.broker.offsets import GroupOffsets
 from llog.log.append import EncodedGroup
 from llog.log.context import LogContext
@@ -27,6 +28,10 @@ class HttpMetrics(Protocol):
     def http_validation_failure(self, route: str, field: str) -> None:
         """A request was refused because of `field`, named without its position (`topic_partitions[].partition`)."""
 
+    def count(self, name: str, value: int = 1) -> None:
+        """By name, as the producer counts: a body that found no room is a call that it never saw."""
+
+    # The pages; they may be made in another thread.
     def snapshot(self) -> Mapping[str, object]: ...
 
     def prometheus(self) -> bytes: ...
@@ -71,7 +76,13 @@ class BrokerServices(StatusServices, Protocol):
     def offsets(self) -> GroupOffsets: ...
 
     @property
+    def message_limits(self) -> MessageLimits: ...
+
+    @property
     def pool(self) -> Pool: ...
+
+    def refusal(self) -> str:
+        """Why no record can be accepted now, whatever it is; empty: they can."""
 
     async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
         """One outcome per group, in order; at most one group per log. The groups' bytes are taken from the pool before

@@ -12,15 +12,17 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Literal
 
 from litestar import Request, get
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import FromQuery, QueryParameter
 from litestar.response import Stream
 
 from llog.broker.consume import ConsumeRequest, PartitionFetch, PartitionFetched
 from llog.errors import InvalidArgument, LlogError
+from llog.http.answers import AnswerShare
 from llog.http.auth import QUERY
 from llog.http.consume import fetch, records_of
 from llog.http.openapi import operation
 from llog.http.partitions import PARTITION, log_of
+from llog.http.path_parameters import PartitionInPath, TopicInPath
 from llog.http.replies import ENCODER
 from llog.http.request_log import RequestRecord
 from llog.http.runtime import Access, Runtime, request_record, runtime_of
@@ -45,19 +47,21 @@ HEARTBEAT = b": nothing new\n\n"
 )
 async def tail(
     request: Request,  # type: ignore[type-arg]
-    topic: FromPath[str],
-    partition: FromPath[int],
-    offset: Annotated[int | None, QueryParameter(ge=0, le=OFFSET_MAX)] = None,
+    topic: TopicInPath,
+    partition: PartitionInPath,
+    offset: Annotated[int | None, QueryParameter(gt=-1, le=OFFSET_MAX)] = None,
     start: FromQuery[Literal["earliest", "latest"]] = "latest",
 ) -> Stream:
     runtime, log = runtime_of(request), log_of(topic, partition)
     first_offset = await _first_offset(runtime, log, offset, start, request.headers.get("last-event-id"))
-    first = await _fetched(runtime, log, first_offset, wait_ms=0)
+    share = AnswerShare(runtime.answers)
+    request_record(request).on_finished = share.give
+    first = await _fetched(runtime, log, first_offset, share, wait_ms=0)
     if first.error is not None:
         raise first.error
     runtime.enter_tail()
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    events = _Events(runtime, log, first, request_record(request))
+    events = _Events(runtime, log, first, request_record(request), share)
     return Stream(events, media_type=EVENT_STREAM, headers=headers)
 
 
@@ -72,8 +76,10 @@ async def _first_offset(runtime: Runtime, log: Log, offset: int | None, start: s
     return seen.log_start_offset if start == "earliest" else seen.next_offset
 
 
-async def _fetched(runtime: Runtime, log: Log, offset: int, *, wait_ms: int) -> PartitionFetched:
-    wanted = ConsumeRequest((PartitionFetch(log, offset, HTTP_TAIL_BYTES),), wait_ms, 1, HTTP_TAIL_BYTES)
+async def _fetched(runtime: Runtime, log: Log, offset: int, share: AnswerShare, *, wait_ms: int) -> PartitionFetched:
+    wanted = ConsumeRequest(
+        (PartitionFetch(log, offset, HTTP_TAIL_BYTES),), wait_ms, 1, HTTP_TAIL_BYTES, hold=share.hold
+    )
     [fetched] = await fetch(runtime, wanted)
     return fetched
 
@@ -81,8 +87,10 @@ async def _fetched(runtime: Runtime, log: Log, offset: int, *, wait_ms: int) -> 
 class _Events:
     """The stream. A class, because its place among the tails is given back however it ends."""
 
-    def __init__(self, runtime: Runtime, log: Log, first: PartitionFetched, record: RequestRecord) -> None:
-        self._runtime, self._log, self._first, self._record = runtime, log, first, record
+    def __init__(
+        self, runtime: Runtime, log: Log, first: PartitionFetched, record: RequestRecord, share: AnswerShare
+    ) -> None:
+        self._runtime, self._log, self._first, self._record, self._share = runtime, log, first, record, share
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
@@ -92,6 +100,7 @@ class _Events:
                 events = events_of(fetched)
                 if events:
                     yield events
+                self._share.give()  # the client took them
                 if self._runtime.stopping.is_set():
                     return
                 fetched = await self._next(fetched.next_fetch_offset)
@@ -103,7 +112,7 @@ class _Events:
 
     async def _next(self, offset: int) -> PartitionFetched:
         try:
-            return await _fetched(self._runtime, self._log, offset, wait_ms=HTTP_TAIL_HEARTBEAT_MS)
+            return await _fetched(self._runtime, self._log, offset, self._share, wait_ms=HTTP_TAIL_HEARTBEAT_MS)
         except LlogError as error:
             return PartitionFetched(self._log, offset, next_fetch_offset=offset, error=error)
 

@@ -11,7 +11,7 @@ in order in every log; the cache is told what the log holds; and the pool is emp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -78,6 +78,9 @@ class Metrics(NoMetrics):
         commit_ms: float,
     ) -> None:
         assert min(queue_wait_ms, upload_ms, commit_ms) >= 0, "time went back"
+
+    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
+        assert (records == 0) == (byte_length == 0)
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
         assert (byte_length == 0) == (requests == 0)

@@ -1,7 +1,7 @@
 """Real servers for tests: started on a free loopback port in a temporary directory, ended by process id.
 
-The binaries come from `make servers` (Oxia, versitygw, MinIO: a cache outside the checkout) or from the system
-(PostgreSQL, Prometheus). Where one cannot be had, `ServerUnavailable` says why and the test skips with that reason.
+The binaries come from `make servers` (Oxia, versitygw, MinIO, Prometheus: a cache outside the checkout) or from the
+system (PostgreSQL). Where one cannot be had, `ServerUnavailable` says why and the test skips with that reason.
 Every server can be killed, paused and started again on the same port and data: that is what the system tests do.
 """
 
@@ -350,6 +350,18 @@ class PostgresServer(Server):
         self.process.stop(signal.SIGINT)  # "fast" shutdown: does not wait for clients
 
 
+def prometheus_program() -> Path:
+    """Its own tool, promtool, lies beside it."""
+    installed = shutil.which("prometheus")
+    if installed is not None:
+        return Path(installed)
+    try:
+        return binary("prometheus")
+    except ServerUnavailable:
+        reason = "Prometheus is not there: `make servers` fetches it (package prometheus, by apt)"
+        raise ServerUnavailable(reason) from None
+
+
 class PrometheusServer(Server):
     """Prometheus that scrapes `targets` (`host:port`, at `path`) every `interval_ms`, by the rules in `rules`."""
 
@@ -361,13 +373,7 @@ class PrometheusServer(Server):
         interval_ms: int = 1_000,
         rules: Path | None = None,
     ) -> None:
-        program = shutil.which("prometheus")
-        if program is None:
-            try:
-                program = str(binary("prometheus"))
-            except ServerUnavailable:
-                raise ServerUnavailable("Prometheus is not installed (package prometheus)") from None
-        self.promtool = Path(program).with_name("promtool")
+        program = str(prometheus_program())
         super().__init__()
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"

@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from llog.broker.batching import BatchingProducer, CommittedBatch
@@ -73,6 +74,8 @@ class Metrics:
         self.flushes: list[Flushed] = []
         self.buffered: tuple[int, int] = (0, 0)
         self.counted: dict[str, int] = {}
+        self.appended: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
 
     def observe_flush(
         self,
@@ -85,6 +88,10 @@ class Metrics:
         commit_ms: float,
     ) -> None:
         self.flushes.append(Flushed(reason, groups, records, byte_length, queue_wait_ms, upload_ms, commit_ms))
+
+    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
+        self.appended += Counter({"groups": groups, "records": records, "bytes": byte_length})
+        self.failures += Counter(failures)
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
         self.buffered = (byte_length, requests)

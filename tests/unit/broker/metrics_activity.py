@@ -81,6 +81,7 @@ class Activity:
             metrics.tail_cache_event(kind)
         metrics.tail_cache_event("evicted", 2)
         metrics.set_tail_cache(1 << 20, 3)
+        metrics.observe_appends(4, 1_000, 1 << 20, {"AppendNotCommitted": 1, "LogFenced": 2})
         for name in (*LOG_NAMES, "batching_rejections", "batching_flush_failures", "batching_listener_failures"):
             metrics.count(name)
         metrics.count("something_new", 2)
@@ -91,7 +92,7 @@ class Activity:
         metrics = self.metrics
         metrics.observe_compaction("compacted", "compact", 40, 1 << 22, {"claim": 1, "look": 2, "run": 300})
         metrics.observe_compaction("failed", "compact", 0, 0, {"claim": 1})
-        metrics.set_compaction_lag("orders", 0, 1_000, 1 << 20)
+        metrics.set_compaction_lag("orders", 0, 1_000, 1 << 20, NOW_MS)
         metrics.set_compaction_pending(1, 2)
         metrics.set_workers(1, 4)
         metrics.set_discovery(16, NOW_MS)

@@ -8,14 +8,13 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from llog.broker.batching import BatchingMetrics
+from llog.broker.compaction_lag import CompactionLag
 from llog.broker.consume import ConsumeMetrics
-from llog.broker.metric_families import FAMILIES, SECTIONS, Family, family, markdown, sample_names
+from llog.broker.metric_families import FAMILIES, SECTIONS, family, markdown, sample_names
 from llog.broker.metrics import BrokerMetrics
 from llog.broker.scenario import Scenario, parse_scenario, scenario_from_env
 from llog.broker.tail_cache import TailMetrics
@@ -26,6 +25,7 @@ from llog.http.services import HttpMetrics
 from llog.limits import METRICS_LABEL_SETS_MAX, METRICS_LAG_ROWS_MAX
 from llog.log.metrics import LogMetrics
 from llog.stores.metadata.metered import MetadataStoreStats
+from tests.unit.broker.metric_pages import Series, both_tell, samples_of
 from tests.unit.broker.metrics_activity import LOG_NAMES, NOW_MS, Activity
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,13 +38,8 @@ async def active() -> Activity:
     return activity
 
 
-def samples(metrics: BrokerMetrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """The Prometheus page, as Prometheus reads it."""
-    found = {}
-    for metric in text_string_to_metric_families(metrics.prometheus().decode()):
-        for sample in metric.samples:
-            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
-    return found
+def samples(metrics: BrokerMetrics) -> dict[Series, float]:
+    return samples_of(metrics.prometheus().decode())
 
 
 def value(metrics: BrokerMetrics, name: str, **labels: str) -> float:
@@ -126,42 +121,20 @@ async def test_the_json_page_is_json_and_has_every_section_of_the_contract(activ
     assert page["metadata"]["operations"]["put"]["calls"] == 2
     assert page["metadata"]["operations"]["put"]["errors"]["conflict"] == 1
     assert page["metadata"]["operations"]["put"]["latency_seconds"]["count"] == 2
-    assert page["log"]["events"] == {"something_new": 2}
+    assert page["metrics"]["overflow"]["unknown"] == 1, "a name without a family was counted once"
+    assert page["append"]["failures"] == {
+        "AppendNotCommitted": 1, "AppendUncertain": 0, "LogBusy": 0, "InconsistentReadState": 0, "LogFenced": 2,
+    }  # fmt: skip
+    assert page["log"]["append_failures"] == 1 + 3, "once by its name, and by error"
     assert page["vacuum"]["deleted_bytes"] == 3_000
 
 
 async def test_both_pages_tell_the_same_numbers(active: Activity) -> None:
     page, told = active.metrics.snapshot(), samples(active.metrics)
-    for row in FAMILIES:
-        for path in row.at if row.kind in ("counter", "gauge") else ():
-            assert _leaves(page, row, path) == pytest.approx(_grouped(told, row, path)), (row.name, path)
-        if row.kind == "histogram":
-            [path] = row.at
-            for part in ("count", "sum"):
-                expected = _grouped(told, row, f"{path}.{part}", f"{row.name}_{part}")
-                assert _leaves(page, row, f"{path}.{part}") == pytest.approx(expected)
-
-
-def _grouped(
-    told: dict[tuple[str, tuple[tuple[str, str], ...]], float], row: Family, path: str, name: str = ""
-) -> dict[tuple[str, ...], float]:
-    wanted = re.findall(r"{(\w+)}", path)
-    sums: dict[tuple[str, ...], float] = {}
-    for (sample, labels), number in told.items():
-        if sample == (name or row.name):
-            key = tuple(dict(labels)[label] for label in wanted)
-            sums[key] = sums.get(key, 0) + number
-    return sums
-
-
-def _leaves(page: dict[str, Any], row: Family, path: str) -> dict[tuple[str, ...], float]:
-    found: list[tuple[tuple[str, ...], Any]] = [((), page)]
-    for step in path.split("."):
-        if step.startswith("{"):
-            found = [((*key, child), branch[child]) for key, branch in found for child in branch]
-        else:
-            found = [(key, branch[step]) for key, branch in found if step in branch]
-    return dict(found)
+    compared = list(both_tell(page, told))
+    assert {row.name for row, _, _ in compared} == {row.name for row in FAMILIES if row.kind != "info"}
+    for row, in_json, in_text in compared:
+        assert in_json == pytest.approx(in_text), row.name
 
 
 async def test_pages_can_be_made_in_another_thread_while_things_happen() -> None:
@@ -262,9 +235,29 @@ def test_the_logs_furthest_behind_are_named_and_the_rest_is_one_row() -> None:
     assert shown["logs"] == 3 * METRICS_LAG_ROWS_MAX
     for partition in range(3 * METRICS_LAG_ROWS_MAX):
         metrics.set_compaction_lag("orders", partition, offsets=0, byte_length=0)
+    nothing = {"other": {"other": 0}}
     assert metrics.snapshot()["compaction"]["lag"] == {
-        "offsets": {"other": {"other": 0}}, "bytes": {"other": {"other": 0}}, "logs": 0,
+        "offsets": nothing, "bytes": nothing, "seconds": nothing, "logs": 0,
     }  # fmt: skip
+
+
+def test_the_age_of_the_lag_goes_on_by_itself_and_the_oldest_is_never_hidden() -> None:
+    now_ms = 1_000_000
+    lag = CompactionLag(lambda: None, lambda: now_ms)
+
+    def ages() -> dict[tuple[str, ...], float]:
+        [shown] = [metric for metric in lag.collect() if metric.name == "llog_compaction_lag_seconds"]
+        return {tuple(sample.labels.values()): sample.value for sample in shown.samples}
+
+    for partition in range(METRICS_LAG_ROWS_MAX):
+        lag.set("orders", partition, 10, 1_000, now_ms - 5_000)
+    lag.set("orders", METRICS_LAG_ROWS_MAX, 1, 1, now_ms - 60_000)
+    lag.set("young", 0, 1, 0, None)
+    now_ms += 1_000
+    assert ages()["orders", "0"] == 6
+    assert ages()["other", "other"] == 61, "it has too few bytes for a row of its own"
+    lag.set("orders", METRICS_LAG_ROWS_MAX, 0, 0, None)
+    assert ages()["other", "other"] == 0
 
 
 def test_lags_of_more_logs_than_can_be_known_are_counted_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,18 @@ def test_every_option_is_on_the_page(words: tuple[str, ...]) -> None:
     assert missing <= {"--help"}
 
 
+@pytest.mark.parametrize("words", ALL)
+def test_every_command_speaks_json(words: tuple[str, ...]) -> None:
+    assert "--json" in {name for one in ALL[words].params for name in one.opts}
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in ALL if {"delete", "delete-records", "vacuum", "restore"} & {*words}]
+)
+def test_whatever_deletes_can_be_rehearsed_and_asks_first(words: tuple[str, ...]) -> None:
+    assert {"--dry-run", "--yes"} <= {name for one in ALL[words].params for name in one.opts}
+
+
 def test_every_exit_code_is_on_the_page() -> None:
     for code, meaning in MEANINGS.items():
         assert f"| {code} | {meaning} |" in PAGE

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from llog.cli.exits import NOT_FOUND
 from tests.unit.cli.feeding import FedCluster
 
 
@@ -49,7 +50,7 @@ def test_a_table_shows_each_run(cluster: FedCluster) -> None:
 
 def test_a_log_that_is_not_there_is_not_compacted(cluster: FedCluster) -> None:
     told = cluster.run("compact", "nobody", "0")
-    assert told.exit_code == 1
+    assert told.exit_code == NOT_FOUND
     assert "nobody" in told.stderr
     assert cluster.run("compact", "orders", "0", "--max-offsets", "0").exit_code == 2
 
@@ -84,7 +85,7 @@ def test_an_offset_that_is_not_there_is_refused(cluster: FedCluster) -> None:
     told = cluster.run("delete-records", "orders", "0", "99", "--yes")
     assert told.exit_code == 1
     assert "99" in told.stderr
-    assert cluster.run("delete-records", "orders", "7", "1", "--yes").exit_code == 1
+    assert cluster.run("delete-records", "orders", "7", "1", "--yes").exit_code == NOT_FOUND
     assert cluster.run("delete-records", "orders", "0", "1", "--yse").exit_code == 2
 
 

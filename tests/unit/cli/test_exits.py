@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from llog import errors
-from llog.cli.exits import FAILED, MEANINGS, REFUSED, UNAVAILABLE, USAGE, exit_code_of
+from llog.cli.exits import FAILED, MEANINGS, NOT_FOUND, REFUSED, UNAVAILABLE, UNCERTAIN, USAGE, exit_code_of
 from llog.cli.store_check import advice_on
 
 
@@ -30,7 +30,12 @@ EXPECTED = {
     errors.ObjectStoreUnavailable: UNAVAILABLE,
     errors.ObjectStoreTimeout: UNAVAILABLE,
     errors.MetadataUnavailable: UNAVAILABLE,
-    errors.MetadataUncertain: UNAVAILABLE,
+    errors.MetadataUncertain: UNCERTAIN,
+    errors.AppendUncertain: UNCERTAIN,
+    errors.LogBusy: UNAVAILABLE,
+    errors.TopicNotFound: NOT_FOUND,
+    errors.PartitionNotInitialized: NOT_FOUND,
+    errors.ClusterMismatch: REFUSED,
     errors.ObjectStoreDenied: REFUSED,
     errors.MetadataMisconfigured: REFUSED,
     errors.ChecksumMismatch: FAILED,
@@ -51,5 +56,5 @@ def test_every_error_has_a_code_with_a_meaning_and_advice(kind: type[errors.Llog
 
 @pytest.mark.parametrize("kind", all_error_classes())
 def test_what_may_be_tried_again_is_never_called_refused(kind: type[errors.LlogError]) -> None:
-    if issubclass(kind, errors.StoreError) and kind.retriable:
-        assert exit_code_of(blank(kind)) == UNAVAILABLE
+    if issubclass(kind, errors.StoreError | errors.LogError) and kind.retriable:
+        assert exit_code_of(blank(kind)) == (UNCERTAIN if issubclass(kind, errors.UncertainOutcome) else UNAVAILABLE)

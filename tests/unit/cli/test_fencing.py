@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llog.cli.exits import NOT_FOUND
 from tests.unit.cli.feeding import FedCluster
 
 
@@ -45,9 +46,9 @@ def test_an_old_epoch_does_not_close_a_log_that_was_opened_since(cluster: FedClu
     assert cluster.run("produce", "orders", "-p", "0", stdin=b"x\n").exit_code == 0
 
 
-def test_a_log_that_is_not_there_ends_with_code_1(cluster: FedCluster) -> None:
+def test_a_log_that_is_not_there_ends_with_a_code_of_its_own(cluster: FedCluster) -> None:
     for command in ("fence", "unfence"):
         told = cluster.run(command, "nobody", "0")
-        assert told.exit_code == 1
+        assert told.exit_code == NOT_FOUND
         assert "nobody" in told.stderr
         assert cluster.run(command, "no/topic", "0").exit_code == 2

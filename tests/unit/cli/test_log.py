@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llog.cli.exits import NOT_FOUND
 from tests.unit.cli.looking import Cluster
 
 
@@ -31,7 +32,7 @@ def test_a_log_is_described_for_people_and_for_programs(cluster: Cluster) -> Non
 def test_a_log_that_is_not_there_fails_with_words(cluster: Cluster) -> None:
     for command in (("describe", "nobody", "0"), ("check", "nobody"), ("check", "orders", "7")):
         told = cluster.run("log", *command)
-        assert told.exit_code == 1
+        assert told.exit_code == NOT_FOUND
         assert told.stdout == ""
         assert command[1] in told.stderr
     assert cluster.run("log", "describe", "no/topic", "0").exit_code == 2

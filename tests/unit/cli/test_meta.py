@@ -26,7 +26,7 @@ def test_a_key_is_shown_with_its_meaning_and_without_the_root(cluster: Cluster) 
     assert "topic, version" in told.stdout
     assert '"partition_count": 2' in told.stdout
     missing = cluster.run("meta", "show", "@topics/nobody")
-    assert (missing.exit_code, missing.stdout) == (1, "")
+    assert (missing.exit_code, missing.stdout) == (5, "")
 
 
 def test_keys_are_listed_with_and_without_values(cluster: Cluster) -> None:

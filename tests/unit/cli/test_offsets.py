@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llog.cli.exits import NOT_FOUND
 from tests.unit.cli.feeding import FedCluster
 
 
@@ -73,11 +74,11 @@ def test_a_position_that_is_set_is_shown_with_how_far_it_is_behind(cluster: FedC
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (("nobody",), 1, "nobody: no such topic"),
-        (("orders", "-p", "9"), 1, "the topic has 2 partitions"),
+        (("nobody",), NOT_FOUND, "nobody: no such topic"),
+        (("orders", "-p", "9"), NOT_FOUND, "the topic has 2 partitions"),
         (("group", "readers", "commit"), 2, "--topic"),
         (("group", "readers", "commit", "-t", "orders", "--to", "soon"), 2, "--to"),
-        (("group", "readers", "commit", "-t", "nobody", "--to", "1"), 1, "nobody: no such topic"),
+        (("group", "readers", "commit", "-t", "nobody", "--to", "1"), NOT_FOUND, "nobody: no such topic"),
         (("group", "readers", "--to", "1"), 2, "is for commit"),
         (("group", "readers", "-p", "1"), 2, "needs --topic"),
         (("group", "readers", "remove"), 2, "remove"),

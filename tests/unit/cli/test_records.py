@@ -17,8 +17,9 @@ import pytest
 
 from llog.api.opening import opened_log
 from llog.cli import producing, record_text
+from llog.cli.exits import NOT_FOUND
+from llog.cli.reading import Sink, follow
 from llog.cli.record_text import LineParser, Lines, Parsed, parse_format, partition_of, unescaped, writer
-from llog.cli.records import _follow, _Sink
 from llog.cli.seeking import Place, parse_place
 from llog.errors import InvalidArgument, ValueTooLarge
 from llog.log.keys import Log
@@ -143,6 +144,42 @@ def test_offsets_are_printed_as_they_land(cluster: FedCluster, monkeypatch: pyte
     assert [(one["start_offset"], one["end_offset"], one["count"]) for one in lines] == [(1, 2, 2), (3, 3, 1)]
 
 
+def test_a_topic_is_copied_with_all_that_its_records_carry(cluster: FedCluster) -> None:
+    document = {"key": {"base64": "/w=="}, "payload": "v", "headers": [["h", "1"], ["n", None]], "timestamp_ms": 7}
+    lines = b"\n".join(json.dumps(one).encode() for one in (document, {"payload": None}))
+    assert cluster.run("produce", "orders", "--input", "json", "-H", "by=hand", stdin=lines).exit_code == 0
+    first, second = map(json.loads, cluster.run("consume", "orders", "--json").stdout.splitlines())
+    assert (first["key"], first["payload"], first["timestamp_ms"]) == ({"base64": "/w=="}, "v", 7)
+    assert first["headers"] == [["h", "1"], ["n", None], ["by", "hand"]]
+    assert (second["key"], second["payload"]) == (None, None)
+    assert second["timestamp_ms"] > 10**12, "one without a timestamp gets the time of now"
+    shown = cluster.run("consume", "orders", "--json", "--base64").stdout
+    assert cluster.run("produce", "copy", "--input", "json", "--base64", stdin=shown).exit_code == 0
+    copied = [json.loads(line) for line in cluster.run("consume", "copy", "--json").stdout.splitlines()]
+    assert [{**one, "topic": "orders"} for one in copied] == [first, second]
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"text", b'{"key": "k"}', b'{"payload": 1}', b'{"payload": {"base64": "?"}}', b"\xff"]
+)
+def test_a_line_that_is_no_record_is_named_by_its_number(cluster: FedCluster, line: bytes) -> None:
+    told = cluster.run("produce", "orders", "--input", "json", stdin=b'{"payload": "ok"}\n' + line + b"\n")
+    assert told.exit_code == 2
+    assert "line 2" in told.stderr
+
+
+def test_options_that_contradict_each_other_are_refused(cluster: FedCluster) -> None:
+    assert cluster.run("produce", "orders", "--input", "json", "-K", ":").exit_code == 2
+    assert cluster.run("produce", "orders", "-H", "no equals sign").exit_code == 2
+
+
+def test_the_words_of_kcat_are_understood(cluster: FedCluster) -> None:
+    cluster.run("produce", "orders", stdin=b"a\nb\nc\n")
+    assert cluster.run("consume", "orders", "-e", "-o", "beginning", "-c", "2").stdout == "a\nb\n"
+    assert cluster.run("consume", "orders", "-o", "end").stdout == ""
+    assert cluster.run("tail", "orders", "-e", "-o", "-1").stdout == "c\n"
+
+
 def test_keys_tombstones_and_base64_come_out_as_they_went_in(cluster: FedCluster) -> None:
     assert cluster.run("produce", "orders", "-K", ":", "-Z", stdin=b"a:1\nb:\nplain\n").exit_code == 0
     shown = [json.loads(line) for line in cluster.run("consume", "orders", "--json").stdout.splitlines()]
@@ -207,9 +244,9 @@ def test_what_landed_beside_a_refused_partition_is_told(cluster: FedCluster) -> 
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (("consume", "nobody"), 1, "nobody: no such topic"),
-        (("tail", "nobody"), 1, "nobody: no such topic"),
-        (("consume", "orders", "-p", "9"), 1, "the topic has 2 partitions"),
+        (("consume", "nobody"), NOT_FOUND, "nobody: no such topic"),
+        (("tail", "nobody"), NOT_FOUND, "nobody: no such topic"),
+        (("consume", "orders", "-p", "9"), NOT_FOUND, "the topic has 2 partitions"),
         (("consume", "orders", "--from", "99"), 1, "offset 99 is outside 1 … 2"),
         (("consume", "orders", "--from", "soon"), 2, "earliest, latest"),
         (("tail", "orders", "--format", "%x"), 2, "%x means nothing"),
@@ -240,15 +277,15 @@ def test_tail_says_what_was_removed_before_it_was_read(cluster: FedCluster, caps
     log, stream = Log("orders", 0), io.BytesIO()
     positions = {log: 1}
 
-    async def follow() -> None:
+    async def follow_twice() -> None:
         async with opened_log(cluster.settings) as stores:
-            sink = _Sink(stream, writer("%o,"), None)
+            sink = Sink(stream, writer("%o,"), None)
             stale = PartitionDescription(0, "OPEN", 1, 7)
-            await _follow(stores.context, log, stale, positions, sink)
+            await follow(stores.context, log, stale, positions, sink)
             assert (positions[log], stream.getvalue()) == (1, b"")
-            await _follow(stores.context, log, stale._replace(log_start_offset=5), positions, sink)
+            await follow(stores.context, log, stale._replace(log_start_offset=5), positions, sink)
 
-    asyncio.run(follow())
+    asyncio.run(follow_twice())
     assert (positions[log], stream.getvalue()) == (7, b"5,6,")
     assert "orders:0: 1 … 4 were removed before they were read" in capsys.readouterr().err
 

@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 
 from llog.api.opening import opened_log
+from llog.cli import topic
+from llog.cli.exits import NOT_FOUND
 from llog.cli.topic import parse_configs
 from llog.errors import InvalidArgument
 from llog.log.delete_topic import delete_topic
@@ -78,12 +79,12 @@ def test_a_config_given_twice_is_refused() -> None:
         parse_configs(["a=1", "a=2"])
 
 
-def test_what_is_not_there_or_there_already_ends_with_code_1(cluster: FedCluster) -> None:
+def test_what_is_not_there_or_there_already_ends_with_a_code_of_its_own(cluster: FedCluster) -> None:
     assert cluster.run("topic", "create", "orders").exit_code == 0
     assert cluster.run("topic", "create", "orders").exit_code == 1
     for command in (("describe",), ("alter", "--config", "retention.ms=1"), ("delete", "--yes")):
         told = cluster.run("topic", command[0], "nobody", *command[1:])
-        assert told.exit_code == 1
+        assert told.exit_code == NOT_FOUND
         assert "nobody: no such topic" in told.stderr
 
 
@@ -107,10 +108,14 @@ def test_a_topic_is_deleted_only_when_agreed_to(cluster: FedCluster) -> None:
     refused = cluster.run("topic", "delete", "orders", stdin="n\n")
     assert refused.exit_code == 1
     assert "12 offsets" in refused.stderr
+    assert "nothing was changed" in refused.stderr
+    unanswered = cluster.run("topic", "delete", "orders", "--json")
+    assert (unanswered.exit_code, unanswered.stdout) == (1, "")
+    assert "--yes answers for you" in unanswered.stderr
     assert cluster.run("topic", "describe", "orders").exit_code == 0
     done = cluster.run("topic", "delete", "orders", stdin="y\n")
     assert done.exit_code == 0, done.output
-    assert cluster.run("topic", "describe", "orders").exit_code == 1
+    assert cluster.run("topic", "describe", "orders").exit_code == NOT_FOUND
     assert json.loads(cluster.run("topic", "list", "--json").stdout) == []
     [left] = json.loads(cluster.run("topic", "list", "--all", "--json").stdout)
     assert left["state"] == "DELETED"
@@ -126,11 +131,7 @@ def test_a_topic_created_again_while_the_question_stood_is_not_deleted(
             await delete_topic(stores.context, "orders")
             await create_topic(stores.context, "orders")
 
-    def agreed(*_: object, **__: object) -> bool:
-        asyncio.run(created_again())
-        return True
-
-    monkeypatch.setattr(typer, "confirm", agreed)
+    monkeypatch.setattr(topic, "ask", lambda _: asyncio.run(created_again()))
     told = cluster.run("topic", "delete", "orders", "--json")
     assert json.loads(told.stdout)["partitions"] == 0
     assert json.loads(cluster.run("topic", "list", "--json").stdout)[0]["incarnation"] == 2

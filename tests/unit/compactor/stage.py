@@ -154,6 +154,8 @@ class RememberingMetrics:
         self.fenced = -1
         self.skew_ms = -1.0
         self.stages: set[str] = set()
+        self.counted: Counter[str] = Counter()
+        self.answered: list[tuple[str, str, int]] = []
 
     def observe_compaction(
         self, outcome: str, kind: str, entries: int, byte_length: int, stages_ms: Mapping[str, float]
@@ -161,7 +163,9 @@ class RememberingMetrics:
         self.outcomes[outcome, kind] += 1
         self.stages |= stages_ms.keys()
 
-    def set_compaction_lag(self, topic: str, partition: int, offsets: int, byte_length: int) -> None:
+    def set_compaction_lag(
+        self, topic: str, partition: int, offsets: int, byte_length: int, oldest_ms: int | None = None
+    ) -> None:
         self.lag[Log(topic, partition)] = (offsets, byte_length)
 
     def set_compaction_pending(self, runs: int, appends: int) -> None:
@@ -187,6 +191,14 @@ class RememberingMetrics:
 
     def clock_skew(self, ms: float) -> None:
         self.skew_ms = ms
+
+    def count(self, name: str, value: int = 1) -> None:
+        self.counted[name] += value
+
+    def observe_http(
+        self, route: str, method: str, status: int, seconds: float, request_bytes: int, response_bytes: int
+    ) -> None:
+        self.answered.append((route, method, status))
 
     def snapshot(self) -> dict[str, Any]:
         outcomes = {f"{outcome}/{kind}": count for (outcome, kind), count in self.outcomes.items()}

@@ -178,7 +178,7 @@ async def test_what_is_left_of_an_interrupted_backup_is_removed() -> None:
     for name in (keys.backup_schedule_object(torn), keys.backup_part_object(torn, 0)):
         await cluster.objects.put(name, [b"x"])
     await chores.backup()
-    assert (await chores.backups())[0].backup_id == torn, "it may be under way"
+    assert torn in [one.backup_id for one in await chores.backups()], "it may be under way"
     cluster.clock.now += 3_600_000
     await chores.backup()
     assert torn not in [one.backup_id for one in await chores.backups()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from llog.broker.metrics import BrokerMetrics
+from llog.broker.metrics import CONTENT_TYPE, BrokerMetrics
 from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pages import serving
 from llog.errors import ExposureRefused, SettingsError
@@ -29,13 +29,18 @@ async def test_health_and_metrics_are_served_while_the_context_lasts() -> None:
             shown = await client.get(f"{url}/metrics")
             assert shown.json()["compaction"] == {"compacted/compact": 1}
             text = await client.get(f"{url}/metrics/prometheus")
-            assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
+            assert text.headers["content-type"] == CONTENT_TYPE
             assert text.text == 'llog_compaction_total{outcome="compacted",kind="compact"} 1\n'
             status["status"] = "degraded"
             assert (await client.get(f"{url}/health")).status_code == 200
             assert (await client.get(f"{url}/ready")).status_code == 503
             assert (await client.get(f"{url}/nothing")).status_code == 404
             assert (await client.post(f"{url}/health")).status_code == 405
+            assert metrics.answered == [
+                ("/health", "GET", 200), ("/ready", "GET", 200), ("/metrics", "GET", 200),
+                ("/metrics/prometheus", "GET", 200), ("/health", "GET", 200), ("/ready", "GET", 503),
+                ("unmatched", "GET", 404), ("/health", "POST", 405),
+            ]  # fmt: skip
         with pytest.raises(httpx.ConnectError):
             await client.get(f"{url}/health")
 

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from llog.compactor.plan import Rules
 from llog.compactor.service import CompactorService
 from llog.errors import LogBusy, ObjectStoreUnavailable
@@ -25,6 +27,7 @@ from tests.unit.compactor.stage import (
     ScriptedRunner,
     Writer,
     lag_of,
+    leave_pending,
     settle,
 )
 
@@ -254,7 +257,8 @@ async def test_a_metadata_store_that_is_away_is_told_of_and_waited_for() -> None
         assert there.service.health()["status"] == "ok"
 
 
-async def test_two_services_share_the_work_and_never_one_log() -> None:
+@pytest.mark.parametrize("names", [("one", "two"), ("one", "one")], ids=["names", "one-name"])
+async def test_two_services_share_the_work_and_never_one_log(names: tuple[str, str]) -> None:
     cluster = Cluster()
     context = cluster.open()
     logs = [Log("orders", partition) for partition in range(6)]
@@ -262,8 +266,8 @@ async def test_two_services_share_the_work_and_never_one_log() -> None:
     await writer.append(*logs)
     easy: dict[str, Any] = {"compactor_min_age_ms": 0, "flush_max_age_ms": 0}
     async with (
-        running(cluster, seed=1, compactor_id="one", **easy) as one,
-        running(cluster, seed=2, compactor_id="two", **easy) as two,
+        running(cluster, seed=1, compactor_id=names[0], **easy) as one,
+        running(cluster, seed=2, compactor_id=names[1], **easy) as two,
     ):
         two.runner.at_work = one.runner.at_work
         for _ in range(4):
@@ -332,6 +336,17 @@ async def test_retention_follows_the_topics_config() -> None:
         ]
         assert starts == [2, 1]
         assert there.runner.calls.count(("retain", ORDERS)) in (2, 3)
+
+
+async def test_an_append_that_a_dead_writer_left_is_shown_and_settled() -> None:
+    cluster = Cluster(atomic=False)
+    await leave_pending(cluster, ORDERS)
+    cluster.clock.now += 60_000
+    async with running(cluster, compactor_min_age_ms=1_000, flush_max_age_ms=0) as there:
+        await cluster.clock.advance(10_000)
+        assert there.metrics.pending[0] == (0, 1)
+        assert there.metrics.pending[-1] == (0, 0)
+        assert there.metrics.recoveries["pending_settled"] == 1
 
 
 async def test_a_run_that_a_dead_compactor_left_is_resumed() -> None:

@@ -6,6 +6,7 @@ from llog.compactor.backlog import Backlogs
 from llog.compactor.claims import Claims
 from llog.compactor.plan import Kind, LogView, Rules
 from llog.compactor.worker import Worker
+from llog.errors import MetadataStoreError
 from llog.log.claim import holder
 from llog.log.compact import compact_once
 from llog.log.delete_topic import delete_topic
@@ -100,3 +101,14 @@ async def test_damaged_records_fail_the_visit_and_the_claim_is_given_back() -> N
     assert done.outcome == "failed"
     assert "control" in done.error
     assert await holder(stage.context, ORDERS) is None
+
+
+async def test_a_log_whose_retention_fails_is_still_compacted() -> None:
+    stage = Stage()
+    view = await stage.planned()
+    stage.cluster.clock.now += RULES.retention_interval_ms
+    stage.runner.failing[ORDERS] = MetadataStoreError("get", "somewhere", "permission denied")
+    assert (await stage.worker.visit(view, Kind.COMPACT)).outcome == "failed"
+    assert stage.runner.calls == [("retain", ORDERS)]
+    stage.runner.failing.clear()
+    assert (await stage.worker.visit(view, Kind.COMPACT)).outcome == "compacted"

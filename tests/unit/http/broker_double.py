@@ -13,6 +13,7 @@ import httpx
 
 from llog.broker.batching import TimedOutcomes, Timings
 from llog.broker.consume import ConsumeRequest, PartitionFetch, PartitionFetched
+from llog.broker.message_limits import MessageLimits
 from llog.broker.offsets import GroupOffsets
 from llog.broker.pool import MemoryPool
 from llog.errors import BackPressureRejected, LlogError
@@ -31,6 +32,7 @@ class MetricsDouble:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, int, int, int]] = []
         self.fields: list[tuple[str, str]] = []
+        self.counted: dict[str, int] = {}
 
     def observe_http(
         self, route: str, method: str, status: int, seconds: float, request_bytes: int, response_bytes: int
@@ -40,6 +42,9 @@ class MetricsDouble:
 
     def http_validation_failure(self, route: str, field: str) -> None:
         self.fields.append((route, field))
+
+    def count(self, name: str, value: int = 1) -> None:
+        self.counted[name] = self.counted.get(name, 0) + value
 
     def snapshot(self) -> Mapping[str, object]:
         return {"http": {"requests": len(self.requests)}}
@@ -73,6 +78,8 @@ class BrokerDouble:
         self.context = memory_context(encoding=self.settings.encoding)
         self.appender = Appender(self.context)
         self.offsets = GroupOffsets(self.context)
+        self.trouble = ""
+        self.message_limits = MessageLimits(self.context, lambda: time.monotonic() * 1_000)
         self.metrics, self.pool = MetricsDouble(), MemoryPool(pool_bytes)
         self.writes, self.reads = writes, reads
         self.changed: list[Log] = []
@@ -82,7 +89,12 @@ class BrokerDouble:
         self.hold: asyncio.Event | None = None
         self.in_pool: list[int] = []
 
+    def refusal(self) -> str:
+        return self.trouble
+
     async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
+        if not groups:
+            return TimedOutcomes([], Timings())
         size = sum(sum(len(memoryview(part)) for part in group.body) for group in groups)
         if not self.pool.try_take(size):
             return TimedOutcomes([BackPressureRejected(*group.log, "no room") for group in groups], Timings())

@@ -128,6 +128,7 @@ async def test_a_full_pool_is_answered_with_503_and_nothing_is_held() -> None:
         assert huge.status_code == 503
         assert huge.headers["retry-after"] == "1"
         assert broker.pool.used == 0
+        assert broker.metrics.counted == {"batching_rejections": 1}, "the producer, who counts the other, never saw it"
         fine = await client.post("/produce", json=produce_body(batch("t", 0, "x")))
         assert fine.status_code == 200
         assert broker.pool.used == 0

@@ -157,3 +157,29 @@ async def test_positions_that_cannot_be_are_refused_and_the_field_named(body: ob
         answer = await client.post("/offsets/commit", json=body)
     assert answer.status_code == 400
     assert answer.json()["field"] == field
+
+
+async def test_topics_are_listed_page_by_page() -> None:
+    async with client_of(BrokerDouble()) as client:
+        for name in ("d", "b", "a", "c"):
+            await client.post("/topics", json={"topic": name})
+        await client.delete("/topics/b")
+        first = (await client.get("/topics", params={"limit": 2})).json()
+        assert ([topic["topic"] for topic in first["topics"]], first["next_after"]) == (["a", "c"], "c")
+        second = (await client.get("/topics", params={"limit": 2, "after": "c"})).json()
+        assert [topic["topic"] for topic in second["topics"]] == ["d"]
+        assert "next_after" not in second
+        exactly = (await client.get("/topics", params={"limit": 3})).json()
+        assert "next_after" not in exactly
+
+
+async def test_a_record_larger_than_its_topic_takes_is_refused_for_its_batch_alone() -> None:
+    async with client_of(BrokerDouble()) as client:
+        await client.post("/topics", json={"topic": "t", "partitions": 2, "config": {"max.message.bytes": 500}})
+        body = produce_body(batch("t", 0, "a"), batch("t", 0, "x" * 500), batch("t", 1, "b"), batch("t", 0, "c"))
+        answer = await client.post("/produce", json=body)
+        assert answer.status_code == 409
+        told = [(row.get("start_offset"), row.get("error_type")) for row in answer.json()["results"]]
+        assert told == [(1, None), (None, "RecordTooLarge"), (1, None), (2, None)]
+        alone = await client.post("/produce", json=produce_body(batch("t", 1, "x" * 500)))
+        assert (alone.status_code, alone.json()["error_count"]) == (409, 1)

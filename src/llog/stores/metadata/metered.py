@@ -30,6 +30,7 @@ from llog.errors import (
 )
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.stores.metadata.port import ANY, Change, GroupOutcome, Key, MetadataStore, Record, Session, Write
+from llog.stores.pulse import StorePulse
 
 __all__ = ["ERRORS", "LATENCY_BOUNDS_MS", "OPERATIONS", "MetadataStoreStats", "MeteredMetadataStore", "error_kind_of"]
 
@@ -37,6 +38,7 @@ OPERATIONS: Final = (
     "get", "get_many", "ceiling", "scan", "scan_tree", "put", "delete", "write",
     "open_session", "watch", "server_time", "raise_versions",
 )  # fmt: skip
+_WRITING: Final = frozenset({"put", "delete", "write", "open_session", "raise_versions"})
 # An embedded store answers within microseconds, a remote one within milliseconds, a sick one within seconds.
 LATENCY_BOUNDS_MS: Final = (
     0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0,
@@ -127,9 +129,10 @@ class MeteredMetadataStore(MetadataStore):
         self.stats = MetadataStoreStats() if stats is None else stats
         self._clock = clock
         """Seconds, from any origin."""
+        self.pulse = StorePulse()
 
     def _measured(self, operation: str, items: int = 0) -> _Measured:
-        return _Measured(self.stats.operations[operation], self._clock, items)
+        return _Measured(self.stats.operations[operation], self._clock, items, self.pulse, operation in _WRITING)
 
     # -- reads ----------------------------------------------------------------------------------------------------
     async def get(self, key: Key, *, strict: bool = False) -> Record | None:
@@ -193,8 +196,11 @@ class MeteredMetadataStore(MetadataStore):
             await self.inner.delete(key, expected=expected)
 
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
-        with self._measured("write", sum(map(len, groups))):
+        with self._measured("write", sum(map(len, groups))) as call:
             outcomes = await self.inner.write(groups)
+            # One that did anything at all is awake.
+            failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+            call.error = failures[0] if failures and len(failures) == len(outcomes) else None
         stats = self.stats.operations["write"]
         for outcome in outcomes:
             if isinstance(outcome, Exception):
@@ -239,17 +245,23 @@ class MeteredMetadataStore(MetadataStore):
 class _Measured:
     """One call being measured; it is recorded when the block ends, however it ends."""
 
-    __slots__ = ("_clock", "_start", "_stats", "items")
+    __slots__ = ("_clock", "_pulse", "_start", "_stats", "_writing", "error", "items")
 
-    def __init__(self, stats: MetadataOperationStats, clock: Callable[[], float], items: int) -> None:
-        self._stats, self._clock, self.items = stats, clock, items
+    def __init__(
+        self, stats: MetadataOperationStats, clock: Callable[[], float], items: int, pulse: StorePulse, writing: bool
+    ) -> None:
+        self._stats, self._clock, self.items, self._pulse, self._writing = stats, clock, items, pulse, writing
+        self.error: Exception | None = None
+        """What the call failed with that was told, not raised."""
 
     def __enter__(self) -> _Measured:
         self._start = self._clock()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._stats.record((self._clock() - self._start) * 1_000)
+        latency_ms = (self._clock() - self._start) * 1_000
+        self._stats.record(latency_ms)
+        self._pulse.told(error or self.error, latency_ms, writing=self._writing)
         self._stats.item_count += self.items
         if error is not None:
             self._stats.failed(error)

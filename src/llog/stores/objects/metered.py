@@ -18,8 +18,11 @@ from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
 from llog.stores.objects.ranges import plan_fetches
 from llog.stores.objects.stats import ObjectStoreStats, OperationStats, outcome_of
 from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.pulse import StorePulse
 
 __all__ = ["MeteredObjectStore"]
+
+_WRITING = frozenset({"put", "delete"})
 
 
 class MeteredObjectStore(ForwardingObjectStore):
@@ -34,20 +37,24 @@ class MeteredObjectStore(ForwardingObjectStore):
         self.stats = ObjectStoreStats() if stats is None else stats
         self._clock = clock
         """Seconds, from any origin."""
+        self.pulse = StorePulse()
+
+    def _measured(self, operation: str) -> _Measured:
+        return _Measured(self.stats.operations[operation], self._clock, self.pulse, operation in _WRITING)
 
     async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        with _Measured(self.stats.operations["put"], self._clock) as call:
+        with self._measured("put") as call:
             await self.inner.put(name, buffers, if_absent=if_absent)
             call.byte_count = _bytes_in(buffers)
 
     async def get(self, name: str) -> Buffer:
-        with _Measured(self.stats.operations["get"], self._clock) as call:
+        with self._measured("get") as call:
             answer = await self.inner.get(name)
             call.byte_count = len(answer)
         return answer
 
     async def get_ranges(self, name: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        with _Measured(self.stats.operations["range_get"], self._clock) as call:
+        with self._measured("range_get") as call:
             if len(ranges) > 1:
                 call.request_count = max(1, len(plan_fetches(ranges)))
             answer = await self.inner.get_ranges(name, ranges)
@@ -55,13 +62,13 @@ class MeteredObjectStore(ForwardingObjectStore):
         return answer
 
     async def get_tail(self, name: str, byte_length: int) -> tuple[Buffer, int]:
-        with _Measured(self.stats.operations["range_get"], self._clock) as call:
+        with self._measured("range_get") as call:
             answer = await self.inner.get_tail(name, byte_length)
             call.byte_count = len(answer[0])
         return answer
 
     async def head(self, name: str) -> ObjectMeta:
-        with _Measured(self.stats.operations["head"], self._clock):
+        with self._measured("head"):
             return await self.inner.head(name)
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
@@ -72,7 +79,7 @@ class MeteredObjectStore(ForwardingObjectStore):
             page: builtin_list[ObjectMeta] = []
             failure: Exception | None = None
             try:
-                with _Measured(self.stats.operations["list"], self._clock) as call:
+                with self._measured("list") as call:
                     async for meta in names:
                         page.append(meta)
                         if len(page) == OBJECT_LIST_PAGE_MAX:
@@ -91,7 +98,7 @@ class MeteredObjectStore(ForwardingObjectStore):
                 raise failure
 
     async def delete_many(self, names: Sequence[str]) -> None:
-        with _Measured(self.stats.operations["delete"], self._clock) as call:
+        with self._measured("delete") as call:
             call.request_count = -(-len(names) // OBJECT_DELETE_MANY_MAX)
             await self.inner.delete_many(names)
 
@@ -103,10 +110,10 @@ builtin_list = list
 class _Measured:
     """One call being measured; it is recorded when the block ends, however it ends."""
 
-    __slots__ = ("_clock", "_start", "_stats", "byte_count", "request_count")
+    __slots__ = ("_clock", "_pulse", "_start", "_stats", "_writing", "byte_count", "request_count")
 
-    def __init__(self, stats: OperationStats, clock: Callable[[], float]) -> None:
-        self._stats, self._clock = stats, clock
+    def __init__(self, stats: OperationStats, clock: Callable[[], float], pulse: StorePulse, writing: bool) -> None:
+        self._stats, self._clock, self._pulse, self._writing = stats, clock, pulse, writing
         self.byte_count = 0
         self.request_count = 1
 
@@ -117,6 +124,7 @@ class _Measured:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         latency_ms = (self._clock() - self._start) * 1000
         self._stats.record(outcome_of(error), latency_ms, self.byte_count, self.request_count)
+        self._pulse.told(error, latency_ms, writing=self._writing)
 
 
 def _bytes_in(buffers: Sequence[Buffer]) -> int:

@@ -1,0 +1,107 @@
+"""What all answers hold together is bounded, and given back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from llog.broker.pool import MemoryPool
+from llog.errors import InvalidArgument, RequestOverload
+from llog.http.answers import AnswerShare
+from llog.http.app import build_app
+from llog.http.decode import decoded_produce
+from llog.limits import HTTP_ANSWERS_BYTES_MAX, HTTP_BODY_STRINGS_MAX, HTTP_SEND_PIECE_BYTES
+from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body
+
+
+def test_who_finds_no_room_is_refused_and_what_was_held_comes_back() -> None:
+    pool = MemoryPool(100)
+    first, second = AnswerShare(pool), AnswerShare(pool)
+    first.hold(60)
+    with pytest.raises(RequestOverload):
+        second.hold(50)
+    assert pool.used == 60
+    first.shrink(20)
+    second.hold(50)
+    second.hold(10)  # at least: it holds more already
+    assert pool.used == 70
+    first.give()
+    first.give()
+    second.give()
+    assert pool.used == 0
+
+
+def test_an_answer_larger_than_the_pool_gets_all_of_it_when_it_is_empty() -> None:
+    pool = MemoryPool(100)
+    share = AnswerShare(pool)
+    share.hold(1_000)
+    assert pool.used == 100
+    with pytest.raises(RequestOverload):
+        AnswerShare(pool).hold(1)
+    share.give()
+    assert pool.used == 0
+
+
+async def test_a_consumer_that_finds_no_room_is_told_to_come_again_and_then_gets_its_answer() -> None:
+    app = build_app(BrokerDouble())
+    pool = app.runtime.answers
+    async with Client(app) as client:
+        assert (await client.post("/produce", json=produce_body(batch("t", 0, "alpha")))).status_code == 200
+        assert pool.try_take(HTTP_ANSWERS_BYTES_MAX)
+        refused = await client.post("/consume", json=consume_body("t", 0, 1))
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        assert refused.json()["error_type"] == "RequestOverload"
+        pool.give(HTTP_ANSWERS_BYTES_MAX)
+        told = await client.post("/consume", json=consume_body("t", 0, 1))
+        assert [record["payload"] for record in told.json()["results"][0]["records"]] == ["alpha"]
+    assert pool.used == 0, "an answer that was taken was not given back"
+
+
+async def test_a_large_answer_leaves_in_pieces_and_is_whole() -> None:
+    app = build_app(BrokerDouble())
+    pieces: list[int] = []
+    payload = "x" * (3 * HTTP_SEND_PIECE_BYTES)
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        async def sending(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                pieces.append(len(message["body"]))
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    transport = httpx.ASGITransport(app=watched)
+    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
+        assert (await client.post("/produce", json=produce_body(batch("t", 0, payload)))).status_code == 200
+        pieces.clear()
+        told = await client.post("/consume", json=consume_body("t", 0, 1))
+        assert told.json()["results"][0]["records"][0]["payload"] == payload
+    assert max(pieces) <= HTTP_SEND_PIECE_BYTES
+    assert pieces[-1] == 0, "its end is told when the last piece was taken"
+
+
+async def test_while_a_store_is_in_trouble_nothing_is_accepted_and_the_answer_says_so() -> None:
+    broker = BrokerDouble()
+    broker.trouble = "the object store is in trouble"
+    async with client_of(broker) as client:
+        refused = await client.post("/produce", json=produce_body(batch("t", 0, "alpha")))
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        assert "the object store is in trouble; nothing was accepted" in refused.json()["error"]
+        broker.trouble = ""
+        assert (await client.post("/produce", json=produce_body(batch("t", 0, "alpha")))).status_code == 200
+
+
+def test_a_body_of_too_many_strings_is_refused_before_it_is_decoded() -> None:
+    def body(records: int, record: bytes) -> bytes:
+        listed = b",".join([record] * records)
+        return b'{"topic_partitions":[{"topic":"t","partition":0,"records":[%b]}]}' % listed
+
+    with pytest.raises(InvalidArgument, match="HTTP_BODY_STRINGS_MAX"):
+        decoded_produce(body(HTTP_BODY_STRINGS_MAX + 10, b'"ab"'))
+    # Quotes inside of a string are no strings.
+    quoted = body(30, b'"' + b'\\"' * (HTTP_BODY_STRINGS_MAX // 10) + b'"')
+    assert len(decoded_produce(quoted).topic_partitions[0].records) == 30
