@@ -408,6 +408,8 @@ BATCH_PRESSURE_FRACTION: Final = 0.75
 BATCH_NEW_LOGS_IN_FLIGHT_MAX: Final = 256
 # How long `close` waits for what is under way before it answers that nobody knows.
 BATCH_CLOSE_WAIT_MS: Final = 30_000
+# Logs of a flush that are committed at a time: each takes some 50 microseconds of the event loop; more would hold it.
+BATCH_LOGS_PER_COMMIT: Final = 256
 
 # --- a broker's process ----------------------------------------------------------------------------------------------
 # Pieces up to this size come from memory that the process keeps; larger ones are the kernel's before and after.
@@ -430,6 +432,8 @@ HTTP_DECODE_PIECE_BYTES: Final = MIB
 # Strings in one body: each costs some 160 bytes while it is decoded, whatever its length, and there are as many bodies
 # being decoded as there are worker threads.
 HTTP_BODY_STRINGS_MAX: Final = 500_000
+# The same for a body of plain form, which is read without decoding it: a record costs some 40 bytes meanwhile.
+HTTP_SCAN_ROWS_MAX: Final = 2_000_000
 # Connections at once; whoever comes later is told 503. Each costs some kilobytes while it waits.
 HTTP_CONNECTIONS_MAX: Final = 10_000
 HTTP_KEEP_ALIVE_MS: Final = 75_000

@@ -200,7 +200,6 @@ async def test_an_object_store_that_says_503_and_one_that_stalls_cost_no_acknowl
         with LlogProcess("broker", settings=settings, log=tmp_path / "log") as broker:
             faults = [(proxy.slow_down, proxy.heal), (proxy.stall, proxy.heal)]
             load = await fault_under_load(broker, "the object store", faults)
-            assert load.fates.answers["503 BackPressureRejected"] > 0, load.fates.answers
             assert await asyncio.to_thread(broker.terminate) == 0, broker.output()
         # One that remembers nothing reads the same.
         with LlogProcess("broker", settings=settings, log=tmp_path / "log-2") as broker:

@@ -93,8 +93,9 @@ class Flush:
         self._publish(group, outcome)
         self._turn.leave(group.log)
         del self._open[group.log]
+        _, upload_ms, commit_ms = timings
         for entry, mine in zip(share.entries, shared, strict=True):
-            entry.tell(mine, Timings(entry.queue_ms(self.started_ms), timings.upload_ms, timings.commit_ms))
+            entry.tell(mine, Timings(entry.queue_ms(self.started_ms), upload_ms, commit_ms))
 
     def _publish(self, group: EncodedGroup, outcome: AppendOutcome) -> None:
         if self._events.on_committed is None:

@@ -89,7 +89,11 @@ def _one_piece(entries: Sequence[Entry]) -> Piece:
     """Of all of them, where none has a claim: their pieces need not be looked at."""
     msg_count = sum([entry.group.msg_count for entry in entries])
     byte_length = sum([entry.byte_length for entry in entries])
-    return Piece(msg_count, byte_length, None, max([entry.group.max_timestamp_ms for entry in entries]))
+    return Piece(msg_count, byte_length, None, max([_newest_ms(entry.group) for entry in entries]))
+
+
+def _newest_ms(group: EncodedGroup) -> int:
+    return max([_dated(piece, group.max_timestamp_ms).max_timestamp_ms for piece in group.pieces])
 
 
 def _merged(groups: Sequence[EncodedGroup]) -> tuple[Piece, ...]:

@@ -12,11 +12,15 @@ the later ones go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from llog.limits import BATCH_LOGS_PER_COMMIT
 from llog.log.append import Appender
+from llog.log.commit import Committer, OnDone
+from llog.log.job import PieceOutcomes
 from llog.log.keys import Log
+from llog.log.pieces import AppendSlice
 from llog.stores.objects.port import Buffer, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
 
@@ -89,10 +93,33 @@ class GatedStore(ForwardingObjectStore):
 def gated(appender: Appender, afterwards: Callable[[], Awaitable[None]]) -> Appender:
     """The same appender, for one flush: between upload and commit it waits for `afterwards`.
 
-    It shares all that is known of logs and their turns; only the store of its blobs is another.
+    It shares all that is known of logs and their turns; only the store of its blobs is another, and very many logs are
+    committed in steps.
     """
     wal = appender.context.wal
     assert wal is not None, "an appender has a store to put blobs into"
     one_flush = Appender(replace(appender.context, wal=GatedStore(wal, afterwards)))
-    one_flush.committer = appender.committer
+    one_flush.committer = PacedCommitter(appender.committer)
     return one_flush
+
+
+class PacedCommitter(Committer):
+    """The committer that it is given, whose commits of very many logs let others have their turn at the event loop.
+
+    Each log is committed for itself, so nothing hangs on their being written together: a step that fails leaves the
+    logs of the steps before it committed, as they were told.
+    """
+
+    def __init__(self, inner: Committer) -> None:
+        self.__dict__ = inner.__dict__
+
+    async def commit(self, parts: Mapping[Log, AppendSlice], on_done: OnDone | None = None) -> dict[Log, PieceOutcomes]:
+        if len(parts) <= BATCH_LOGS_PER_COMMIT:
+            return await super().commit(parts, on_done)
+        logs = sorted(parts)
+        outcomes: dict[Log, PieceOutcomes] = {}
+        for first in range(0, len(logs), BATCH_LOGS_PER_COMMIT):
+            step = logs[first : first + BATCH_LOGS_PER_COMMIT]
+            await asyncio.sleep(0)
+            outcomes |= await super().commit({log: parts[log] for log in step}, on_done)
+        return outcomes

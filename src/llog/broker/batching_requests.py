@@ -28,6 +28,8 @@ class Timings(NamedTuple):
     """From the end of the upload to the outcome: waiting for its turn included."""
 
     def longest(self, other: Timings) -> Timings:
+        if self == other:
+            return self
         return Timings(*map(max, self, other))
 
 
@@ -66,15 +68,14 @@ class Request:
 class Entry:
     """One group of a request."""
 
-    __slots__ = ("byte_length", "claims", "group", "number", "request")
+    __slots__ = ("byte_length", "claims", "group", "log", "number", "request")
 
     def __init__(self, request: Request, number: int, group: EncodedGroup, byte_length: int) -> None:
         self.request, self.number, self.group, self.byte_length = request, number, group, byte_length
-        self.claims = sum(piece.claim is not None for piece in group.pieces)
-
-    @property
-    def log(self) -> Log:
-        return self.group.log
+        self.log: Log = group.log
+        pieces = group.pieces
+        only = pieces[0] if len(pieces) == 1 else None  # nearly always
+        self.claims = sum(piece.claim is not None for piece in pieces) if only is None else int(only.claim is not None)
 
     def tell(self, outcome: AppendOutcome, timings: Timings) -> None:
         self.request.tally.note(self.group, self.byte_length, outcome)

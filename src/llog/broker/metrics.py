@@ -158,8 +158,10 @@ class BrokerMetrics:
         self._append_bytes = self._families.counter("llog_log_append_bytes_total")
         self._append_failures = self._families.counters("llog_append_failures_total")
         self._append_failures_all = self._families.counter("llog_log_append_failures_total")
-        self._buffered_bytes = self._families.gauge("llog_batch_buffered_bytes")
-        self._buffered_requests = self._families.gauge("llog_batch_buffered_requests")
+        # Told twice per request, asked for every few seconds: read when asked for.
+        self._buffered = 0, 0
+        self._families.gauge("llog_batch_buffered_bytes").set_function(lambda: self._buffered[0])
+        self._families.gauge("llog_batch_buffered_requests").set_function(lambda: self._buffered[1])
 
     def observe_flush(
         self,
@@ -190,8 +192,7 @@ class BrokerMetrics:
             self._append_failures_all.inc(count)
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
-        self._buffered_bytes.set(byte_length)
-        self._buffered_requests.set(requests)
+        self._buffered = byte_length, requests
 
     # -- consume ----------------------------------------------------------------------------------------------------
     def _bind_consume(self) -> None:
@@ -202,8 +203,9 @@ class BrokerMetrics:
         self._consume_wait = self._families.histogram("llog_consume_wait_seconds")
         self._append_to_consume = self._families.histogram("llog_append_to_consume_seconds")
         self._tail_cache = self._families.counters("llog_tail_cache_events_total")
-        self._tail_cache_bytes = self._families.gauge("llog_tail_cache_bytes")
-        self._tail_cache_logs = self._families.gauge("llog_tail_cache_logs")
+        self._tail_cached = 0, 0
+        self._families.gauge("llog_tail_cache_bytes").set_function(lambda: self._tail_cached[0])
+        self._families.gauge("llog_tail_cache_logs").set_function(lambda: self._tail_cached[1])
 
     def observe_consume(self, partitions: int, records: int, byte_length: int, wait_ms: float, source: str) -> None:
         self._consumes.at(source).inc()
@@ -219,8 +221,7 @@ class BrokerMetrics:
         self._tail_cache.at(kind).inc(count)
 
     def set_tail_cache(self, byte_length: int, logs: int) -> None:
-        self._tail_cache_bytes.set(byte_length)
-        self._tail_cache_logs.set(logs)
+        self._tail_cached = byte_length, logs
 
     # -- compaction -------------------------------------------------------------------------------------------------
     def _bind_compaction(self) -> None:

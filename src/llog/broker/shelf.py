@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from llog.broker.chunks import Chunk, bare_chunk, fresh_chunk
 from llog.errors import InvalidField
+from llog.formats.buffers import total_length
 from llog.formats.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.crc import Buffer
 from llog.limits import TAIL_CACHE_BATCH_OVERHEAD_BYTES
@@ -23,7 +24,7 @@ class CachedBatch:
     """One append (or a fetched part of a log): encoded, its offsets patched in when it is read for the first time."""
 
     __slots__ = (
-        "_data",
+        "_body",
         "byte_length",
         "chunk",
         "committed_at_ms",
@@ -41,7 +42,7 @@ class CachedBatch:
         self,
         start_offset: int,
         end_offset: int,
-        data: Buffer,
+        body: Sequence[Buffer],
         *,
         encoding: str = "kafka-v2",
         epoch: int = 0,
@@ -60,13 +61,14 @@ class CachedBatch:
         """On the machine's monotonic clock."""
         self.delivered = False
         self.chunk = chunk
-        self._data: Buffer = data if chunk is None else b""
-        self.byte_length = len(data if chunk is None else chunk.data)
+        self._body: Sequence[Buffer] = body if chunk is None else ()
+        """As it was appended and not copied: many appends are never read. Nothing once it is a chunk."""
+        self.byte_length = total_length(body) if chunk is None else len(chunk.data)
 
     @property
-    def data(self) -> Buffer:
-        """As it was appended; empty once it is a chunk."""
-        return self._data
+    def body(self) -> Sequence[Buffer]:
+        """As it was appended; nothing once it is a chunk."""
+        return self._body
 
     @property
     def size(self) -> int:
@@ -78,13 +80,14 @@ class CachedBatch:
         """Its bytes with offsets. Raises `FormatError` when they are not what was said of them."""
         if self.chunk is None:
             count, source = self.end_offset - self.start_offset + 1, f"append at offset {self.start_offset}"
+            data = bytearray().join(self._body)
             if self.encoding == BYTES_BATCH:
-                chunk = bare_chunk(self._data, count, self.start_offset, self.epoch, self.created_at_ms, source)
+                chunk = bare_chunk(data, count, self.start_offset, self.epoch, self.created_at_ms, source)
             else:
-                chunk = fresh_chunk([(self._data, count)], self.start_offset, self.epoch, source, verify=False)
+                chunk = fresh_chunk([(data, count)], self.start_offset, self.epoch, source, verify=False)
             if chunk.end_offset != self.end_offset:
                 raise InvalidField(source, f"ends at {chunk.end_offset}, {self.end_offset} was said")
-            self.chunk, self._data = chunk, b""
+            self.chunk, self._body = chunk, ()
         return self.chunk
 
 

@@ -327,5 +327,5 @@ def _has_bytes(reading: _Reading) -> bool:
 
 def _fetched(chunk: Chunk, incarnation: int) -> CachedBatch:
     return CachedBatch(
-        chunk.start_offset, chunk.end_offset, b"", incarnation=incarnation, committed_at_ms=LONG_AGO, chunk=chunk
+        chunk.start_offset, chunk.end_offset, (), incarnation=incarnation, committed_at_ms=LONG_AGO, chunk=chunk
     )

@@ -160,7 +160,7 @@ class TailCache:
             item = CachedBatch(
                 batch.start_offset,
                 batch.end_offset,
-                bytearray().join(batch.body),
+                batch.body,
                 encoding=batch.encoding,
                 epoch=batch.epoch if epoch is None else epoch,
                 incarnation=incarnation,

@@ -22,7 +22,7 @@ def crc32c_of(buffers: Iterable[Buffer]) -> int:
 
 
 def total_length(buffers: Iterable[Buffer]) -> int:
-    return sum(len(b) if not isinstance(b, memoryview) else b.nbytes for b in buffers)
+    return sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from litestar import Litestar
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
+from litestar.handlers import HTTPRouteHandler
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import ControllerRouterHandler
@@ -21,9 +22,10 @@ from litestar.types import ControllerRouterHandler
 from llog.errors import LlogError
 from llog.http import consume, errors, health, offsets, partitions, produce, tail, topics
 from llog.http.auth import Tokens, guard
+from llog.http.hot_routes import HotRoutes
 from llog.http.openapi import openapi_config
 from llog.http.options import options_routes
-from llog.http.request_log import App, Receive, RequestLog, Scope, Send
+from llog.http.request_log import Receive, RequestLog, Scope, Send
 from llog.http.runtime import RUNTIME, Runtime
 from llog.http.services import BrokerServices, StatusServices
 
@@ -52,6 +54,7 @@ READ_ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (
     offsets.fetch_offsets,
 )
 WRITE_ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (produce.produce,)
+HOT: Final[tuple[HTTPRouteHandler, ...]] = (produce.produce, consume.consume)
 
 
 class _MsgspecOnly(Litestar):
@@ -81,7 +84,8 @@ class HttpApp:
             request_max_body_size=None,
             logging_config=None,
         )
-        self._asgi = RequestLog(cast(App, self.litestar), runtime.services.metrics)
+        hot = [handler for handler in HOT if handler in routes]
+        self._asgi = RequestLog(HotRoutes(self.litestar, hot), runtime.services.metrics)
         self._held: asyncio.Future[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -105,7 +105,8 @@ async def _read(request: AnyRequest, share: _Share, limit_bytes: int, timeout_ms
                     raise RequestTooLarge(limit_bytes, limit_name)
                 share.raise_to(body.size + len(chunk))
                 body.add(chunk)
-                patience.reschedule(started + (timeout_ms + body.size / HTTP_READ_BYTES_PER_MS_MIN) / 1_000)
+                if more:
+                    patience.reschedule(started + (timeout_ms + body.size / HTTP_READ_BYTES_PER_MS_MIN) / 1_000)
     except TimeoutError:
         raise RequestTooSlow(round((now() - started) * 1_000)) from None
     return body

@@ -15,6 +15,7 @@ import msgspec
 
 LOGGER: Final = "llog"
 _ENCODER: Final = msgspec.json.Encoder()
+_PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 
 
 class JsonLines(logging.Formatter):
@@ -28,7 +29,10 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return _ENCODER.encode({name: _plain(value) for name, value in line.items()}).decode()
+        for name, value in line.items():
+            if type(value) not in _PLAIN:
+                line[name] = _plain(value)
+        return _ENCODER.encode(line).decode()
 
 
 class TerminalLines(logging.Formatter):
@@ -40,6 +44,8 @@ class TerminalLines(logging.Formatter):
 
 def configure_logging(stream: TextIO | None = None, level: int = logging.INFO) -> logging.Handler:
     """Send llog's logs, and the HTTP server's own, to `stream` (stderr). Replaces what an earlier call set up."""
+    # Every request writes a line, and none of them says which thread or process it was.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TerminalLines() if stream.isatty() else JsonLines())

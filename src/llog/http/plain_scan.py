@@ -16,7 +16,7 @@ import numpy as np
 
 from llog.formats.plain_batches import Payloads
 from llog.http import schemas
-from llog.limits import HTTP_TOPIC_PARTITIONS_MAX
+from llog.limits import HTTP_SCAN_ROWS_MAX, HTTP_TOPIC_PARTITIONS_MAX
 from llog.log.keys import PARTITION_MAX, TOPIC_NAME_LENGTH_MAX
 from llog.log.producers import SEQUENCE_MODULUS, ProducerClaim
 
@@ -57,13 +57,15 @@ def scan(body: bytes) -> ScannedRequest | None:
 
     table = np.empty((min(len(body) // _BATCH_BYTES_MIN, HTTP_TOPIC_PARTITIONS_MAX), kernel.COLUMNS), np.int64)
     data, rows_max = np.frombuffer(body, np.uint8), len(body) // _RECORD_BYTES_GUESS
-    starts, sizes = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
-    count, rows = kernel.scan_request(data, table, starts, sizes, *_NAMES)
+    starts, sizes, seen = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64), np.zeros(1, np.uint8)
+    count, rows = kernel.scan_request(data, table, starts, sizes, seen, *_NAMES)
     if count == kernel.NO_ROOM:
         rows_max = body.count(b'"') // 2  # counting takes longer than reading: only where records are short
+        if rows_max > HTTP_SCAN_ROWS_MAX:
+            return None
         starts, sizes = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
-        count, rows = kernel.scan_request(data, table, starts, sizes, *_NAMES)
-    if count < 0 or not (body.isascii() or _is_text(body)):
+        count, rows = kernel.scan_request(data, table, starts, sizes, seen, *_NAMES)
+    if count < 0 or (seen[0] and not _is_text(body)):
         return None
     begins, ends, partitions, producer_ids, epochs, sequences, msg_counts = table[:count].T.tolist()
     topics, claims = _topics(body, begins, ends), _claims(producer_ids, epochs, sequences, msg_counts)

@@ -38,6 +38,8 @@ COLUMNS = 7
 _ABSENT = -1
 _DIGITS_MAX = 18
 
+_LANES = 32
+_SPACE = 0x20
 _QUOTE = 0x22
 _BACKSLASH = 0x5C
 _COMMA = 0x2C
@@ -47,20 +49,36 @@ _NINE = 0x39
 
 
 @intrinsic
-def _word_at(_context: Any, data: Any, at: Any) -> Any:
-    """The 8 bytes at position `at`, wherever that is aligned."""
+def _marks(_context: Any, data: Any, at: Any) -> Any:
+    """A bit for each of the 32 bytes at position `at`: is it a quote, a backslash, a control character or not ASCII?"""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         array, position = arguments
+        lanes = ir.VectorType(ir.IntType(8), _LANES)
         pointer = builder.gep(context.make_array(data)(context, builder, array).data, [position])
-        return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
+        loaded = builder.load(builder.bitcast(pointer, lanes.as_pointer()), align=1)
+        quotes, slashes, spaces = (ir.Constant(lanes, [byte] * _LANES) for byte in (_QUOTE, _BACKSLASH, _SPACE))
+        found = builder.or_(builder.icmp_unsigned("==", loaded, quotes), builder.icmp_unsigned("==", loaded, slashes))
+        # As signed numbers, what is not ASCII is below zero.
+        found = builder.or_(found, builder.icmp_signed("<", loaded, spaces))
+        return builder.bitcast(found, ir.IntType(_LANES))
 
-    return types.uint64(data, types.int64), emit
+    return types.uint32(data, types.int64), emit
+
+
+@intrinsic
+def _first_bit(_context: Any, bits: Any) -> Any:
+    """The place of the lowest bit that is set; one is."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.zext(builder.cttz(arguments[0], ir.IntType(1)(1)), ir.IntType(64))
+
+    return types.int64(types.uint32), emit
 
 
 @inlined
 def _skip_space(body: Bytes, at: int) -> int:
-    while at < body.size and (body[at] == 0x20 or body[at] == 0x0A or body[at] == 0x0D or body[at] == 0x09):
+    while at < body.size and (body[at] == _SPACE or body[at] == 0x0A or body[at] == 0x0D or body[at] == 0x09):
         at += 1
     return at
 
@@ -75,28 +93,29 @@ def _past(body: Bytes, at: int, wanted: int) -> int:
 
 
 @inlined
-def _text_end(body: Bytes, at: int) -> int:
-    """Where the string that begins at `at` (behind its quote) ends: its closing quote. Nothing in it is escaped."""
-    ones = np.uint64(0x0101010101010101)
-    high = np.uint64(0x8080808080808080)
-    while at + 8 <= body.size:
-        # All eight at once: is one of them a quote, a backslash or a control character? (A borrow may flag a byte too
-        # many above a flagged one; then the loop below decides.)
-        word: Any = _word_at(body, at)
-        quote = word ^ (ones * np.uint64(_QUOTE))
-        slash = word ^ (ones * np.uint64(_BACKSLASH))
-        found = (quote - ones) & ~quote
-        found |= (slash - ones) & ~slash
-        found |= (word - ones * np.uint64(0x20)) & ~word
-        if found & high != np.uint64(0):
-            break
-        at += 8
+def _text_end(body: Bytes, at: int, seen: Bytes) -> int:
+    """Where the string that begins at `at` (behind its quote) ends: its closing quote. Nothing in it is escaped. `seen`
+    gets a mark when it is not all ASCII."""
+    while at + _LANES <= body.size:
+        marks: Any = _marks(body, at)
+        if marks == 0:
+            at += _LANES
+            continue
+        at += _first_bit(marks)
+        if body[at] == _QUOTE:
+            return at
+        if body[at] < 0x80:
+            return REFUSED
+        seen[0] = 1
+        at += 1
     while at < body.size:
         byte = body[at]
         if byte == _QUOTE:
             return at
-        if byte == _BACKSLASH or byte < 0x20:
+        if byte == _BACKSLASH or byte < _SPACE:
             return REFUSED
+        if byte >= 0x80:
+            seen[0] = 1
         at += 1
     return REFUSED
 
@@ -131,7 +150,7 @@ def _is(body: Bytes, begin: int, end: int, name: Bytes) -> bool:
 
 
 @inlined
-def _read_records(body: Bytes, at: int, row: int, starts: Longs, sizes: Longs) -> tuple[int, int]:
+def _read_records(body: Bytes, at: int, row: int, starts: Longs, sizes: Longs, seen: Bytes) -> tuple[int, int]:
     """A list of at least one string: (behind it, the next row). NO_ROOM for a row is told as the position."""
     at = _past(body, at, 0x5B)
     if at == REFUSED:
@@ -141,7 +160,7 @@ def _read_records(body: Bytes, at: int, row: int, starts: Longs, sizes: Longs) -
             return REFUSED, row
         if row >= starts.size:
             return NO_ROOM, row
-        end = _text_end(body, at + 1)
+        end = _text_end(body, at + 1, seen)
         if end == REFUSED:
             return REFUSED, row
         starts[row] = at + 1
@@ -159,7 +178,14 @@ def _read_records(body: Bytes, at: int, row: int, starts: Longs, sizes: Longs) -
 
 @inlined
 def _read_batch(
-    body: Bytes, at: int, row: int, batch: Longs, starts: Longs, sizes: Longs, names: tuple[Bytes, ...]
+    body: Bytes,
+    at: int,
+    row: int,
+    batch: Longs,
+    starts: Longs,
+    sizes: Longs,
+    seen: Bytes,
+    names: tuple[Bytes, ...],
 ) -> tuple[int, int]:
     """One object of the list: (behind it, the next row)."""
     topic, partition, records, producer_id, epoch, sequence = names
@@ -172,7 +198,7 @@ def _read_batch(
         if at >= body.size or body[at] != _QUOTE:
             return REFUSED, row
         begin = at + 1
-        end = _text_end(body, begin)
+        end = _text_end(body, begin, seen)
         if end == REFUSED:
             return REFUSED, row
         at = _past(body, end + 1, _COLON)
@@ -183,7 +209,7 @@ def _read_batch(
             if batch[ROWS] != _ABSENT:
                 return REFUSED, row
             first = row
-            at, row = _read_records(body, at, row, starts, sizes)
+            at, row = _read_records(body, at, row, starts, sizes, seen)
             if at < 0:
                 return at, row
             batch[ROWS] = row - first
@@ -191,7 +217,7 @@ def _read_batch(
             if batch[TOPIC_START] != _ABSENT or at >= body.size or body[at] != _QUOTE:
                 return REFUSED, row
             batch[TOPIC_START] = at + 1
-            at = _text_end(body, at + 1)
+            at = _text_end(body, at + 1, seen)
             if at == REFUSED:
                 return REFUSED, row
             batch[TOPIC_END] = at
@@ -231,6 +257,7 @@ def scan_request(
     batches: Longs,
     starts: Longs,
     sizes: Longs,
+    seen: Bytes,
     outer: Bytes,
     topic: Bytes,
     partition: Bytes,
@@ -241,6 +268,7 @@ def scan_request(
 ) -> tuple[int, int]:
     """Fill the table of batches (see COLUMNS), and where each record begins and how long it is: (batches, records).
 
+    `seen` gets a mark when the body is not all ASCII: whether it is UTF-8 then is not looked at here.
     The first is REFUSED when the body is not of plain form or has more batches than there is room for, and NO_ROOM when
     it has more records than that.
     """
@@ -250,7 +278,7 @@ def scan_request(
     at = _past(body, 0, 0x7B)
     if at == REFUSED or at >= body.size or body[at] != _QUOTE:
         return REFUSED, 0
-    end = _text_end(body, at + 1)
+    end = _text_end(body, at + 1, seen)
     if end == REFUSED or not _is(body, at + 1, end, outer):
         return REFUSED, 0
     at = _past(body, end + 1, _COLON)
@@ -262,7 +290,7 @@ def scan_request(
     while True:
         if count >= batches.shape[0]:
             return REFUSED, 0
-        at, row = _read_batch(body, at, row, batches[count], starts, sizes, names)
+        at, row = _read_batch(body, at, row, batches[count], starts, sizes, seen, names)
         if at < 0:
             return at, 0
         count += 1

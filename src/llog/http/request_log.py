@@ -98,7 +98,10 @@ class RequestLog:
         self._metrics.observe_http(route, scope["method"], record.status, seconds, *sizes)
         level = logging.DEBUG if route in _QUIET and record.status < 500 else logging.INFO
         if _log.isEnabledFor(level):
-            _log.log(level, "request", extra={"llog": line_of(scope, record, route, seconds)})
+            # What `Logger.log` does, but for looking up the line of code that it is called from.
+            line = logging.LogRecord(_log.name, level, __file__, 0, "request", None, None)
+            line.llog = line_of(scope, record, route, seconds)
+            _log.handle(line)
 
 
 async def _send_in_pieces(send: Send, message: Message) -> None:

@@ -164,6 +164,14 @@ async def test_the_calls_of_a_metered_store_tell_its_pulse() -> None:
     assert bench.objects.pulse.trouble() is None
 
 
+async def test_a_session_that_was_only_promised_does_not_prove_the_store_awake() -> None:
+    bench = Bench()
+    bench.metadata.pulse.told(SLOW_DOWN, 0.0, writing=True)
+    session = await bench.metadata.open_session(timeout_ms=2_000)
+    assert bench.metadata.pulse.trouble() is not None
+    await session.close()
+
+
 def test_the_patience_is_the_named_one() -> None:
     clock = Clock()
     pulse = StorePulse(clock=clock)

@@ -214,7 +214,7 @@ def test_a_late_frame_of_unknown_life_is_not_taken_for_the_life_that_came_after_
 
 def test_the_oldest_append_of_any_log_goes_first(clock: Clock) -> None:
     metrics = Counted()
-    size = CachedBatch(1, 1, bytes(batch(1).body[0])).size
+    size = CachedBatch(1, 1, batch(1).body).size
     cache = TailCache(3 * size, fresh_ms=FRESH_MS, clock=clock, metrics=metrics)
     cache.add(batch(1))
     cache.add(batch(1, log=EVENTS))
@@ -249,7 +249,7 @@ def test_a_shelf_is_a_bounded_map_of_ranges(seed: int) -> None:
     for _ in range(600):
         log = rng.choice([ORDERS, EVENTS])
         start = rng.randrange(300)
-        item = CachedBatch(start, start + rng.randrange(5), b"x" * rng.randrange(1, 200))
+        item = CachedBatch(start, start + rng.randrange(5), [b"x" * rng.randrange(1, 200)])
         overlapping = shelf.overlapping(log, item.start_offset, item.end_offset)
         expected = [
             other
@@ -283,7 +283,7 @@ def test_a_shelf_is_a_bounded_map_of_ranges(seed: int) -> None:
 
 def test_a_clip_is_whole_batches_within_the_limit() -> None:
     bodies = [encode_records([b"%d" % i], timestamps_ms=5) for i in range(4)]
-    chunk = CachedBatch(10, 13, bytearray().join(bodies)).prepare()
+    chunk = CachedBatch(10, 13, bodies).prepare()
     size = len(bodies[0])
     for offset in range(10, 14):
         for limit in range(0, 5 * size, size // 2):

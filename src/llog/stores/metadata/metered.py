@@ -38,7 +38,9 @@ OPERATIONS: Final = (
     "get", "get_many", "ceiling", "scan", "scan_tree", "put", "delete", "write",
     "open_session", "watch", "server_time", "raise_versions",
 )  # fmt: skip
-_WRITING: Final = frozenset({"put", "delete", "write", "open_session", "raise_versions"})
+_WRITING: Final = frozenset({"put", "delete", "write", "raise_versions"})
+# An open session or watch may be a promise: the store is asked when it is used.
+_PROMISES: Final = frozenset({"open_session", "watch"})
 # An embedded store answers within microseconds, a remote one within milliseconds, a sick one within seconds.
 LATENCY_BOUNDS_MS: Final = (
     0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0,
@@ -132,7 +134,8 @@ class MeteredMetadataStore(MetadataStore):
         self.pulse = StorePulse()
 
     def _measured(self, operation: str, items: int = 0) -> _Measured:
-        return _Measured(self.stats.operations[operation], self._clock, items, self.pulse, operation in _WRITING)
+        pulse = None if operation in _PROMISES else self.pulse
+        return _Measured(self.stats.operations[operation], self._clock, items, pulse, operation in _WRITING)
 
     # -- reads ----------------------------------------------------------------------------------------------------
     async def get(self, key: Key, *, strict: bool = False) -> Record | None:
@@ -248,7 +251,12 @@ class _Measured:
     __slots__ = ("_clock", "_pulse", "_start", "_stats", "_writing", "error", "items")
 
     def __init__(
-        self, stats: MetadataOperationStats, clock: Callable[[], float], items: int, pulse: StorePulse, writing: bool
+        self,
+        stats: MetadataOperationStats,
+        clock: Callable[[], float],
+        items: int,
+        pulse: StorePulse | None,
+        writing: bool,
     ) -> None:
         self._stats, self._clock, self.items, self._pulse, self._writing = stats, clock, items, pulse, writing
         self.error: Exception | None = None
@@ -261,7 +269,8 @@ class _Measured:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         latency_ms = (self._clock() - self._start) * 1_000
         self._stats.record(latency_ms)
-        self._pulse.told(error or self.error, latency_ms, writing=self._writing)
+        if self._pulse is not None:
+            self._pulse.told(error or self.error, latency_ms, writing=self._writing)
         self._stats.item_count += self.items
         if error is not None:
             self._stats.failed(error)
