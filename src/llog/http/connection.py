@@ -45,6 +45,8 @@ class GuardedConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if not self._head_complete:
+            if not self._message_complete and self._owed is None:
+                self._expect(self.head_timeout_ms)  # most heads come whole, and need no timer
             self._head_bytes += len(data)
             if self._head_bytes > HTTP_HEAD_BYTES_MAX and not self.transport.is_closing():
                 self.transport.write(_HEAD_TOO_LARGE)
@@ -53,7 +55,8 @@ class GuardedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._message_complete = self._head_complete = False
         self._head_bytes = 0
-        self._expect(self.head_timeout_ms)
+        if self._owed is not None:
+            self._expect(self.head_timeout_ms)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -74,6 +77,8 @@ class GuardedConnection(HttpToolsProtocol):
     def _expect(self, timeout_ms: int | None) -> None:
         if self._owed is not None:
             self._owed.cancel()
+        elif timeout_ms is None:
+            return
         self._owed = None if timeout_ms is None else self.loop.call_later(timeout_ms / 1_000, self._give_up)
 
     def _give_up(self) -> None:

@@ -20,6 +20,7 @@ from llog.errors import LlogError
 from llog.http import errors
 from llog.http.auth import guard
 from llog.http.request_log import App, Receive, Scope, Send
+from llog.http.runtime import RUNTIME
 
 Work = Callable[[Request[Any, Any, Any]], Awaitable[Response[bytes]]]
 _METHOD: Final = "POST"
@@ -35,7 +36,7 @@ class HotRoutes:
     """The framework's application, past which requests for these routes go."""
 
     def __init__(self, app: Litestar, handlers: Iterable[HTTPRouteHandler]) -> None:
-        self._app, self._framework = app, cast(App, app)
+        self._app, self._framework, self._runtime = app, cast(App, app), app.state[RUNTIME]
         self._routes: dict[str, _Route] = {}
         for handler in handlers:
             [path] = handler.paths
@@ -48,6 +49,7 @@ class HotRoutes:
             await self._framework(scope, receive, send)
             return
         scope["app"] = scope["litestar_app"] = self._app
+        scope[RUNTIME] = self._runtime
         scope["route_handler"], scope["path_template"] = route.handler, route.path
         scope.setdefault("state", {})
         request: Request[Any, Any, Any] = Request(cast(Any, scope), cast(Any, receive), cast(Any, send))

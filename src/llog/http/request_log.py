@@ -145,7 +145,12 @@ def line_of(scope: Scope, record: RequestRecord, route: str, seconds: float) -> 
     if record.batches:
         line["batches"] = record.batches
     if record.timings is not None:
-        line |= {name: round(value, 3) for name, value in record.timings._asdict().items()}
+        queue_ms, upload_ms, commit_ms = record.timings
+        line["queue_ms"], line["upload_ms"], line["commit_ms"] = (
+            round(queue_ms, 3),
+            round(upload_ms, 3),
+            round(commit_ms, 3),
+        )
     if record.error_type:
         line["error_type"] = record.error_type
     return line

@@ -69,7 +69,8 @@ class Runtime:
 
 
 def runtime_of(request: Connection) -> Runtime:
-    return cast(Runtime, request.app.state[RUNTIME])
+    known = cast(dict[str, Any], request.scope).get(RUNTIME)  # `hot_routes` puts it there
+    return cast(Runtime, request.app.state[RUNTIME] if known is None else known)
 
 
 def request_record(request: Connection) -> RequestRecord:

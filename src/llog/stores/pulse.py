@@ -64,6 +64,8 @@ class StorePulse:
 
     def trouble(self, *, writing: bool | None = None) -> Trouble | None:
         """With one of the two, or with either. None: well, or not failing for long enough to say so."""
+        if not self._failing:  # asked for with every request
+            return None
         failing = [state for kind, state in self._failing.items() if writing in (None, kind)]
         if not failing:
             return None
