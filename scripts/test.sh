@@ -8,5 +8,7 @@ scripts/check.sh "$bin"
 "$bin/python" -m llog.testing.sim --scenario 'h*'
 "$bin/python" -m llog.testing.mutants
 "$bin/python" -m llog.testing.sim --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-500}" --jobs "$jobs"
+"$bin/python" -m llog.testing.sim --scenario 'scope-2-writers-atomic' --exhaustive
+"$bin/python" -m llog.testing.sim --scenario 'scope-writer-compactor-atomic' --exhaustive
 "$bin/python" -m llog.testing.sim --scenario 'pieces-*' --schedules "${LLOG_SIM_SCHEDULES:-100}" --jobs "$jobs"
 "$bin/python" -m tests.fuzz --inputs "${LLOG_FUZZ_INPUTS:-5000}" --jobs "$jobs"

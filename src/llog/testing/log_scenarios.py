@@ -247,7 +247,9 @@ class Scope(NamedTuple):
     appends_before: int = 0
     """What the log holds when they begin."""
     spared: str = ""
-    """The twin of another role, to whom nothing happens: what could is the mirror image of what befalls the other."""
+    """A role to whom nothing happens, because it would show nothing new: the twin of another, whose faults are the
+    mirror image of the other's; or one that writes nothing, whose crash leaves nothing behind, and whose being late is
+    an order that is searched anyway."""
 
 
 def _search(world: World, scope: Scope) -> None:
@@ -286,7 +288,8 @@ SCOPES: Final[dict[str, Scope]] = {
     "scope-2-writers": Scope({"w1": lambda c: _write_some(c, 2), "w2": lambda c: _write_some(c, 2)}, spared="w2"),
     "scope-writer-compactor": Scope({"w": lambda c: _write_some(c, 1), "c": lambda c: _compact_some(c, 1)}, 2),
     "scope-writer-reader-compactor": Scope(
-        {"w": lambda c: _write_some(c, 1), "r": lambda c: _read_some(c, 1), "c": lambda c: _compact_some(c, 1)}
+        {"w": lambda c: _write_some(c, 1), "r": lambda c: _read_some(c, 1), "c": lambda c: _compact_some(c, 1)},
+        spared="r",
     ),
     "scope-2-compactors": Scope({"c1": lambda c: _compact_some(c, 1), "c2": lambda c: _compact_some(c, 1)}, 1, "c2"),
 }
