@@ -36,6 +36,7 @@ from llog.broker.broker import Broker, warm_kernels
 from llog.broker.consume import ConsumeRequest, PartitionFetch
 from llog.errors import InvalidArgument, StoreClosed
 from llog.formats.record_columns import Header
+from llog.http import plain_scan
 from llog.http.serve import serve
 from llog.limits import EMBEDDED_HTTP_STOP_MS, EMBEDDED_START_MS_MAX, EMBEDDED_STOP_MS_MAX
 from llog.log.keys import Log, check_partition, check_topic
@@ -197,6 +198,7 @@ async def _warm_after(listening: asyncio.Event) -> None:
     """Not before: two that load at the same time would only wait for each other."""
     await listening.wait()
     await asyncio.to_thread(warm_kernels)
+    await asyncio.to_thread(plain_scan.warm_up)
 
 
 def _places(directory: str | os.PathLike[str] | None, memory_url: str) -> dict[str, object]:

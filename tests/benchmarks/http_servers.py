@@ -19,8 +19,8 @@ from tests.system.broker_process import LlogProcess, environment
 
 _BROKER: Final = re.compile(r"^broker \S+ \(\w+\) at (http://[^/\s]+)", re.MULTILINE)
 VACUUM_SECONDS: Final = 0.05
-BLOBS_KEPT: Final = 24
-"""More than are being uploaded and committed."""
+BLOBS_KEPT: Final = 8
+"""More than are being uploaded at the same time."""
 SETTINGS: Final = {
     # Full after a second, so that what is measured is not the growth of a cache.
     "LLOG_TAIL_CACHE_MAX_BYTES": "64MiB",

@@ -74,6 +74,11 @@ def scan(body: bytes) -> ScannedRequest | None:
     return ScannedRequest(topics, partitions, claims, msg_counts, Payloads(data, starts[:rows], sizes[:rows]))
 
 
+def warm_up() -> None:
+    """Compile or load the kernel, which takes a while: not on somebody's first request."""
+    scan(b'{"topic_partitions":[{"topic":"warm","partition":0,"records":["up"]}]}')
+
+
 def _topics(body: bytes, starts: Sequence[int], ends: Sequence[int]) -> list[str] | None:
     topics = [body[start:end] for start, end in zip(starts, ends, strict=True)]
     names: dict[bytes, str] = {}

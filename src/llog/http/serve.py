@@ -8,6 +8,7 @@ from functools import partial
 
 from llog.broker.broker import Broker, Role
 from llog.http.app import build_app
+from llog.http.plain_scan import warm_up
 from llog.http.server import HttpServer
 from llog.http.starting import open_patiently
 from llog.settings import Settings
@@ -42,6 +43,8 @@ async def serve(
         app = build_app(broker)
         if warmed is not None:
             app.hold(warmed)
+        else:
+            await asyncio.to_thread(warm_up)
         server = HttpServer(app, settings, host=host, port=port)
         await server.start()
         try:

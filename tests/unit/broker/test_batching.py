@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
+from llog.broker import batching_order
 from llog.broker.batching import CommittedBatch, Timings
 from llog.broker.batching_groups import Share, share_out, stretches_of
 from llog.broker.batching_pacing import Due, Pacing, pacing_of, plan_flush
@@ -606,6 +607,57 @@ async def test_flush_returns_when_all_that_was_accepted_is_answered(make: Callab
     assert all(w.done() for w in waiting)
     assert bench.metrics.reasons() == ["call"]
     await bench.producer.flush()
+
+
+async def test_very_many_logs_are_committed_in_steps_with_turns_for_others_in_between(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching_order, "BATCH_LOGS_PER_COMMIT", 4)
+    logs = [Log("wide", partition) for partition in range(10)]
+    bench = make(pacing=SLOW)
+    await bench.meet(*logs)
+    turns, over = 0, asyncio.Event()
+
+    async def others() -> None:
+        nonlocal turns
+        while not over.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(others())
+    committed_at: dict[int, int] = {}
+    bench.producer._events = bench.producer._events._replace(
+        on_committed=lambda batch: committed_at.update({batch.log.partition: turns})
+    )
+    [outcomes] = await together(bench, [group(log, b"a", b"b") for log in logs])
+    over.set()
+    await counting
+    assert [offsets(outcome) for outcome in outcomes] == [(1, 2)] * 10
+    assert len(bench.objects.blobs) == 1
+    assert len(set(committed_at.values())) >= 3, committed_at
+    for log in logs:
+        assert await bench.contents(log) == [b"a", b"b"]
+
+
+async def test_a_step_that_fails_leaves_what_was_committed_before_it_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FailsLater(MemoryStore):
+        steps = 0
+
+        async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+            if len(groups) == 4:
+                self.steps += 1
+            if self.steps > 1:
+                raise MetadataUnavailable("write", "memory", "gone")
+            return await super().write(groups)
+
+    monkeypatch.setattr(batching_order, "BATCH_LOGS_PER_COMMIT", 4)
+    logs = [Log("wide", partition) for partition in range(8)]
+    bench = Bench(metadata=FailsLater(), pacing=SLOW)
+    [outcomes] = await together(bench, [group(log, b"a") for log in logs])
+    assert [offsets(outcome) for outcome in outcomes[:4]] == [(1, 1)] * 4
+    assert all(isinstance(outcome, AppendNotCommitted | AppendUncertain) for outcome in outcomes[4:]), outcomes
+    assert bench.pool.used == 0
+    await bench.producer.close()
 
 
 async def test_a_caller_learns_where_its_time_went(make: Callable[..., Bench]) -> None:
