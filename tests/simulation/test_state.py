@@ -44,6 +44,24 @@ def alone(*actors: ActorFunction) -> Callable[[Script], None]:
     return play
 
 
+def told(*order: str) -> Callable[[Script], None]:
+    """They act in this order; the reader then wants to know more. (Of one that has ended, only what it told counts.)"""
+
+    async def get_twice(ctx: ActorContext) -> None:
+        await get(ctx)
+        await get(ctx)
+
+    def play(script: Script) -> None:
+        reader, writer = script.actor("reader", get_twice), script.actor("writer", put(b"1"))
+        for who in order:
+            if who == "reader":
+                reader.run_until("get").perform()
+            else:
+                writer.finish()
+
+    return play
+
+
 def reader_and_writer(*order: str) -> Callable[[Script], None]:
     """Both exist from the start; they act in this order, and the reply to the reader is slow."""
 
@@ -120,7 +138,7 @@ async def put_other_object(ctx: ActorContext) -> None:
         pytest.param(alone(put(b"1")), alone(put(b"2")), id="contents"),
         pytest.param(alone(put(b"1")), alone(put(b"1", b"1")), id="versions"),
         pytest.param(alone(put_object), alone(put_other_object), id="objects"),
-        pytest.param(alone(get, put(b"1")), alone(put(b"1"), get), id="what an actor was told"),
+        pytest.param(told("reader", "writer"), told("writer", "reader"), id="what an actor was told"),
         pytest.param(reader_and_writer("reader", "writer"), reader_and_writer("writer", "reader"), id="slow reply"),
         pytest.param(late_write(lands=True), late_write(lands=False), id="late writes"),
         pytest.param(pass_time(0), pass_time(5), id="time"),

