@@ -154,6 +154,9 @@ SETTINGS_COMPACTOR_TARGETS_MAX: Final = 10_000
 OBJECT_STORES_OPEN_MAX: Final = 64
 # A store that nobody asked for this long has no request under way and may be closed to make room.
 OBJECT_STORES_IDLE_MS_MIN: Final = 15 * 60 * 1_000
+# Those that the settings do not name, with what counts and retries around them: as many as are open. Of more, the one
+# that nobody asked for longest is forgotten, and wrapped anew when it is asked for again.
+OBJECT_STORES_WRAPPED_MAX: Final = OBJECT_STORES_OPEN_MAX
 # `llog stores check` waits this many request timeouts for one step before it calls the store silent.
 STORES_CHECK_STEP_TIMEOUTS: Final = 3
 # `llog produce`: how much of its input is read at a time, how many pieces wait, and how long one line may be.
@@ -443,6 +446,11 @@ HTTP_HEAD_BYTES_MAX: Final = 64 * KIB
 HTTP_READ_BYTES_PER_MS_MIN: Final = 8
 # A client that takes none of its answer for so long is cut off.
 HTTP_SEND_TIMEOUT_MS: Final = 30_000
+# … and so is one that takes it slower than this, beyond that time: 4 MiB have three minutes, 64 MiB have 40. Whoever is
+# slower by nature asks for less at a time.
+HTTP_SEND_BYTES_PER_MS_MIN: Final = 32
+# How often a client that is about to be cut off is looked at.
+HTTP_SEND_CHECK_MS_MIN: Final = 20
 # How long the rest of a body that was refused is read and thrown away, so that its sender gets to see the answer.
 HTTP_DISCARD_MS_MAX: Final = 2_000
 # Bodies of requests that carry no records; a consume request that names all the logs it may has about a megabyte.
@@ -463,6 +471,9 @@ HTTP_TOPICS_PAGE_MAX: Final = 10_000
 HTTP_TAILS_MAX: Final = 1_000
 HTTP_TAIL_BYTES: Final = 256 * KIB
 HTTP_TAIL_HEARTBEAT_MS: Final = 15_000
+# Lines of a log wait so long for others, and so many of them.
+LOG_LINES_DELAY_MS: Final = 50
+LOG_LINES_WAITING_MAX: Final = 256
 HTTP_REQUEST_ID_CHARS_MAX: Final = 64
 HTTP_RETRY_AFTER_SECONDS: Final = 1
 
@@ -479,6 +490,8 @@ GROUP_OFFSETS_LISTED_MAX: Final = 10_000
 # Combinations of label values that one family may have; what comes later is counted under "other".
 METRICS_LABEL_SETS_MAX: Final = 200
 METRICS_LABEL_CHARS_MAX: Final = 128
+# Requests that are told to the counters together: so many take a millisecond.
+METRICS_GATHERED_MAX: Final = 256
 # Logs whose compaction lag is told one by one, the worst first; the others are one row, "other".
 METRICS_LAG_ROWS_MAX: Final = 100
 # Logs whose lag is known at all; the rest are only counted as not known.
@@ -489,6 +502,8 @@ METRICS_SCENARIO_PARAMETERS_MAX: Final = 64
 BILLING_LIST_INTERVAL_MS: Final = 300_000
 # … and in a large bucket counting takes at most one part in so many of the time.
 BILLING_LIST_TIME_SHARE: Final = 100
+# How soon a store that is opened while the process runs is counted for the first time; looking costs no request.
+BILLING_LOOK_MS: Final = 5_000
 
 # --- tail cache and consume ------------------------------------------------------------------------------------------
 # Logs whose end is remembered; beyond that, those that nobody touched longest are forgotten.

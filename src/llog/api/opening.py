@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from enum import Enum
 from typing import NamedTuple
 
+from llog.limits import OBJECT_STORES_WRAPPED_MAX
 from llog.log.cluster import join_cluster
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys
@@ -37,6 +38,35 @@ class Wrapping(NamedTuple):
     objects: Callable[[ObjectStore], ObjectStore]
 
 
+class _Wrapped:
+    """Object stores with what counts and retries around them, each wrapped once for as long as it is remembered.
+
+    Those of the settings always are: their health is watched on their one wrapper. Of the others, which entries name,
+    some are opened, closed for want of room and opened again, without end; a new wrapper goes on with the counts.
+    """
+
+    def __init__(self, settings: Settings, wrapping: Wrapping | None) -> None:
+        self._own_urls = {settings.wal_url.rstrip("/"), settings.objects_url.rstrip("/")}
+        self._wrapping = wrapping
+        self._own: dict[int, tuple[ObjectStore, ObjectStore]] = {}
+        self._others: dict[int, tuple[ObjectStore, ObjectStore]] = {}
+        """By the id of the inner one, which is kept beside its wrapper so that its id stays its own; the one asked for
+        last is last."""
+
+    def wrapped(self, store: ObjectStore) -> ObjectStore:
+        known = self._own.get(id(store)) or self._others.pop(id(store), None)
+        if known is None:
+            counted = store if self._wrapping is None else self._wrapping.objects(store)
+            known = store, RetryingObjectStore(counted)
+        if store.url.rstrip("/") in self._own_urls:
+            self._own[id(store)] = known
+        else:
+            self._others[id(store)] = known
+            if len(self._others) > OBJECT_STORES_WRAPPED_MAX:
+                del self._others[next(iter(self._others))]
+        return known[1]
+
+
 class OpenedLog(NamedTuple):
     context: LogContext
     objects: ObjectStores
@@ -55,14 +85,7 @@ async def open_log(
     belong together are refused here (`ClusterMismatch`), not found out by missing records."""
     metadata = await open_metadata_store(settings.metadata_url, settings)
     objects = ObjectStores(settings)
-    wrapped: dict[int, tuple[ObjectStore, ObjectStore]] = {}
-
-    def wrap(store: ObjectStore) -> ObjectStore:
-        if id(store) not in wrapped:
-            # The inner one is kept beside its wrapper, so that its id stays its own.
-            counted = store if wrapping is None else wrapping.objects(store)
-            wrapped[id(store)] = store, RetryingObjectStore(counted)
-        return wrapped[id(store)][1]
+    wrap = _Wrapped(settings, wrapping).wrapped
 
     async def find(uri: str) -> tuple[ObjectStore, str]:
         found = await objects.resolve(uri)

@@ -3,7 +3,7 @@
 Why it exists: a diskless log is paid for by the request and by the byte kept. Requests are counted as they happen
 (`stores.objects.metered`); bytes kept are only known by listing the bucket, which costs requests itself. So a listing
 is good for BILLING_LIST_INTERVAL_MS, longer where it takes long, and its requests are counted like all others
-(operation `list`).
+(operation `list`). A reader opens a store when an entry names it, so that one may come to be listed at any time.
 
 What must stay true: a listing that fails leaves the last figures standing and is counted; one listing at a time per
 process; the kind of the store is told beside the figures, so that nobody takes a directory's for a bill.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from llog.errors import StoreError
-from llog.limits import BILLING_LIST_INTERVAL_MS, BILLING_LIST_TIME_SHARE
+from llog.limits import BILLING_LIST_INTERVAL_MS, BILLING_LIST_TIME_SHARE, BILLING_LOOK_MS
 from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.pricing import Footprint, Prices, measure_footprint
 from llog.stores.objects.stats import ObjectStoreStats
@@ -48,6 +48,8 @@ class BilledStore:
     footprint: Footprint | None = None
     """None: never listed."""
     listed_at_ms: int = 0
+    due_ms: int = 0
+    """When its objects are counted next."""
     list_failures: int = 0
 
     @property
@@ -79,27 +81,26 @@ class Billing:
         self.stores = stores
         """May grow: a reader opens stores as entries name them."""
         self._prefix, self._now_ms = f"{root_prefix}/", now_ms
-        self._due_ms = 0
         self._one_at_a_time = asyncio.Lock()
 
     async def refresh(self) -> bool:
-        """List every store, unless the last count is still good; whether it did."""
+        """List every store whose last count is no longer good; whether there was one."""
         async with self._one_at_a_time:
-            if (began_ms := self._now_ms()) < self._due_ms:
-                return False
-            try:
-                for billed in [billed for billed in self.stores if billed.listed]:
+            due = [billed for billed in self.stores if billed.listed and billed.due_ms <= self._now_ms()]
+            for billed in due:
+                began_ms = self._now_ms()
+                try:
                     await self._measure(billed)
-            finally:
-                ended_ms = self._now_ms()
-                self._due_ms = plan_next_listing_ms(ended_ms, max(0, ended_ms - began_ms))
-            return True
+                finally:
+                    ended_ms = self._now_ms()
+                    billed.due_ms = plan_next_listing_ms(ended_ms, max(0, ended_ms - began_ms))
+            return bool(due)
 
     async def run(self, sleep: Callable[[float], Awaitable[object]]) -> None:
         """Refresh for ever; `sleep` takes seconds. Cancel it to stop."""
         while True:
             await self.refresh()
-            await sleep(max(0, self._due_ms - self._now_ms()) / 1_000)
+            await sleep(BILLING_LOOK_MS / 1_000)
 
     async def _measure(self, billed: BilledStore) -> None:
         try:

@@ -10,7 +10,7 @@ the pages are the table's business (`metric_families`).
 
 What must stay true
 - Both pages are made from the same families; nothing is global, so several brokers in one process do not mix.
-- A method costs microseconds: children are bound beforehand or remembered.
+- A method costs microseconds: children are bound beforehand or remembered, and what every request tells is gathered.
 - The number of series is bounded, whatever clients send.
 - No label holds an address, a credential or a record; stores are named by their kind.
 
@@ -20,12 +20,13 @@ The pages take milliseconds where there are many series; they may be made in ano
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from llog import __version__
 from llog.broker.billing import BilledStore
 from llog.broker.compaction_lag import CompactionLag
+from llog.broker.gathered_counts import GatheredCounts, HttpRow
 from llog.broker.metric_families import UNKNOWN
 from llog.broker.metric_registry import Families
 from llog.broker.metric_tree import tree
@@ -46,6 +47,7 @@ class BrokerMetrics:
         self._metadata, self._objects, self._appends = MetadataCollector(), ObjectCollector(), AppendCollector()
         self._lag = CompactionLag(self._families.overflow_of("llog_compaction_lag_offsets"), now_ms)
         self._families.register(self._metadata, self._objects, self._appends, self._lag)
+        self._gathered = GatheredCounts(self._count_http, self._count_appends)
         self._bind_http()
         self._bind_batching()
         self._bind_consume()
@@ -56,12 +58,14 @@ class BrokerMetrics:
     # -- pages ------------------------------------------------------------------------------------------------------
     def snapshot(self) -> dict[str, Any]:
         """The JSON page: numbers, texts and objects of them."""
+        self._gathered.count()
         page = tree(self._families.collect())
         if self._metadata.is_oxia:
             page["oxia"] = page["metadata"]
         return page
 
     def prometheus(self) -> bytes:
+        self._gathered.count()
         return self._families.prometheus()
 
     # -- who this is ------------------------------------------------------------------------------------------------
@@ -136,8 +140,14 @@ class BrokerMetrics:
         self, route: str, method: str, status: int, seconds: float, request_bytes: int, response_bytes: int
     ) -> None:
         """`route` is the path's pattern, not the path that was asked for."""
-        self._http_requests.at(route, method, status).inc()
-        self._http_seconds.at(route).observe(seconds)
+        self._gathered.http((route, method, status), seconds, request_bytes, response_bytes)
+
+    def _count_http(self, row: HttpRow, seconds: Sequence[float], request_bytes: int, response_bytes: int) -> None:
+        route = row[0]
+        self._http_requests.at(*row).inc(len(seconds))
+        observe = self._http_seconds.at(route).observe
+        for each in seconds:
+            observe(each)
         self._http_request_bytes.at(route).inc(request_bytes)
         self._http_response_bytes.at(route).inc(response_bytes)
 
@@ -184,12 +194,15 @@ class BrokerMetrics:
     def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
         """What became of the record groups of one call; `failures` by the name of the error."""
         if groups:
-            self._append_groups.inc(groups)
-            self._append_records.inc(records)
-            self._append_bytes.inc(byte_length)
+            self._gathered.appends(groups, records, byte_length)
         for error, count in failures.items():
             self._append_failures.at(error).inc(count)
             self._append_failures_all.inc(count)
+
+    def _count_appends(self, groups: int, records: int, byte_length: int) -> None:
+        self._append_groups.inc(groups)
+        self._append_records.inc(records)
+        self._append_bytes.inc(byte_length)
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
         self._buffered = byte_length, requests

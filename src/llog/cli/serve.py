@@ -120,7 +120,7 @@ async def _up(
     broker_id: str | None,
     as_json: bool,
 ) -> None:
-    from llog.compactor.service import serve as serve_compactor
+    from llog.cli.stack import compact_patiently
     from llog.http.serve import serve as serve_broker
     from llog.settings import Settings
 
@@ -133,9 +133,18 @@ async def _up(
 
     both = [
         asyncio.ensure_future(
-            serve_broker(settings, stop, at_once=at_once, broker_id=broker_id, host=host, port=port, on_started=started)
+            serve_broker(
+                settings,
+                stop,
+                at_once=at_once,
+                broker_id=broker_id,
+                host=host,
+                port=port,
+                patient=True,
+                on_started=started,
+            )
         ),
-        asyncio.ensure_future(serve_compactor(settings, stop, on_started=lambda url: _say_compactor(url, as_json))),
+        asyncio.ensure_future(compact_patiently(settings, stop, on_started=lambda url: _say_compactor(url, as_json))),
     ]
     # One that cannot run takes the other along: half a stack would only look like one.
     await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)

@@ -1,17 +1,19 @@
-"""`llog up --brokers N`: broker processes on the same stores, and one compactor in the process that watches them.
+"""`llog up`: the compactor beside its brokers; with `--brokers N` these are processes on the same stores.
 
     this process: compactor, signals          llog broker --port P       standard input: a pipe from here
                   └─ stop, exit codes ──────► llog broker --port P+1     …
 
 Why it exists: a Python process uses one core; brokers share nothing but the stores, so a machine with cores runs more
 of them. What must stay true: one process group; whoever ends takes the stack along, and its exit code is the stack's;
-children end with this process also when it is killed, because the pipe that they read ends.
+children end with this process also when it is killed, because the pipe that they read ends; a store that is away while
+the stack starts is waited for by all of them, and the brokers' `/health` tells of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -19,10 +21,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from llog.errors import SettingsError
+from llog.errors import SettingsError, StoreError
+from llog.limits import STORE_PROBE_MS
 from llog.settings import Settings
 
 PORT_MAX: Final = 65_535
+_log: Final = logging.getLogger("llog.compactor")
 
 
 def plan_stack(
@@ -66,11 +70,9 @@ async def run_stack(
     on_compactor: Callable[[str], None],
 ) -> int:
     """Until `stop`, or until one of them ends; the exit code of the one that ended first by itself, else 0."""
-    from llog.compactor.service import serve
-
     children: list[Process] = []
     hurrying = asyncio.ensure_future(_hurry(children, at_once))
-    compactor = asyncio.ensure_future(serve(settings, stop, on_started=on_compactor))
+    compactor = asyncio.ensure_future(compact_patiently(settings, stop, on_started=on_compactor))
     stopping = asyncio.ensure_future(stop.wait())
     ended: list[asyncio.Task[int]] = []
     try:
@@ -90,6 +92,46 @@ async def run_stack(
         await compactor
     codes = [plan_exit_code(code) for code in gone] or [plan_exit_code(task.result()) for task in ended]
     return max(codes, default=0)
+
+
+async def compact_patiently(settings: Settings, stop: asyncio.Event, *, on_started: Callable[[str], None]) -> None:
+    """The compactor until `stop`. Stores that are away while it starts are waited for, as brokers do; what waiting does
+    not help against is raised."""
+    started = asyncio.Event()
+
+    def begun(url: str) -> None:
+        started.set()
+        on_started(url)
+
+    serving = asyncio.ensure_future(_compact_until(settings, stop, started, begun))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if started.is_set() or serving.done():
+            await serving
+    finally:
+        # One that only waits has nothing to end in good order, and a silent store would keep it for long.
+        for task in (serving, stopping):
+            task.cancel()
+        await asyncio.gather(serving, stopping, return_exceptions=True)
+
+
+async def _compact_until(
+    settings: Settings, stop: asyncio.Event, started: asyncio.Event, begun: Callable[[str], None]
+) -> None:
+    from llog.compactor.service import serve
+
+    told = ""
+    while True:
+        try:
+            return await serve(settings, stop, on_started=begun)
+        except StoreError as error:
+            if started.is_set() or not error.retriable:
+                raise
+            if type(error).__name__ != told:
+                told = type(error).__name__
+                _log.warning("waiting for a store", extra={"llog": {"error_type": told, "error": str(error)}})
+        await asyncio.sleep(STORE_PROBE_MS / 1_000)
 
 
 async def _hurry(children: Sequence[Process], at_once: asyncio.Event) -> None:

@@ -1,7 +1,8 @@
 """The memory of answers: records found, decoded, made into text, and waiting for their client to take them.
 
 Why it exists: each answer is bounded, but how many there are at once is up to the clients, and one that does not read
-keeps its answer here. So all of them share one pool, and who finds no room is told to come again.
+keeps its answer here. So all of them share one pool, and who finds no room is told to come again. (How long a client
+may take is bounded by `pace`.)
 
 What must stay true: what an answer holds is counted from the first byte found until the client has taken the last one,
 or is gone; waiting for records holds nothing. An answer that is larger than the pool gets it when it is empty.

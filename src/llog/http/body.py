@@ -8,21 +8,22 @@ what it gave, whatever happens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from litestar import Request
 
 from llog.broker.batching import REJECTIONS
 from llog.errors import InvalidArgument, RequestOverload, RequestRefused, RequestTooLarge, RequestTooSlow
 from llog.http.decode import BODY, decoded
+from llog.http.exchange import EXCHANGE, Exchange
 from llog.http.runtime import Runtime, runtime_of
 from llog.http.services import Pool
 from llog.limits import HTTP_READ_BYTES_PER_MS_MIN, HTTP_SMALL_BODY_BYTES_MAX
 
 T = TypeVar("T")
 AnyRequest = Request[Any, Any, Any]
+_WENT_AWAY: Final = "the client went away before its request was complete"
 
 
 class Body:
@@ -62,15 +63,23 @@ class _Share:
             self._size = 0
 
 
-@asynccontextmanager
-async def taken_body(runtime: Runtime, request: AnyRequest) -> AsyncIterator[Body]:
+class TakenBody:
     """The body of a request that carries records; its bytes are taken from the pool until the block ends."""
-    settings = runtime.services.settings
-    share = _Share(runtime.broker.pool, lambda: runtime.services.metrics.count(REJECTIONS))
-    try:
-        yield await _read(request, share, settings.http_body_max_bytes, settings.http_read_timeout_ms)
-    finally:
-        share.give()
+
+    def __init__(self, runtime: Runtime, request: AnyRequest) -> None:
+        self._runtime, self._request = runtime, request
+        self._share = _Share(runtime.broker.pool, lambda: runtime.services.metrics.count(REJECTIONS))
+
+    async def __aenter__(self) -> Body:
+        settings = self._runtime.services.settings
+        try:
+            return await _read(self._request, self._share, settings.http_body_max_bytes, settings.http_read_timeout_ms)
+        except BaseException:
+            self._share.give()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._share.give()
 
 
 async def decoded_body(request: AnyRequest, kind: type[T], *, default: T | None = None) -> T:
@@ -89,24 +98,33 @@ async def _read(request: AnyRequest, share: _Share, limit_bytes: int, timeout_ms
     if declared > limit_bytes:
         raise RequestTooLarge(limit_bytes, limit_name)
     share.raise_to(declared)
-    body = Body()
     now = asyncio.get_running_loop().time
     started = now()
+
+    def deadline(received_bytes: int) -> float:
+        return started + (timeout_ms + received_bytes / HTTP_READ_BYTES_PER_MS_MIN) / 1_000
+
+    exchange: Exchange | None = request.scope.get(EXCHANGE)  # type: ignore[assignment]
+    body = Body()
     try:
-        async with asyncio.timeout_at(started + timeout_ms / 1_000) as patience:
-            more = True
-            while more:
+        if declared and exchange is not None:
+            for piece in await exchange.whole(declared, deadline):
+                body.add(piece)
+            if body.size < declared:
+                raise RequestRefused(_WENT_AWAY)
+            return body
+        more = True
+        while more:
+            async with asyncio.timeout_at(deadline(body.size)):
                 message: Mapping[str, Any] = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise RequestRefused("the client went away before its request was complete")
-                chunk: bytes = message.get("body", b"")
-                more = message.get("more_body", False)
-                if body.size + len(chunk) > limit_bytes:
-                    raise RequestTooLarge(limit_bytes, limit_name)
-                share.raise_to(body.size + len(chunk))
-                body.add(chunk)
-                if more:
-                    patience.reschedule(started + (timeout_ms + body.size / HTTP_READ_BYTES_PER_MS_MIN) / 1_000)
+            if message["type"] == "http.disconnect":
+                raise RequestRefused(_WENT_AWAY)
+            chunk: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            if body.size + len(chunk) > limit_bytes:
+                raise RequestTooLarge(limit_bytes, limit_name)
+            share.raise_to(body.size + len(chunk))
+            body.add(chunk)
     except TimeoutError:
         raise RequestTooSlow(round((now() - started) * 1_000)) from None
     return body

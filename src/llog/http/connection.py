@@ -1,19 +1,20 @@
 """One connection, guarded against clients that are slow on purpose or by nature.
 
-uvicorn's own connection waits for ever for the head of a request and for a client to take its answer. Here a head must
-be complete in time and of bounded size, an answer must move, and what is left of a body that was refused is read only
-for a while. What must stay true: a timer is armed while something is owed by the client, and never while we are the
+uvicorn's own connection waits for ever for the head of a request. Here a head must be complete in time and of bounded
+size, and what is left of a body that was refused is read only for a while. (Bodies are `body`'s business, answers
+`pace`'s.) What must stay true: a timer is armed while something is owed by the client, and never while we are the
 ones who work.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from llog.limits import HTTP_DISCARD_MS_MAX, HTTP_HEAD_BYTES_MAX, HTTP_SEND_TIMEOUT_MS
+from llog.http.exchange import Exchange
+from llog.limits import HTTP_DISCARD_MS_MAX, HTTP_HEAD_BYTES_MAX
 
 _HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -22,12 +23,9 @@ _HEAD_TOO_LARGE: Final = (
 
 class GuardedConnection(HttpToolsProtocol):
     head_timeout_ms: ClassVar[int] = 30_000
-    send_timeout_ms: ClassVar[int] = HTTP_SEND_TIMEOUT_MS
 
     _owed: asyncio.TimerHandle | None = None
     """Runs while the client owes us a head, or the rest of a body that we do not want."""
-    _stalled: asyncio.TimerHandle | None = None
-    """Runs while the client owes us room for its answer."""
     _message_complete: bool = True
     _head_complete: bool = False
     _head_bytes: int = 0
@@ -38,10 +36,8 @@ class GuardedConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(None)
-        self._watch_sending(None)
         super().connection_lost(exc)
 
-    # -- reading ------------------------------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if not self._head_complete:
@@ -63,6 +59,11 @@ class GuardedConnection(HttpToolsProtocol):
         self._head_complete = True
         self._expect(None)
         super().on_headers_complete()
+        Exchange.adopt(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        if not self.cycle.response_complete:
+            cast(Exchange, self.cycle).add(body)
 
     def on_message_complete(self) -> None:
         self._message_complete = True
@@ -84,31 +85,3 @@ class GuardedConnection(HttpToolsProtocol):
     def _give_up(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
-
-    # -- writing ------------------------------------------------------------------------------------------------------
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch_sending(self.transport.get_write_buffer_size())
-
-    def resume_writing(self) -> None:
-        self._watch_sending(None)
-        super().resume_writing()
-
-    def _watch_sending(self, waiting_bytes: int | None) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-        self._stalled = None
-        if waiting_bytes is not None:
-            self._stalled = self.loop.call_later(self.send_timeout_ms / 1_000, self._check_moving, waiting_bytes)
-
-    def _check_moving(self, waiting_bytes: int) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left >= waiting_bytes:
-            self.transport.abort()
-        else:
-            self._watch_sending(left)
-
-
-def guarded(head_timeout_ms: int) -> type[Any]:
-    """The connection class with this patience."""
-    return type("GuardedConnection", (GuardedConnection,), {"head_timeout_ms": head_timeout_ms})

@@ -19,8 +19,10 @@ from litestar.handlers import HTTPRouteHandler
 from llog.errors import LlogError
 from llog.http import errors
 from llog.http.auth import guard
-from llog.http.request_log import App, Receive, Scope, Send
+from llog.http.exchange import EXCHANGE, Exchange
+from llog.http.request_log import RECORD, App, Receive, RequestRecord, Scope, Send
 from llog.http.runtime import RUNTIME
+from llog.limits import HTTP_SEND_PIECE_BYTES
 
 Work = Callable[[Request[Any, Any, Any]], Awaitable[Response[bytes]]]
 _METHOD: Final = "POST"
@@ -53,7 +55,12 @@ class HotRoutes:
         scope["route_handler"], scope["path_template"] = route.handler, route.path
         scope.setdefault("state", {})
         request: Request[Any, Any, Any] = Request(cast(Any, scope), cast(Any, receive), cast(Any, send))
-        await _send(await _answer(route, request), send)
+        reply = await _answer(route, request)
+        exchange: Exchange | None = scope.get(EXCHANGE)
+        if exchange is None or len(reply.content) > HTTP_SEND_PIECE_BYTES:
+            await _send(reply, send)
+        else:
+            await _send_at_once(reply, exchange, scope[RECORD])
 
 
 async def _answer(route: _Route, request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -75,3 +82,12 @@ async def _send(reply: Response[bytes], send: Send) -> None:
     headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": reply.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _send_at_once(reply: Response[bytes], exchange: Exchange, record: RequestRecord) -> None:
+    """What `_send` does, past those who count and look: they are told here."""
+    body, status = reply.content, reply.status_code or 200
+    headers = "".join([f"{name}: {value}\r\n" for name, value in reply.headers.items()])
+    record.status, record.response_bytes = status, len(body)
+    told = f"{headers}content-length: {len(body)}\r\nx-request-id: {record.request_id}\r\n"
+    await exchange.answer(status, told.encode("latin-1"), body)

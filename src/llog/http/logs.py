@@ -6,16 +6,59 @@ when it carries a traceback, so that whoever collects them can split at line end
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
+import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
 import msgspec
 
+from llog.limits import LOG_LINES_DELAY_MS, LOG_LINES_WAITING_MAX
+
 LOGGER: Final = "llog"
 _ENCODER: Final = msgspec.json.Encoder()
 _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
+
+
+class GatheredLines(logging.StreamHandler[TextIO]):
+    """Lines of a busy loop go out together, a moment later: each write lets other threads have the interpreter, and a
+    broker under load writes a line per request. A warning waits for nobody."""
+
+    def __init__(self, stream: TextIO, delay_ms: float = LOG_LINES_DELAY_MS) -> None:
+        super().__init__(stream)
+        self._delay_ms = delay_ms
+        self._lines: list[str] = []
+        self._due = 0.0
+        """When a loop will write them, by its own promise; a loop may end before it keeps it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record) + self.terminator)
+            if record.levelno >= logging.WARNING or len(self._lines) >= LOG_LINES_WAITING_MAX:
+                self.flush()
+            elif time.monotonic() >= self._due:
+                self._flush_soon()
+        except Exception:
+            self.handleError(record)
+
+    def _flush_soon(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self.flush()
+        else:
+            self._due = time.monotonic() + self._delay_ms / 1_000
+            loop.call_later(self._delay_ms / 1_000, self.flush)
+
+    def flush(self) -> None:
+        with self.lock or nullcontext():
+            lines, self._lines, self._due = self._lines, [], 0.0
+            if lines:
+                self.stream.write("".join(lines))
+            super().flush()
 
 
 class JsonLines(logging.Formatter):
@@ -47,7 +90,7 @@ def configure_logging(stream: TextIO | None = None, level: int = logging.INFO) -
     # Every request writes a line, and none of them says which thread or process it was.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     stream = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(stream)
+    handler = GatheredLines(stream)
     handler.setFormatter(TerminalLines() if stream.isatty() else JsonLines())
     handler.set_name(LOGGER)
     for name, least in ((LOGGER, level), ("uvicorn", max(level, logging.WARNING))):

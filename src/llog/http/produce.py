@@ -25,7 +25,7 @@ from llog.errors import (
     RecordTooLarge,
     RequestOverload,
 )
-from llog.http.body import taken_body
+from llog.http.body import TakenBody
 from llog.http.openapi import operation
 from llog.http.produce_encode import EncodedRequest, Place, encoded_request
 from llog.http.replies import RETRY_AFTER, json_reply
@@ -55,7 +55,7 @@ async def produce(request: Request) -> Response[bytes]:  # type: ignore[type-arg
     services = runtime.broker
     if refusal := services.refusal():
         raise RequestOverload(f"{refusal}; nothing was accepted")
-    async with taken_body(runtime, request) as body:
+    async with TakenBody(runtime, request) as body:
         now_ms, encoding = services.context.now_ms(), services.settings.encoding
         encoded = await runtime.off_loop(
             body.size, lambda: encoded_request(body.joined(), encoding=encoding, now_ms=now_ms)

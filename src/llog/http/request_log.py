@@ -9,13 +9,14 @@ short and plain.
 from __future__ import annotations
 
 import logging
+import random
 import re
-import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from llog.broker.batching import Timings
+from llog.http.exchange import EXCHANGE, Exchange
 from llog.http.services import HttpMetrics
 from llog.limits import HTTP_REQUEST_ID_CHARS_MAX, HTTP_SEND_PIECE_BYTES
 
@@ -31,6 +32,7 @@ _SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,%d}" % HTTP_REQUEST_ID_CHARS_M
 # Asked for every few seconds by those who watch: their lines would drown the others.
 _QUIET: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})
 _log: Final = logging.getLogger("llog.http")
+_LINE: Final = logging.LogRecord(_log.name, logging.INFO, __file__, 0, "request", None, None)
 
 
 class RequestRecord:
@@ -69,6 +71,7 @@ class RequestLog:
             return
         record = RequestRecord(request_id_of(scope), self._now())
         scope[RECORD] = record
+        exchange: Exchange | None = scope.get(EXCHANGE)
         id_header = (b"x-request-id", record.request_id.encode())
 
         async def counted_receive() -> Message:
@@ -85,8 +88,10 @@ class RequestLog:
             await _send_in_pieces(send, message)
 
         try:
-            await self._app(scope, counted_receive, counted_send)
+            await self._app(scope, counted_receive if exchange is None else receive, counted_send)
         finally:
+            if exchange is not None:
+                record.request_bytes = exchange.received_bytes
             if record.on_finished is not None:
                 record.on_finished()
             self._finish(scope, record)
@@ -98,10 +103,21 @@ class RequestLog:
         self._metrics.observe_http(route, scope["method"], record.status, seconds, *sizes)
         level = logging.DEBUG if route in _QUIET and record.status < 500 else logging.INFO
         if _log.isEnabledFor(level):
-            # What `Logger.log` does, but for looking up the line of code that it is called from.
-            line = logging.LogRecord(_log.name, level, __file__, 0, "request", None, None)
-            line.llog = line_of(scope, record, route, seconds)
-            _log.handle(line)
+            _log.handle(_line(level, line_of(scope, record, route, seconds)))
+
+
+def _line(level: int, fields: dict[str, object]) -> logging.LogRecord:
+    """What `Logger.log` makes, but for looking up who called it, and for all that is the same each time."""
+    line = _LINE.__class__.__new__(_LINE.__class__)
+    created = time.time()
+    line.__dict__ = _LINE.__dict__ | {
+        "levelno": level,
+        "levelname": logging.getLevelName(level),
+        "created": created,
+        "msecs": created % 1 * 1_000,
+        "llog": fields,
+    }
+    return line
 
 
 async def _send_in_pieces(send: Send, message: Message) -> None:
@@ -127,7 +143,7 @@ def request_id_of(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
             return str(value, "ascii")
-    return secrets.token_hex(8)
+    return f"{random.getrandbits(64):016x}"  # to tell requests apart, not to keep a secret
 
 
 def line_of(scope: Scope, record: RequestRecord, route: str, seconds: float) -> dict[str, object]:

@@ -228,18 +228,22 @@ class OffsetsFetchAnswer(msgspec.Struct, frozen=True):
 
 
 ConfigValue = str | bool | int | float
+_CONFIG: Final = (
+    "By Kafka's names. `max.message.bytes` is the largest record (key, value, headers, and what a batch of that one "
+    "record would add), not the largest batch: the broker makes the batches."
+)
 
 
 class TopicCreate(Request, frozen=True):
     topic: TopicText
     partitions: Annotated[int, Meta(ge=1, le=PARTITION_MAX)] = 1
-    config: dict[str, ConfigValue] = {}
+    config: Annotated[dict[str, ConfigValue], Meta(description=_CONFIG)] = {}
 
 
 class TopicAlter(Request, frozen=True):
     """`config` sets names; null brings one back to its default."""
 
-    config: Annotated[dict[str, ConfigValue | None], Meta(min_length=1)]
+    config: Annotated[dict[str, ConfigValue | None], Meta(min_length=1, description=_CONFIG)]
 
 
 class PartitionsAdd(Request, frozen=True):

@@ -22,7 +22,7 @@ import uvicorn
 
 from llog.errors import SettingsError
 from llog.http.app import HttpApp
-from llog.http.connection import guarded
+from llog.http.pace import paced
 from llog.limits import HTTP_CONNECTIONS_MAX, HTTP_KEEP_ALIVE_MS
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure
@@ -111,7 +111,7 @@ class HttpServer:
         patience = max(1, -(-settings.http_stop_timeout_ms // 1_000))
         config = uvicorn.Config(
             self._app,
-            http=guarded(settings.http_read_timeout_ms),
+            http=paced(settings.http_read_timeout_ms),
             ws="none",
             lifespan="off",
             interface="asgi3",

@@ -10,7 +10,8 @@ Honoured, because something here acts on it (the typed fields of `TopicConfig`):
     min.compaction.lag.ms       how long a record stays untouched by key compaction
     max.compaction.lag.ms       how long a record waits at most for key compaction, whatever the dirty ratio
     min.cleanable.dirty.ratio   how much of a log must be new before key compaction runs
-    max.message.bytes           the largest record batch that is accepted
+    max.message.bytes           the largest record that is accepted, its size being that of a batch with it alone; what
+                                shares a batch is the broker's business
 
 Only kept, and shown again (`CONFIGS[name].honoured` is False): names that tune what a broker with local disks and
 replicas does: segment files, flushing, indexes, replicas, throttles, remote storage. Records mean the same without

@@ -11,7 +11,7 @@ import pytest
 from llog.broker.billing import BilledStore, Billing, Tier, plan_next_listing_ms
 from llog.broker.metrics import BrokerMetrics
 from llog.errors import ObjectStoreUnavailable
-from llog.limits import BILLING_LIST_INTERVAL_MS, GIB
+from llog.limits import BILLING_LIST_INTERVAL_MS, BILLING_LOOK_MS, GIB
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectMeta
@@ -168,16 +168,29 @@ async def test_tiers_are_told_apart_and_added_up(clock: Clock) -> None:
 
 
 async def test_it_refreshes_by_itself_until_it_is_cancelled(bucket: Bucket, clock: Clock) -> None:
-    billing = made(clock, billed(bucket))
-    slept: list[float] = []
+    billing, ends_ms = made(clock, billed(bucket)), clock.now_ms + 2 * BILLING_LIST_INTERVAL_MS
 
     async def sleep(seconds: float) -> None:
-        slept.append(seconds)
+        assert seconds >= 1, "looking is cheap, not free"
         clock.now_ms += int(seconds * 1_000)
-        if len(slept) == 3:
+        if clock.now_ms > ends_ms:
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
         await billing.run(sleep)
-    assert slept == [BILLING_LIST_INTERVAL_MS / 1_000] * 3
     assert bucket.listings == 3
+
+
+async def test_a_store_opened_later_is_counted_soon_and_the_others_when_they_are_due(
+    bucket: Bucket, clock: Clock
+) -> None:
+    stores = [billed(bucket)]
+    billing = Billing(stores, root_prefix="llog", now_ms=clock)
+    assert await billing.refresh()
+    later = Bucket(clock)
+    await later.put("llog/a", [b"123"])
+    stores.append(billed(later, "wal"))
+    clock.now_ms += BILLING_LOOK_MS
+    assert await billing.refresh()
+    assert (bucket.listings, later.listings) == (1, 1)
+    assert stores[1].footprint == Footprint(object_count=1, stored_bytes=3)

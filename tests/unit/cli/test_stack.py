@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from llog.cli.stack import plan_exit_code, plan_stack, run_stack
-from llog.errors import SettingsError
+from llog.cli import stack
+from llog.cli.stack import compact_patiently, plan_exit_code, plan_stack, run_stack
+from llog.compactor import service
+from llog.errors import LlogError, MetadataUnavailable, ObjectStoreMisconfigured, SettingsError
 from llog.settings import Settings
 from llog.testing.servers import wait_until
 
@@ -109,3 +112,76 @@ async def test_a_stop_is_passed_on_to_every_child_and_ends_with_0(tmp_path: Path
     stop.set()
     assert await running == 0
     assert [one.read_text() for one in told] == ["told", "told"]
+
+
+# -- a compactor whose stores are away ---------------------------------------------------------------------------------
+
+AWAY = MetadataUnavailable("open", "oxia://nowhere", "nobody answers")
+
+
+class Compactor:
+    """In place of the service: it fails so often as it is told, then runs until the stop."""
+
+    def __init__(self, *failures: LlogError, after_start: LlogError | None = None, silent: bool = False) -> None:
+        self.failures, self.after_start, self.silent = list(failures), after_start, silent
+        self.ended = False
+
+    async def serve(self, _: Settings, stop: asyncio.Event, *, on_started: Callable[[str], None]) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        try:
+            if self.silent:
+                await asyncio.sleep(3_600)
+            on_started("http://compactor")
+            if self.after_start is not None:
+                raise self.after_start
+            await stop.wait()
+        finally:
+            self.ended = True
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compactor], Compactor]:
+    monkeypatch.setattr(stack, "STORE_PROBE_MS", 1)
+
+    def install(compactor: Compactor) -> Compactor:
+        monkeypatch.setattr(service, "serve", compactor.serve)
+        return compactor
+
+    return install
+
+
+async def test_a_compactor_whose_store_is_away_is_started_when_it_is_there(
+    impatient: Callable[[Compactor], Compactor],
+) -> None:
+    compactor = impatient(Compactor(AWAY, AWAY))
+    stop, urls = asyncio.Event(), asyncio.Queue[str]()
+    running = asyncio.ensure_future(compact_patiently(settings(), stop, on_started=urls.put_nowait))
+    assert await asyncio.wait_for(urls.get(), 5) == "http://compactor"
+    stop.set()
+    await asyncio.wait_for(running, 5)
+    assert compactor.ended
+
+
+@pytest.mark.parametrize(
+    "compactor",
+    [Compactor(ObjectStoreMisconfigured("open", "s3://bucket", "no such bucket")), Compactor(after_start=AWAY)],
+    ids=["what waiting does not help against", "after the start"],
+)
+async def test_a_compactor_that_fails_otherwise_ends_with_its_reason(
+    impatient: Callable[[Compactor], Compactor], compactor: Compactor
+) -> None:
+    impatient(compactor)
+    running = compact_patiently(settings(), asyncio.Event(), on_started=lambda _url: None)
+    with pytest.raises((ObjectStoreMisconfigured, MetadataUnavailable)):
+        await asyncio.wait_for(running, 5)
+
+
+async def test_a_stop_does_not_wait_for_a_store_that_is_silent(impatient: Callable[[Compactor], Compactor]) -> None:
+    compactor = impatient(Compactor(silent=True))
+    stop = asyncio.Event()
+    running = asyncio.ensure_future(compact_patiently(settings(), stop, on_started=lambda _url: None))
+    await asyncio.sleep(0.05)
+    stop.set()
+    await asyncio.wait_for(running, 5)
+    assert compactor.ended

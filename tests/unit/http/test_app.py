@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import io
 import json
@@ -16,8 +17,9 @@ from llog import errors
 from llog.errors import LlogError, MetadataUnavailable, MetadataUncertain
 from llog.http.app import build_app, build_status_app
 from llog.http.errors import STATUSES, status_of
-from llog.http.logs import configure_logging
+from llog.http.logs import GatheredLines, configure_logging
 from llog.http.openapi import openapi_config
+from llog.limits import LOG_LINES_WAITING_MAX
 from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body
 
 
@@ -121,6 +123,7 @@ def lines() -> Iterator[Any]:
     handler = configure_logging(stream, logging.DEBUG)
 
     def read() -> list[dict[str, Any]]:
+        handler.flush()
         return [json.loads(line) for line in stream.getvalue().splitlines()]
 
     yield read
@@ -203,6 +206,35 @@ def test_lines_for_a_terminal_are_for_people() -> None:
             logging.getLogger(name).removeHandler(handler)
             logging.getLogger(name).propagate = True
     assert stream.getvalue().endswith("info    listening url=http://x\n")
+
+
+async def test_lines_of_a_loop_go_out_together_and_a_warning_takes_them_along() -> None:
+    stream = io.StringIO()
+    handler = GatheredLines(stream, delay_ms=5)
+
+    def log(level: int, message: str) -> None:
+        handler.handle(logging.LogRecord("llog", level, "", 0, message, None, None))
+
+    log(logging.INFO, "first")
+    log(logging.INFO, "second")
+    assert stream.getvalue() == ""
+    await asyncio.sleep(0.03)
+    assert stream.getvalue() == "first\nsecond\n"
+    log(logging.INFO, "third")
+    log(logging.WARNING, "fourth")
+    assert stream.getvalue().endswith("third\nfourth\n")
+    log(logging.INFO, "fifth")
+    await asyncio.to_thread(log, logging.INFO, "from a thread: no loop there")
+    await asyncio.sleep(0.03)
+    assert stream.getvalue().count("\n") == 6
+
+
+async def test_lines_that_wait_are_bounded() -> None:
+    stream = io.StringIO()
+    handler = GatheredLines(stream, delay_ms=60_000)
+    for number in range(LOG_LINES_WAITING_MAX):
+        handler.handle(logging.LogRecord("llog", logging.INFO, "", 0, str(number), None, None))
+    assert stream.getvalue().count("\n") == LOG_LINES_WAITING_MAX
 
 
 # -- the description ---------------------------------------------------------------------------------------------------

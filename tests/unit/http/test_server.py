@@ -19,7 +19,7 @@ import pytest
 
 from llog.errors import ExposureRefused, SettingsError
 from llog.http.app import build_app
-from llog.http.connection import GuardedConnection
+from llog.http.pace import PacedConnection
 from llog.http.server import HttpServer
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure, is_loopback
@@ -145,7 +145,7 @@ async def read_to_the_end(reader: asyncio.StreamReader) -> int:
 
 
 async def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GuardedConnection, "send_timeout_ms", 200)
+    monkeypatch.setattr(PacedConnection, "send_timeout_ms", 200)
     broker = BrokerDouble()
     async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=30) as client:
         for _ in range(3):

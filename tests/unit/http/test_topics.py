@@ -183,3 +183,11 @@ async def test_a_record_larger_than_its_topic_takes_is_refused_for_its_batch_alo
         assert told == [(1, None), (None, "RecordTooLarge"), (1, None), (2, None)]
         alone = await client.post("/produce", json=produce_body(batch("t", 1, "x" * 500)))
         assert (alone.status_code, alone.json()["error_count"]) == (409, 1)
+
+
+async def test_the_description_says_that_max_message_bytes_is_of_a_record_and_not_of_a_batch() -> None:
+    async with client_of(BrokerDouble()) as client:
+        schemas = (await client.get("/schema/openapi.json")).json()["components"]["schemas"]
+    for name in ("TopicCreate", "TopicAlter"):
+        words = schemas[name]["properties"]["config"]["description"]
+        assert "`max.message.bytes` is the largest record" in words

@@ -1,0 +1,113 @@
+"""Bodies and answers as they cross a real socket: in pieces, behind each other, asked for, broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from llog.http.server import HttpServer
+from tests.unit.http.broker_double import BrokerDouble, batch, produce_body
+from tests.unit.http.test_server import served, until
+
+BODY = json.dumps(produce_body(batch("t", 0, *(f"{number}" * 40 for number in range(3_000))))).encode()
+
+
+def head(length: str, *more: str, version: str = "1.1") -> bytes:
+    return "\r\n".join([f"POST /produce HTTP/{version}", "host: x", length, *more, "", ""]).encode()
+
+
+LENGTH = f"content-length: {len(BODY)}"
+
+
+async def connect(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(server.host, server.port)
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    async with asyncio.timeout(10):
+        told = await reader.readuntil(b"\r\n\r\n")
+        [length] = [line for line in told.lower().split(b"\r\n") if line.startswith(b"content-length")]
+        return told, await reader.readexactly(int(length.split(b":")[1]))
+
+
+@pytest.mark.parametrize("piece", [1_000, 60_000, 10_000_000])
+async def test_a_body_in_pieces_is_the_same_body(piece: int) -> None:
+    broker = BrokerDouble()
+    async with served(broker) as server:
+        reader, writer = await connect(server)
+        writer.write(head(LENGTH))
+        for begin in range(0, len(BODY), piece):
+            writer.write(BODY[begin : begin + piece])
+            await writer.drain()
+            await asyncio.sleep(0)
+        told, answer = await read_answer(reader)
+        assert told.startswith(b"HTTP/1.1 200")
+        assert json.loads(answer)["results"][0]["count"] == 3_000
+        await until(lambda: broker.pool.used == 0)
+        writer.close()
+
+
+async def test_a_body_of_unknown_length_is_read_to_its_end() -> None:
+    broker = BrokerDouble()
+    async with served(broker) as server:
+        reader, writer = await connect(server)
+        writer.write(head("transfer-encoding: chunked"))
+        for begin in range(0, len(BODY), 50_000):
+            piece = BODY[begin : begin + 50_000]
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        _, answer = await read_answer(reader)
+        assert json.loads(answer)["results"][0]["count"] == 3_000
+        writer.close()
+
+
+async def test_a_client_that_asks_whether_to_send_is_told_to() -> None:
+    async with served(BrokerDouble()) as server:
+        reader, writer = await connect(server)
+        writer.write(head(LENGTH, "expect: 100-continue"))
+        async with asyncio.timeout(10):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(BODY)
+        told, _ = await read_answer(reader)
+        assert told.startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+@pytest.mark.parametrize(("more", "version"), [(["connection: close"], "1.1"), ([], "1.0")])
+async def test_a_connection_that_is_not_to_be_kept_ends_with_its_answer(more: list[str], version: str) -> None:
+    async with served(BrokerDouble()) as server:
+        reader, writer = await connect(server)
+        writer.write(head(LENGTH, *more, version=version) + BODY)
+        told, _ = await read_answer(reader)
+        assert b"connection: close" in told
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_large_requests_behind_each_other_are_answered_in_order() -> None:
+    broker = BrokerDouble()
+    async with served(broker) as server:
+        reader, writer = await connect(server)
+        writer.write((head(LENGTH) + BODY) * 5)
+        starts = []
+        for _ in range(5):
+            _, answer = await read_answer(reader)
+            starts.append(json.loads(answer)["results"][0]["start_offset"])
+        assert starts == [1 + 3_000 * number for number in range(5)]
+        writer.close()
+
+
+async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind() -> None:
+    broker = BrokerDouble()
+    async with served(broker) as server:
+        _, writer = await connect(server)
+        writer.write(head(LENGTH) + BODY[: len(BODY) // 2])
+        await until(lambda: broker.pool.used == len(BODY))
+        writer.close()
+        await until(lambda: broker.pool.used == 0)
+        await until(lambda: bool(broker.metrics.requests))
+        assert broker.metrics.requests[-1][2] == 400
