@@ -572,3 +572,7 @@ EMBEDDED_STOP_MS_MAX: Final = 30_000
 EMBEDDED_HTTP_STOP_MS: Final = 1_000
 # `llog up --brokers`: more than a machine has use for.
 STACK_BROKERS_MAX: Final = 64
+
+# --- the data pipeline -----------------------------------------------------------------------------------------------
+# Tasks that one process runs at a time on its event loop.
+PIPELINE_TASKS_IN_PROCESS_MAX: Final = 4
