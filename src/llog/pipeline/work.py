@@ -25,9 +25,9 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from llog.errors import LlogError
+from llog.errors import InvalidArgument, LlogError
 from llog.limits import PIPELINE_TASKS_IN_PROCESS_MAX
-from llog.log.context import FindObject
+from llog.log.context import FindObject, LogContext
 from llog.stores.objects.port import ObjectStore
 
 Item = TypeVar("Item", bound=msgspec.Struct)
@@ -43,6 +43,18 @@ class TaskTools(NamedTuple):
     """From the URI in an index entry to the store that holds it and its name there."""
     open_store: OpenStore
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+
+def tools_of(context: LogContext) -> TaskTools:
+    """For tasks in the driver's own process: its stores."""
+
+    async def open_store(url: str) -> ObjectStore:
+        for store in context.stores():
+            if store.url.rstrip("/") == url.rstrip("/"):
+                return store
+        raise InvalidArgument("store", f"{url} is none that this process puts objects into")
+
+    return TaskTools(context.find_object, open_store, context.now_ms)
 
 
 @dataclass(frozen=True, slots=True)
