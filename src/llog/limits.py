@@ -409,6 +409,8 @@ BATCH_GROUP_OVERHEAD_BYTES: Final = KIB
 BATCH_PRESSURE_FRACTION: Final = 0.75
 # Logs that are met for the first time, looked up or created at the same time.
 BATCH_NEW_LOGS_IN_FLIGHT_MAX: Final = 256
+# How long the new logs of one request wait for each other, so as to share a blob.
+BATCH_NEW_LOGS_TOGETHER_MS: Final = 500
 # How long `close` waits for what is under way before it answers that nobody knows.
 BATCH_CLOSE_WAIT_MS: Final = 30_000
 # Logs of a flush that are committed at a time: each takes some 50 microseconds of the event loop; more would hold it.

@@ -148,6 +148,7 @@ class BatchingProducer:
             entry = Entry(request, number, group, byte_lengths[number])
             if not self._newcomers.take(entry):
                 self._buffer.add(entry, request.accepted_ms)
+        self._newcomers.look_up()
         # What joins others changes nothing for them, unless they are full now or memory is short.
         if was_empty or self._buffer.head_is_full() or self._pool.under_pressure:
             self._pump()

@@ -538,6 +538,14 @@ async def test_a_new_log_that_cannot_be_looked_up_holds_up_nobody_else() -> None
     assert isinstance(behind.result().outcomes[0], AppendNotCommitted)
 
 
+async def test_new_logs_of_one_request_share_a_blob(make: Callable[..., Bench]) -> None:
+    bench = make()
+    outcomes = await bench.producer.append([group(log, b"x") for log in (A, B, C)])
+    assert [offsets(outcome) for outcome in outcomes] == [(1, 1)] * 3
+    assert len(bench.objects.blobs) == 1
+    await bench.producer.close()
+
+
 async def test_a_new_log_that_fails_gets_its_own_error() -> None:
     bench = Bench(metadata=DeafStore(A, PermissionError("a bug")))
     failed, landed = await bench.producer.append([group(A, b"x"), group(B, b"y")])
