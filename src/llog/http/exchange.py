@@ -96,6 +96,12 @@ class Exchange(RequestResponseCycle):
         self._end_told = not self._pieces and not self.more_body
         return {"type": "http.request", "body": piece, "more_body": not self._end_told}
 
+    def let_go(self) -> None:
+        """Of what nobody asked for, and of the scope, which names us: a circle would keep both until it is swept up."""
+        self._pieces.clear()
+        self._waiting_bytes = 0
+        cast(dict[str, Any], self.scope).pop(EXCHANGE, None)
+
     # -- the answer ---------------------------------------------------------------------------------------------------
     async def answer(self, status: int, headers: bytes, body: bytes) -> None:
         """The whole of it, in one write. `headers` are lines, each with its end, and tell the body's length."""

@@ -92,6 +92,7 @@ class RequestLog:
         finally:
             if exchange is not None:
                 record.request_bytes = exchange.received_bytes
+                exchange.let_go()
             if record.on_finished is not None:
                 record.on_finished()
             self._finish(scope, record)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from llog.http.exchange import Exchange
 from llog.http.server import HttpServer
 from tests.unit.http.broker_double import BrokerDouble, batch, produce_body
 from tests.unit.http.test_server import served, until
@@ -99,6 +103,34 @@ async def test_large_requests_behind_each_other_are_answered_in_order() -> None:
             starts.append(json.loads(answer)["results"][0]["start_offset"])
         assert starts == [1 + 3_000 * number for number in range(5)]
         writer.close()
+
+
+async def test_what_a_refused_request_had_sent_is_not_kept() -> None:
+    broker = BrokerDouble()
+    kept: weakref.WeakSet[Exchange] = weakref.WeakSet()
+    adopt = Exchange.adopt
+
+    def noted(cycle: RequestResponseCycle) -> Exchange:
+        exchange = adopt(cycle)
+        kept.add(exchange)
+        return exchange
+
+    gc.disable()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Exchange, "adopt", noted)
+            async with served(broker) as server:
+                for _ in range(5):
+                    reader, writer = await connect(server)
+                    writer.write(head(LENGTH).replace(b"/produce", b"/nowhere") + BODY[: len(BODY) // 2])
+                    await read_answer(reader)
+                    writer.close()
+                    await writer.wait_closed()
+                await until(lambda: len(broker.metrics.requests) == 5)
+                await asyncio.sleep(0.1)
+                assert len(kept) <= 1, "each is kept by a circle of references"
+    finally:
+        gc.enable()
 
 
 async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind() -> None:
