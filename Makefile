@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := oxia,postgres,dev
+EXTRAS := oxia,postgres,spark,export,dev
 # Tests run on both cores of a small machine; each worker keeps whole files so that a server starts once per file.
 JOBS ?= 2
 
@@ -27,8 +27,8 @@ servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; Postgr
 run: setup ## start the embedded stack: broker on HTTP 8080, compactor; prints what to try
 	@$(BIN)/llog up
 
-demo: setup ## write, order and read records on the embedded stores, step by step
-	@$(BIN)/python examples/ground.py
+demo: setup ## orders by HTTP, a stream on Spark, compaction, an Iceberg table, and what it would have cost
+	@$(BIN)/python examples/pipeline.py
 
 test: setup servers ## everything, with small counts (under 15 minutes on 2 cores once the servers are built)
 	@scripts/test.sh "$(BIN)" $(JOBS)

@@ -2,7 +2,7 @@
 # Makes the virtual environment and installs the package into it, with exact versions from constraints.txt.
 # The Makefile calls it only when pyproject.toml or constraints.txt is newer than the last install.
 set -euo pipefail
-python=${PYTHON:-python3} venv=${VENV:-.venv} extras=${EXTRAS:-oxia,postgres,dev}
+python=${PYTHON:-python3} venv=${VENV:-.venv} extras=${EXTRAS:-oxia,postgres,spark,export,dev}
 
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
   echo "setup: Python 3.11 or newer is needed; $python is $("$python" --version 2>&1 || echo not there)." >&2

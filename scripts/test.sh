@@ -5,6 +5,8 @@ bin=${1:-.venv/bin} jobs=${2:-2}
 scripts/check.sh "$bin"
 # One file stays on one worker, so that a server starts once per file.
 "$bin/python" -m pytest -q -n "$jobs" --dist loadfile tests/unit tests/contract tests/clients tests/system tests/simulation tests/docs
+# One process, so that they share a session.
+"$bin/python" -m pytest -q tests/spark
 "$bin/python" -m llog.testing.sim --scenario 'h*'
 "$bin/python" -m llog.testing.mutants
 "$bin/python" -m llog.testing.sim --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-500}" --jobs "$jobs"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from llog.api.sync import LeaderlessLogCompactor, LeaderlessLogReader, LeaderlessLogWriter
     from llog.embedding import embedded  # for its type alone: the import contract lets this one line point upwards
     from llog.log.records import LogRecord
+    from llog.pipeline.scan import scan
 
 try:
     __version__ = version("leaderless-log")
@@ -30,6 +31,7 @@ __all__ = [
     "SharedAppendGroup",
     "__version__",
     "embedded",
+    "scan",
 ]
 
 # Loaded when first asked for: `llog --version` and a Spark worker need none of it.
@@ -44,6 +46,7 @@ _HOMES = {
     "LogRecord": "llog.log.records",
     "SharedAppendGroup": "llog.api.groups",
     "embedded": "llog.embedding",
+    "scan": "llog.pipeline.scan",
 }
 
 

@@ -23,6 +23,11 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     ├── VacuumRefused              vacuum would not be safe now; nothing was deleted
     ├── IllegalSegmentState        a segment record was to move to a state that cannot follow its own
     ├── RestoreRefused             a restore would harm what is there, or cannot be made safe
+    ├── ExportError                an export did not do what was asked
+    │   ├── ExportNotInstalled         a package it needs is not installed
+    │   ├── ExportRefused              topic, target and options do not belong together: nothing was written
+    │   ├── ExportFailed               its tasks failed; what was committed before stays; `retriable` says whether to ask again
+    │   └── ExportUncertain            the target's catalogue gave no answer to a commit (also UncertainOutcome)
     ├── RequestRefused             a front end turned a request away before any log was asked
     │   ├── RequestTooLarge            its body passes the limit
     │   ├── RequestTooSlow             it did not arrive in time
@@ -30,6 +35,18 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     │   ├── RequestForbidden           its token is not for this
     │   └── RequestOverload            there is no room for it now; ask again later
     ├── UncertainOutcome           (mixin) the operation may have happened
+    ├── SparkError                 Spark did not do what was asked
+    │   ├── SparkNotInstalled          pyspark is not installed, or too old
+    │   ├── JavaUnusable               no Java that Spark can run on; lists where it was looked for
+    │   ├── SparkSessionFailed         no session could be had
+    │   ├── SparkTaskFailed            a task ended, each time it was tried, by an error nobody foresaw; carries that error
+    │   └── SparkJobFailed             a job ended without all its outcomes for a reason outside its tasks
+    ├── SinkError                  a batch of a Spark query could not be written into its logs
+    │   ├── SinkBatchOver              the query has gone on to a later batch: nothing was written
+    │   ├── SinkQueryTaken             another checkpoint writes under this query id: nothing was written
+    │   ├── SinkUploadLost             blobs were removed before a plan was recorded: nothing was written
+    │   ├── SinkPlanLost               blobs of a recorded plan are gone: it can never be finished
+    │   └── SinkBusy                   the query's records kept changing, or no answers came; ask again
     ├── SimulationError            a simulated run cannot go on (llog.testing.sim)
     │   ├── SimulationStuck        nobody can do anything; names the actors and what they wait for
     │   │   └── SimulationTooLong  it took more steps than it may
@@ -40,14 +57,17 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     ├── LogError                   one log (topic and partition) did not do what was asked; `retriable` as below
     │   ├── PartitionNotInitialized    nobody has created this log
     │   ├── OffsetOutOfRange           below the log's start or beyond its end; carries both
+    │   ├── RecordsLost                records a reader still wanted are gone: retention, or a new life of the topic
     │   ├── InconsistentReadState      metadata and objects contradict each other, after looking again
     │   ├── LogFenced                  closed to appends by an operator (or by us, with a reason)
     │   ├── LogDeleted                 its topic is deleted or being deleted
     │   ├── PartitionOutOfRange        the topic has, and may have, no such partition
+    │   ├── SegmentNotFound            its catalogue has no segment of this id (any more)
     │   ├── OutOfOrderSequence         an idempotent producer skipped a sequence number
     │   ├── ProducerEpochFenced        a newer epoch of that producer is known
     │   ├── RecordTooLarge             a record passes its topic's max.message.bytes; carries both sizes
     │   ├── LogBusy                    its records kept changing under us; ask again
+    │   ├── CompactionFailed           a task could not rewrite a run of it; carries the task's error
     │   ├── AppendNotCommitted         nothing was appended; append again
     │   ├── AppendUncertain            the append may have happened (also UncertainOutcome)
     │   └── BackPressureRejected       too much is buffered; nothing was accepted
@@ -91,13 +111,20 @@ __all__ = [
     "BadMagic",
     "ChecksumMismatch",
     "ClusterMismatch",
+    "CompactionFailed",
     "DecodedTooLarge",
+    "ExportError",
+    "ExportFailed",
+    "ExportNotInstalled",
+    "ExportRefused",
+    "ExportUncertain",
     "ExposureRefused",
     "FormatError",
     "IllegalSegmentState",
     "InconsistentReadState",
     "InvalidArgument",
     "InvalidField",
+    "JavaUnusable",
     "LlogError",
     "LogBusy",
     "LogDeleted",
@@ -127,6 +154,7 @@ __all__ = [
     "PartitionOutOfRange",
     "ProducerEpochFenced",
     "RecordTooLarge",
+    "RecordsLost",
     "ReplayDiverged",
     "RequestForbidden",
     "RequestOverload",
@@ -135,6 +163,7 @@ __all__ = [
     "RequestTooSlow",
     "RequestUnauthenticated",
     "RestoreRefused",
+    "SegmentNotFound",
     "SessionLost",
     "SettingsError",
     "SettingsErrors",
@@ -144,6 +173,17 @@ __all__ = [
     "SimulationNotRepeatable",
     "SimulationStuck",
     "SimulationTooLong",
+    "SinkBatchOver",
+    "SinkBusy",
+    "SinkError",
+    "SinkPlanLost",
+    "SinkQueryTaken",
+    "SinkUploadLost",
+    "SparkError",
+    "SparkJobFailed",
+    "SparkNotInstalled",
+    "SparkSessionFailed",
+    "SparkTaskFailed",
     "StoreClosed",
     "StoreError",
     "StoreNotInstalled",
@@ -324,6 +364,38 @@ class UncertainOutcome(LlogError):
     """The operation may or may not have happened. Read before trying again (PROTOCOL R4)."""
 
 
+class ExportError(LlogError):
+    pass
+
+
+class ExportNotInstalled(ExportError):
+    def __init__(self, package: str, reason: str) -> None:
+        self.package, self.reason = package, reason
+        super().__init__(f'this export needs {package} ({reason}): pip install "leaderless-log[export]"')
+
+
+class ExportRefused(ExportError):
+    """`target` names where the export was to go."""
+
+    def __init__(self, target: str, reason: str) -> None:
+        self.target, self.reason = target, reason
+        super().__init__(f"{target}: {reason}")
+
+
+class ExportFailed(ExportError):
+    def __init__(self, target: str, reason: str, *, retriable: bool = False) -> None:
+        self.target, self.reason, self.retriable = target, reason, retriable
+        super().__init__(f"{target}: {reason}")
+
+
+class ExportUncertain(ExportError, UncertainOutcome):
+    """The commit may have happened. Exporting again is safe: it begins with a look at what the target says."""
+
+    def __init__(self, target: str, reason: str) -> None:
+        self.target, self.reason = target, reason
+        super().__init__(f"{target}: {reason}; export again, which adds nothing twice")
+
+
 class LogError(LlogError):
     """One log did not do what was asked. `retriable`: asking again may help, without changing anything first."""
 
@@ -350,6 +422,14 @@ class OffsetOutOfRange(LogError):
         super().__init__(topic, partition, f"offset {offset} is outside {log_start_offset} … {next_offset - 1}")
 
 
+class RecordsLost(LogError):
+    """Retention, or whoever deleted the topic, was faster than a reader; `offset` is the first that it still wanted."""
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        self.offset = offset
+        super().__init__(topic, partition, f"offset {offset} is lost: {reason}")
+
+
 class InconsistentReadState(LogError):
     pass
 
@@ -364,6 +444,12 @@ class LogDeleted(LogError):
 
 class PartitionOutOfRange(LogError):
     pass
+
+
+class SegmentNotFound(LogError):
+    def __init__(self, topic: str, partition: int, segment_id: str) -> None:
+        self.segment_id = segment_id
+        super().__init__(topic, partition, f"no segment {segment_id} in its catalogue")
 
 
 class OutOfOrderSequence(LogError):
@@ -384,6 +470,14 @@ class RecordTooLarge(LogError):
 
 class LogBusy(LogError):
     retriable = True
+
+
+class CompactionFailed(LogError):
+    """`error_type` and `error` are the task's; nothing of the log was changed."""
+
+    def __init__(self, topic: str, partition: int, error_type: str, error: str) -> None:
+        self.error_type, self.error = error_type, error
+        super().__init__(topic, partition, f"{error_type}: {error}")
 
 
 class AppendNotCommitted(LogError):
@@ -522,6 +616,51 @@ class StoreClosed(StoreError):
     pass
 
 
+class SinkError(LlogError):
+    """`query` and `batch` name the batch. `retriable`: asking again may help; what is there is not written twice."""
+
+    retriable = False
+
+    def __init__(self, query: str, batch: int, reason: str) -> None:
+        self.query, self.batch, self.reason = query, batch, reason
+        super().__init__(f"query {query}, batch {batch}: {reason}")
+
+
+class SinkBatchOver(SinkError):
+    def __init__(self, query: str, batch: int, latest: int) -> None:
+        self.latest = latest
+        super().__init__(
+            query,
+            batch,
+            f"the query has gone on to batch {latest}: nothing was written. A new query needs a queryId of its own",
+        )
+
+
+class SinkQueryTaken(SinkError):
+    """`theirs` is the checkpoint that the query id belongs to."""
+
+    def __init__(self, query: str, batch: int, ours: str, theirs: str) -> None:
+        self.ours, self.theirs = ours, theirs
+        super().__init__(
+            query,
+            batch,
+            f"this query id belongs to checkpoint {theirs}, this is {ours}: nothing was written. A new checkpoint "
+            "counts its batches from 0 and needs a queryId of its own",
+        )
+
+
+class SinkUploadLost(SinkError):
+    pass
+
+
+class SinkPlanLost(SinkError):
+    pass
+
+
+class SinkBusy(SinkError):
+    retriable = True
+
+
 class SimulationError(LlogError):
     """A simulated run cannot go on, or was asked for something it must not do."""
 
@@ -564,3 +703,46 @@ class ReplayDiverged(SimulationError):
     def __init__(self, position: int, choice: int, options: int) -> None:
         self.position, self.choice, self.options = position, choice, options
         super().__init__(f"choice {position} of the recording is {choice}, but this run offers {options} options there")
+
+
+class SparkError(LlogError):
+    """Spark, or what it needs, did not do what was asked."""
+
+
+class SparkNotInstalled(SparkError):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f'Spark cannot be used ({reason}): pip install "leaderless-log[spark]"')
+
+
+class JavaUnusable(SparkError):
+    """`found` says, place by place, what was there."""
+
+    def __init__(self, found: Sequence[str], wanted: int) -> None:
+        self.found, self.wanted = tuple(found), wanted
+        super().__init__(
+            f"Spark needs Java {wanted} or newer ({'; '.join(self.found)}): set JAVA_HOME to one, or install one"
+            ' (Debian: apt install openjdk-17-jre-headless; anywhere: pip install "leaderless-log[spark]" brings one)'
+        )
+
+
+class SparkSessionFailed(SparkError):
+    def __init__(self, master: str, reason: str) -> None:
+        self.master, self.reason = master, reason
+        super().__init__(f"no Spark session on {master}: {reason}")
+
+
+class SparkTaskFailed(SparkError):
+    """`error_type` and `error` are the Python error's; `trace` is its traceback where it was raised."""
+
+    def __init__(self, task: str, error_type: str, error: str, trace: str = "") -> None:
+        self.task, self.error_type, self.error, self.trace = task, error_type, error, trace
+        super().__init__(f"{task} failed: {error_type}: {error}")
+
+
+class SparkJobFailed(SparkError):
+    """Nothing is known of the items without an outcome: their tasks may have run, and count for nothing."""
+
+    def __init__(self, task: str, reason: str) -> None:
+        self.task, self.reason = task, reason
+        super().__init__(f"the Spark job of {task} did not end well: {reason}")

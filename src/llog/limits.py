@@ -578,3 +578,181 @@ STACK_BROKERS_MAX: Final = 64
 # --- the data pipeline -----------------------------------------------------------------------------------------------
 # Tasks that one process runs at a time on its event loop.
 PIPELINE_TASKS_IN_PROCESS_MAX: Final = 4
+
+# --- Spark: the session and the runner of tasks ----------------------------------------------------------------------
+# `java -version` of a Java that is there answers in a tenth of a second.
+SPARK_JAVA_TIMEOUT_MS: Final = 10_000
+# One Arrow batch between Spark and a Python worker, either way.
+SPARK_ARROW_BATCH_BYTES_MAX: Final = 4 * MIB
+# Runs of a runner at the same time, each a Spark job watched by a thread; more wait.
+SPARK_RUNS_AT_ONCE_MAX: Final = 8
+# What one Spark job carries in its plan: more items make several jobs, one after the other.
+SPARK_JOB_ITEMS_MAX: Final = 10_000
+SPARK_JOB_BYTES_MAX: Final = 16 * MIB
+# Sets of object stores that a Python worker keeps open, one per set of settings it was sent.
+SPARK_WORKER_TOOLS_MAX: Final = 4
+# Of an error that nobody foresaw: what is told of its words and of its traceback.
+SPARK_ERROR_CHARS_MAX: Final = 2_000
+SPARK_TRACE_CHARS_MAX: Final = 8_000
+# How long a run that was given up waits until its Spark job has ended, and how often it is told to.
+SPARK_CANCEL_WAIT_MS: Final = 30_000
+SPARK_CANCEL_POLL_MS: Final = 200
+# What follows an outcome, so that it does not wait in a buffer of 8 KiB.
+SPARK_PUSH_BYTES: Final = 16 * KIB
+
+# --- the segment catalogue -------------------------------------------------------------------------------------------
+# Looks at a record that others move at the same time, or that gave no answer, before the caller is told.
+CATALOGUE_ROUNDS_MAX: Final = 8
+
+# --- reading with splits: the data source and llog.scan --------------------------------------------------------------
+# What one split reads, unless told (`splitBytes`): long enough for a task, short enough to be in memory whole.
+SPLIT_BYTES_DEFAULT: Final = 64 * MIB
+SPLIT_BYTES_MIN: Final = 64 * KIB
+SPLIT_BYTES_MAX: Final = GIB
+# Pieces of one split: a log of tiny appends would make tasks of a few MiB of plan otherwise.
+SPLIT_PIECES_MAX: Final = 4_096
+# A plan with more splits is refused: each is a task. `splitBytes` says how many there are.
+SPLITS_MAX: Final = 100_000
+# Logs whose index is walked at the same time by one plan.
+SPLIT_PLAN_LOGS_IN_FLIGHT_MAX: Final = 16
+# A segment is fetched in ranges of this length, several at once.
+SPLIT_GET_BYTES: Final = 8 * MIB
+# Slices of one log that are decoded in one pass, and what an Arrow batch holds.
+SPLIT_BATCH_BYTES_MAX: Final = 4 * MIB
+# Smaller Arrow batches are put together until they have this much: each costs a message of its own.
+SPLIT_BATCH_BYTES_MIN: Final = MIB
+# How often a split is planned again because an object was gone (R10), each time further on or not at all.
+SPLIT_PLANS_MAX: Final = 5
+# `llog.scan`: splits read at the same time, and Arrow batches that wait for the caller, of each.
+SCAN_THREADS_DEFAULT: Final = 2
+SCAN_THREADS_MAX: Final = 32
+SCAN_BATCHES_AHEAD_MAX: Final = 4
+# Logs of one scan or subscription.
+SCAN_LOGS_MAX: Final = 100_000
+
+# --- compaction and merge as pipeline jobs ---------------------------------------------------------------------------
+# Source bytes of one task: enough for about a second of work, and little enough to be held in memory. The larger, the
+# fewer segments each log gets.
+COMPACT_WINDOW_BYTES_MAX: Final = 256 * MIB
+COMPACT_WINDOW_BYTES_MIN: Final = 128 * MIB
+# The same in the compactor service, whose process may hold a broker too, and tasks of one job at a time there.
+COMPACT_WINDOW_BYTES_IN_SERVICE: Final = 128 * MIB
+COMPACT_TASKS_IN_PROCESS: Final = 1
+# Of one round of a job: what is planned, written and published before it looks again.
+COMPACT_TASKS_PER_CORE: Final = 3
+# Where nobody tells how many there are.
+COMPACT_CORES_UNKNOWN: Final = 4
+# Inside one task: objects being read, segments being built or put, and the bytes of these.
+COMPACT_TASK_READS_MAX: Final = 8
+COMPACT_TASK_SEGMENTS_MAX: Final = 4
+COMPACT_TASK_SEGMENT_BYTES_MAX: Final = 128 * MIB
+# Of one round, too.
+COMPACT_ROUND_ENTRIES_MAX: Final = 200_000
+COMPACT_ROUND_LOGS_MAX: Final = 1_024
+COMPACT_LOG_ENTRIES_MIN: Final = 128
+# Logs that a driver looks at, claims or publishes at a time: each is a few requests one after the other.
+COMPACT_LOGS_AT_ONCE: Final = 64
+# Objects of one task: what names them travels with it.
+COMPACT_WINDOW_OBJECTS_MAX: Final = 10_000
+# The compactor service: visits that share a job, one after the other or several at a time, and how long a job waits
+# for more of them.
+COMPACT_LOGS_PER_WORKER: Final = 64
+COMPACT_JOBS_AT_ONCE: Final = 2
+COMPACT_GATHER_QUIET_MS: Final = 20
+COMPACT_GATHER_MS_MAX: Final = 500
+# A Spark that could not be had, or that went away, is tried again.
+COMPACT_SPARK_REJOIN_MS: Final = 60_000
+# How long the claims of a job outlive it when it dies, unless its caller says otherwise.
+COMPACT_SESSION_TIMEOUT_MS: Final = 15_000
+# Rounds in a row in which a log did not come further: others were faster, or its objects had gone.
+COMPACT_REPLANS_MAX: Final = 4
+
+# --- retain, vacuum and audit as jobs --------------------------------------------------------------------------------
+# Logs whose limits are applied at the same time.
+RETAIN_LOGS_IN_FLIGHT_MAX: Final = 16
+# Parts that a listing of one store is cut into, and names that one task's answer carries; it goes on in another task.
+SURVEY_SHARDS_MAX: Final = 64
+SURVEY_PAGE_OBJECTS_MAX: Final = 5_000
+# Blobs whose headers one task reads.
+VACUUM_TASK_HEADERS_MAX: Final = 1_000
+# Logs whose metadata is looked at at the same time, and entries held until their objects are looked at. A blob that is
+# named in two such helpings is read twice.
+AUDIT_LOGS_IN_FLIGHT_MAX: Final = 8
+AUDIT_ENTRIES_HELD_MAX: Final = 500_000
+# What one task of the audit reads, in bytes and in objects, how many entries it is told of (some 400 bytes each), and
+# how many objects it reads at a time.
+AUDIT_TASK_BYTES: Final = 128 * MIB
+AUDIT_TASK_OBJECTS_MAX: Final = 1_000
+AUDIT_TASK_CLAIMS_MAX: Final = 10_000
+AUDIT_OBJECTS_IN_FLIGHT_MAX: Final = 4
+# Larger objects are read in pieces: a segment in several, a blob slice by slice.
+AUDIT_OBJECT_HELD_BYTES_MAX: Final = 32 * MIB
+# Suspicions that one task's answer, and findings that one report carries; what comes on top is only counted.
+AUDIT_TASK_SUSPECTS_MAX: Final = 1_000
+AUDIT_FINDINGS_MAX: Final = 10_000
+
+# --- the sink: rows of a Spark query into logs -------------------------------------------------------------------------
+# Rows that a task gathers before it encodes and uploads them, and what one RecordBatch among them holds before it is
+# compressed.
+SINK_BLOB_BYTES: Final = 16 * MIB
+SINK_RECORD_BATCH_BYTES: Final = MIB
+# Epochs of one producer id: Kafka counts them in 15 bits.
+SINK_EPOCHS_MAX: Final = 2**15 - 1
+# The first producer id that a cluster gives: far from those that clients make up for themselves.
+PRODUCER_ID_FIRST: Final = 2**32
+# Slices of a commit plan in one metadata value, and how many such values one plan may have.
+SINK_PLAN_PAGE_BYTES: Final = 512 * KIB
+SINK_PLAN_PAGES_MAX: Final = 1_000
+# Rounds of compare-and-set on a query's own records before its driver gives up.
+SINK_ROUNDS_MAX: Final = 64
+# How often one slice is committed anew after a passing trouble: each time a repeat would be recognised.
+SINK_ATTEMPTS_MAX: Final = 8
+# Logs that are looked up or initialized at the same time.
+SINK_LOGS_IN_FLIGHT_MAX: Final = 128
+# Logs that a driver looks up for rows that name their topics themselves; slices of others are copied by the driver.
+SINK_LOGS_LISTED_MAX: Final = 20_000
+# Bytes of slices that a driver copies into one blob.
+SINK_COPY_BYTES: Final = 16 * MIB
+
+# --- key compaction --------------------------------------------------------------------------------------------------
+# Levels from here on are of segments that key compaction wrote, or merges of such; compaction and merges of other
+# segments never get so high.
+KEY_COMPACT_LEVEL: Final = 64
+# Reads of one pass, all tasks together, where nobody says otherwise; and the tasks that share it.
+KEY_COMPACT_READ_BYTES_PER_SECOND: Final = 50_000_000
+KEY_COMPACT_TASKS_AT_ONCE: Final = 4
+# One request of a task, and what one task scans (unless one segment is larger).
+KEY_COMPACT_READ_BYTES: Final = 8 * MIB
+KEY_SCAN_TASK_BYTES: Final = 64 * MIB
+# Distinct keys that a scan holds, in bytes, before it writes them out as one part.
+KEY_SCAN_PART_BYTES_MAX: Final = 64 * MIB
+# Logs that go through the passes together.
+KEY_COMPACT_LOGS_AT_ONCE: Final = 64
+# Distinct keys of one log, in bytes, that are aggregated without Spark.
+KEY_AGGREGATE_BYTES_MAX: Final = 2 * GIB
+# How often a log is planned again when it changed under a pass, and how often publishing gives way to other runs.
+KEY_COMPACT_ROUNDS_MAX: Final = 3
+KEY_COMPACT_RACES_MAX: Final = 16
+# Objects between the passes go with their job; what a crash left goes with a later job, once it is this old.
+KEY_COMPACT_SCRATCH_AGE_MS_MAX: Final = 7 * 24 * 3_600_000
+# Of these, what one task of the aggregation on Spark reads (unless one object is larger).
+KEY_AGGREGATE_TASK_BYTES: Final = 16 * MIB
+# Survivors that one object between the passes may name.
+KEY_SURVIVORS_BYTES_MAX: Final = 4 * GIB
+
+# --- export ----------------------------------------------------------------------------------------------------------
+# What one task reads, and with it about how large the files become; what one commit holds.
+EXPORT_SPLIT_BYTES_DEFAULT: Final = 128 * MIB
+EXPORT_COMMIT_BYTES_DEFAULT: Final = 8 * GIB
+# Of one file in memory before it is encoded as a row group; of all files of a task together.
+EXPORT_ROW_GROUP_BYTES: Final = 16 * MIB
+EXPORT_PENDING_BYTES_MAX: Final = 64 * MIB
+# Partitions and dates that one task writes; clocks gone wild would make a file per record.
+EXPORT_FILES_PER_TASK_MAX: Final = 1_024
+# Rounds in which tasks whose objects were gone are planned again, and commits that others were faster with.
+EXPORT_REPLANS_MAX: Final = 5
+EXPORT_CONFLICTS_MAX: Final = 5
+# What is kept of the reason why a value could not be decoded.
+EXPORT_ERROR_CHARS_MAX: Final = 500
+EXPORT_SCHEMA_BYTES_MAX: Final = MIB
+EXPORT_SCHEMA_DEPTH_MAX: Final = 16

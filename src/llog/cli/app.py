@@ -10,7 +10,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from llog.cli import compact, doctor, fencing, log, meta, offsets, records, serve, settings, stores, topic
+from llog.cli import (
+    compact,
+    doctor,
+    fencing,
+    log,
+    meta,
+    offsets,
+    pipeline,
+    records,
+    segments,
+    serve,
+    settings,
+    stores,
+    topic,
+)
 from llog.cli.exits import MEANINGS, exit_code_of
 from llog.errors import LlogError
 
@@ -60,6 +74,7 @@ app.command(name="settings")(settings.show_settings)
 app.add_typer(stores.app, name="stores")
 app.add_typer(log.app, name="log")
 app.add_typer(meta.app, name="meta")
+app.add_typer(segments.app, name="segments")
 app.command(name="broker")(serve.broker)
 app.command(name="compactor")(serve.compactor)
 app.command(name="up")(serve.up)
@@ -74,4 +89,5 @@ app.command(name="compact")(compact.compact)
 # "-1" is an offset there, not an option.
 app.command(name="delete-records", context_settings={"ignore_unknown_options": True})(compact.delete_records)
 app.command(name="vacuum")(compact.vacuum)
+app.add_typer(pipeline.app, name="pipeline")
 app.command(name="doctor")(doctor.doctor)

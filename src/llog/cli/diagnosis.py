@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-import shutil
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from llog.api.opening import Use, opened_log
 from llog.cli.store_check import Step, advice_on, check_stores
-from llog.errors import ClusterMismatch, LlogError, SettingsError, VacuumRefused
+from llog.errors import ClusterMismatch, JavaUnusable, LlogError, SettingsError, VacuumRefused
 from llog.formats.values import ControlRecord, decode_value
-from llog.limits import CLI_DOCTOR_LOOK_TIMEOUTS, CLI_DOCTOR_NAMES_MAX, CLI_DOCTOR_PROGRAM_TIMEOUT_MS
+from llog.limits import CLI_DOCTOR_LOOK_TIMEOUTS, CLI_DOCTOR_NAMES_MAX
 from llog.log.cluster import compare_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -30,9 +28,9 @@ from llog.log.vacuum_clock import plan_now, read_clocks
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure, is_loopback
 from llog.settings.urls import PATH_SCHEMES, mask_url
+from llog.spark.java import ABSENT, JAVA_MIN, find_java
 
 Result = Literal["ok", "note", "WRONG"]
-JAVA_MIN: Final = 17
 
 
 class Finding(NamedTuple):
@@ -137,34 +135,13 @@ def judge_directory(path: Path) -> Finding | None:
 
 async def look_for_java(environ: Mapping[str, str]) -> list[Finding]:
     """Only Spark jobs need it."""
-    home = environ.get("JAVA_HOME", "")
-    program = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environ.get("PATH"))
-    install = f"for Spark jobs install Java {JAVA_MIN} or later and set JAVA_HOME; everything else works without"
-    if program is None:
-        return [Finding("java", "note", "no java on the PATH, and JAVA_HOME is not set", install)]
     try:
-        process = await asyncio.create_subprocess_exec(
-            program, "-version", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-        )
-    except OSError as error:
-        return [Finding("java", "WRONG", f"{program}: {error.strerror}", "set JAVA_HOME to a Java that is there")]
-    try:
-        async with asyncio.timeout(CLI_DOCTOR_PROGRAM_TIMEOUT_MS / 1_000):
-            _, told = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        return [Finding("java", "WRONG", f"{program} -version does not end", install)]
-    return [judge_java(program, told.decode(errors="replace"), install)]
-
-
-def judge_java(program: str, told: str, install: str) -> Finding:
-    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', told)
-    if match is None:
-        return Finding("java", "WRONG", f"{program} -version says {told.strip()[:100]!r}", install)
-    if int(match[1]) < JAVA_MIN:
-        return Finding("java", "WRONG", f"{program} is version {match[1]}; Spark needs {JAVA_MIN}", install)
-    return Finding("java", "ok", f"{program}, version {match[1]}")
+        java = await asyncio.to_thread(find_java, environ)
+    except JavaUnusable as error:
+        install = f"for Spark jobs install Java {JAVA_MIN} or later and set JAVA_HOME; everything else works without"
+        result: Result = "note" if error.found == (ABSENT,) else "WRONG"
+        return [Finding("java", result, "; ".join(error.found), install)]
+    return [Finding("java", "ok", f"{java.program}, version {java.version}")]
 
 
 # -- the stores ------------------------------------------------------------------------------------------------------

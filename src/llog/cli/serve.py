@@ -75,13 +75,23 @@ def broker(
 
 def compactor(as_json: Json = False) -> None:
     """Run the compactor service: compaction, merge, retention, vacuum, over all logs."""
+    from llog.cli.stack import joining_spark
     from llog.compactor.service import serve
     from llog.settings import Settings
     from llog.settings.exposure import check_exposure
 
     settings = Settings.from_env()
     check_exposure(settings, host=settings.compactor_bind_host, variable="LLOG_COMPACTOR_BIND_HOST")
-    run_until_stopped(lambda stop, _: serve(settings, stop, on_started=lambda url: _say_compactor(url, as_json)))
+    join_spark = joining_spark(settings)
+    run_until_stopped(
+        lambda stop, _: serve(
+            settings,
+            stop,
+            on_started=lambda url: _say_compactor(url, as_json, joining=join_spark is not None),
+            join_spark=join_spark,
+            on_spark=lambda state: _say_spark(state, as_json),
+        )
+    )
 
 
 def up(
@@ -104,7 +114,14 @@ def up(
 
     async def run(stop: asyncio.Event, at_once: asyncio.Event) -> None:
         nonlocal code
-        code = await run_stack(settings, commands, stop, at_once, on_compactor=lambda url: _say_compactor(url, as_json))
+        code = await run_stack(
+            settings,
+            commands,
+            stop,
+            at_once,
+            on_compactor=lambda url: _say_compactor(url, as_json, joining=settings.compactor_spark),
+            on_spark=lambda state: _say_spark(state, as_json),
+        )
 
     run_until_stopped(run)
     if code:
@@ -144,7 +161,14 @@ async def _up(
                 on_started=started,
             )
         ),
-        asyncio.ensure_future(compact_patiently(settings, stop, on_started=lambda url: _say_compactor(url, as_json))),
+        asyncio.ensure_future(
+            compact_patiently(
+                settings,
+                stop,
+                on_started=lambda url: _say_compactor(url, as_json, joining=settings.compactor_spark),
+                on_spark=lambda state: _say_spark(state, as_json),
+            )
+        ),
     ]
     # One that cannot run takes the other along: half a stack would only look like one.
     await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
@@ -216,11 +240,20 @@ def _say_broker(url: str, opened: Broker, as_json: bool) -> None:
     typer.echo(f"  acknowledged: {acknowledged_means(opened.settings)}")
 
 
-def _say_compactor(url: str, as_json: bool) -> None:
+def _say_compactor(url: str, as_json: bool, *, joining: bool) -> None:
     if as_json:
         print_json_line({"service": "compactor", "url": url})
         return
     typer.echo(f"compactor at {url}/health")
+    if joining:
+        typer.echo("  Spark: starting; until it is ready, compaction runs in this process")
+
+
+def _say_spark(state: str, as_json: bool) -> None:
+    if as_json:
+        print_json_line({"spark": state})
+        return
+    typer.echo(f"  Spark: {state}")
 
 
 def _say_what_to_try(url: str) -> None:

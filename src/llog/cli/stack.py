@@ -18,12 +18,15 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from llog.errors import SettingsError, StoreError
 from llog.limits import STORE_PROBE_MS
 from llog.settings import Settings
+
+if TYPE_CHECKING:
+    from llog.compactor.tasks import Join, TaskRunner
 
 PORT_MAX: Final = 65_535
 _log: Final = logging.getLogger("llog.compactor")
@@ -68,11 +71,12 @@ async def run_stack(
     at_once: asyncio.Event,
     *,
     on_compactor: Callable[[str], None],
+    on_spark: Callable[[str], None] | None = None,
 ) -> int:
     """Until `stop`, or until one of them ends; the exit code of the one that ended first by itself, else 0."""
     children: list[Process] = []
     hurrying = asyncio.ensure_future(_hurry(children, at_once))
-    compactor = asyncio.ensure_future(compact_patiently(settings, stop, on_started=on_compactor))
+    compactor = asyncio.ensure_future(compact_patiently(settings, stop, on_started=on_compactor, on_spark=on_spark))
     stopping = asyncio.ensure_future(stop.wait())
     ended: list[asyncio.Task[int]] = []
     try:
@@ -94,7 +98,13 @@ async def run_stack(
     return max(codes, default=0)
 
 
-async def compact_patiently(settings: Settings, stop: asyncio.Event, *, on_started: Callable[[str], None]) -> None:
+async def compact_patiently(
+    settings: Settings,
+    stop: asyncio.Event,
+    *,
+    on_started: Callable[[str], None],
+    on_spark: Callable[[str], None] | None = None,
+) -> None:
     """The compactor until `stop`. Stores that are away while it starts are waited for, as brokers do; what waiting does
     not help against is raised."""
     started = asyncio.Event()
@@ -103,7 +113,7 @@ async def compact_patiently(settings: Settings, stop: asyncio.Event, *, on_start
         started.set()
         on_started(url)
 
-    serving = asyncio.ensure_future(_compact_until(settings, stop, started, begun))
+    serving = asyncio.ensure_future(_compact_until(settings, stop, started, begun, on_spark))
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -116,15 +126,32 @@ async def compact_patiently(settings: Settings, stop: asyncio.Event, *, on_start
         await asyncio.gather(serving, stopping, return_exceptions=True)
 
 
+def joining_spark(settings: Settings) -> Join | None:
+    """How the compactor's tasks come to Spark; None where the settings say that they should not."""
+    if not settings.compactor_spark:
+        return None
+
+    async def join() -> TaskRunner:
+        from llog.spark.compaction import join_session
+
+        return await join_session(settings)
+
+    return join
+
+
 async def _compact_until(
-    settings: Settings, stop: asyncio.Event, started: asyncio.Event, begun: Callable[[str], None]
+    settings: Settings,
+    stop: asyncio.Event,
+    started: asyncio.Event,
+    begun: Callable[[str], None],
+    on_spark: Callable[[str], None] | None,
 ) -> None:
     from llog.compactor.service import serve
 
     told = ""
     while True:
         try:
-            return await serve(settings, stop, on_started=begun)
+            return await serve(settings, stop, on_started=begun, join_spark=joining_spark(settings), on_spark=on_spark)
         except StoreError as error:
             if started.is_set() or not error.retriable:
                 raise

@@ -27,6 +27,14 @@ from llog.log.vacuum import Vacuumed, vacuum
 
 
 class JobRunner(Protocol):
+    @property
+    def logs_per_worker(self) -> int:
+        """How many visits to logs one worker may have under way: more than one where they are worked off together."""
+
+    @property
+    def spark_state(self) -> str | None:
+        """`starting`, `ready` or `unavailable (why)`; None where Spark plays no part."""
+
     async def compact(self, log: Log, *, max_offsets: int, target_bytes: int, min_age_ms: int) -> Compacted | None:
         """Finish the run in flight, or compact the next; None when there is nothing to do."""
 
@@ -47,7 +55,13 @@ class JobRunner(Protocol):
 
 
 class InProcessRunner:
-    """Does everything on this event loop."""
+    """Does everything on this event loop, log by log."""
+
+    logs_per_worker = 1
+
+    @property
+    def spark_state(self) -> str | None:
+        return None
 
     def __init__(self, context: LogContext) -> None:
         self._context = context

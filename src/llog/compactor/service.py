@@ -4,9 +4,9 @@
     chores: measure the WAL store, vacuum, compare clocks, finish deletions, back up
 
 Each arrow is a loop of its own, and no error ends one: it is noted for the health page, and after a pause the loop goes
-on. What must stay true: at most one visit per log and `LLOG_COMPACTOR_WORKERS` visits at once; a pass visits logs in
-random order, topics in turn; nothing begins after a stop was asked for, what is under way may end within a bound, and
-claims are gone when the stop returns.
+on. What must stay true: at most one visit per log, and as many at once as `LLOG_COMPACTOR_WORKERS` workers have hands
+for (the runner says how many each has); a pass visits logs in random order, topics in turn; nothing begins after a stop
+was asked for, what is under way may end within a bound, and claims are gone when the stop returns.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from llog.compactor.claims import Claims
 from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind
 from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pace import Pace
+from llog.compactor.pipeline_runner import PipelineRunner
 from llog.compactor.plan import Kind, LogView, Rules, plan_pass, plan_pause_ms, plan_work
-from llog.compactor.runner import InProcessRunner, JobRunner
+from llog.compactor.runner import JobRunner
+from llog.compactor.tasks import Join, OnState, TaskRunners
 from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Visit, Worker
 from llog.formats.record_batch import verify_crcs, walk
@@ -60,7 +62,7 @@ class CompactorService:
     ) -> None:
         self._context, self._settings, self._metrics = context, settings, metrics
         self._rules = Rules.of(settings) if rules is None else rules
-        self._runner: JobRunner = InProcessRunner(context) if runner is None else runner
+        self._runner: JobRunner = PipelineRunner(context) if runner is None else runner
         self._pace, self._troubles = Pace(context.sleep), Troubles()
         self._backlogs = Backlogs(context, self._rules)
         self._claims = Claims(
@@ -82,7 +84,7 @@ class CompactorService:
         self._configured = tuple(Log(*target) for target in settings.compactor_targets)
         self._discovered = Discovered(self._configured)
         self._left_behind: list[DyingTopic] = []
-        self._slots = asyncio.Semaphore(settings.compactor_workers)
+        self._slots = asyncio.Semaphore(settings.compactor_workers * self._runner.logs_per_worker)
         self._visits: dict[Log, tuple[Kind, asyncio.Task[None]]] = {}
         self._paused: dict[Log, int] = {}
         """Until when a log is left alone."""
@@ -212,7 +214,7 @@ class CompactorService:
             return
         task = asyncio.create_task(self._visit(view, work), name=f"visit {view.log}")
         self._visits[view.log] = (work, task)
-        self._metrics.set_workers(len(self._visits), self._settings.compactor_workers)
+        self._metrics.set_workers(self._workers_busy(), self._settings.compactor_workers)
 
     async def _visit(self, view: LogView, work: Kind) -> None:
         try:
@@ -220,7 +222,10 @@ class CompactorService:
         finally:
             del self._visits[view.log]
             self._slots.release()
-            self._metrics.set_workers(len(self._visits), self._settings.compactor_workers)
+            self._metrics.set_workers(self._workers_busy(), self._settings.compactor_workers)
+
+    def _workers_busy(self) -> int:
+        return -(-len(self._visits) // self._runner.logs_per_worker)
 
     def _ended(self, visit: Visit) -> None:
         if visit.outcome == "failed":
@@ -292,13 +297,14 @@ class CompactorService:
             "reasons": reasons,
             "service": "compactor",
             "compactor_id": settings.compactor_id,
-            "workers": {"busy": len(self._visits), "total": settings.compactor_workers},
+            "workers": {"busy": self._workers_busy(), "total": settings.compactor_workers},
             "discovery": {"targets": len(found.logs), "configured": len(self._configured), "at_ms": found.at_ms},
             "in_session": self._claims.in_session,
             "passes": self._passes,
             "failing_logs": self._troubles.failing_logs,
             "fenced_logs": found.fenced,
             "wal_bytes": chores.wal_bytes,
+            "spark": self._runner.spark_state,
         }
 
 
@@ -315,8 +321,13 @@ async def serve(
     metrics: BrokerMetrics | None = None,
     make_runner: Callable[[LogContext], JobRunner] | None = None,
     on_started: Callable[[str], None] | None = None,
+    join_spark: Join | None = None,
+    on_spark: OnState | None = None,
 ) -> None:
-    """The whole process: stores, service and pages, until `stop` is set. `on_started` is told where the pages are."""
+    """The whole process: stores, service and pages, until `stop` is set. `on_started` is told where the pages are.
+
+    `join_spark` brings Spark, in the background; `on_spark` is told when its state changes.
+    """
     from llog.compactor.pages import serving  # the web server takes time to import: only who serves pays
 
     metrics = BrokerMetrics() if metrics is None else metrics
@@ -327,7 +338,12 @@ async def serve(
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT, wrapping=meters.wrapping) as opened:
         context = opened.context
         billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=context.now_ms)
-        runner = None if make_runner is None else make_runner(context)
+        if make_runner is not None:
+            runner = make_runner(context)
+        else:
+            tasks = TaskRunners(context, join_spark, on_state=on_spark)
+            tasks.start()
+            runner = PipelineRunner(context, tasks)
         service = CompactorService(context, settings, metrics, runner=runner)
         async with serving(settings, health=service.health, metrics=metrics) as pages:
             metrics.set_compactor(

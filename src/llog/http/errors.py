@@ -76,6 +76,7 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
         e.ObjectRangeInvalid,
         e.SinkError,
         e.SinkPlanLost,
+        e.SinkUploadLost,
         e.ExportError,
         e.ExportFailed,
         e.ExportNotInstalled,

@@ -262,6 +262,11 @@ class Settings:
         COMPACTOR, kinds.text("a Spark master's URL", r"\S+"),
         "Where the jobs run: all cores of this machine with 4 attempts per task, or any cluster.", "local[*,4]",
     )
+    compactor_spark: bool = setting(
+        COMPACTOR, kinds.BOOLEAN,
+        "Whether the compactor service runs its tasks on Spark as soon as it can be had; until then, and without, they"
+        " run in the service's own process.", True,
+    )
 
     # -- http -------------------------------------------------------------------------------------------------------
     http_bind_host: str = setting(

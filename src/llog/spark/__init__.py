@@ -1,4 +1,49 @@
 """Spark: the session, the runner of pipeline tasks, and the data source `llog`.
 
+    spark = llog.spark.session()
+    spark.read.format("llog").option("subscribe", "orders").load()
+
 Importing this package needs no pyspark; using it does.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from llog.settings import Settings
+
+__all__ = ["register", "session"]
+
+
+def session(
+    settings: Settings | None = None,
+    *,
+    master: str | None = None,
+    app_name: str = "llog",
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """This process's session, started if there is none, with the data source `llog`; see `llog.spark.warm_session`."""
+    from llog.spark.warm_session import running_or_new
+
+    return register(running_or_new(settings, master=master, app_name=app_name, config=config))
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make the data source `llog` known to a session, also one that the caller made; returns that session.
+
+    A session whose driver has llog installed finds it by itself (`pyspark_llog`); a Connect server may not.
+    """
+    try:
+        from llog.spark.source import LlogDataSource
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("pyspark"):
+            raise
+        from llog.errors import SparkNotInstalled
+
+        raise SparkNotInstalled(str(error)) from error
+    spark.dataSource.register(LlogDataSource)
+    return spark

@@ -126,7 +126,9 @@ class Compactor:
         self.failures, self.after_start, self.silent = list(failures), after_start, silent
         self.ended = False
 
-    async def serve(self, _: Settings, stop: asyncio.Event, *, on_started: Callable[[str], None]) -> None:
+    async def serve(
+        self, _: Settings, stop: asyncio.Event, *, on_started: Callable[[str], None], **spark: object
+    ) -> None:
         if self.failures:
             raise self.failures.pop(0)
         try:

@@ -1,0 +1,225 @@
+"""Orders arrive by HTTP, Spark adds them up as they come, the log is compacted, and an Iceberg table appears.
+
+    .venv/bin/python examples/pipeline.py        (`make demo`)
+
+Everything runs on this machine, in a temporary directory: a broker on LMDB and local files, one Spark session. It ends
+with what the same requests and bytes would have cost on S3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import llog
+import llog.spark
+from llog.api.opening import Use, opened_log
+from llog.pipeline.compact import CompactReport, compact
+from llog.pipeline.export import ExportReport, export
+from llog.pipeline.export_decode import Decoder, Decoding
+from llog.pipeline.iceberg import IcebergTarget, open_catalogue
+from llog.settings import Settings
+from llog.spark.exported import iceberg_dataframe
+from llog.spark.runner import SparkRunner
+from llog.stores.objects.pricing import S3_STANDARD_US_EAST_1, measure_footprint
+
+ORDERS, PER_MINUTE = "orders", "orders_per_minute"
+PARTITIONS, REQUESTS, ORDERS_PER_REQUEST = 4, 50, 100
+MINUTES = 5
+TABLE = "shop.orders"
+FIELDS = {"customer": "string", "item": "string", "cents": "integer"}
+SCHEMA = json.dumps({"type": "object", "properties": {name: {"type": kind} for name, kind in FIELDS.items()}})
+
+
+def say(step: str, told: str) -> None:
+    print(f"\n\033[1m{step}\033[0m\n   {told}" if sys.stdout.isatty() else f"\n{step}\n   {told}", flush=True)
+
+
+# -- 1. a broker, and orders over HTTP -------------------------------------------------------------------------------
+
+
+@contextmanager
+def broker(log: Path) -> Iterator[str]:
+    """A process of its own, as in production: Spark talks to the stores, never to it."""
+    command = [sys.executable, "-m", "llog", "broker", "--port", "0"]
+    with log.open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := re.search(r"http://\S+", line):
+                yield found[0].rstrip("/")
+                break
+        else:
+            raise RuntimeError(f"the broker did not start:\n{log.read_text()}")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def post(url: str, content: object) -> Any:
+    request = urllib.request.Request(url, json.dumps(content).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def order(chance: random.Random, at_ms: int) -> dict[str, object]:
+    customer = chance.choice(["ada", "bob", "cyd", "dan"])
+    value = {
+        "customer": customer,
+        "item": chance.choice(["apple", "pear", "plum"]),
+        "cents": chance.randrange(50, 500),
+    }
+    return {"key": customer, "value": json.dumps(value), "timestamp_ms": at_ms}
+
+
+def send_orders(url: str) -> int:
+    """So many minutes of them, and one request of the minute after, which tells the stream that those are over."""
+    chance = random.Random(7)
+    began_ms = int(time.time() * 1_000) // 60_000 * 60_000 - MINUTES * 60_000
+    sent = 0
+    for number in range(REQUESTS + 1):
+        at_ms = began_ms + number * MINUTES * 60_000 // REQUESTS
+        orders = [[order(chance, at_ms) for _ in range(ORDERS_PER_REQUEST // PARTITIONS)] for _ in range(PARTITIONS)]
+        batches = [{"topic": ORDERS, "partition": n, "records": records} for n, records in enumerate(orders)]
+        answer = post(f"{url}/produce", {"topic_partitions": batches})
+        sent += sum(result["count"] for result in answer["results"])
+    return sent
+
+
+# -- 2. a stream -----------------------------------------------------------------------------------------------------
+
+
+def add_up(spark: SparkSession, checkpoint: Path) -> int:
+    """Cents per minute, from one topic into another; exactly once, also when it is killed and started again."""
+    fields = ", ".join(f"{name} {'int' if kind == 'integer' else 'string'}" for name, kind in FIELDS.items())
+    orders = (
+        spark.readStream.format("llog")
+        .option("subscribe", ORDERS)
+        .option("startingOffsets", "earliest")
+        .option("groupId", "adding-up")
+        .load()
+        .withWatermark("timestamp", "0 seconds")
+        .select("timestamp", F.from_json(F.col("value").cast("string"), fields).alias("order"))
+    )
+    sums = orders.groupBy(F.window("timestamp", "1 minute").alias("minute")).agg(
+        F.count("*").alias("orders"), F.sum("order.cents").alias("cents")
+    )
+    query = (
+        sums.select(
+            F.date_format("minute.start", "HH:mm").alias("key"), F.to_json(F.struct("orders", "cents")).alias("value")
+        )
+        .writeStream.format("llog")
+        .option("topic", PER_MINUTE)
+        .option("checkpointLocation", str(checkpoint))
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return len(query.recentProgress)
+
+
+# -- 3. compaction and export ----------------------------------------------------------------------------------------
+
+
+async def tidy_up(settings: Settings, spark: SparkSession) -> tuple[CompactReport, ExportReport]:
+    catalogue = open_catalogue(settings)
+    decoding = Decoding("json", SCHEMA)
+    async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
+        context, runner = opened.context, SparkRunner(spark, settings)
+        compacted = await compact(context, runner)
+        target = await IcebergTarget.open(catalogue, TABLE, Decoder(decoding).schema, context.random_bits)
+        exported = await export(context, runner, ORDERS, target, decoding=decoding)
+        await runner.close()
+    return compacted, exported
+
+
+# -- 4. what it would have cost --------------------------------------------------------------------------------------
+
+
+def requests_of(url: str) -> dict[str, int]:
+    """What the broker asked of its object store, by operation."""
+    with urllib.request.urlopen(f"{url}/metrics") as page:
+        counted = json.load(page)["s3"]["operations"]
+    return {name: int(told["requests"]) for name, told in counted.items()}
+
+
+async def bill(requests: dict[str, int], settings: Settings) -> str:
+    async with opened_log(settings, segments=Use.PUT) as opened:
+        assert opened.context.segments is not None
+        stored = await measure_footprint(opened.context.segments)
+    usd = S3_STANDARD_US_EAST_1.requests_usd(requests)
+    monthly = S3_STANDARD_US_EAST_1.storage_usd_per_month(stored.stored_bytes)
+    told = ", ".join(f"{count} {name}" for name, count in sorted(requests.items()) if count)
+    return (
+        f"the broker's requests ({told}): {usd:.6f} USD; {stored.object_count} objects, "
+        f"{stored.stored_bytes / 1e6:.2f} MB: {monthly:.6f} USD a month"
+    )
+
+
+def main() -> None:
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="llog-demo-") as name:
+        directory = Path(name)
+        # Whoever takes part finds the stores by it: the broker, this program, Spark and its workers.
+        os.environ["LLOG_DATA_DIR"] = str(directory / "data")
+        settings = Settings.from_env()
+        with broker(directory / "broker.log") as url:
+            say("1. Orders arrive by HTTP", f"{send_orders(url)} orders in {PARTITIONS} partitions, at {url}")
+            spark = llog.spark.register(llog.spark.session(settings))
+            try:
+                show_pipeline(spark, settings, directory)
+            finally:
+                spark.stop()
+            say("6. What it would have cost on S3", asyncio.run(bill(requests_of(url), settings)))
+    print(f"\ndone in {time.perf_counter() - began:.0f} s")
+
+
+def show_pipeline(spark: SparkSession, settings: Settings, directory: Path) -> None:
+    say("2. A stream adds them up, from topic to topic", f"{add_up(spark, directory / 'checkpoint')} batches")
+    for batch in llog.scan(PER_MINUTE, columns=["key", "value"]):
+        for row in batch.to_pylist():
+            print(f"   {row['key'].decode()}  {row['value'].decode()}")
+
+    compacted, exported = asyncio.run(tidy_up(settings, spark))
+    say(
+        "3. Compaction: from shared blobs to a segment per partition",
+        f"{compacted.objects_read} blobs read once each, {sum(log.runs for log in compacted.logs)} segments written",
+    )
+    say(
+        "4. An Iceberg table appears",
+        f"{TABLE}: {exported.files} files, {exported.records} rows, offsets in its snapshot",
+    )
+
+    table = open_catalogue(settings).load_table(TABLE)
+    iceberg_dataframe(spark, table).createOrReplaceTempView("orders")
+    question = (
+        "select customer, count(*) as orders, sum(cents) as cents from orders group by customer order by customer"
+    )
+    say("5. Spark SQL and DuckDB read it", question)
+    by_spark = [tuple(row) for row in spark.sql(question).collect()]
+    orders = table.scan().to_arrow()
+    by_duckdb = duckdb.sql(question).fetchall()
+    print(f"   Spark SQL  {by_spark}\n   DuckDB     {by_duckdb}   (over {orders.num_rows} rows)")
+    assert [tuple(map(int, row[1:])) for row in by_spark] == [tuple(map(int, row[1:])) for row in by_duckdb]
+
+
+if __name__ == "__main__":
+    main()

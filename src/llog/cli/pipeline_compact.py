@@ -1,0 +1,114 @@
+"""`llog pipeline compact`: rewrite what logs hold in shared blobs into segments of their own, many logs at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from llog.cli.exits import FAILED, UNAVAILABLE
+from llog.cli.output import AsJson
+from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_report, run_job
+from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
+
+if TYPE_CHECKING:
+    from llog.log.keys import Log
+    from llog.pipeline.compact_plan import Sizing
+    from llog.pipeline.compact_report import CompactReport, LogReport
+    from llog.pipeline.work import Runner
+
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be given again.")]
+Partition = Annotated[int | None, typer.Option("--partition", min=0, help="Only this partition of the one --topic.")]
+Merge = Annotated[bool, typer.Option("--merge", help="Then make larger segments of small neighbours.")]
+MinAgeMs = Annotated[int, typer.Option("--min-age-ms", min=0, help="Leave what was appended more recently alone.")]
+
+
+def compact(
+    topic: Topics = None,
+    partition: Partition = None,
+    merge: Merge = False,
+    min_age_ms: MinAgeMs = 0,
+    as_json: AsJson = False,
+    master: Master = None,
+    in_process: InProcess = False,
+    metadata_url: MetadataUrl = None,
+    objects_url: ObjectsUrl = None,
+    wal_url: WalUrl = None,
+) -> None:
+    """Compact every log, or those of some topics, up to their ends as they are now. Each blob is read once."""
+    from llog.api.opening import Use
+    from llog.errors import InvalidArgument
+    from llog.settings import Settings
+
+    if partition is not None and len(topic or ()) != 1:
+        raise InvalidArgument("--partition", "is of one topic: give exactly one --topic")
+    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
+    setting = JobSetting("compacting", settings, master=master, in_process=in_process, segments=Use.PUT)
+    report = run_job(setting, lambda job: _compact(job, topic or (), partition, merge, min_age_ms))
+    busy = [log for log in report.logs if log.outcome == "busy"]
+    columns = ("log", "outcome", "segments", "merges", "entries", "offsets", "bytes", "what is wrong")
+    print_report(report, as_json, columns, [_row(log) for log in report.logs if log.outcome != "idle"])
+    if not as_json and report.tasks:
+        typer.echo(_summary(report))
+    if report.failed:
+        raise typer.Exit(FAILED)
+    if busy:
+        raise typer.Exit(UNAVAILABLE)
+
+
+app.command(name="compact")(compact)
+
+
+async def _compact(
+    job: Job, topics: Sequence[str], partition: int | None, merge: bool, min_age_ms: int
+) -> CompactReport:
+    from llog.cli.seeking import chosen_logs
+    from llog.pipeline.compact import CompactOptions
+    from llog.pipeline.compact import compact as run_compact
+
+    logs: list[Log] | None = None
+    if topics:
+        logs = [log for topic in dict.fromkeys(topics) for log in await chosen_logs(job.context, topic, partition)]
+    runner, sizing = _sized(job)
+    return await run_compact(
+        job.context,
+        runner,
+        logs,
+        options=CompactOptions(sizing=sizing, min_age_ms=min_age_ms),
+        merge=merge,
+        owner=f"{job.settings.compactor_id}/pipeline",
+        session_timeout_ms=job.settings.oxia_session_timeout_ms,
+    )
+
+
+def _sized(job: Job) -> tuple[Runner, Sizing]:
+    """Windows as large as whoever runs them can hold; here, one at a time, since each uses all cores."""
+    from llog.cli.pipeline_progress import ToldRunner
+    from llog.limits import COMPACT_TASKS_IN_PROCESS
+    from llog.pipeline.compact_plan import Sizing
+    from llog.pipeline.work import InProcessRunner, tools_of
+
+    inner = job.runner.inner if isinstance(job.runner, ToldRunner) else job.runner
+    if isinstance(inner, InProcessRunner):
+        here = InProcessRunner(tools_of(job.context), at_once=COMPACT_TASKS_IN_PROCESS)
+        return ToldRunner(here, job.advance), Sizing.in_process()
+    from llog.spark.compaction import sizing_of
+    from llog.spark.runner import SparkRunner
+
+    assert isinstance(inner, SparkRunner)
+    return job.runner, sizing_of(inner.spark)
+
+
+def _row(log: LogReport) -> tuple[str, ...]:
+    outcome = log.outcome if not log.resumed else f"{log.outcome} ({log.resumed} resumed)"
+    numbers = (str(log.runs), str(log.merges), str(log.entries), str(log.offsets), f"{log.bytes_written:,}")
+    return f"{log.topic}:{log.partition}", outcome, *numbers, log.error
+
+
+def _summary(report: CompactReport) -> str:
+    rate = report.bytes_read / max(report.seconds, 0.001) / 1e6
+    return (
+        f"{report.objects_read} objects, {report.bytes_read:,} bytes read in {report.tasks} tasks; "
+        f"{report.bytes_written:,} bytes written; {report.seconds:.1f} s, {rate:,.0f} MB/s"
+    )

@@ -1,0 +1,198 @@
+"""`llog pipeline export`: a topic as Parquet files or as an Iceberg table, each run adding what came since the last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from llog.cli.exits import FAILED, UNAVAILABLE
+from llog.cli.output import AsJson
+from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_report, run_job
+from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
+
+if TYPE_CHECKING:
+    from llog.pipeline.export import ExportReport
+    from llog.pipeline.export_decode import Decoding
+    from llog.pipeline.export_target import ExportTarget
+    from llog.wiring import ObjectStores
+
+To = Annotated[
+    str,
+    typer.Option("--to", help="parquet:URL (file:///dir, s3://bucket/prefix, or a path), or iceberg:namespace.table."),
+]
+Catalog = Annotated[
+    str | None,
+    typer.Option(
+        "--catalog",
+        help="Of an Iceberg table: sqlite:///…, postgresql+psycopg://…, http(s)://… (REST), thrift://… (Hive), or "
+        "pyiceberg:NAME from pyiceberg's own configuration. Without it: SQLite in LLOG_DATA_DIR.",
+    ),
+]
+Warehouse = Annotated[
+    str | None, typer.Option("--warehouse", help="Where new Iceberg tables go; LLOG_OBJECTS_URL/warehouse by default.")
+]
+Decode = Annotated[
+    Literal["raw", "json", "avro", "avro-confluent"],
+    typer.Option("--decode", help="How values become columns; avro-confluent skips the 5 bytes that name a schema."),
+]
+Schema = Annotated[
+    Path | None, typer.Option("--schema", help="A file with the JSON Schema, or with the Avro schema, of the values.")
+]
+OnError = Annotated[
+    Literal["column", "quarantine", "fail"],
+    typer.Option(
+        "--on-error",
+        help="Values that cannot be read: into columns _error and _raw_value, or into files "
+        "beside the data, or the export ends.",
+    ),
+]
+Prefix = Annotated[str, typer.Option("--prefix", help="In front of the names of the schema's columns.")]
+Dates = Annotated[bool, typer.Option("--dates/--no-dates", help="Divide files by date as well as by partition.")]
+AllowGaps = Annotated[
+    bool, typer.Option("--allow-gaps", help="Go on where retention took records before they were exported.")
+]
+
+DiscardPlan = Annotated[
+    bool,
+    typer.Option(
+        "--discard-plan",
+        help="Of a parquet: target: first drop what an earlier run began and did not finish, files and all. No other "
+        "export of the topic may be running.",
+    ),
+]
+
+
+def export(
+    topic: str,
+    to: To,
+    catalog: Catalog = None,
+    warehouse: Warehouse = None,
+    decode: Decode = "raw",
+    schema: Schema = None,
+    on_error: OnError = "column",
+    prefix: Prefix = "",
+    dates: Dates = True,
+    allow_gaps: AllowGaps = False,
+    discard_plan: DiscardPlan = False,
+    as_json: AsJson = False,
+    master: Master = None,
+    in_process: InProcess = False,
+    metadata_url: MetadataUrl = None,
+    objects_url: ObjectsUrl = None,
+    wal_url: WalUrl = None,
+) -> None:
+    """Write what came since the last export as Parquet (zstd), or add it to an Iceberg table; nothing comes twice."""
+    from llog.errors import ExportFailed
+    from llog.log.keys import check_topic
+    from llog.pipeline.export_decode import Decoding
+    from llog.settings import Settings
+
+    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
+    where = _Where(check_topic(topic), *parse_target(to), catalog, warehouse, dates, discard_plan)
+    decoding = Decoding(decode, _text(schema), on_error, prefix)
+    setting = JobSetting(f"exporting {topic}", settings, master=master, in_process=in_process, spark=not in_process)
+    try:
+        report = run_job(setting, lambda job: _export(job, where, decoding, allow_gaps, in_process))
+    except ExportFailed as error:
+        typer.echo(f"llog: {error}", err=True)
+        raise typer.Exit(UNAVAILABLE if error.retriable else FAILED) from None
+    print_report(report, as_json, ("what", "how much"), _rows(report) if report.commits else [])
+    if report.bad_records:
+        told = "in quarantine" if report.quarantine_files else "in the column _error"
+        typer.echo(f"llog: {report.bad_records} values could not be decoded; they are {told}", err=True)
+
+
+app.command(name="export")(export)
+
+
+class _Where:
+    def __init__(
+        self, topic: str, kind: str, place: str, catalog: str | None, warehouse: str | None, dates: bool, discard: bool
+    ) -> None:
+        self.topic, self.kind, self.place = topic, kind, place
+        self.catalog, self.warehouse, self.dates, self.discard = catalog, warehouse, dates, discard
+
+
+def parse_target(text: str) -> tuple[str, str]:
+    from llog.errors import InvalidArgument
+
+    kind, separator, place = text.partition(":")
+    if not separator or kind not in ("parquet", "iceberg") or not place:
+        raise InvalidArgument("--to", f"{text!r} must be parquet:URL or iceberg:namespace.table")
+    if kind == "parquet" and "://" not in place:
+        place = f"file://{Path(place).absolute()}"
+    return kind, place
+
+
+def _text(path: Path | None) -> str:
+    from llog.errors import InvalidArgument
+    from llog.limits import EXPORT_SCHEMA_BYTES_MAX
+
+    if path is None:
+        return ""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(EXPORT_SCHEMA_BYTES_MAX + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument("--schema", f"{path}: {error}") from None
+
+
+async def _export(job: Job, where: _Where, decoding: Decoding, allow_gaps: bool, in_process: bool) -> ExportReport:
+    from llog.cli.pipeline_progress import ToldRunner
+    from llog.pipeline.export import export as run_export
+    from llog.pipeline.export import export_tools
+    from llog.pipeline.subscription import Subscription, find_logs
+    from llog.pipeline.work import InProcessRunner
+    from llog.wiring import ObjectStores
+
+    # A topic that is not there is told before anything is made for it.
+    await find_logs(job.context, Subscription(topics=(where.topic,)))
+    async with ObjectStores(job.settings) as objects:
+        runner = job.runner
+        if in_process:
+            # The job's own runner knows the log's stores only.
+            runner = ToldRunner(InProcessRunner(export_tools(job.context, objects)), job.advance)
+        target = await _target(job, objects, where, decoding)
+        return await run_export(
+            job.context,
+            runner,
+            where.topic,
+            target,
+            decoding=decoding,
+            by_date=where.dates,
+            allow_gaps=allow_gaps,
+        )
+
+
+async def _target(job: Job, objects: ObjectStores, where: _Where, decoding: Decoding) -> ExportTarget:
+    from llog.pipeline.export_decode import Decoder
+    from llog.pipeline.export_parquet import ParquetTarget
+    from llog.pipeline.iceberg import IcebergTarget, open_catalogue
+    from llog.stores.objects.retrying import RetryingObjectStore
+
+    if where.kind == "parquet":
+        parquet = ParquetTarget(RetryingObjectStore(await objects.at(where.place)), where.topic)
+        if where.discard:
+            dropped = await parquet.discard()
+            typer.echo(f"llog: dropped {dropped} files of a plan that was not finished", err=True)
+        return parquet
+    catalogue = open_catalogue(job.settings, where.catalog, warehouse=where.warehouse)
+    schema, random_bits = Decoder(decoding).schema, job.context.random_bits
+    return await IcebergTarget.open(catalogue, where.place, schema, random_bits, by_date=where.dates)
+
+
+def _rows(report: ExportReport) -> list[tuple[str, str]]:
+    rows = [
+        ("to", report.target),
+        ("records", f"{report.records:,}"),
+        ("files", f"{report.files:,}"),
+        ("bytes", f"{report.bytes_written:,}"),
+        ("commits", f"{report.commits}" + (f", {report.resumed} left by an earlier run" if report.resumed else "")),
+        ("tasks", str(report.tasks)),
+        ("seconds", f"{report.seconds:.1f}"),
+    ]
+    rows += [("values not decoded", f"{report.bad_records:,}")] if report.bad_records else []
+    rows += [("in quarantine", name) for name in report.quarantine_files]
+    return rows + [(f"partition {one.partition}", f"up to offset {one.next_offset - 1}") for one in report.partitions]

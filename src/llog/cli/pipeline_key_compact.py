@@ -1,0 +1,105 @@
+"""`llog pipeline key-compact`: of every key the last record, in topics whose `cleanup.policy` holds `compact`.
+
+It does not ask: what goes is what the topic's policy says is superseded. `--dry-run` says how much that is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from llog.cli.compact import DryRun
+from llog.cli.exits import FAILED
+from llog.cli.output import AsJson
+from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_report, run_job
+from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
+from llog.limits import KEY_COMPACT_READ_BYTES_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from llog.pipeline.key_aggregate import KeyAggregate
+    from llog.pipeline.key_compact import KeyCompacted, KeyCompactOptions, KeyCompactReport
+
+COLUMNS: Final = ("log", "outcome", "dirty", "clean below", "segments", "records", "superseded", "tombstones", "bytes")
+MB: Final = 1_000_000
+
+
+def key_compact(
+    logs: Annotated[
+        list[str] | None, typer.Argument(help="Topics, or topic:partition; without any, every topic so configured.")
+    ] = None,
+    dry_run: DryRun = False,
+    force: Annotated[bool, typer.Option("--force", help="Whatever min.cleanable.dirty.ratio says.")] = False,
+    mb_per_second: Annotated[
+        float, typer.Option("--mb-per-second", min=0, help="Of reading, all tasks together; 0 for no limit.")
+    ] = KEY_COMPACT_READ_BYTES_PER_SECOND / MB,
+    as_json: AsJson = False,
+    master: Master = None,
+    in_process: InProcess = False,
+    metadata_url: MetadataUrl = None,
+    objects_url: ObjectsUrl = None,
+    wal_url: WalUrl = None,
+) -> None:
+    """Keep of every key the last record only; offsets stay. Exit code 1 when a log could not be done."""
+    from llog.api.opening import Use
+    from llog.pipeline.key_compact_report import KeyCompactOptions
+    from llog.settings import Settings
+
+    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
+    rate = mb_per_second * MB if mb_per_second else None
+    options = KeyCompactOptions(dry_run=dry_run, force=force, bytes_per_second=rate).checked()
+    setting = JobSetting(
+        "compacting by key", settings, master=master, in_process=in_process, segments=Use.PUT, progress=not as_json
+    )
+    report = run_job(setting, lambda job: _run(job, logs or [], options))
+    print_report(report, as_json, COLUMNS, _rows(report.logs))
+    for one in report.logs:
+        if one.error:
+            typer.echo(f"llog: {one.log}: {one.error}", err=True)
+    if dry_run and not as_json:
+        typer.echo("nothing was changed", err=True)
+    if not report.ok:
+        raise typer.Exit(FAILED)
+
+
+async def _run(job: Job, names: Sequence[str], options: KeyCompactOptions) -> KeyCompactReport:
+    from llog.pipeline.key_compact import key_compact as run
+    from llog.pipeline.log_choice import chosen_logs
+
+    chosen = await chosen_logs(job.context, names) if names else None
+    return await run(job.context, job.runner, _aggregate(job), chosen, options=options)
+
+
+def _aggregate(job: Job) -> KeyAggregate:
+    """On the runner's own Spark session, or in this process as the tasks are."""
+    from llog.pipeline.key_aggregate import InProcessAggregate
+    from llog.pipeline.work import tools_of
+
+    spark = getattr(getattr(job.runner, "inner", job.runner), "spark", None)
+    if spark is None:
+        return InProcessAggregate(tools_of(job.context))
+    from llog.spark.key_aggregate import SparkKeyAggregate
+
+    return SparkKeyAggregate(spark, job.settings, tools_of(job.context))
+
+
+def _rows(reports: Sequence[KeyCompacted]) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(one.log),
+            one.state,
+            f"{one.dirty_ratio:.0%}",
+            str(one.clean_until),
+            f"{one.segments_replaced} → {one.segments_written}",
+            str(one.records_before),
+            str(one.superseded),
+            str(one.tombstones),
+            f"{one.bytes_before:,} → {one.bytes_after:,}",
+        )
+        for one in reports
+    ]
+
+
+app.command(name="key-compact")(key_compact)

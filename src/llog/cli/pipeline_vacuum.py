@@ -1,0 +1,67 @@
+"""`llog pipeline vacuum`: `llog vacuum` for stores with very many objects: tasks list them and read their headers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from llog.cli.compact import DryRun, Yes
+from llog.cli.output import AsJson, ask, print_json, print_table
+from llog.cli.pipeline import InProcess, JobSetting, Master, app, run_job
+from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
+
+if TYPE_CHECKING:
+    from llog.pipeline.vacuum import VacuumReport
+
+
+def vacuum(
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    master: Master = None,
+    in_process: InProcess = False,
+    metadata_url: MetadataUrl = None,
+    objects_url: ObjectsUrl = None,
+    wal_url: WalUrl = None,
+) -> None:
+    """Delete objects that no log names any more and that are older than the grace (LLOG_VACUUM_GRACE_MS)."""
+    from llog.api.opening import Use
+    from llog.pipeline.vacuum import vacuum as run_vacuum
+    from llog.settings import Settings
+    from llog.settings.urls import mask_url
+
+    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
+    if not (yes or dry_run):
+        where = " and ".join(mask_url(url) for url in sorted({settings.objects_url, settings.wal_url}))
+        ask(f"Delete what nothing names in {where}? --dry-run shows it")
+    use = Use.LIST if dry_run else Use.PUT
+    setting = JobSetting("vacuuming", settings, master=master, in_process=in_process, blobs=use, segments=use)
+    report = run_job(setting, lambda job: run_vacuum(job.context, job.runner, dry_run=dry_run))
+    if as_json:
+        print_json(report)
+        return
+    went = "would go" if dry_run else "deleted"
+    rows = [
+        (place, str(swept.surveyed), f"{swept.surveyed_bytes:,}", str(swept.deleted), f"{swept.deleted_bytes:,}")
+        for place, swept in report.places.items()
+    ]
+    print_table(("place", "old objects", "bytes", went, "bytes"), rows)
+    typer.echo(_summary(report, went))
+
+
+app.command(name="vacuum")(vacuum)
+
+
+def _summary(report: VacuumReport, went: str) -> str:
+    kept = {
+        "unreadable": report.kept_unreadable,
+        "of a log unknown here": report.kept_unknown_log,
+        "their log did not answer": report.kept_unchecked,
+    }
+    lines = [
+        f"\n{report.blobs_deleted} blobs and {report.segments_deleted} segments {went}: {report.bytes_deleted:,} bytes",
+        f"{report.segments_marked} segments {'to be ' if report.dry_run else ''}marked: they go a grace later",
+    ]
+    lines += [f"{count} kept: {reason}" for reason, count in kept.items() if count]
+    return "\n".join(lines)

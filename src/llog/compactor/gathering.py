@@ -1,0 +1,110 @@
+"""Visits to single logs, worked off together: one job for all logs that are due at the same time.
+
+Why it exists: slices of many logs lie in one blob, and logs come due together. A job over all of them reads each blob
+once; one job per log would read it once per log. So a visit asks here, and waits for the job it became part of.
+
+What must stay true: a request is answered once, by the job that took it, with its own outcome; a job whose requests
+were all given up is cancelled, and one that fails fails all that wait for it; a bounded number of jobs runs at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from llog.errors import LogBusy
+from llog.limits import COMPACT_GATHER_MS_MAX, COMPACT_GATHER_QUIET_MS, COMPACT_JOBS_AT_ONCE
+from llog.log.keys import Log
+
+Terms = TypeVar("Terms", bound=Hashable)
+Answer = TypeVar("Answer")
+Perform = Callable[[Terms, Sequence[Log]], Awaitable[Mapping[Log, Answer | Exception]]]
+
+
+class Gathering(Generic[Terms, Answer]):
+    def __init__(self, perform: Perform[Terms, Answer], sleep: Callable[[float], Awaitable[object]]) -> None:
+        self._perform, self._sleep = perform, sleep
+        self._waiting: dict[Terms, dict[Log, asyncio.Future[Answer]]] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._asked = 0
+        self._closed = False
+
+    async def ask(self, terms: Terms, log: Log) -> Answer:
+        """What the next job with these terms makes of the log."""
+        if self._closed:
+            raise LogBusy(*log, "the compactor stops")
+        requests = self._waiting.setdefault(terms, {})
+        if log in requests:
+            raise LogBusy(*log, "it waits for a job already")
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        requests[log] = answer
+        self._asked += 1
+        self._begin()
+        try:
+            return await answer
+        finally:
+            if self._waiting.get(terms, {}).get(log) is answer:  # given up before a job took it
+                del self._waiting[terms][log]
+
+    async def close(self) -> None:
+        self._closed = True
+        jobs = list(self._jobs)
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+
+    def _begin(self) -> None:
+        if not self._closed and len(self._jobs) < COMPACT_JOBS_AT_ONCE and any(self._waiting.values()):
+            job = asyncio.create_task(self._job(), name="compaction job")
+            self._jobs.add(job)
+            job.add_done_callback(self._ended)
+
+    def _ended(self, job: asyncio.Task[None]) -> None:
+        self._jobs.discard(job)
+        if not job.cancelled() and (error := job.exception()) is not None:
+            raise error  # a mistake here: the loop's handler tells of it
+        self._begin()
+
+    async def _job(self) -> None:
+        await self._until_quiet()
+        terms = next((terms for terms, requests in self._waiting.items() if requests), None)
+        if terms is None:
+            return
+        requests = self._waiting.pop(terms)
+        work = asyncio.ensure_future(self._perform(terms, list(requests)))
+
+        def given_up(_: asyncio.Future[Answer]) -> None:
+            if all(answer.cancelled() for answer in requests.values()):
+                work.cancel()
+
+        for answer in requests.values():
+            answer.add_done_callback(given_up)
+        try:
+            _answer_all(requests, await work)
+        except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            for answer in requests.values():
+                answer.cancel()
+        except Exception as error:
+            _answer_all(requests, dict.fromkeys(requests, error))
+
+    async def _until_quiet(self) -> None:
+        """Until nobody asked for a moment: visits of one pass come within milliseconds of each other."""
+        for _ in range(COMPACT_GATHER_MS_MAX // COMPACT_GATHER_QUIET_MS):
+            asked = self._asked
+            await self._sleep(COMPACT_GATHER_QUIET_MS / 1_000)
+            if asked == self._asked:
+                return
+
+
+def _answer_all(requests: Mapping[Log, asyncio.Future[Answer]], answers: Mapping[Log, Answer | Exception]) -> None:
+    for log, future in requests.items():
+        if future.done():
+            continue
+        answer = answers[log]
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)

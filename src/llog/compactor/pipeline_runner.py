@@ -1,0 +1,103 @@
+"""The runner whose compaction and merges are pipeline jobs, over many logs at a time; in this process, or in Spark.
+
+A visit asks for one log; what is asked for at the same time becomes one job (`gathering`), so a blob that holds slices
+of all these logs is read once. The service holds the claims; the job takes none of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from llog.compactor.gathering import Gathering
+from llog.compactor.runner import InProcessRunner
+from llog.compactor.tasks import TaskRunners
+from llog.errors import CompactionFailed, LogBusy
+from llog.limits import COMPACT_LOGS_PER_WORKER
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.log.runs import Compacted
+from llog.pipeline.compact import CompactOptions, compact_claimed
+from llog.pipeline.compact_plan import SegmentRules
+from llog.pipeline.compact_report import CompactReport, LogReport
+from llog.pipeline.merge import merge_claimed
+
+
+class _Terms(NamedTuple):
+    max_offsets: int
+    target_bytes: int
+    min_age_ms: int
+
+
+class PipelineRunner(InProcessRunner):
+    logs_per_worker = COMPACT_LOGS_PER_WORKER
+
+    def __init__(self, context: LogContext, tasks: TaskRunners | None = None) -> None:
+        super().__init__(context)
+        self._tasks = TaskRunners(context) if tasks is None else tasks
+        self._compactions: Gathering[_Terms, Compacted | None] = Gathering(self._compact, context.sleep)
+
+    @property
+    def spark_state(self) -> str:
+        return self._tasks.state
+
+    async def compact(self, log: Log, *, max_offsets: int, target_bytes: int, min_age_ms: int) -> Compacted | None:
+        return await self._compactions.ask(_Terms(max_offsets, target_bytes, min_age_ms), log)
+
+    async def merge(self, log: Log, *, target_bytes: int, min_inputs: int) -> Compacted | None:
+        used, runs = self._tasks.current, _Runs()
+        reports = {log: LogReport(topic=log.topic, partition=log.partition)}
+        options = CompactOptions(sizing=used.sizing, merge_bytes=target_bytes, merge_inputs_min=min_inputs, once=True)
+        async with self._merges:
+            try:
+                await merge_claimed(self._context, used.runner, reports, CompactReport(), options, runs.add)
+            except Exception as error:
+                self._tasks.failed(used, error)
+                raise
+        answer = runs.answer(log, reports[log])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        await self._compactions.close()
+        await self._tasks.close()
+
+    async def _compact(self, terms: _Terms, logs: Sequence[Log]) -> Mapping[Log, Compacted | Exception | None]:
+        used, runs = self._tasks.current, _Runs()
+        options = CompactOptions(
+            rules=SegmentRules(terms.target_bytes, terms.max_offsets),
+            sizing=used.sizing,
+            min_age_ms=terms.min_age_ms,
+            log_bytes_max=terms.target_bytes,
+            log_offsets_max=terms.max_offsets,
+            once=True,
+        )
+        try:
+            reports = await compact_claimed(self._context, used.runner, logs, CompactReport(), options, runs.add)
+        except Exception as error:
+            self._tasks.failed(used, error)
+            raise
+        return {log: runs.answer(log, report) for log, report in reports.items()}
+
+
+class _Runs:
+    """What a job published, by log."""
+
+    def __init__(self) -> None:
+        self._by_log: dict[Log, list[Compacted]] = {}
+
+    def add(self, run: Compacted) -> None:
+        self._by_log.setdefault(run.log, []).append(run)
+
+    def answer(self, log: Log, report: LogReport) -> Compacted | Exception | None:
+        """One answer for the visit: all its runs as if they were one."""
+        if report.outcome == "failed":
+            return CompactionFailed(*log, report.error_type, report.error)
+        if report.outcome == "busy":
+            return LogBusy(*log, report.error)
+        runs = self._by_log.get(log)
+        if not runs:
+            return None
+        entries, size = sum(run.entry_count for run in runs), sum(run.byte_length for run in runs)
+        return runs[0]._replace(end_offset=runs[-1].end_offset, entry_count=entries, byte_length=size)

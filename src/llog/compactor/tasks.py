@@ -1,0 +1,94 @@
+"""Where tasks run: in this process from the first moment, in Spark once it has joined.
+
+Why it exists: a Spark session takes seconds to start, and may not be had at all. The service does not wait for it and
+does not fail without it: tasks are the same functions either way, so the only difference is who runs them.
+
+What must stay true: a job runs on one runner from beginning to end; a Spark that failed a job for a reason outside its
+tasks is left, and tried again after a pause; whoever brought Spark is told by `state` why it is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from llog.errors import LlogError, SparkJobFailed, SparkSessionFailed
+from llog.limits import COMPACT_SPARK_REJOIN_MS, COMPACT_TASKS_IN_PROCESS, COMPACT_WINDOW_BYTES_IN_SERVICE
+from llog.log.context import LogContext
+from llog.pipeline.compact_plan import Sizing
+from llog.pipeline.work import InProcessRunner, Runner, tools_of
+
+STARTING: Final = "starting"
+READY: Final = "ready"
+_log: Final = logging.getLogger("llog.compactor")
+
+
+class TaskRunner(NamedTuple):
+    """Who runs tasks, and how large they are made for it."""
+
+    runner: Runner
+    sizing: Sizing
+
+
+Join = Callable[[], Awaitable[TaskRunner]]
+"""Start Spark, or find the session there is. Raises `LlogError` for a reason that can be told."""
+OnState = Callable[[str], None]
+
+
+class TaskRunners:
+    def __init__(self, context: LogContext, join: Join | None = None, *, on_state: OnState | None = None) -> None:
+        self._context, self._join = context, join
+        self._here = TaskRunner(
+            InProcessRunner(tools_of(context), at_once=COMPACT_TASKS_IN_PROCESS),
+            Sizing.in_process(COMPACT_WINDOW_BYTES_IN_SERVICE),
+        )
+        self._spark: TaskRunner | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self._on_state: OnState = (lambda _: None) if on_state is None else on_state
+        self.state = STARTING if join is not None else "unavailable (not asked for)"
+        """Of Spark: `starting`, `ready` or `unavailable (why)`."""
+
+    def start(self) -> None:
+        """Begin to join Spark, in the background."""
+        if self._join is not None and self._joining is None:
+            self._joining = asyncio.create_task(self._keep_joined(self._join), name="Spark")
+
+    @property
+    def current(self) -> TaskRunner:
+        return self._here if self._spark is None else self._spark
+
+    def failed(self, used: TaskRunner, error: BaseException) -> None:
+        """A job on this runner ended so: is Spark still worth using?"""
+        if used is not self._spark or not isinstance(error, SparkJobFailed | SparkSessionFailed):
+            return
+        self._spark = None
+        self._tell(f"unavailable ({error})")
+
+    async def close(self) -> None:
+        if self._joining is not None:
+            self._joining.cancel()
+            await asyncio.gather(self._joining, return_exceptions=True)
+        if self._spark is not None:
+            await self._spark.runner.close()
+        await self._here.runner.close()
+
+    async def _keep_joined(self, join: Join) -> None:
+        while True:
+            if self._spark is None:
+                try:
+                    self._spark = await join()
+                    self._tell(READY)
+                except LlogError as error:
+                    self._tell(f"unavailable ({error})")
+                except Exception as error:
+                    _log.exception("Spark could not be joined")
+                    self._tell(f"unavailable ({type(error).__name__}: {error})")
+            await self._context.sleep(COMPACT_SPARK_REJOIN_MS / 1_000)
+
+    def _tell(self, state: str) -> None:
+        if state != self.state:
+            self.state = state
+            _log.info("Spark is %s", state)
+            self._on_state(state)

@@ -1,0 +1,121 @@
+"""Orphans: objects older than a grace that nothing names.
+
+What must stay true: an object is an orphan when it was listed, was named by nothing before the listing, is still there
+afterwards, and the logs that its header (or its path) tells of do not name it by a strict look. A segment that the
+catalogue retired less than a grace ago is on its way out, not an orphan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from llog.errors import LlogError, ObjectNotFound
+from llog.formats.values import SegmentRecord
+from llog.limits import VACUUM_TASK_HEADERS_MAX
+from llog.log.context import LogContext
+from llog.log.ids import created_at_ms_of
+from llog.log.keys import Log
+from llog.pipeline.audit_log import look_at
+from llog.pipeline.audit_report import AuditReport, Finding
+from llog.pipeline.survey import survey_blobs, survey_segments
+from llog.pipeline.survey_task import Seen
+from llog.pipeline.vacuum_task import READ_OWNERS, Blobs
+from llog.pipeline.work import Runner, TaskFailed
+from llog.stores.objects.port import ObjectStore
+
+
+class Known(NamedTuple):
+    """What the metadata told before anything was listed."""
+
+    named: Collection[str]
+    records: Mapping[str, SegmentRecord]
+    logs: Mapping[Log, int]
+    """Every log that there is, and how many segments its catalogue has."""
+    whole: bool
+    """False: something could not be read, so more may be named."""
+
+
+class OrphanSearch:
+    def __init__(self, context: LogContext, runner: Runner, known: Known, report: AuditReport) -> None:
+        self._context, self._runner, self._known, self._report = context, runner, known, report
+        options = context.options
+        self._now_ms = context.now_ms()
+        self._segments_before_ms = self._now_ms - options.vacuum_grace_ms
+        blob_grace_ms = options.vacuum_grace_ms if options.wal_grace_ms is None else options.wal_grace_ms
+        self._blobs_before_ms = self._now_ms - blob_grace_ms
+        self._named_now: dict[Log, Collection[str] | None] = {}
+        """By strict looks after the listing; None: nobody can tell."""
+
+    async def blobs(self, store: ObjectStore) -> None:
+        pages = survey_blobs(self._context, self._runner, store, before_ms=self._blobs_before_ms)
+        async for _, page in pages:
+            self._report.surveyed += len(page.old)
+            unnamed = [seen for seen in page.old if store.uri(seen.name) not in self._known.named]
+            for first in range(0, len(unnamed), VACUUM_TASK_HEADERS_MAX):
+                await self._judge_blobs(store, unnamed[first : first + VACUUM_TASK_HEADERS_MAX])
+
+    async def _judge_blobs(self, store: ObjectStore, unnamed: list[Seen]) -> None:
+        [owners] = await self._runner.run(READ_OWNERS, [Blobs(store_url=store.url, blobs=tuple(unnamed))])
+        if isinstance(owners, TaskFailed):
+            self._report.not_checked(f"headers of {len(unnamed)} blobs: {owners.error}")
+            return
+        for number, seen in enumerate(unnamed):
+            logs = owners.of_blob(number)
+            if logs is None and not self._known.whole:
+                continue  # whose it is cannot be told, and somebody's entry could not be read
+            words = "its header cannot be read" if logs is None else "nothing names it; vacuum takes it"
+            if logs is not None and not logs <= self._known.logs.keys():
+                words = f"its header tells of {min(logs - self._known.logs.keys())}, which is not known here"
+            await self._judge(store, seen, logs or frozenset(), words)
+
+    async def segments(self, store: ObjectStore) -> None:
+        before_ms, weights = self._segments_before_ms, self._known.logs
+        pages = survey_segments(self._context, self._runner, store, before_ms=before_ms, weights=weights)
+        async for _, page in pages:
+            self._report.surveyed += len(page.old)
+            for seen in page.old:
+                uri = store.uri(seen.name)
+                record = self._known.records.get(uri)
+                leaving = record is not None and record.state_changed_at_ms >= before_ms
+                if uri in self._known.named or leaving:
+                    continue
+                parsed = self._context.keys.parse_object(seen.name)
+                assert parsed is not None
+                assert parsed.log is not None
+                words = "nothing names it; vacuum takes it"
+                if parsed.log not in self._known.logs:
+                    words = f"{parsed.log} is not known here"
+                elif record is not None:
+                    words = f"nothing names it, and the catalogue says {record.state}"
+                await self._judge(store, seen, {parsed.log}, words)
+
+    async def _judge(self, store: ObjectStore, seen: Seen, logs: Collection[Log], words: str) -> None:
+        uri = store.uri(seen.name)
+        for log in logs:
+            named = await self._named_by(log)
+            if named is None or uri in named:
+                return
+        try:
+            await store.head(seen.name)
+        except ObjectNotFound:
+            return  # somebody took it meanwhile
+        parsed = self._context.keys.parse_object(seen.name)
+        assert parsed is not None
+        found = Finding(severity="leftover", rule="I13", kind="orphan", reason=words, object=uri)
+        age_ms = self._now_ms - created_at_ms_of(parsed.object_id)
+        if parsed.log is not None:
+            found = replace(found, topic=parsed.log.topic, partition=parsed.log.partition)
+        self._report.add(replace(found, age_ms=age_ms))
+
+    async def _named_by(self, log: Log) -> Collection[str] | None:
+        if log not in self._named_now:
+            try:
+                look = await look_at(self._context, log, strict=True)
+                self._named_now[log] = look.named if look.whole else None
+            except LlogError as error:
+                self._report.not_checked(f"orphans of {log}: {error}")
+                self._named_now[log] = None
+        return self._named_now[log]

@@ -1,0 +1,94 @@
+"""What a key compaction is told, and what it tells."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from llog.errors import InvalidArgument
+from llog.limits import (
+    KEY_COMPACT_READ_BYTES_PER_SECOND,
+    KEY_COMPACT_TASKS_AT_ONCE,
+    KEY_SCAN_TASK_BYTES,
+    LOG_MERGE_BYTES_DEFAULT,
+)
+from llog.log.keys import Log
+
+State = Literal["compacted", "clean", "not dirty enough", "not by key", "changed meanwhile", "failed"]
+
+
+class KeyCompactOptions(NamedTuple):
+    dry_run: bool = False
+    """Count what would go; change no log."""
+    force: bool = False
+    """Whatever the dirty ratio."""
+    bytes_per_second: float | None = KEY_COMPACT_READ_BYTES_PER_SECOND
+    """Of reading, all tasks together; None: as fast as it goes."""
+    tasks_at_once: int = KEY_COMPACT_TASKS_AT_ONCE
+    target_bytes: int = LOG_MERGE_BYTES_DEFAULT
+    """Of a segment that replaces several."""
+    scan_task_bytes: int = KEY_SCAN_TASK_BYTES
+
+    def checked(self) -> KeyCompactOptions:
+        for name in ("tasks_at_once", "target_bytes", "scan_task_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidArgument(name, f"{getattr(self, name)} is not positive")
+        if self.bytes_per_second is not None and self.bytes_per_second <= 0:
+            raise InvalidArgument("bytes_per_second", f"{self.bytes_per_second} is not positive; None is no limit")
+        return self
+
+
+class KeyCompacted(msgspec.Struct, kw_only=True):
+    """What a job did to one log, or with `dry_run` would have done."""
+
+    topic: str
+    partition: int
+    state: State = "clean"
+    dirty_ratio: float = 0.0
+    """Of the range, before."""
+    clean_until: int = 0
+    """Offsets below it have been through a whole pass."""
+    segments_read: int = 0
+    segments_replaced: int = 0
+    segments_written: int = 0
+    records_before: int = 0
+    superseded: int = 0
+    tombstones: int = 0
+    """That had had their time, and went."""
+    bytes_before: int = 0
+    """Of the segments replaced."""
+    bytes_after: int = 0
+    error: str = ""
+
+    @property
+    def log(self) -> Log:
+        return Log(self.topic, self.partition)
+
+    def fail(self, error: str, *, again: bool = False) -> None:
+        """`again`: it changed under the pass, and another may do better."""
+        self.state, self.error = "changed meanwhile" if again else "failed", error
+
+
+class KeyCompactReport(msgspec.Struct, kw_only=True):
+    dry_run: bool
+    logs: list[KeyCompacted]
+
+    @property
+    def ok(self) -> bool:
+        return not any(log.state in ("failed", "changed meanwhile") for log in self.logs)
+
+
+_SUMS = ("segments_read", "segments_replaced", "segments_written", "superseded", "tombstones")
+_BYTES = ("bytes_before", "bytes_after")
+
+
+def added(first: KeyCompacted | None, then: KeyCompacted) -> KeyCompacted:
+    """Of a log that was planned again: what its passes did together, and how the last one ended."""
+    if first is None:
+        return then
+    changes = {name: getattr(first, name) + getattr(then, name) for name in (*_SUMS, *_BYTES)}
+    at_rest = then.state in ("clean", "not dirty enough")
+    state = "compacted" if at_rest and first.segments_written else then.state
+    before = {"dirty_ratio": first.dirty_ratio, "records_before": first.records_before}
+    return msgspec.structs.replace(then, state=state, **before, **changes)

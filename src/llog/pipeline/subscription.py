@@ -1,0 +1,105 @@
+"""Which logs a reader wants, and where they begin and end now.
+
+    Subscription(topics=("orders",))                 every partition of some topics
+    Subscription(pattern="orders-.*")                of all topics whose whole name fits
+    Subscription(assigned=(Log("orders", 3),))       these logs
+
+What must stay true: a topic or partition named and not there is an error that names it, after a strict read; a pattern
+may fit nothing (topics come later). A log that nobody has appended to yet is empty, not an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from llog.errors import InvalidArgument, PartitionOutOfRange, TopicNotFound
+from llog.formats.values import ControlRecord, TopicRecord, decode_value
+from llog.limits import SCAN_LOGS_MAX
+from llog.log.context import LogContext
+from llog.log.keys import Log, check_partition, check_topic
+from llog.log.topic_admin import list_topics
+
+
+class LogEnds(NamedTuple):
+    log_start_offset: int
+    next_offset: int
+    incarnation: int
+    """Which life of the topic this is."""
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """Exactly one of the three is given."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[Log, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (bool(self.topics), self.pattern is not None, bool(self.assigned)).count(True) != 1:
+            raise InvalidArgument("subscription", "name topics, or a pattern, or assigned partitions: one of the three")
+        for topic in (*self.topics, *(log.topic for log in self.assigned)):
+            check_topic(topic)
+        for log in self.assigned:
+            check_partition(log.partition)
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise InvalidArgument("subscription", f"pattern {self.pattern!r}: {error}") from None
+
+
+async def find_logs(context: LogContext, wanted: Subscription) -> dict[Log, LogEnds]:
+    """Every log of the subscription, in order, with its ends as a strict read sees them."""
+    logs = await _logs(context, wanted)
+    if len(logs) > SCAN_LOGS_MAX:
+        raise InvalidArgument("subscription", f"{len(logs)} partitions, more than {SCAN_LOGS_MAX} at a time")
+    return await ends_of(context, logs)
+
+
+async def ends_of(context: LogContext, logs: dict[Log, TopicRecord]) -> dict[Log, LogEnds]:
+    keys = [context.keys.control(log) for log in logs]
+    found = await context.metadata.get_many(keys, strict=True) if keys else []
+    ends: dict[Log, LogEnds] = {}
+    for (log, topic), record in zip(logs.items(), found, strict=True):
+        control = None if record is None else decode_value(ControlRecord, record.value, record.key.path)
+        if control is None or control.incarnation != topic.incarnation or control.log_state == "DELETED":
+            # Nobody has appended in this life.
+            ends[log] = LogEnds(topic.first_offset, topic.first_offset, topic.incarnation)
+        else:
+            ends[log] = LogEnds(control.log_start_offset, control.sequence_counter, control.incarnation)
+    return ends
+
+
+async def _logs(context: LogContext, wanted: Subscription) -> dict[Log, TopicRecord]:
+    if wanted.pattern is not None:
+        fits = re.compile(wanted.pattern).fullmatch
+        topics = {topic.name: topic.record for topic in await list_topics(context, strict=True) if fits(topic.name)}
+    else:
+        topics = await _live_topics(context, wanted.topics or {log.topic for log in wanted.assigned})
+    if not wanted.assigned:
+        return {
+            Log(name, partition): record
+            for name, record in sorted(topics.items())
+            for partition in range(record.partition_count)
+        }
+    for log in wanted.assigned:
+        count = topics[log.topic].partition_count
+        if log.partition >= count:
+            raise PartitionOutOfRange(*log, f"the topic has {count} partitions")
+    return {log: topics[log.topic] for log in sorted(set(wanted.assigned))}
+
+
+async def _live_topics(context: LogContext, names: Iterable[str]) -> dict[str, TopicRecord]:
+    names = sorted(set(names))
+    found = await context.metadata.get_many([context.keys.topic(name) for name in names], strict=True)
+    topics: dict[str, TopicRecord] = {}
+    for name, record in zip(names, found, strict=True):
+        topic = None if record is None else decode_value(TopicRecord, record.value, record.key.path)
+        if topic is None or topic.state != "LIVE":
+            raise TopicNotFound(name, "no such topic")
+        topics[name] = topic
+    return topics

@@ -1,0 +1,222 @@
+"""h24: a Spark batch is replayed with rows split differently; every row is there once (section 11, I3).
+
+Drivers are actors that run the real sink: they know the logs, upload as tasks do, and commit. The first splits a batch
+into more slices than a log remembers, over two logs. The replay splits the same rows into two slices of one log, as
+rows without a key go elsewhere when tasks are cut elsewhere. Whatever happens, one of the two splits is there, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from llog.errors import LlogError, SinkBatchOver, SinkError
+from llog.formats.bytes_batch import encode_bytes_batch
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.pipeline.sink_commit import Committed, commit_batch
+from llog.pipeline.sink_plan import plan_key
+from llog.pipeline.sink_query import Batch
+from llog.pipeline.sink_rows import Group
+from llog.pipeline.sink_targets import sink_order
+from llog.pipeline.sink_task import put_blob
+from llog.pipeline.work import tools_of
+from llog.testing.hazards.checks import contents, entries_of
+from llog.testing.hazards.parts import KEYS, HazardViolated, alone, doing, expect, reaches
+from llog.testing.sim import Fault, Puppet, Script, script
+from llog.testing.sim.actor import ActorFunction
+
+TOPIC: Final = "sales"
+ROWS: Final = tuple(b"r%d" % number for number in range(9))
+
+Split = Sequence[dict[int, Sequence[bytes]]]
+"""The rows of each blob, by partition."""
+
+
+def _wide(tag: bytes) -> Split:
+    """Seven slices of partition 0, two of partition 1."""
+    rows = [tag + row for row in ROWS]
+    return [{0: rows[n : n + 1], 1: rows[n + 7 : n + 8]} if n < 2 else {0: rows[n : n + 1]} for n in range(7)]
+
+
+def _narrow(tag: bytes) -> Split:
+    rows = [tag + row for row in ROWS]
+    return [{0: rows[:4]}, {0: rows[4:]}]
+
+
+def _driver(query: str, batch: int, split: Split) -> ActorFunction:
+    async def run(context: LogContext) -> Committed:
+        return await commit_batch(context, Batch(query, batch), await _uploads(context, _topic(query), split))
+
+    return doing(run)
+
+
+async def _uploads(context: LogContext, topic: str, split: Split) -> list[Any]:
+    order = await sink_order(context, topic=topic)
+    assert context.wal is not None
+    uploads = []
+    for blob in split:
+        # The bare encoding: no kernel to compile, and the protocol does not care.
+        groups = [Group(Log(topic, p), len(rows), encode_bytes_batch(list(rows)), -1) for p, rows in blob.items()]
+        tools = tools_of(context)
+        uploads += await put_blob(tools, order, context.wal, groups, context.random_bits, encoding="bytes-batch-v1")
+    return uploads
+
+
+def _topic(query: str) -> str:
+    return f"{TOPIC}-{query}"
+
+
+def _tag(batch: int) -> bytes:
+    return b"%d:" % batch
+
+
+def _first(script: Script, query: str, batch: int = 0, name: str = "first") -> Puppet:
+    return script.actor(f"{name}-{query}", _driver(query, batch, _wide(_tag(batch))))
+
+
+def _replayed(script: Script, query: str, batch: int = 0) -> None:
+    """Another driver, which must come to its end."""
+    done = alone(script, _driver(query, batch, _narrow(_tag(batch))), f"replay-{query}")
+    expect(isinstance(done, Committed), f"{query}: batch {batch} cannot be finished: {done!r}")
+
+
+def _expect_once(script: Script, query: str, *batches: int) -> None:
+    """Each row of these batches once, and each batch as one of its drivers split it."""
+    logs = [Log(_topic(query), partition) for partition in (0, 1)]
+    there = [payload for log in logs for _, payload in _contents(script, log)]
+    wanted = [_tag(batch) + row for batch in batches for row in ROWS]
+    expect(sorted(map(str, there)) == sorted(map(str, wanted)), f"{query}: {there}, expected {wanted}")
+    first_log = [payload for _, payload in _contents(script, logs[0])]
+    order = [int((payload or b"").partition(b":")[0]) for payload in first_log]
+    expect(order == sorted(order), f"{query}: batches overtook each other: {first_log}")
+    appends = sum(len(entries_of(script, log)) for log in logs)
+    possible = {9 * wide + 2 * (len(batches) - wide) for wide in range(len(batches) + 1)}
+    expect(appends in possible, f"{query}: {appends} appends for {len(batches)} batches: two splits were mixed")
+
+
+def _contents(script: Script, log: Log) -> list[tuple[int, bytes | None]]:
+    """Nothing in a log that nobody has made: not every split uses both."""
+    there = script.world.metadata.find(KEYS.control(log)) is not None
+    return contents(script, log) if there else []
+
+
+def _step(driver: Puppet, fault: Fault | None = None) -> bool:
+    """Its next call; False when it is at its end."""
+    if driver.actor.ended or not reaches(driver, "*"):
+        return False
+    [call, *_] = driver.waiting()
+    driver.perform(fault if fault in call.faults else None)
+    return True
+
+
+def _steps(driver: Puppet, count: int) -> bool:
+    return all(_step(driver) for _ in range(count))
+
+
+@script("h24", atomic_groups=False)
+def a_batch_is_replayed_with_rows_split_differently(script: Script) -> None:
+    _crashes_at_every_call(script)
+    _sleeps_at_every_call(script)
+    _sleeps_before_it_plans(script)
+    _two_drivers_in_turns(script)
+    _two_drivers_about_to_plan(script)
+    _replies_are_lost(script)
+    _nobody_comes_back_for_a_planned_batch(script)
+
+
+def _crashes_at_every_call(script: Script) -> None:
+    calls, going_on = 0, True
+    while going_on:
+        query = f"crash-{calls}"
+        first = _first(script, query)
+        going_on = _steps(first, calls)
+        if going_on:
+            first.crash()
+        _replayed(script, query)
+        _replayed(script, query, 1)
+        _expect_once(script, query, 0, 1)
+        calls += 1
+    expect(calls > 30, f"a driver makes more than {calls} calls")
+
+
+def _sleeps_at_every_call(script: Script) -> None:
+    """It wakes when the query has gone on, and the plan it would have found is removed."""
+    calls, going_on = 0, True
+    while going_on:
+        query = f"sleep-{calls}"
+        zombie = _first(script, query)
+        going_on = _steps(zombie, calls)
+        for batch in range(4):
+            _replayed(script, query, batch)
+        told = zombie.finish()
+        expect(isinstance(told, (Committed, SinkBatchOver)), f"{query}: the zombie was told {told!r}")
+        _replayed(script, query, 4)
+        _expect_once(script, query, *range(5))
+        calls += 3
+
+
+def _sleeps_before_it_plans(script: Script) -> None:
+    """Nothing is in the way of its plan any more, and later batches have left the second log alone."""
+    query = "late-plan"
+    zombie = _first(script, query).run_until("put", plan_key(KEYS, query, 0).path)
+    for batch in range(4):
+        _replayed(script, query, batch)
+    told = zombie.finish()
+    _expect_once(script, query, *range(4))
+    expect(isinstance(told, SinkBatchOver), f"the zombie was told {told!r}")
+    _replayed(script, query, 4)
+    _expect_once(script, query, *range(5))
+
+
+def _two_drivers_in_turns(script: Script) -> None:
+    for head_start in range(0, 40, 8):
+        query = f"turns-{head_start}"
+        one = _first(script, query)
+        _steps(one, head_start)
+        other = script.actor(f"other-{query}", _driver(query, 0, _narrow(_tag(0))))
+        while any([_step(one), _step(other)]):
+            pass
+        for driver in (one, other):
+            expect(isinstance(driver.result, Committed), f"{query}: {driver.actor.name}: {driver.result!r}")
+        _replayed(script, query, 1)
+        _expect_once(script, query, 0, 1)
+
+
+def _two_drivers_about_to_plan(script: Script) -> None:
+    """Both were admitted; the one that came first plans and performs, then the other wakes."""
+    query = "planning"
+    plan = plan_key(KEYS, query, 0).path
+    one = _first(script, query).run_until("put", plan)
+    other = script.actor("other-planning", _driver(query, 0, _narrow(_tag(0)))).run_until("put", plan)
+    one.finish()
+    told = other.finish()
+    expect(isinstance(told, Committed) and not told.ours, f"the second was told {told!r}")
+    _expect_once(script, query, 0)
+
+
+def _replies_are_lost(script: Script) -> None:
+    """Each write of the driver takes effect, and it is told that nobody knows."""
+    for every in (1, 2, 3):
+        query = f"lost-{every}"
+        driver, calls = _first(script, query), 0
+        while _step(driver, Fault.LOST_REPLY if calls % every == 0 else None):
+            calls += 1
+        told = driver.result
+        expect(isinstance(told, (Committed, LlogError)), f"{query}: {told!r}")
+        _replayed(script, query)
+        _expect_once(script, query, 0)
+
+
+def _nobody_comes_back_for_a_planned_batch(script: Script) -> None:
+    """The next batch of the query finishes it first."""
+    query = "left"
+    driver = _first(script, query)
+    driver.run_until("put", plan_key(KEYS, query, 0).path).perform()
+    driver.crash()
+    _replayed(script, query, 1)
+    _expect_once(script, query, 0, 1)
+    late = alone(script, _driver(query, 0, _narrow(_tag(0))), "late")
+    if isinstance(late, LlogError) and not isinstance(late, SinkError):
+        raise HazardViolated(f"a late driver was told {late!r}")
+    _expect_once(script, query, 0, 1)

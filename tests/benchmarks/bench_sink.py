@@ -1,0 +1,75 @@
+"""The sink's task: rows of a table into the blobs of many logs, against nothing but encoding them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pyarrow as pa
+
+from llog.formats.arrow import from_arrow
+from llog.formats.crc import Buffer
+from llog.formats.records import encode_columns, warm_up
+from llog.pipeline.sink_task import SinkOrder, Target, Uploader
+from llog.pipeline.work import TaskTools
+from llog.stores.objects.memory import MemoryObjectStore
+from llog.stores.objects.port import ObjectStore
+from tests.benchmarks.harness import Duel, benchmark
+
+ROWS = 16_384
+VALUE_BYTES = 1_000
+BATCH_ROWS = 4_000
+PARTITIONS = 10
+NOW_MS = 1_800_000_000_000
+
+
+class Nowhere(MemoryObjectStore):
+    """Takes what is put, and keeps nothing of it."""
+
+    async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        assert buffers
+
+
+def rows() -> pa.RecordBatch:
+    """A key of some bytes and a value of 1,000."""
+    data = np.random.default_rng(1).integers(0, 256, ROWS * VALUE_BYTES, dtype=np.uint8)
+    offsets = np.arange(ROWS + 1, dtype=np.int32) * VALUE_BYTES
+    values = pa.Array.from_buffers(pa.binary(), ROWS, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    keys = pa.array([b"%d" % row for row in range(ROWS)], pa.binary())
+    return pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
+
+
+@benchmark("sink_task", against="encoding the same rows as they lie", at_least=0.4, rounds=21, goal="≥ 300 MB/s")
+@asynccontextmanager
+async def sink_task() -> AsyncIterator[Duel]:
+    """Partition by key, split, encode, checksum and frame for ten logs; the baseline only encodes, a megabyte at a
+    time, and keeps what a blob would hold."""
+    warm_up()
+    table = rows()
+    batches = [table.slice(at, BATCH_ROWS) for at in range(0, ROWS, BATCH_ROWS)]
+    pieces = [table.slice(at, 1_000) for at in range(0, ROWS, 1_000)]
+    store = Nowhere("memory://nowhere")
+
+    async def open_store(_: str) -> ObjectStore:
+        return store
+
+    async def find_object(uri: str) -> tuple[ObjectStore, str]:
+        return store, uri
+
+    tools = TaskTools(find_object, open_store, lambda: NOW_MS)
+    targets = {"orders": Target(incarnation=1, partition_count=PARTITIONS)}
+    order = SinkOrder(store_url=store.url, root_prefix="llog", writer_id="bench", topic="orders", targets=targets)
+
+    async def ours() -> None:
+        uploader = Uploader(tools, order)
+        for batch in batches:
+            await uploader.add(batch)
+        assert (await uploader.finish()).records == ROWS
+
+    def baseline() -> None:
+        body = [encode_columns(from_arrow(piece, timestamp_ms=NOW_MS)) for piece in pieces]
+        assert len(body) == len(pieces)
+
+    await ours()
+    yield Duel(ours, baseline, ROWS * VALUE_BYTES / 1e6, "MB")

@@ -1,0 +1,86 @@
+"""The compactor service with its tasks in Spark, which joins while the service is at work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from llog.api.opening import Use, opened_log
+from llog.compactor.service import serve
+from llog.compactor.tasks import TaskRunner
+from llog.formats.records import encode_records
+from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.keys import Log
+from llog.settings import Settings
+from llog.spark.compaction import sizing_of
+from llog.spark.runner import SparkRunner
+from tests.unit.pipeline.compact_stage import cursor_and_counter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+LOGS = [Log("orders", partition) for partition in range(8)]
+PATIENCE_SECONDS = 60.0
+
+
+async def test_the_service_begins_without_spark_and_goes_on_with_it(spark: SparkSession, tmp_path: Path) -> None:
+    eager = {
+        "LLOG_DATA_DIR": str(tmp_path),
+        "LLOG_COMPACTOR_PORT": "0",
+        "LLOG_COMPACTOR_MIN_AGE_MS": "0",
+        "LLOG_FLUSH_MAX_AGE_MS": "0",
+        "LLOG_COMPACTOR_IDLE_SLEEP_MS": "50",
+        "LLOG_COMPACTOR_DISCOVERY_INTERVAL_MS": "200",
+    }
+    settings = Settings.from_env(eager)
+    stop, joining, changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    states: list[str] = []
+
+    def on_spark(state: str) -> None:
+        states.append(state)
+        changed.set()
+
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    items: list[int] = []
+
+    class Watched(SparkRunner):
+        async def run(self, task, given, on_done=None):  # type: ignore[no-untyped-def]
+            items.append(len(given))
+            return await super().run(task, given, on_done)
+
+    async def join() -> TaskRunner:
+        await joining.wait()
+        return TaskRunner(Watched(spark, settings), sizing_of(spark))
+
+    serving = asyncio.create_task(serve(settings, stop, on_started=told.set_result, join_spark=join, on_spark=on_spark))
+    url = await told
+    async with httpx.AsyncClient() as client, opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
+        appender = Appender(opened.context)
+
+        async def append_and_wait() -> None:
+            groups = [EncodedGroup(log, 1, "kafka-v2", [encode_records([b"x"], timestamps_ms=1)], 1) for log in LOGS]
+            assert all(isinstance(outcome, Appended) for outcome in await appender.append(groups))
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while [log for log in LOGS if len(set(await cursor_and_counter(opened.context, log))) > 1]:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+
+        await append_and_wait()
+        assert (await client.get(f"{url}/health")).json()["spark"] == "starting"
+        assert items == []
+        joining.set()
+        await changed.wait()
+        assert states == ["ready"]
+        await append_and_wait()
+        health = (await client.get(f"{url}/health")).json()
+        assert (health["spark"], health["status"]) == ("ready", "ok")
+        assert sum(items) >= 1
+        await appender.close()
+    stop.set()
+    await serving

@@ -1,0 +1,78 @@
+"""Exports whose tasks run in Spark, and Spark SQL over what they wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from llog.api.opening import OpenedLog, Use, opened_log
+from llog.formats.records import encode_records
+from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.keys import Log
+from llog.pipeline.export import export
+from llog.pipeline.export_decode import Decoder, Decoding
+from llog.pipeline.export_parquet import ParquetTarget
+from llog.pipeline.export_plan import Sizes
+from llog.pipeline.iceberg import IcebergTarget, open_catalogue
+from llog.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+TAGS = '{"type": "array", "items": {"type": "string"}}'
+SCHEMA = f'{{"type": "object", "properties": {{"id": {{"type": "integer"}}, "tags": {TAGS}}}}}'
+FIRST_MS = 20_000 * 86_400_000
+COUNT = 300
+
+
+async def fill(opened: OpenedLog) -> None:
+    appender = Appender(opened.context)
+    for first in range(0, COUNT, 50):
+        groups = []
+        for partition in (0, 1):
+            values: list[bytes | None] = [
+                b'{"id": %d, "tags": ["%s"]}' % (2 * n + partition, b"x" * 2_000) for n in range(first, first + 50)
+            ]
+            body = encode_records(values, timestamps_ms=[FIRST_MS + n * 600_000 for n in range(first, first + 50)])
+            groups.append(EncodedGroup(Log("orders", partition), 50, "kafka-v2", [body], FIRST_MS))
+        assert all(isinstance(outcome, Appended) for outcome in await appender.append(groups))
+    await appender.close()
+
+
+async def test_spark_writes_an_export_and_reads_it_by_sql(spark: SparkSession, tmp_path: Path) -> None:
+    from llog.spark.exported import iceberg_dataframe, parquet_dataframe
+    from llog.spark.runner import SparkRunner
+
+    settings = Settings.from_env({}, data_dir=tmp_path)
+    decoding, sizes = Decoding("json", SCHEMA), Sizes(split_bytes=200_000)
+    async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
+        await fill(opened)
+        runner = SparkRunner(spark, settings)
+        try:
+            store = await opened.objects.at(f"file://{tmp_path}/out")
+            parquet = ParquetTarget(store, "orders")
+            report = await export(opened.context, runner, "orders", parquet, decoding=decoding, sizes=sizes)
+            assert (report.records, report.bad_records) == (2 * COUNT, 0)
+            assert report.tasks > 2
+            catalogue = open_catalogue(settings)
+            schema = Decoder(decoding).schema
+            iceberg = await IcebergTarget.open(catalogue, "shop.orders", schema, opened.context.random_bits)
+            again = await export(opened.context, runner, "orders", iceberg, decoding=decoding, sizes=sizes)
+            assert again.records == 2 * COUNT
+        finally:
+            await runner.close()
+        table = catalogue.load_table("shop.orders")
+        wanted = (2 * COUNT, 2 * COUNT, sum(range(2 * COUNT)), 3)
+        question = "count(*), count(DISTINCT partition, offset), sum(id), count(DISTINCT date(timestamp)) FROM exported"
+        for frame in (iceberg_dataframe(spark, table), await parquet_dataframe(spark, store, "orders")):
+            frame.createOrReplaceTempView("exported")
+            assert tuple(spark.sql(f"SELECT {question}").first() or ()) == wanted
+            assert frame.schema["timestamp"].dataType.simpleString() == "timestamp"
+            assert frame.schema["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
+        # The directory as it stands, with its partitions as columns.
+        hive = spark.read.parquet(f"{tmp_path}/out/orders")
+        assert hive.where("date = '2024-10-05' AND partition = 1").count() == 144

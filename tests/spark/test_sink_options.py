@@ -1,0 +1,129 @@
+"""Options and columns of a write, without a session: what cannot be used is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from llog.errors import InvalidArgument
+from llog.spark.sink_options import SinkOptions, check_columns, parse_sink_options
+from llog.spark.stream_writer import LlogStreamWriter
+from llog.spark.writer import LlogWriter
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+KINDS: dict[str, DataType] = {
+    "string": StringType(),
+    "binary": BinaryType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+    "void": NullType(),
+    "headers": HEADERS,
+    "map": MapType(StringType(), BinaryType()),
+}
+
+
+def columns(text: str) -> StructType:
+    """`name kind, name kind`: Spark's own parser needs a session."""
+    pairs = [part.split() for part in text.split(",")]
+    return StructType([StructField(name, KINDS[kind]) for name, kind in pairs])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"topic": "a b"}, "topic: 'a b' may only hold"),
+        ({"topic": " "}, "topic: is empty"),
+        ({"topik": "x"}, "topik: is no option of the sink llog; did you mean topic?"),
+        ({"path": "/x"}, "path: records go to topics"),
+        ({"kafka.bootstrap.servers": "x"}, "is for Kafka's brokers"),
+        ({"llog.s3.secret.access.key": "x"}, "give it by environment"),
+        ({"llog.nothing": "x"}, "there is no setting LLOG_NOTHING"),
+        ({"compression": "brotli"}, "compression: 'brotli' is none of none, gzip, snappy, lz4, zstd"),
+        ({"blobBytes": "many"}, "blobBytes: "),
+        ({"blobBytes": "0"}, "blobBytes: '0' must be more than 0 bytes"),
+        ({"batchId": "1"}, "batchId: means nothing without a queryId"),
+        ({"queryId": "q", "batchId": "x"}, "batchId: 'x' is no number"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_named(options: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        parse_sink_options(options, streaming=False)
+    assert words in str(refused.value)
+
+
+def test_a_stream_counts_its_batches_itself() -> None:
+    with pytest.raises(InvalidArgument, match="batchId"):
+        parse_sink_options({"queryId": "q", "batchId": "1"}, streaming=True)
+
+
+def test_options_are_read_in_any_case_and_sparks_own_are_left_aside() -> None:
+    given = {
+        "TOPIC": "orders",
+        "queryid": "q",
+        "batchId": "7",
+        "Compression": "ZSTD",
+        "blobBytes": "4MiB",
+        "checkpointLocation": "/x",
+        "llog.metadata.url": "lmdb:///m",
+    }
+    assert parse_sink_options(given, streaming=False) == SinkOptions(
+        topic="orders",
+        query="q",
+        batch=7,
+        compression="zstd",
+        blob_bytes=4 << 20,
+        settings={"metadata_url": "lmdb:///m"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("ddl", "words"),
+    [
+        ("key string", "value: the table has no such column; it has key"),
+        ("value string", "topic: neither an option nor a column"),
+        ("value int, topic string", "value: the column is int, and must be string or binary"),
+        ("value string, topic int", "topic: the column is int, and must be string"),
+        ("value string, topic string, partition string", "partition: the column is string, and must be integer"),
+        ("value string, topic string, partition bigint", "partition: the column is bigint, and must be integer"),
+        ("value string, topic string, timestamp bigint", "timestamp: the column is bigint, and must be timestamp"),
+        ("value string, topic string, headers map", "must be array<struct<key:string,value:binary>>"),
+        ("value string, topic string, partitoin int", "partitoin: is no column of a record"),
+    ],
+)
+def test_a_column_that_cannot_be_written_is_named(ddl: str, words: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        check_columns(columns(ddl), SinkOptions())
+    assert words in str(refused.value)
+
+
+def test_a_table_that_was_read_from_here_can_be_written() -> None:
+    read = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, headers headers"
+    check_columns(columns(f"{read}, timestampType int"), SinkOptions())
+
+
+def test_columns_without_values_may_be_of_no_type() -> None:
+    nothing = "key void, value string, partition void, timestamp void, headers void"
+    check_columns(columns(nothing), SinkOptions(topic="t"))
+
+
+def test_logs_are_never_overwritten() -> None:
+    with pytest.raises(InvalidArgument, match="only ever appended"):
+        LlogWriter({"topic": "t"}, columns("value string"), overwrite=True)
+    with pytest.raises(InvalidArgument, match="only ever appended"):
+        LlogStreamWriter({"topic": "t"}, columns("value string"), overwrite=True)

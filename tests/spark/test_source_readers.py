@@ -1,0 +1,236 @@
+"""The readers of the data source as Spark calls them, without a session: many triggers, restarts and limits, fast."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from llog.api.opening import OpenedLog, open_log
+from llog.broker.offsets import GroupOffsets
+from llog.errors import InvalidArgument, ObjectNotFound, OffsetOutOfRange, RecordsLost, TopicNotFound
+from llog.log.compact import compact_once
+from llog.log.delete_topic import delete_topic
+from llog.log.keys import Log
+from llog.log.merge import merge_once
+from llog.log.retention import delete_records
+from llog.settings import Settings
+from tests.unit.pipeline.mixed_log import LOGS, append, opened_for_writing, random_group, rows_read, write_history
+
+if TYPE_CHECKING:
+    from llog.spark.stream_reader import LlogStreamReader
+
+pytest.importorskip("pyspark")
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[OpenedLog]:
+    settings = Settings.from_env(
+        {}, metadata_url=f"lmdb://{tmp_path}/metadata", objects_url=f"file://{tmp_path}/objects"
+    )
+    log = await opened_for_writing(settings)
+    yield log
+    await log.close()
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, str]:
+    return {
+        "llog.metadata.url": f"lmdb://{tmp_path}/metadata",
+        "llog.objects.url": f"file://{tmp_path}/objects",
+        "llog.wal.url": f"file://{tmp_path}/objects",
+        "startingOffsets": "earliest",
+    }
+
+
+def stream(options: dict[str, str], **more: object) -> LlogStreamReader:
+    from llog.spark.source import SCHEMA, LlogDataSource
+
+    source = LlogDataSource({**options, **{name: str(value) for name, value in more.items()}})
+    reader = source.streamReader(SCHEMA)
+    copied: LlogStreamReader = pickle.loads(pickle.dumps(reader))
+    return copied
+
+
+def offsets_read(reader: LlogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """What a micro-batch reads."""
+    rows: list[tuple[str, int, int]] = []
+    for partition in reader.partitions(start, end):
+        for batch in reader.read(partition):
+            columns = [batch.column(name).to_pylist() for name in ("topic", "partition", "offset")]
+            rows += zip(*columns, strict=True)
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(100 if os.environ.get("LLOG_SOAK") else 3))
+async def test_a_stream_reads_every_record_once_over_many_triggers_and_restarts(
+    opened: OpenedLog, options: dict[str, str], seed: int
+) -> None:
+    rng, seen = random.Random(seed), Counter[tuple[str, int, int]]()
+    await append(opened, [random_group(rng, Log("orders", 0))])
+    limits = rng.choice([{"maxOffsetsPerTrigger": 25}, {"maxBytesPerTrigger": 9_000}, {}])
+    more = {"subscribePattern": ".*", "splitBytes": 1 << 16, **limits}
+    reader = stream(options, **more)
+    at = reader.initialOffset()
+    for _ in range(12):
+        await write_history(opened, rng, appends=rng.randrange(3), compacting=0.5)
+        end = reader.latestOffset(at, reader.getDefaultReadLimit())
+        if rng.random() < 0.3:  # the query stops before the batch is done, and does it again
+            offsets_read(reader, at, end)
+            reader.stop()
+            reader = stream(options, **more)
+            for log in LOGS:
+                if str(log.partition) in end.get(log.topic, {}):
+                    await compact_once(opened.context, log)
+                    await merge_once(opened.context, log, min_inputs=2)
+        seen.update(offsets_read(reader, at, end))
+        at = end
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        seen.update(offsets_read(reader, at, end))
+        at = end
+    assert reader.reportLatestOffset() == at
+    assert reader.partitions(at, at) == []
+    reader.stop()
+    present = [Log(topic, int(number)) for topic, of in at.items() if topic != "@lives" for number in of]
+    expected = await rows_read(opened, present)
+    assert seen == Counter((row.topic, row.partition, row.offset) for row in expected)
+
+
+async def test_available_now_ends_at_what_was_there_when_it_began(opened: OpenedLog, options: dict[str, str]) -> None:
+    await append(opened, [random_group(random.Random(1), Log("orders", 0))])
+    rows = len(await rows_read(opened, [Log("orders", 0)]))
+    reader = stream(options, subscribe="orders", maxOffsetsPerTrigger=7)
+    reader.prepareForTriggerAvailableNow()
+    await append(opened, [random_group(random.Random(2), log) for log in (Log("orders", 0), Log("orders", 1))])
+    at, read = reader.initialOffset(), list[tuple[str, int, int]]()
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        assert len(offsets_read(reader, at, end)) <= 7
+        read += offsets_read(reader, at, end)
+        at = end
+    reader.stop()
+    assert read == [("orders", 0, offset) for offset in range(1, rows + 1)]
+
+
+async def test_progress_is_kept_as_a_group_s_positions_when_spark_asks_how_far_to_go(
+    opened: OpenedLog, options: dict[str, str]
+) -> None:
+    log, groups = Log("orders", 0), GroupOffsets(opened.context)
+    await append(opened, [random_group(random.Random(1), log)])
+    reader = stream(options, subscribe="orders", groupId="reports")
+    at = reader.initialOffset()
+    end = reader.latestOffset(at, reader.getDefaultReadLimit())
+    [kept] = (await groups.fetch("reports", [log])).values()
+    assert kept is not None
+    assert kept.position.offset == 1, "nothing was processed yet"
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+    [kept] = (await groups.fetch("reports", [log])).values()
+    assert kept is not None
+    assert kept.position.offset == end["orders"]["0"]
+    reader.stop()
+
+
+async def test_a_stream_may_begin_at_named_offsets_and_refuses_those_outside(
+    opened: OpenedLog, options: dict[str, str]
+) -> None:
+    await append(opened, [random_group(random.Random(1), Log("orders", 0))])
+    more = {"subscribe": "orders", "startingOffsets": '{"orders": {"0": 4}}'}
+    reader = stream(options | more)
+    at = reader.initialOffset()
+    assert at["orders"] == {"0": 4}
+    assert offsets_read(reader, at, reader.latestOffset(at, reader.getDefaultReadLimit()))[0] == ("orders", 0, 4)
+    reader.stop()
+    reader = stream(options | more | {"startingOffsets": '{"orders": {"0": 99999}}'})
+    with pytest.raises(OffsetOutOfRange, match="startingOffsets: orders:0: offset 99999 is outside"):
+        reader.initialOffset()
+    reader.stop()
+
+
+async def test_lost_records_end_a_stream_unless_told_otherwise(opened: OpenedLog, options: dict[str, str]) -> None:
+    log = Log("orders", 0)
+    await append(opened, [random_group(random.Random(1), log)])
+    reader = stream(options, subscribe="orders")
+    at = reader.initialOffset()
+    end = reader.latestOffset(at, reader.getDefaultReadLimit())
+    await append(opened, [random_group(random.Random(2), log)])
+    await delete_records(opened.context, log, end["orders"]["0"] + 3)
+    words = r"the stream's position: orders:0: offset \d+ is lost: the log begins at \d+ now; failOnDataLoss=false"
+    with pytest.raises(RecordsLost, match=words):
+        reader.latestOffset(end, reader.getDefaultReadLimit())
+    with pytest.raises(RecordsLost, match="the stream's position: orders:0: offset 1 is lost"):
+        reader.partitions(at, end)
+    reader.stop()
+    reader = stream(options, subscribe="orders", failOnDataLoss="false")
+    assert offsets_read(reader, at, end) == []
+    further = reader.latestOffset(end, reader.getDefaultReadLimit())
+    left = await rows_read(opened, [log], start=end["orders"]["0"] + 3)
+    assert offsets_read(reader, end, further) == [row[:3] for row in left]
+    reader.stop()
+
+
+async def test_a_topic_that_was_deleted_and_created_again_is_noticed(
+    opened: OpenedLog, options: dict[str, str]
+) -> None:
+    log = Log("orders", 0)
+    await append(opened, [random_group(random.Random(1), log)])
+    reader = stream(options, subscribe="orders")
+    at = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    await delete_topic(opened.context, "orders")
+    with pytest.raises(TopicNotFound, match="orders: no such topic"):
+        reader.latestOffset(at, reader.getDefaultReadLimit())
+    for seed in (2, 3, 4):
+        await append(opened, [random_group(random.Random(seed), log)])
+    with pytest.raises(RecordsLost, match="its topic was deleted and created again"):
+        reader.latestOffset(at, reader.getDefaultReadLimit())
+    reader.stop()
+    reader = stream(options, subscribe="orders", failOnDataLoss="false")
+    end = reader.latestOffset(at, reader.getDefaultReadLimit())
+    assert offsets_read(reader, at, end) == [row[:3] for row in await rows_read(opened, [log])], "from its beginning"
+    reader.stop()
+
+
+async def test_an_executor_plans_again_from_the_cluster_of_the_plan_and_from_no_other(
+    opened: OpenedLog, options: dict[str, str], tmp_path: Path
+) -> None:
+    from llog.spark.source import SCHEMA, LlogDataSource
+    from llog.spark.source_worker import SplitWork, read_work
+
+    log, context = Log("orders", 0), opened.context
+    await append(opened, [random_group(random.Random(1), log)])
+    expected = [row.offset for row in await rows_read(opened, [log])]
+    reader = LlogDataSource({**options, "subscribe": "orders", "failOnDataLoss": "false"}).reader(SCHEMA)
+    [partition] = await asyncio.to_thread(reader.partitions)
+    assert await compact_once(context, log) is not None
+    assert context.wal is not None
+    await context.wal.delete_many([meta.name async for meta in context.wal.list(context.keys.blobs())])
+    batches = await asyncio.to_thread(list, reader.read(partition))
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == expected
+    work = msgspec.msgpack.decode(partition.work, type=SplitWork)  # type: ignore[attr-defined]
+    empty = Settings.from_env({}, metadata_url=f"lmdb://{tmp_path}/empty", objects_url=f"file://{tmp_path}/objects")
+    await (await open_log(empty)).close()
+    for url in (f"lmdb://{tmp_path}/nowhere", empty.metadata_url):
+        other = msgspec.msgpack.encode(replace(work, metadata_url=url))
+        with pytest.raises(ObjectNotFound, match=r"cannot plan again: run the query again \((Inv|Cl)"):
+            await asyncio.to_thread(list, read_work(other))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_schema_may_name_some_of_the_columns_and_no_others(options: dict[str, str]) -> None:
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    from llog.spark.source import LlogDataSource, columns_of
+
+    assert LlogDataSource.name() == "llog"
+    assert columns_of(StructType([StructField("offset", LongType())])) == ["offset"]
+    with pytest.raises(InvalidArgument, match="schema: column value is binary"):
+        columns_of(StructType([StructField("value", StringType())]))
+    with pytest.raises(InvalidArgument, match="schema: column payload: there are key, value"):
+        columns_of(StructType([StructField("payload", StringType())]))

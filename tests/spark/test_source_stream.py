@@ -1,0 +1,158 @@
+"""The data source `llog` as a stream: limits, restarts without loss or repeat, AvailableNow, new partitions, groups."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import llog.spark
+from llog.api.opening import OpenedLog
+from llog.broker.offsets import GroupOffsets
+from llog.log.compact import compact_once
+from llog.log.delete_topic import delete_topic
+from llog.log.keys import Log
+from llog.log.retention import delete_records
+from tests.spark.test_source import Places
+from tests.unit.pipeline.mixed_log import append, opened_for_writing, random_group, rows_read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.spark
+soak = pytest.mark.skipif(not os.environ.get("LLOG_SOAK"), reason="set LLOG_SOAK=1: without Spark it is tested anyway")
+
+ORDERS = Log("orders", 0)
+Seen = Counter[tuple[str, int, int]]
+
+
+class Stream:
+    """A query that is started again and again with one checkpoint, and what it wrote."""
+
+    def __init__(self, spark: SparkSession, places: Places, directory: Path, **options: object) -> None:
+        self._spark, self._places, self._directory = spark, places, directory
+        self._options = {"subscribe": "orders", "startingOffsets": "earliest", **options}
+
+    def run(self, **options: object) -> list[dict[str, Any]]:
+        """Reads what is there now, and ends; the progress of its batches."""
+        query = self.start(**options)
+        assert query.awaitTermination(120)
+        return [json.loads(progress.json) for progress in query.recentProgress if progress.numInputRows]
+
+    def start(self, **options: object) -> StreamingQuery:
+        texts = {name: str(value) for name, value in {**self._options, **options}.items()}
+        frame = self._spark.readStream.format("llog").options(**self._places.options, **texts).load()
+        rows = frame.selectExpr("topic", "partition", "offset")
+        writer = rows.writeStream.format("parquet").option("path", f"{self._directory}/rows")
+        return writer.option("checkpointLocation", f"{self._directory}/checkpoint").trigger(availableNow=True).start()
+
+    def seen(self) -> Seen:
+        return Counter(tuple(row) for row in self._spark.read.parquet(f"{self._directory}/rows").collect())
+
+
+@pytest.fixture
+def places(spark: SparkSession, tmp_path: Path) -> Places:
+    llog.spark.register(spark)
+    return Places(tmp_path)
+
+
+@pytest.fixture
+async def opened(places: Places) -> AsyncIterator[OpenedLog]:
+    log = await opened_for_writing(places.settings)
+    yield log
+    await log.close()
+
+
+async def written(opened: OpenedLog, seed: int, *logs: Log) -> None:
+    await append(opened, [random_group(random.Random(seed), log) for log in logs or [ORDERS]])
+
+
+async def everything(opened: OpenedLog, *logs: Log, start: int = 1) -> Seen:
+    rows = await rows_read(opened, logs or [ORDERS], start=start)
+    return Counter((row.topic, row.partition, row.offset) for row in rows)
+
+
+async def test_a_stream_goes_on_after_restarts_without_loss_or_repeat_and_takes_in_new_partitions(
+    spark: SparkSession, places: Places, opened: OpenedLog, tmp_path: Path
+) -> None:
+    stream = Stream(spark, places, tmp_path, groupId="reports", splitBytes="64KiB")
+    await written(opened, 1)
+    stream.run()
+    assert stream.seen() == await everything(opened)
+    await written(opened, 2)
+    await written(opened, 3, ORDERS, Log("orders", 1))
+    await compact_once(opened.context, ORDERS)
+    limit = len(await rows_read(opened, [ORDERS])) // 3
+    progress = stream.run(maxOffsetsPerTrigger=limit)
+    logs = ORDERS, Log("orders", 1)
+    assert stream.seen() == await everything(opened, *logs)
+    assert len(progress) > 1, "several triggers"
+    assert max(batch["numInputRows"] for batch in progress) <= limit + 1, "one more where a share is less than one"
+    kept = await GroupOffsets(opened.context).fetch("reports")
+    ends = {log: max(row.offset for row in await rows_read(opened, [log])) + 1 for log in logs}
+    assert {log: at.position.offset for log, at in kept.items() if at is not None} == ends
+    [source] = progress[-1]["sources"]
+    assert source["endOffset"]["orders"] == {str(log.partition): end for log, end in ends.items()}
+    assert source["latestOffset"]["orders"] == source["endOffset"]["orders"], "what lag is told by"
+
+
+@soak
+async def test_a_limit_in_bytes_makes_several_batches(
+    spark: SparkSession, places: Places, opened: OpenedLog, tmp_path: Path
+) -> None:
+    for seed in range(6):
+        await written(opened, seed)
+    stream = Stream(spark, places, tmp_path, maxBytesPerTrigger="12k")
+    progress = stream.run()
+    assert len(progress) > 1
+    assert stream.seen() == await everything(opened)
+
+
+@soak
+async def test_lost_records_end_a_stream_unless_told_otherwise(
+    spark: SparkSession, places: Places, opened: OpenedLog, tmp_path: Path
+) -> None:
+    stream = Stream(spark, places, tmp_path)
+    await written(opened, 1)
+    stream.run()
+    before = await everything(opened)
+    for seed in (2, 3):
+        await written(opened, seed)
+    lost_to = max(offset for _, _, offset in before) + 3
+    await delete_records(opened.context, ORDERS, lost_to)
+    with pytest.raises(Exception, match=r"the stream's position: orders:0: offset \d+ is lost: the log begins at"):
+        stream.run()
+    stream.run(failOnDataLoss="false")
+    assert stream.seen() == before + await everything(opened, start=lost_to)
+
+
+@soak
+async def test_a_topic_that_was_deleted_and_created_again_is_noticed(
+    spark: SparkSession, places: Places, opened: OpenedLog, tmp_path: Path
+) -> None:
+    stream = Stream(spark, places, tmp_path)
+    await written(opened, 1)
+    stream.run()
+    before = await everything(opened)
+    await delete_topic(opened.context, "orders")
+    for seed in (2, 3, 4):
+        await written(opened, seed)
+    with pytest.raises(Exception, match="its topic was deleted and created again"):
+        stream.run()
+    stream.run(failOnDataLoss="false")
+    assert stream.seen() == before + await everything(opened), "the new life from its beginning"
+
+
+@soak
+async def test_an_option_that_makes_no_sense_for_a_stream_is_named(
+    spark: SparkSession, places: Places, opened: OpenedLog, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match="endingOffsets: a stream has no end"):
+        Stream(spark, places, tmp_path, endingOffsets="latest").run()

@@ -1,0 +1,170 @@
+"""Key compaction dies at any call of its stores, or is killed with its Spark session: a rerun ends its work.
+
+In the state that the dead left nothing is lost and nothing has come back: whoever reads the log from its beginning ends
+up with the same value of every key. After a rerun the log holds what the plainest reference says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from llog.api.opening import Use, opened_log
+from llog.formats.records import encode_records
+from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.compact import compact_once
+from llog.log.context import LogContext
+from llog.log.invariants import check_log
+from llog.log.keys import Log
+from llog.log.publish import load_compaction
+from llog.log.read import iter_runs
+from llog.log.records import LogRecord
+from llog.log.topic_admin import create_topic
+from llog.pipeline.key_aggregate import InProcessAggregate
+from llog.pipeline.key_compact import key_compact
+from llog.pipeline.work import InProcessRunner, tools_of
+from tests.system.compact_crasher import DIED, settings_at
+from tests.system.key_crasher import OPTIONS
+
+SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
+POINTS: Final = 100 if SOAK else 25
+ROOT: Final = Path(__file__).parents[2]
+LOGS: Final = [Log("prices", 0), Log("prices", 1)]
+KEYS: Final = [b"k%d" % number for number in range(12)]
+
+Records = dict[Log, list[LogRecord]]
+
+
+async def fill(directory: Path) -> Records:
+    """Some segments per log; tombstones may go at once."""
+    rng = random.Random(5)
+    async with opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT) as opened:
+        context = opened.context
+        config = {"cleanup.policy": "compact", "delete.retention.ms": "0"}
+        await create_topic(context, "prices", partitions=len(LOGS), config=config)
+        appender = Appender(context)
+        for _ in range(6):
+            groups = []
+            for log in LOGS:
+                keys: list[bytes | None] = [rng.choice(KEYS) for _ in range(5)]
+                values = [None if rng.random() < 0.3 else rng.randbytes(30) for _ in keys]
+                body = [encode_records(values, keys=keys, timestamps_ms=1_760_000_000_000)]
+                groups.append(EncodedGroup(log, len(values), "kafka-v2", body, 1_760_000_000_000))
+            outcomes = await appender.append(groups)
+            assert all(isinstance(outcome, Appended) for outcome in outcomes)
+        await appender.close()
+        for log in LOGS:
+            while await compact_once(context, log, max_offsets=8) is not None:
+                pass
+        return await read_all(context)
+
+
+async def read_all(context: LogContext) -> Records:
+    return {log: [record async for run in iter_runs(context, log, 1) for record in run.records()] for log in LOGS}
+
+
+def folded(records: list[LogRecord]) -> dict[bytes | None, bytes]:
+    """What a reader that keeps the last value of every key holds in the end."""
+    last = {record.key: record.payload for record in records}
+    return {key: value for key, value in last.items() if value is not None}
+
+
+def survivors(records: list[LogRecord]) -> list[LogRecord]:
+    last = {record.key: record.offset for record in records}
+    return [record for record in records if last[record.key] == record.offset and record.payload is not None]
+
+
+def crash(directories: list[Path]) -> list[str]:
+    command = [sys.executable, "-m", "tests.system.key_crasher", *map(str, directories)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split()
+
+
+async def rerun_and_judge(directory: Path, written: Records) -> bool:
+    """Was there something left to do?"""
+    async with opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT) as opened:
+        context = opened.context
+        for log, records in (await read_all(context)).items():
+            assert folded(records) == folded(written[log]), "lost, or come back"
+            assert {*records} <= {*written[log]}, "never written, or elsewhere"
+        tools = tools_of(context)
+        both = context, InProcessRunner(tools), InProcessAggregate(tools)
+        report = await key_compact(*both, options=OPTIONS)
+        assert report.ok, report.logs
+        expected = {log: survivors(records) for log, records in written.items()}
+        assert await read_all(context) == expected
+        for log in LOGS:
+            assert (await check_log(context, log, deep=True)).faults == ()
+            assert (await load_compaction(context, log, 1)).value.in_flight is None
+        again = await key_compact(*both, options=OPTIONS)
+        assert sum(one.segments_written for one in again.logs) == 0, "a second run found something to do"
+        return any(one.segments_written for one in report.logs)
+
+
+@pytest.mark.timeout(600)
+async def test_a_driver_that_dies_at_any_call_of_its_stores_loses_and_resurrects_nothing(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    written = await fill(template)
+    shutil.copytree(template, tmp_path / "count")
+    calls, _, code = await asyncio.to_thread(crash, [tmp_path / "count"])
+    assert code == "0"
+    assert int(calls) > 4 * POINTS, calls
+    points = sorted(random.Random(7).sample(range(2, int(calls) - 5), POINTS))
+    directories = []
+    for number, point in enumerate(points):
+        directories.append(tmp_path / f"at-{point}-{'before' if number % 2 else 'after'}")
+        shutil.copytree(template, directories[-1])
+    said = await asyncio.to_thread(crash, directories)
+    # The order of calls is not the same each time, so the very last ones may not be reached.
+    assert said.count(str(DIED)) >= POINTS - 1, said
+    left = [await rerun_and_judge(directory, written) for directory in directories]
+    assert left.count(True) > POINTS // 2, "most died when everything was done: the test proved less than it says"
+
+
+# -- a Spark driver, killed --------------------------------------------------------------------------------------------
+
+
+def kill_after(directory: Path, line: str, count: int) -> None:
+    """Start a driver on Spark and kill it -9 once it has said `line` so often."""
+    command = [sys.executable, "-m", "tests.system.key_crasher", "spark", str(directory)]
+    with open(directory / "driver.log", "wb") as log:
+        driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert driver.stdout is not None
+    with driver, driver.stdout as output:
+        try:
+            seen = 0
+            for said in output:
+                seen += said.strip() == line
+                if seen == count:
+                    break
+            assert seen == count, f"it ended: {(directory / 'driver.log').read_text()[-3_000:]}"
+        finally:
+            driver.kill()
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not SOAK, reason="each kill costs a session's start: LLOG_SOAK=1")
+@pytest.mark.timeout(900)
+async def test_a_spark_driver_killed_at_work_loses_and_resurrects_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
+    from llog.errors import JavaUnusable
+    from llog.spark.java import find_java
+
+    try:
+        find_java()
+    except JavaUnusable as error:
+        pytest.skip(str(error))
+    for number, (line, count) in enumerate([("rewrite", 1), ("scan", 3), ("rewrite", 4)]):
+        directory = tmp_path / f"killed-{number}"
+        written = await fill(directory)
+        await asyncio.to_thread(kill_after, directory, line, count)
+        await rerun_and_judge(directory, written)

@@ -1,0 +1,126 @@
+"""The sink's driver dies at any call of its stores, or with its Spark session: after a replay every row is there once.
+
+The replay splits the rows differently, and rows without a key or partition may then go to other logs: so a row that is
+there twice, or not at all, means that two splits were mixed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from llog.api.opening import opened_log
+from llog.errors import JavaUnusable
+from llog.log.invariants import check_log
+from llog.log.keys import Log
+from llog.log.read import iter_runs, view
+from llog.log.topics import load_topic
+from llog.spark.java import find_java
+from tests.system.sink_crasher import DIED, ROWS, TOPICS, settings_at
+
+SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
+POINTS: Final = 200 if SOAK else 25
+KILLS: Final = 3
+START_SECONDS_MAX: Final = 120.0
+ROOT: Final = Path(__file__).parents[2]
+
+
+def crasher(*directories: Path) -> str:
+    names = [str(directory) for directory in directories]
+    command = [sys.executable, "-m", "tests.system.sink_crasher", *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+async def rows_in(directory: Path, *topics: str) -> list[str]:
+    """Every record of the topics; their logs keep the protocol's promises."""
+    found: list[str] = []
+    async with opened_log(settings_at(directory)) as opened:
+        for topic in topics:
+            record = await load_topic(opened.context, topic)
+            assert record is not None
+            for partition in range(record[0].partition_count):
+                log = Log(topic, partition)
+                if await opened.context.metadata.get(opened.context.keys.control(log)) is None:
+                    continue
+                await check_log(opened.context, log)
+                start = (await view(opened.context, log)).control.log_start_offset
+                runs = iter_runs(opened.context, log, start)
+                found += [(r.payload or b"").decode() async for run in runs for r in run.records()]
+    return found
+
+
+def test_a_driver_dies_at_any_call_of_its_stores_and_a_replay_finishes_its_batch(tmp_path: Path) -> None:
+    calls = int(crasher(tmp_path / "count").split()[0])
+    rng = random.Random(7)
+    points = rng.sample(range(1, calls + 1), min(POINTS, calls))
+    directories = [tmp_path / f"at-{at}-{'after' if number % 2 else 'before'}" for number, at in enumerate(points)]
+    told = crasher(*directories)
+    wanted = sorted(f"{batch}-{row}" for batch in range(2) for row in range(ROWS))
+    for directory in directories:
+        codes = re.search(rf"^{directory.name} (.*)$", told, re.MULTILINE)
+        assert codes is not None, told
+        assert codes[1] == f"{DIED} 0 0", f"{directory.name}: {told}"
+        assert sorted(asyncio.run(rows_in(directory, *TOPICS))) == wanted, directory.name
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not SOAK, reason="LLOG_SOAK=1: it starts four Spark sessions, one after the other")
+def test_a_killed_spark_driver_is_followed_by_one_that_writes_every_row_once(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    try:
+        find_java()
+    except JavaUnusable as error:
+        pytest.skip(str(error))
+    inbox = tmp_path / "in"
+    inbox.mkdir()
+    files = 6 * KILLS
+    for number in range(files):
+        (inbox / f"{number}.txt").write_text("\n".join(f"{number}-{row}" for row in range(20)))
+    rng = random.Random(3)
+    for kill in range(KILLS):
+        with _stream(tmp_path) as driver:
+            wait_for_batches(tmp_path, driver, (kill + 1) * 2)
+            time.sleep(rng.uniform(0.0, 0.6))  # somewhere in a batch
+    with _stream(tmp_path) as last:
+        assert last.wait(timeout=120) == 0, (tmp_path / "driver.log").read_text()[-3_000:]
+    found = asyncio.run(rows_in(tmp_path / "data", "orders"))
+    assert sorted(found) == sorted(f"{number}-{row}" for number in range(files) for row in range(20))
+
+
+@contextmanager
+def _stream(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Killed in the end, if it still runs: with its JVM and its Python workers, which are of its group."""
+    with (directory / "driver.log").open("ab") as log:
+        command = [sys.executable, "-m", "tests.system.sink_stream", str(directory)]
+        driver = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield driver
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
+def wait_for_batches(directory: Path, driver: subprocess.Popen[bytes], batches: int) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    commits = directory / "checkpoint" / "commits"
+    while len([path for path in commits.glob("[0-9]*") if path.name.isdecimal()]) < batches:
+        assert driver.poll() is None, (directory / "driver.log").read_text()[-3_000:]
+        assert time.monotonic() < deadline, "the stream does not get on"
+        time.sleep(0.02)

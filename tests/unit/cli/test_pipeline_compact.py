@@ -1,0 +1,108 @@
+"""`llog pipeline compact`, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from llog.api.opening import Use, opened_log
+from llog.cli.app import app
+from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
+from llog.cli.stack import joining_spark
+from llog.errors import InvalidArgument
+from llog.formats.records import encode_records
+from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.keys import Log
+from llog.settings import Settings
+
+COMPACT = ("pipeline", "compact", "--in-process")
+
+
+async def fill(directory: Path) -> None:
+    settings = Settings.from_env({"LLOG_DATA_DIR": str(directory)})
+    async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
+        appender = Appender(opened.context)
+        for _ in range(2):
+            groups = [
+                EncodedGroup(Log(topic, partition), 2, "kafka-v2", [encode_records([b"a", b"b"], timestamps_ms=1)], 1)
+                for topic in ("orders", "visits")
+                for partition in (0, 1)
+            ]
+            assert all(isinstance(outcome, Appended) for outcome in await appender.append(groups))
+        await appender.close()
+
+
+@pytest.fixture
+def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two topics with two partitions each, two appends in each."""
+    monkeypatch.setenv("LLOG_DATA_DIR", str(tmp_path))
+    asyncio.run(fill(tmp_path))
+    return tmp_path
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [*COMPACT, *arguments])
+    return done.exit_code, done.output
+
+
+def test_everything_is_compacted_and_told_in_a_table(filled: Path) -> None:
+    code, told = run()
+    assert code == OK
+    assert [f"{topic}:{partition}" in told for topic in ("orders", "visits") for partition in (0, 1)] == [True] * 4
+    assert "objects" in told.splitlines()[-1]
+    assert run() == (OK, "nothing to do\n")
+
+
+def test_one_topic_or_one_partition_may_be_chosen(filled: Path) -> None:
+    code, told = run("--topic", "orders", "--partition", "1", "--json")
+    report = json.loads(told)
+    assert code == OK
+    assert [(log["topic"], log["partition"], log["outcome"]) for log in report["logs"]] == [("orders", 1, "compacted")]
+    code, told = run("--topic", "orders", "--json")
+    assert [log["outcome"] for log in json.loads(told)["logs"]] == ["compacted", "idle"]
+
+
+def test_a_partition_without_its_topic_is_a_mistake(filled: Path) -> None:
+    assert run("--partition", "1")[0] == USAGE
+    assert run("--topic", "orders", "--topic", "visits", "--partition", "1")[0] == USAGE
+
+
+def test_an_unknown_topic_is_said_to_be_unknown(filled: Path) -> None:
+    assert run("--topic", "nowhere")[0] == NOT_FOUND
+
+
+def test_small_neighbours_are_merged_when_asked(filled: Path) -> None:
+    run("--topic", "orders", "--partition", "0")
+    made = CliRunner().invoke(app, ["produce", "orders", "--partition", "0"], input="gamma\n")
+    assert made.exit_code == 0
+    code, told = run("--topic", "orders", "--partition", "0", "--merge", "--json")
+    [log] = json.loads(told)["logs"]
+    assert (code, log["runs"], log["merges"]) == (OK, 1, 1)
+
+
+def test_young_entries_can_be_left_alone(filled: Path) -> None:
+    assert run("--min-age-ms", "3600000") == (OK, "nothing to do\n")
+
+
+def test_a_damaged_log_is_named_and_the_exit_code_says_so(filled: Path) -> None:
+    first = min((filled / "objects").rglob("wal-shared/*"))
+    content = bytearray(first.read_bytes())
+    content[-1] ^= 1  # of the slice that lies last
+    first.write_bytes(content)
+    code, told = run()
+    assert code == FAILED
+    assert "failed" in told
+    assert first.name in told
+    assert told.count("compacted") == 3
+
+
+async def test_the_compactor_is_given_no_spark_where_the_setting_says_so() -> None:
+    assert joining_spark(Settings.from_env({"LLOG_COMPACTOR_SPARK": "false"})) is None
+    join = joining_spark(Settings.from_env({"LLOG_OBJECTS_URL": "memory://x", "LLOG_METADATA_URL": "memory://"}))
+    assert join is not None
+    with pytest.raises(InvalidArgument, match="run in process"):
+        await join()

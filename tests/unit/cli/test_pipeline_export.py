@@ -1,0 +1,84 @@
+"""`llog pipeline export`, with its tasks in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from llog.cli.exits import FAILED, NOT_FOUND, USAGE
+from tests.unit.cli.feeding import FedCluster
+
+
+class Exports(FedCluster):
+    def export(self, *words: str) -> tuple[int, str, str]:
+        arguments = ("pipeline", "export", *words, "--in-process")
+        done = self.run(*arguments, LLOG_DATA_DIR=str(self.directory / "data"))
+        return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Exports:
+    cluster = Exports(tmp_path)
+    cluster.write(6)
+    return cluster
+
+
+@pytest.mark.parametrize("form", ["parquet:file://{}/out", "parquet:{}/out"])
+def test_a_topic_is_exported_and_the_next_run_finds_nothing_to_do(cluster: Exports, tmp_path: Path, form: str) -> None:
+    to = form.format(tmp_path)
+    code, out, _ = cluster.export("orders", "--to", to, "--json")
+    report = json.loads(out)
+    assert (code, report["records"], report["commits"]) == (0, 24, 1)
+    files = list((tmp_path / "out" / "orders").rglob("*.parquet"))
+    assert sum(pq.ParquetFile(file).metadata.num_rows for file in files) == 24
+    assert cluster.export("orders", "--to", to)[:2] == (0, "nothing to do\n")
+
+
+def test_an_iceberg_table_appears_in_the_data_directory(cluster: Exports, tmp_path: Path) -> None:
+    code, out, _ = cluster.export("orders", "--to", "iceberg:shop.orders")
+    assert code == 0
+    assert "24" in out
+    assert "partition 1" in out
+    assert (tmp_path / "data" / "iceberg.db").exists()
+    assert list((tmp_path / "objects" / "warehouse").rglob("*.parquet"))
+    url = f"sqlite:///{tmp_path}/other.db"
+    code, out, _ = cluster.export(
+        "orders", "--to", "iceberg:shop.orders", "--catalog", url, "--warehouse", f"file://{tmp_path}/wh", "--json"
+    )
+    assert (code, json.loads(out)["records"]) == (0, 24)
+    assert list((tmp_path / "wh").rglob("*.metadata.json"))
+
+
+def test_values_that_cannot_be_decoded_are_told_on_stderr(cluster: Exports, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"id": {"type": "integer"}}}')
+    words = ("orders", "--to", f"parquet:{tmp_path}/out", "--decode", "json", "--schema", str(schema))
+    code, out, err = cluster.export(*words, "--on-error", "fail")
+    assert (code, out) == (FAILED, "")
+    assert "orders:0 offset 1" in err
+    elsewhere = (*words[:2], f"parquet:{tmp_path}/out2", *words[3:], "--prefix", "v_")
+    code, out, err = cluster.export(*elsewhere, "--json")
+    assert (code, json.loads(out)["bad_records"]) == (0, 24)
+    assert "24 values could not be decoded" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("orders", "--to", "csv:x"), USAGE, "--to"),
+        (("orders", "--to", "iceberg:orders"), USAGE, "namespace"),
+        (("orders", "--to", "parquet:/tmp/x", "--decode", "json"), USAGE, "schema"),
+        (("orders", "--to", "parquet:/tmp/x", "--decode", "json", "--schema", "/nowhere"), USAGE, "--schema"),
+        (("nobody", "--to", "iceberg:a.b"), NOT_FOUND, "nobody"),
+        (("orders", "--to", "iceberg:a.b", "--catalog", "sqlite:////nowhere/at/all.db"), FAILED, "catalogue"),
+    ],
+)
+def test_what_cannot_be_done_ends_with_a_word_and_its_own_exit_code(
+    cluster: Exports, words: tuple[str, ...], code: int, told: str
+) -> None:
+    found, out, err = cluster.export(*words)
+    assert (found, out) == (code, ""), err
+    assert told in err

@@ -1,0 +1,92 @@
+"""`llog segments …`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llog.cli.exits import NOT_FOUND
+from tests.unit.cli.feeding import FedCluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> FedCluster:
+    cluster = FedCluster(tmp_path)
+    cluster.write(6)
+    assert cluster.run("compact", "orders", "0", "--max-offsets", "4", "--json").exit_code == 0
+    return cluster
+
+
+def listed(cluster: FedCluster, *more: str) -> list[dict[str, object]]:
+    documents: list[dict[str, object]] = json.loads(cluster.run("segments", "list", "orders", *more, "--json").stdout)
+    return documents
+
+
+def test_segments_are_listed_by_offset_with_their_state(cluster: FedCluster) -> None:
+    found = listed(cluster)
+    assert [(s["partition"], s["start_offset"], s["end_offset"]) for s in found] == [(0, 1, 4), (0, 5, 8), (0, 9, 12)]
+    assert {s["state"] for s in found} == {"COPY_SEGMENT_FINISHED"}
+    assert all(s["referenced"] for s in found)
+    assert listed(cluster, "1") == listed(cluster, "--epoch", "9") == []
+    table = cluster.run("segments", "list", "orders")
+    assert table.exit_code == 0
+    assert all(str(s["segment_id"]) in table.stdout for s in found)
+
+
+def test_after_a_merge_sources_are_shown_as_going(cluster: FedCluster) -> None:
+    assert cluster.run("compact", "orders", "0", "--merge").exit_code == 0
+    states = {(s["start_offset"], s["end_offset"]): (s["state"], s["referenced"]) for s in listed(cluster)}
+    assert states[1, 12] == ("COPY_SEGMENT_FINISHED", True)
+    assert states[1, 4] == ("DELETE_SEGMENT_STARTED", False)
+
+
+def test_the_segment_of_an_offset_is_found_and_described(cluster: FedCluster) -> None:
+    found = json.loads(cluster.run("segments", "find", "orders", "0", "7", "--json").stdout)
+    assert (found["start_offset"], found["end_offset"], found["epoch"]) == (5, 8, 0)
+    told = cluster.run("segments", "find", "orders", "0", "7", "--epoch", "0").stdout
+    assert found["segment_id"] in told
+    assert found["data_key"] in told
+    described = cluster.run("segments", "describe", "orders", "0", found["segment_id"])
+    assert "5 … 8" in described.stdout
+    again = json.loads(cluster.run("segments", "describe", "orders", "0", found["segment_id"], "--json").stdout)
+    assert again == {key: value for key, value in found.items() if key != "epoch"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("find", "orders", "0", "13"),
+        ("find", "orders", "0", "7", "--epoch", "1"),
+        ("describe", "orders", "0", "018bcfe5687b7000800000000000abcd"),
+        ("list", "nobody"),
+        ("size", "orders", "7"),
+        ("deletion", "nobody"),
+    ],
+)
+def test_what_is_not_there_ends_with_a_word_and_its_own_exit_code(cluster: FedCluster, words: tuple[str, ...]) -> None:
+    told = cluster.run("segments", *words)
+    assert told.exit_code == NOT_FOUND
+    assert told.stdout == ""
+    assert told.stderr.startswith("llog: ")
+
+
+def test_size_is_told_by_partition(cluster: FedCluster) -> None:
+    sizes = json.loads(cluster.run("segments", "size", "orders", "--json").stdout)
+    assert [(s["partition"], s["segments"]) for s in sizes] == [(0, 3), (1, 0)]
+    assert (
+        sizes[0]["size_bytes"]
+        == sizes[0]["referenced_bytes"]
+        == sum(int(str(s["size_bytes"])) for s in listed(cluster))
+    )
+    assert sizes[0]["highest_offsets"] == {"0": 12}
+    assert f"{sizes[0]['size_bytes']:,}" in cluster.run("segments", "size", "orders").stdout
+
+
+def test_a_deletion_is_shown_partition_by_partition(cluster: FedCluster) -> None:
+    assert json.loads(cluster.run("segments", "deletion", "orders", "--json").stdout)["partitions"] == [None, None]
+    assert cluster.run("topic", "delete", "orders", "--yes").exit_code == 0
+    told = json.loads(cluster.run("segments", "deletion", "orders", "--json").stdout)
+    assert (told["state"], told["done"]) == ("DELETED", True)
+    assert "DELETE_PARTITION_FINISHED" in cluster.run("segments", "deletion", "orders").stdout

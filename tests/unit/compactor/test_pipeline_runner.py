@@ -1,0 +1,341 @@
+"""The service's compaction as jobs over many logs, in this process until Spark has joined."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from llog.compactor.gathering import Gathering
+from llog.compactor.pipeline_runner import PipelineRunner
+from llog.compactor.service import CompactorService
+from llog.compactor.tasks import TaskRunner, TaskRunners
+from llog.errors import CompactionFailed, LogBusy, SparkJobFailed, SparkNotInstalled
+from llog.limits import COMPACT_JOBS_AT_ONCE, COMPACT_SPARK_REJOIN_MS
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.pipeline.compact_plan import Sizing
+from llog.pipeline.work import InProcessRunner, Task, TaskFailed, tools_of
+from tests.unit.compactor.stage import Cluster, RememberingMetrics, Writer, lag_of, settle
+from tests.unit.pipeline.compact_stage import entries_of
+
+LOGS = [Log("orders", partition) for partition in range(12)]
+TERMS: dict[str, Any] = {"max_offsets": 1_000, "target_bytes": 1 << 20, "min_age_ms": 0}
+
+
+class CountingRunner(InProcessRunner):
+    """Tasks in this process, as if it were another."""
+
+    def __init__(self, context: LogContext) -> None:
+        super().__init__(tools_of(context))
+        self.runs: list[int] = []
+        self.failing: Exception | None = None
+        self.closed = False
+
+    async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
+        self.runs.append(len(items))
+        if self.failing is not None:
+            raise self.failing
+        return await super().run(task, items, on_done)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+# -- jobs of many visits -----------------------------------------------------------------------------------------------
+
+
+async def test_visits_of_the_same_moment_share_one_job_which_reads_each_blob_once() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    for _ in range(3):
+        await Writer(context).append(*LOGS)
+    reads: list[str] = []
+    get_ranges = cluster.objects.get_ranges
+
+    async def counted(name: str, ranges: Any) -> Any:
+        reads.append(name)
+        return await get_ranges(name, ranges)
+
+    cluster.objects.get_ranges = counted  # type: ignore[method-assign]
+    runner = PipelineRunner(context)
+    done = await asyncio.gather(*(runner.compact(log, **TERMS) for log in LOGS))
+    assert [run is not None and (run.entry_count, run.end_offset) for run in done] == [(3, 3)] * 12
+    assert len(reads) == 3
+    assert await asyncio.gather(*(runner.compact(log, **TERMS) for log in LOGS)) == [None] * 12
+    await runner.close()
+
+
+async def test_a_visit_does_one_piece_of_work() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    for _ in range(5):
+        await Writer(context).append(LOGS[0])
+    runner = PipelineRunner(context)
+    first = await runner.compact(LOGS[0], **TERMS | {"max_offsets": 2})
+    assert first is not None
+    assert (first.start_offset, first.end_offset) == (1, 2)
+    assert await lag_of(context, LOGS[0]) == 3
+    await runner.close()
+
+
+async def test_one_damaged_log_fails_its_own_visit() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(LOGS[0])
+    await Writer(context).append(LOGS[1])
+    damaged = (await entries_of(context, LOGS[0]))[0].value
+    name = cluster.objects.name_of(damaged.data_key)
+    content = bytearray(await cluster.objects.get(name))
+    content[-1] ^= 1
+    await cluster.objects.put(name, [content])
+    runner = PipelineRunner(context)
+    failed, done = await asyncio.gather(*(runner.compact(log, **TERMS) for log in LOGS[:2]), return_exceptions=True)
+    assert isinstance(failed, CompactionFailed)
+    assert failed.error_type == "ChecksumMismatch"
+    assert not isinstance(done, BaseException)
+    await runner.close()
+
+
+async def test_merges_go_through_tasks_too() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    elsewhere = CountingRunner(context)
+
+    async def join() -> TaskRunner:
+        return TaskRunner(elsewhere, Sizing(2))
+
+    tasks = TaskRunners(context, join)
+    tasks.start()
+    await settle()
+    runner = PipelineRunner(context, tasks)
+    for _ in range(3):
+        await Writer(context).append(LOGS[0])
+        await runner.compact(LOGS[0], **TERMS)
+    merged = await runner.merge(LOGS[0], target_bytes=1 << 20, min_inputs=3)
+    assert merged is not None
+    assert (merged.kind, merged.level, merged.entry_count) == ("MERGE", 2, 3)
+    assert await runner.merge(LOGS[0], target_bytes=1 << 20, min_inputs=3) is None
+    assert elsewhere.runs == [1, 1, 1, 1]
+    await runner.close()
+    assert elsewhere.closed
+
+
+class ScriptedJobs:
+    def __init__(self) -> None:
+        self.jobs: list[list[Log]] = []
+        self.go_on = asyncio.Event()
+        self.cancelled = 0
+
+    async def perform(self, terms: str, logs: Sequence[Log]) -> Mapping[Log, int | Exception]:
+        self.jobs.append(list(logs))
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return {log: log.partition for log in logs}
+
+
+async def no_time(seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+async def test_what_is_asked_for_while_jobs_run_waits_for_the_next() -> None:
+    jobs = ScriptedJobs()
+    gathering: Gathering[str, int] = Gathering(jobs.perform, no_time)
+    asked = [asyncio.create_task(gathering.ask("terms", LOGS[0]))]
+    for log in LOGS[1:]:
+        await settle()
+        asked.append(asyncio.create_task(gathering.ask("terms", log)))
+    await settle()
+    assert len(jobs.jobs) == COMPACT_JOBS_AT_ONCE
+    jobs.go_on.set()
+    assert await asyncio.gather(*asked) == list(range(12))
+    assert [len(job) for job in jobs.jobs] == [1, 1, 10]
+
+
+async def test_requests_on_other_terms_are_another_job() -> None:
+    jobs = ScriptedJobs()
+    jobs.go_on.set()
+    gathering: Gathering[str, int] = Gathering(jobs.perform, no_time)
+    await asyncio.gather(gathering.ask("a", LOGS[0]), gathering.ask("b", LOGS[1]), gathering.ask("a", LOGS[2]))
+    assert sorted(map(len, jobs.jobs)) == [1, 2]
+
+
+async def test_a_job_goes_on_until_all_who_asked_have_given_up() -> None:
+    jobs = ScriptedJobs()
+    gathering: Gathering[str, int] = Gathering(jobs.perform, no_time)
+    one, two = (asyncio.create_task(gathering.ask("terms", log)) for log in LOGS[:2])
+    await settle()
+    one.cancel()
+    await settle()
+    assert jobs.cancelled == 0
+    two.cancel()
+    await settle()
+    assert jobs.cancelled == 1
+    assert one.cancelled()
+    assert two.cancelled()
+
+
+async def test_a_job_that_fails_fails_all_that_wait_for_it_and_no_later_one() -> None:
+    fails = True
+
+    async def perform(terms: str, logs: Sequence[Log]) -> Mapping[Log, int | Exception]:
+        if fails:
+            raise ZeroDivisionError
+        return dict.fromkeys(logs, 1)
+
+    gathering: Gathering[str, int] = Gathering(perform, no_time)
+    failed = await asyncio.gather(*(gathering.ask("terms", log) for log in LOGS[:3]), return_exceptions=True)
+    assert [type(error) for error in failed] == [ZeroDivisionError] * 3
+    fails = False
+    assert await gathering.ask("terms", LOGS[0]) == 1
+
+
+async def test_nothing_begins_after_the_close_and_what_runs_is_cancelled() -> None:
+    jobs = ScriptedJobs()
+    gathering: Gathering[str, int] = Gathering(jobs.perform, no_time)
+    asked = [asyncio.create_task(gathering.ask("terms", log)) for log in LOGS[:2]]
+    await settle()
+    await gathering.close()
+    await settle()
+    assert all(task.cancelled() for task in asked)
+    with pytest.raises(LogBusy):
+        await gathering.ask("terms", LOGS[0])
+
+
+# -- joining Spark -----------------------------------------------------------------------------------------------------
+
+
+async def test_work_goes_on_in_this_process_until_spark_has_joined() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(*LOGS)
+    elsewhere, started = CountingRunner(context), asyncio.Event()
+    states: list[str] = []
+
+    async def join() -> TaskRunner:
+        await started.wait()
+        return TaskRunner(elsewhere, Sizing(2))
+
+    tasks = TaskRunners(context, join, on_state=states.append)
+    runner = PipelineRunner(context, tasks)
+    tasks.start()
+    assert runner.spark_state == "starting"
+    assert await runner.compact(LOGS[0], **TERMS) is not None
+    assert elsewhere.runs == []
+    started.set()
+    await settle()
+    assert runner.spark_state == "ready"
+    assert await runner.compact(LOGS[1], **TERMS) is not None
+    assert elsewhere.runs == [1]
+    assert states == ["ready"]
+    await runner.close()
+
+
+async def test_without_spark_the_reason_is_shown_and_the_work_is_done_here() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(*LOGS)
+
+    async def join() -> TaskRunner:
+        raise SparkNotInstalled("no module named pyspark")
+
+    tasks = TaskRunners(context, join)
+    runner = PipelineRunner(context, tasks)
+    tasks.start()
+    await settle()
+    assert runner.spark_state.startswith("unavailable (Spark cannot be used (no module named pyspark)")
+    assert await runner.compact(LOGS[0], **TERMS) is not None
+    await runner.close()
+
+
+async def test_a_spark_that_went_away_is_left_and_tried_again_later() -> None:
+    cluster = Cluster()
+    context = cluster.open(patient=True)
+    await Writer(cluster.open()).append(*LOGS)
+    elsewhere = CountingRunner(context)
+    joins = 0
+
+    async def join() -> TaskRunner:
+        nonlocal joins
+        joins += 1
+        return TaskRunner(elsewhere, Sizing(2))
+
+    tasks = TaskRunners(context, join)
+    runner = PipelineRunner(cluster.open(), tasks)
+    tasks.start()
+    await settle()
+    elsewhere.failing = SparkJobFailed("somewhere", "the JVM is gone")
+    with pytest.raises(SparkJobFailed):
+        await runner.compact(LOGS[0], **TERMS)
+    assert "the JVM is gone" in runner.spark_state
+    assert await runner.compact(LOGS[0], **TERMS) is not None, "in this process"
+    elsewhere.failing = None
+    await cluster.clock.advance(COMPACT_SPARK_REJOIN_MS + 1_000)
+    assert (runner.spark_state, joins) == ("ready", 2)
+    await runner.close()
+
+
+async def test_a_task_that_fails_is_no_reason_to_leave_spark() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(*LOGS)
+
+    class Failing(CountingRunner):
+        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
+            return [TaskFailed("ObjectStoreUnavailable", "down", True) for _ in items]
+
+    async def join() -> TaskRunner:
+        return TaskRunner(Failing(context), Sizing(2))
+
+    tasks = TaskRunners(context, join)
+    tasks.start()
+    await settle()
+    runner = PipelineRunner(context, tasks)
+    with pytest.raises(CompactionFailed, match="ObjectStoreUnavailable: down"):
+        await runner.compact(LOGS[0], **TERMS)
+    assert runner.spark_state == "ready"
+    await runner.close()
+
+
+# -- in the service ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_service_compacts_all_due_logs_in_one_job_and_shows_sparks_state() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    for _ in range(2):
+        await Writer(context).append(*LOGS)
+    jobs = CountingRunner(context)
+
+    async def join() -> TaskRunner:
+        return TaskRunner(jobs, Sizing(2))
+
+    tasks = TaskRunners(cluster.open(patient=True), join)
+    tasks.start()
+    await settle()
+    metrics = RememberingMetrics()
+    settings = cluster.settings(compactor_min_age_ms=0, flush_max_age_ms=0)
+    service = CompactorService(
+        cluster.open(1, patient=True), settings, metrics, runner=PipelineRunner(cluster.open(9, patient=True), tasks)
+    )
+    await service.start()
+    try:
+        async with asyncio.timeout(20):
+            while [await lag_of(context, log) for log in LOGS] != [0] * 12:
+                await cluster.clock.advance(50)
+                await asyncio.sleep(0.005)  # tasks compute in threads, by another clock
+        await cluster.clock.advance(100)
+        assert jobs.runs == [1]
+        assert metrics.outcomes["compacted", "compact"] == 12
+        assert service.health()["spark"] == "ready"
+        assert max(busy for busy, _ in metrics.workers) == 1
+    finally:
+        stopping = asyncio.create_task(service.stop(timeout_ms=1_000))
+        await cluster.clock.advance(2_000)
+        await stopping
+    assert jobs.closed

@@ -1,0 +1,541 @@
+"""Every corruption that is planted is found, with its log, offsets and object; a sound log is clean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from llog.errors import ObjectStoreUnavailable
+from llog.formats.values import (
+    CompactionRecord,
+    ControlRecord,
+    IndexEntry,
+    Pending,
+    SegmentRecord,
+    TopicRecord,
+    Value,
+    decode_value,
+    encode_value,
+)
+from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.compact import compact_once
+from llog.log.delete_topic import delete_topic
+from llog.log.ids import new_object_id
+from llog.log.keys import Log
+from llog.log.pieces import Piece
+from llog.log.producers import ProducerClaim
+from llog.log.segments import list_segments
+from llog.pipeline.audit import audit
+from llog.pipeline.audit_log import look_at
+from llog.pipeline.audit_plan import Grouped, plan_items
+from llog.pipeline.audit_report import AuditReport
+from llog.pipeline.audit_task import COMPARE_OBJECTS, Objects, compare_objects
+from llog.pipeline.work import InProcessRunner, decoded_outcome, encoded_item, perform, tools_of
+from llog.stores.metadata.port import Key
+from llog.stores.objects.metered import MeteredObjectStore
+from llog.stores.objects.port import Buffer
+from llog.stores.objects.wrapper import ForwardingObjectStore
+from tests.unit.pipeline.auditing import CLICKS, ORDERS, Stage, group
+
+SOAK = os.environ.get("LLOG_SOAK") == "1"
+
+
+@pytest.fixture
+async def stage() -> Stage:
+    stage = Stage()
+    await stage.fill()
+    return stage
+
+
+async def audited(stage: Stage, **options: Any) -> AuditReport:
+    return await audit(stage.context, stage.runner, **options)
+
+
+def found(report: AuditReport) -> list[tuple[str, str, int, int]]:
+    return [(f.kind, f.log, f.start_offset, f.end_offset) for f in report.findings]
+
+
+# -- sound logs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("atomic", [False, True], ids=["compare-and-set", "atomic"])
+async def test_a_sound_log_is_clean_and_tidy(atomic: bool, fast: bool) -> None:
+    stage = Stage(atomic=atomic)
+    await stage.fill()
+    report = await audited(stage, fast=fast)
+    assert report.findings == []
+    assert (report.clean, report.tidy, report.complete) == (True, True, True)
+    assert (report.entries, report.objects) == (12, 10), "two segments; two blobs of orders, shared with clicks' eight"
+
+
+async def test_each_object_is_read_once_however_many_logs_share_it(stage: Stage) -> None:
+    metered = MeteredObjectStore(stage.objects)
+    context = stage.context_on(metered)
+    logs = [Log("wide", partition) for partition in range(64)]
+    await stage.append(*logs, records=1)
+    report = await audit(context, InProcessRunner(tools_of(context)), logs=logs)
+    assert (report.entries, report.objects, report.requests) == (64, 1, 1)
+    operations = metered.stats.operations
+    assert operations["get"].request_count == 1
+    assert operations["range_get"].request_count == operations["head"].request_count == 0
+
+
+async def test_a_fast_audit_reads_no_object(stage: Stage) -> None:
+    metered = MeteredObjectStore(stage.objects)
+    context = stage.context_on(metered)
+    report = await audit(context, InProcessRunner(tools_of(context)), fast=True)
+    assert (report.clean, report.bytes_read) == (True, 0)
+    operations = metered.stats.operations
+    assert operations["get"].request_count == operations["range_get"].request_count == 0
+    assert operations["head"].request_count == report.objects == 10
+
+
+async def test_nothing_is_written(stage: Stage) -> None:
+    before = {r.key.path: r.version async for r in stage.metadata.scan_tree("")}
+    objects = [meta async for meta in stage.objects.list("")]
+    stage.later(3)
+    await audited(stage)
+    assert {r.key.path: r.version async for r in stage.metadata.scan_tree("")} == before
+    assert [meta async for meta in stage.objects.list("")] == objects
+
+
+async def test_an_entry_that_names_a_part_of_a_body_is_sound(stage: Stage) -> None:
+    """Of two producers' batches one is a repeat: the other one is committed as a part of the slice."""
+    appender = Appender(stage.context)
+
+    def batch(producer: int, first: int) -> tuple[Piece, Any]:
+        body = group(ORDERS, 1, stage.rng).body[0]
+        return Piece(1, len(body), ProducerClaim(producer, 0, first, first)), body
+
+    first, again, new = batch(1, 0), batch(1, 0), batch(2, 0)
+    await appender.append([EncodedGroup(ORDERS, 1, "kafka-v2", [first[1]], 5, pieces=(first[0],))])
+    both = EncodedGroup(ORDERS, 2, "kafka-v2", [again[1], new[1]], 5, pieces=(again[0], new[0]))
+    [outcome] = await appender.append([both])
+    await appender.close()
+    assert isinstance(outcome, Appended)
+    entry = await stage.entry(ORDERS, 18)
+    assert (entry.msg_count, entry.byte_length) == (1, len(new[1])), "not the whole body"
+    assert (await audited(stage)).findings == []
+    await stage.change_object(entry.data_key, flipped(-1))
+    assert found(await audited(stage)) == [("checksum", "orders:0", 18, 18)]
+
+
+async def test_other_logs_are_not_looked_at_when_some_are_named(stage: Stage) -> None:
+    await stage.metadata.delete(stage.context.keys.index_entry(CLICKS, 4))
+    assert (await audited(stage, logs=[ORDERS])).findings == []
+    assert not (await audited(stage, logs=[CLICKS])).clean
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+def flipped(at: int, bit: int = 3) -> Callable[[bytearray], bytearray]:
+    def change(data: bytearray) -> bytearray:
+        data[at] ^= 1 << bit
+        return data
+
+    return change
+
+
+@pytest.mark.parametrize("section", ["magic", "header length", "header", "first body", "last body"])
+async def test_a_flipped_bit_in_any_section_of_a_blob_is_found(stage: Stage, section: str) -> None:
+    uri = (await stage.entry(ORDERS, 14)).data_key
+    at = {"magic": 0, "header length": 7, "header": 12, "first body": -200, "last body": -1}[section]
+    await stage.change_object(uri, flipped(at))
+    report = await audited(stage)
+    assert not report.clean
+    assert {finding.object for finding in report.findings} == {uri}
+    assert {finding.rule for finding in report.findings} == {"I8"}
+    logs = {finding.log for finding in report.findings}
+    assert logs <= {"orders:0", "clicks:3"}
+    assert section not in ("magic", "header length", "header") or len(logs) == 2, "a header is every log's"
+
+
+@pytest.mark.parametrize("section", ["first batch", "last batch", "extension", "index", "count", "magic"])
+async def test_a_flipped_bit_in_any_section_of_a_segment_is_found(stage: Stage, section: str) -> None:
+    entry = await stage.entry(ORDERS, 8)
+    data_length = (entry.byte_length or 0) - (entry.footer_length or 0)
+    places = {"first batch": 0, "last batch": data_length - 1, "extension": data_length + 20, "index": -12}
+    await stage.change_object(entry.data_key, flipped({**places, "count": -5, "magic": -1}[section]))
+    report = await audited(stage)
+    [finding] = report.findings
+    assert (finding.log, finding.start_offset, finding.end_offset) == ("orders:0", 1, 8)
+    assert finding.object == entry.data_key
+    assert finding.kind in ("checksum", "malformed object")
+
+
+@pytest.mark.parametrize(("end", "kind"), [(14, "blob"), (8, "segment")])
+async def test_no_bit_of_an_object_changes_unseen(end: int, kind: str) -> None:
+    """All but a blob's `writer_id`, which is a name for people and has no other copy."""
+    stage = Stage()
+    await stage.fill()
+    grouped = Grouped()
+    for log in (ORDERS, CLICKS):
+        grouped.add((await look_at(stage.context, log, strict=True)).claims)
+    uri = (await stage.entry(ORDERS, end)).data_key
+    grouped.objects = {uri: grouped.objects[uri]}
+    [item] = plan_items(grouped, root=stage.context.keys.root, fast=False)
+    tools, data = tools_of(stage.context), await stage.bytes_of(uri)
+    name = stage.objects.name_of(uri)
+    writer = data.find(b'"writer_id":"') + len(b'"writer_id":"')
+    unread = range(writer, writer + len("writer")) if kind == "blob" else range(0)
+    for at in range(len(data)):
+        for bit in range(8) if SOAK else [(5 * at) % 8]:
+            changed = flipped(at, bit)(bytearray(data))
+            await stage.objects.put(name, [bytes(changed)])
+            suspects = (await compare_objects(tools, item)).suspects
+            assert suspects or at in unread, f"byte {at}, bit {bit}: {data[max(0, at - 20) : at + 5]!r}"
+
+
+@pytest.mark.parametrize("at", [0, 6, 30, 70, -220, -100, -40, -1])
+@pytest.mark.parametrize("end", [8, 14])
+async def test_an_object_that_is_too_large_to_hold_is_compared_in_pieces(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, end: int, at: int
+) -> None:
+    monkeypatch.setattr("llog.pipeline.audit_task.AUDIT_OBJECT_HELD_BYTES_MAX", 100)
+    sound = await audited(stage)
+    assert sound.findings == []
+    assert sound.requests > sound.objects
+    uri = (await stage.entry(ORDERS, end)).data_key
+    await stage.change_object(uri, flipped(at, 1))
+    assert {finding.object for finding in (await audited(stage)).findings} == {uri}
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(("end", "start"), [(8, 1), (14, 13)], ids=["segment", "blob"])
+async def test_a_missing_object_is_found(stage: Stage, end: int, start: int, fast: bool) -> None:
+    uri = (await stage.entry(ORDERS, end)).data_key
+    await stage.objects.delete(stage.objects.name_of(uri))
+    report = await audited(stage, fast=fast)
+    assert ("missing object", "orders:0", start, end) in found(report)
+    assert {finding.object for finding in report.findings} == {uri}
+
+
+@pytest.mark.parametrize("lost_bytes", [1, 8, 40, 200, 500])
+@pytest.mark.parametrize("fast", [False, True])
+async def test_a_truncated_footer_is_found(stage: Stage, lost_bytes: int, fast: bool) -> None:
+    uri = (await stage.entry(ORDERS, 8)).data_key
+    await stage.change_object(uri, lambda data: data[:-lost_bytes])
+    [finding] = (await audited(stage, fast=fast)).findings
+    assert (finding.log, finding.object, finding.start_offset) == ("orders:0", uri, 1)
+
+
+async def test_a_segment_of_another_log_is_found(stage: Stage) -> None:
+    other = (await stage.entry(ORDERS, 12)).data_key
+    await stage.change_entry(ORDERS, 8, lambda entry: replace(entry, data_key=other))
+    kinds = {finding.kind for finding in (await audited(stage)).findings}
+    assert "malformed object" in kinds
+
+
+async def test_an_address_that_leads_nowhere_is_found(stage: Stage) -> None:
+    await stage.change_entry(ORDERS, 14, lambda entry: replace(entry, data_key="nowhere://at/all"))
+    assert ("bad address", "orders:0", 13, 14) in found(await audited(stage))
+
+
+@pytest.mark.parametrize(
+    ("end", "change"),
+    [
+        (8, {"record_count": 7}),
+        (8, {"level": 1}),
+        (8, {"footer_length": 300}),
+        (8, {"max_timestamp_ms": 9}),
+        (14, {"byte_length": 90}),
+        (14, {"encoding": "bytes-batch-v1"}),
+    ],
+)
+async def test_an_entry_that_tells_something_else_than_its_object_is_found(
+    stage: Stage, end: int, change: dict[str, Any]
+) -> None:
+    await stage.change_entry(ORDERS, end, lambda entry: replace(entry, **change))
+    report = await audited(stage)
+    assert [(f.log, f.end_offset) for f in report.findings if f.severity == "damage"] != []
+    assert {f.end_offset for f in report.findings} == {end}
+
+
+# -- metadata ----------------------------------------------------------------------------------------------------------
+
+
+async def change_value(stage: Stage, key: Key, kind: type[Value], **fields: Any) -> None:
+    record = await stage.metadata.get(key)
+    assert record is not None
+    await stage.metadata.put(key, encode_value(replace(decode_value(kind, record.value, key.path), **fields)))
+
+
+Plant = Callable[[Stage], Awaitable[None]]
+
+
+async def _gap(stage: Stage) -> None:
+    await stage.metadata.delete(stage.context.keys.index_entry(ORDERS, 14))
+
+
+async def _overlap(stage: Stage) -> None:
+    await stage.change_entry(ORDERS, 16, lambda entry: replace(entry, msg_count=3))
+
+
+async def _wrong_count(stage: Stage) -> None:
+    await stage.change_entry(ORDERS, 14, lambda entry: replace(entry, record_count=3))
+
+
+async def _wrong_level(stage: Stage) -> None:
+    await stage.change_entry(ORDERS, 14, lambda entry: replace(entry, level=2))
+
+
+async def _wrong_epoch(stage: Stage) -> None:
+    await stage.change_entry(ORDERS, 14, lambda entry: replace(entry, epoch=7))
+
+
+async def _beyond_counter(stage: Stage) -> None:
+    entry = await stage.entry(ORDERS, 16)
+    await stage.metadata.put(stage.context.keys.index_entry(ORDERS, 18), encode_value(entry))
+
+
+async def _later_life(stage: Stage) -> None:
+    await stage.change_entry(ORDERS, 16, lambda entry: replace(entry, incarnation=2))
+
+
+async def _cursor(stage: Stage) -> None:
+    await change_value(stage, stage.context.keys.compaction(ORDERS), CompactionRecord, offset=99)
+
+
+async def _counter(stage: Stage) -> None:
+    await change_value(stage, stage.context.keys.control(ORDERS), ControlRecord, sequence_counter=20)
+
+
+async def _no_control(stage: Stage) -> None:
+    await stage.metadata.delete(stage.context.keys.control(ORDERS))
+
+
+async def _no_compaction_record(stage: Stage) -> None:
+    await stage.metadata.delete(stage.context.keys.compaction(ORDERS))
+
+
+async def _no_snapshot(stage: Stage) -> None:
+    await stage.metadata.delete(stage.context.keys.producers(ORDERS))
+
+
+async def _no_entry(stage: Stage) -> None:
+    await stage.metadata.put(stage.context.keys.index_entry(ORDERS, 14), b"{}")
+
+
+async def _no_value(stage: Stage) -> None:
+    await stage.metadata.put(stage.context.keys.control(ORDERS), b"\xff")
+
+
+async def _no_topic(stage: Stage) -> None:
+    await stage.metadata.put(stage.context.keys.topic(ORDERS.topic), b"[]")
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize(
+    ("plant", "kind"),
+    [
+        (_gap, "gap"),
+        (_overlap, "overlap"),
+        (_wrong_count, "count"),
+        (_wrong_level, "level"),
+        (_wrong_epoch, "epoch"),
+        (_beyond_counter, "beyond counter"),
+        (_later_life, "later life"),
+        (_cursor, "cursor"),
+        (_counter, "gap"),
+        (_no_control, "no control record"),
+        (_no_compaction_record, "no compaction record"),
+        (_no_snapshot, "no snapshot"),
+        (_no_entry, "unreadable"),
+        (_no_value, "unreadable value"),
+        (_no_topic, "unreadable value"),
+    ],
+)
+async def test_every_fault_of_the_metadata_is_found(stage: Stage, plant: Plant, kind: str, fast: bool) -> None:
+    await plant(stage)
+    report = await audited(stage, fast=fast)
+    assert not report.clean
+    assert kind in {finding.kind for finding in report.findings if finding.severity == "damage"}
+    assert {finding.topic for finding in report.findings} == {"orders"}
+    assert report.complete
+
+
+async def test_a_pending_append_that_is_not_sound_is_found(stage: Stage) -> None:
+    key = stage.context.keys.control(ORDERS)
+    record = await stage.metadata.get(key)
+    assert record is not None
+    control = decode_value(ControlRecord, record.value, key.path)
+    entry = await stage.entry(ORDERS, 16)
+    sound = pending_of(entry, 15, 16)
+    await stage.metadata.put(key, encode_value(replace(control, pending=sound)))
+    assert (await audited(stage)).findings == []
+    for fields in ({"msg_count": 1}, {"incarnation": 2}, {"epoch": 4}, {"start_offset": 14}):
+        await stage.metadata.put(key, encode_value(replace(control, pending=replace(sound, **fields))))
+        assert not (await audited(stage)).clean, fields
+    gone = replace(sound, data_key=sound.data_key[:-1] + "x")
+    await stage.metadata.delete(stage.context.keys.index_entry(ORDERS, 16))
+    await stage.metadata.put(key, encode_value(replace(control, pending=gone)))
+    assert ("missing object", "orders:0", 15, 16) in found(await audited(stage))
+
+
+def pending_of(entry: IndexEntry, start: int, end: int) -> Pending:
+    return Pending(
+        append_id=entry.append_id,
+        start_offset=start,
+        end_offset=end,
+        msg_count=entry.msg_count,
+        data_key=entry.data_key,
+        encoding=entry.encoding,
+        byte_offset=entry.byte_offset,
+        byte_length=entry.byte_length,
+        max_timestamp_ms=entry.max_timestamp_ms,
+        created_at_ms=entry.created_at_ms,
+    )
+
+
+# -- the catalogue -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"state": "DELETE_SEGMENT_STARTED"}, "wrong record"),
+        ({"state": "COPY_SEGMENT_STARTED"}, "wrong record"),
+        ({"end_offset": 9}, "wrong record"),
+        ({"size_bytes": 1}, "wrong record"),
+        ({"incarnation": 2}, "later life"),
+        ({"epochs": {4: 1}}, "malformed object"),
+        ({"sources": ("memory://elsewhere",)}, "malformed object"),
+        (None, "no record"),
+    ],
+)
+async def test_a_catalogue_that_contradicts_the_index_is_found(
+    stage: Stage, fields: dict[str, Any] | None, kind: str
+) -> None:
+    uri = (await stage.entry(ORDERS, 8)).data_key
+    key = stage.context.keys.segment(ORDERS, uri.rpartition("/")[2])
+    if fields is None:
+        await stage.metadata.delete(key)
+    else:
+        await change_value(stage, key, SegmentRecord, **fields)
+    [finding] = [f for f in (await audited(stage)).findings if f.severity == "damage"]
+    assert (finding.kind, finding.object) == (kind, uri)
+
+
+async def test_a_record_of_a_dead_life_is_a_leftover(stage: Stage) -> None:
+    [known, *_] = await list_segments(stage.context, ORDERS)
+    key = stage.context.keys.segment(ORDERS, known.record.segment_id)
+    await change_value(stage, key, SegmentRecord, incarnation=0)
+    report = await audited(stage)
+    assert (report.clean, report.tidy) == (True, False)
+    assert {finding.kind for finding in report.findings} == {"phantom record"}
+
+
+# -- leftovers -------------------------------------------------------------------------------------------------------
+
+
+async def test_orphans_are_listed_with_their_age_once_they_are_old(stage: Stage) -> None:
+    keys, objects = stage.context.keys, stage.objects
+    blob, segment = (new_object_id(stage.now_ms, stage.rng.getrandbits) for _ in range(2))
+    names = [keys.blob_object(blob), keys.segment_object(ORDERS, segment), keys.segment_object(Log("gone", 0), segment)]
+    for name in names:
+        await objects.put(name, [b"nobody's"])
+    assert (await audited(stage)).tidy, "young: somebody may be about to name them"
+    stage.later(1.5)
+    report = await audited(stage)
+    assert report.clean
+    orphans = {f.object: f for f in report.findings if f.kind == "orphan"}
+    assert {objects.uri(name) for name in names} <= orphans.keys()
+    assert {orphans[objects.uri(name)].age_ms for name in names} == {int(1.5 * 3_600_000)}
+    assert "not known here" in orphans[objects.uri(names[2])].reason
+    assert "header cannot be read" in orphans[objects.uri(names[0])].reason
+
+
+async def test_blobs_that_compaction_left_are_orphans_only_when_no_log_names_them(stage: Stage) -> None:
+    only, shared = await stage.append(ORDERS), await stage.append(ORDERS, CLICKS)
+    while await compact_once(stage.context, ORDERS):
+        pass
+    stage.later(2)
+    orphans = {f.object for f in (await audited(stage)).findings if f.kind == "orphan"}
+    assert only in orphans
+    assert shared not in orphans
+
+
+async def test_an_orphan_of_a_log_that_cannot_be_read_is_not_called_one(stage: Stage) -> None:
+    await _no_value(stage)
+    stage.later(3)
+    report = await audited(stage)
+    assert [finding.kind for finding in report.findings] == ["unreadable value"]
+
+
+async def test_phantoms_are_listed(stage: Stage) -> None:
+    """A WAL entry below the cursor, and one of a dead life."""
+    entry = await stage.entry(ORDERS, 16)
+    keys = stage.context.keys
+    await stage.metadata.put(keys.index_entry(ORDERS, 6), encode_value(entry))
+    await stage.metadata.put(keys.index_entry(ORDERS, 7), encode_value(replace(entry, incarnation=0)))
+    report = await audited(stage)
+    assert (report.clean, report.tidy) == (True, False)
+    assert found(report) == [("phantom", "orders:0", 5, 6), ("phantom", "orders:0", 6, 7)]
+
+
+async def test_entries_below_the_start_are_listed(stage: Stage) -> None:
+    await change_value(stage, stage.context.keys.control(ORDERS), ControlRecord, log_start_offset=13)
+    report = await audited(stage)
+    assert report.clean
+    assert [row[0] for row in found(report)] == ["below start", "below start"]
+
+
+async def test_what_came_late_to_a_deleted_topic_is_listed(stage: Stage) -> None:
+    entry = await stage.entry(ORDERS, 16)
+    await delete_topic(stage.context, ORDERS.topic)
+    assert (await audited(stage)).findings == []
+    await stage.metadata.put(stage.context.keys.index_entry(ORDERS, 16), encode_value(entry))
+    record = SegmentRecord(
+        segment_id=new_object_id(stage.now_ms, stage.rng.getrandbits),
+        incarnation=1,
+        start_offset=1,
+        end_offset=2,
+        size_bytes=0,
+        state="COPY_SEGMENT_STARTED",
+    )
+    await stage.metadata.put(stage.context.keys.segment(ORDERS, record.segment_id), encode_value(record))
+    assert found(await audited(stage)) == [("phantom", "orders:0", 15, 16), ("phantom record", "orders:0", 1, 2)]
+    await change_value(stage, stage.context.keys.topic(ORDERS.topic), TopicRecord, state="DELETING")
+    assert (await audited(stage)).findings == [], "its deletion is not finished"
+
+
+# -- what cannot be looked at ------------------------------------------------------------------------------------------
+
+
+class Away(ForwardingObjectStore):
+    """Answers for some objects only."""
+
+    def __init__(self, inner: Any, away: Sequence[str]) -> None:
+        super().__init__(inner)
+        self._away = away
+
+    async def get(self, name: str) -> Buffer:
+        if self.inner.uri(name) in self._away:
+            raise ObjectStoreUnavailable("get", name, "away")
+        return await self.inner.get(name)
+
+
+async def test_what_no_answer_came_for_is_neither_sound_nor_damaged(stage: Stage) -> None:
+    uri = (await stage.entry(ORDERS, 8)).data_key
+    context = stage.context_on(Away(stage.objects, [uri]))
+    report = await audit(context, InProcessRunner(tools_of(context)))
+    assert (report.findings, report.complete, report.clean) == ([], False, False)
+    [unchecked] = report.unchecked
+    assert uri in unchecked
+
+
+async def test_an_answer_comes_to_the_same_through_bytes(stage: Stage) -> None:
+    await stage.change_object((await stage.entry(ORDERS, 8)).data_key, flipped(30))
+    grouped = Grouped()
+    grouped.add((await look_at(stage.context, ORDERS, strict=True)).claims)
+    [item] = plan_items(grouped, root=stage.context.keys.root, fast=False)
+    assert isinstance(item, Objects)
+    tools = tools_of(stage.context)
+    there = decoded_outcome(COMPARE_OBJECTS, await perform(COMPARE_OBJECTS, tools, encoded_item(item)))
+    assert there == await compare_objects(tools, item)

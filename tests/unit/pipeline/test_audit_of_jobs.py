@@ -1,0 +1,45 @@
+"""What the other jobs write is sound by the audit's rules, and what they leave behind is vacuum's."""
+
+from __future__ import annotations
+
+from llog.pipeline.audit import audit
+from llog.pipeline.compact import compact
+from llog.pipeline.vacuum import vacuum
+from llog.pipeline.work import InProcessRunner, tools_of
+from tests.unit.pipeline import key_stage
+from tests.unit.pipeline.auditing import CLICKS, ORDERS, Stage
+from tests.unit.pipeline.key_stage import HOUR, Row
+
+
+async def test_the_compaction_job_leaves_a_log_that_is_clean_and_vacuum_makes_it_tidy() -> None:
+    stage = Stage()
+    await stage.fill()
+    for merge in (False, True):
+        await stage.append(ORDERS, CLICKS)
+        report = await compact(stage.context, stage.runner, merge=merge)
+        assert not report.failed
+        assert (await audit(stage.context, stage.runner)).findings == []
+    stage.later(1.5)
+    assert (await audit(stage.context, stage.runner)).clean
+    for _ in range(2):
+        await vacuum(stage.context, stage.runner)
+        stage.later(1.5)
+    report_after = await audit(stage.context, stage.runner)
+    assert report_after.findings == []
+    assert report_after.entries == 2
+
+
+async def test_the_key_compaction_job_leaves_a_log_that_is_clean() -> None:
+    """Its segments hold fewer records than offsets, down to none."""
+    stage = await key_stage.Stage.open()
+    for number in range(12):
+        await stage.write(Row(b"a", b"%d" % number), Row(b"k%d" % (number % 3), b"x" * number))
+    await stage.compact(max_offsets=4)
+    done = await stage.clean()
+    assert (done.state, done.superseded) == ("compacted", 20)
+    runner = InProcessRunner(tools_of(stage.context))
+    assert (await audit(stage.context, runner)).findings == []
+    stage.now[0] += 3 * HOUR
+    report = await audit(stage.context, runner)
+    assert report.clean
+    assert {finding.kind for finding in report.findings} <= {"orphan", "unnamed segment"}

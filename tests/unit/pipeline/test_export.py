@@ -1,0 +1,542 @@
+"""Exports: every record once, whoever fails, runs twice or runs at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from llog.errors import (
+    ExportFailed,
+    ExportNotInstalled,
+    ExportRefused,
+    InvalidArgument,
+    ObjectNotFound,
+    RecordsLost,
+    TopicNotFound,
+)
+from llog.formats.arrow import SCHEMA
+from llog.log.compact import compact_once
+from llog.log.delete_topic import delete_topic
+from llog.log.keys import Log
+from llog.log.retention import delete_records
+from llog.log.topic_admin import add_partitions, create_topic
+from llog.pipeline.export import export
+from llog.pipeline.export_decode import QUARANTINE_SCHEMA, Decoder, Decoding
+from llog.pipeline.export_plan import Sizes
+from llog.pipeline.export_read import duckdb_files, duckdb_table, parquet_files, table_files
+from llog.pipeline.export_target import ExportTarget
+from llog.pipeline.iceberg import OFFSETS, IcebergTarget, open_catalogue, progress_of, store_url_of
+from llog.pipeline.work import InProcessRunner, TaskTools
+from llog.stores.objects.memory import MemoryObjectStore
+from llog.stores.objects.port import ObjectStore
+from tests.unit.pipeline.exporting import DAY_0_MS, Exporting
+
+ORDERS = Log("orders", 0)
+KINDS = ["parquet", "iceberg"]
+ORDER_SCHEMA = json.dumps(
+    {"type": "object", "properties": {"id": {"type": "integer"}, "item": {"type": "string"}}, "required": ["id"]}
+)
+
+
+@pytest.fixture
+async def exporting(tmp_path: Path) -> AsyncIterator[Exporting]:
+    exporting = Exporting(tmp_path)
+    await exporting.create()
+    yield exporting
+    await exporting.close()
+
+
+async def target_of(exporting: Exporting, kind: str, decoding: Decoding | None = None) -> ExportTarget:
+    return await exporting.iceberg(decoding) if kind == "iceberg" else await exporting.parquet()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_each_run_adds_what_came_since_the_last_and_nothing_else(exporting: Exporting, kind: str) -> None:
+    await exporting.write(40)
+    await exporting.write(20, partition=1)
+    first = await exporting.run(await target_of(exporting, kind))
+    assert (first.records, first.commits, first.bad_records) == (60, 1, 0)
+    exporting.check(kind)
+    again = await exporting.run(await target_of(exporting, kind))
+    assert (again.records, again.commits, again.files) == (0, 0, 0)
+    assert [(p.partition, p.next_offset, p.log_end_offset) for p in again.partitions] == [(0, 41, 41), (1, 21, 21)]
+    await compact_once(exporting.context, ORDERS)
+    await exporting.write(15)
+    assert (await exporting.run(await target_of(exporting, kind))).records == 15
+    exporting.check(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_many_small_commits_hold_the_same_as_one(exporting: Exporting, kind: str) -> None:
+    await exporting.write(300, batch=30, value=lambda n: b"%d" % n + b"x" * 3_000)
+    await exporting.write(100, partition=1)
+    sizes = Sizes(split_bytes=64 * 1_024, commit_bytes=200_000)
+    report = await exporting.run(await target_of(exporting, kind), sizes=sizes)
+    assert report.commits > 3
+    assert report.tasks > report.commits
+    exporting.check(kind)
+
+
+async def test_parquet_files_lie_by_partition_and_date_are_compressed_and_hold_the_columns_of_the_source(
+    exporting: Exporting,
+) -> None:
+    await exporting.write(10, days=2)
+    await exporting.run(await exporting.parquet())
+    root = exporting.directory / "parquet" / "orders"
+    files = sorted(str(file.relative_to(root).parent) for file in root.rglob("*.parquet"))
+    assert files == ["partition=0/date=2024-10-04", "partition=0/date=2024-10-05"]
+    for file in root.rglob("*.parquet"):
+        whole = pq.ParquetFile(file)
+        assert whole.schema_arrow.equals(SCHEMA)
+        assert whole.metadata.row_group(0).column(0).compression == "ZSTD"
+        offsets = whole.read()["offset"].to_pylist()
+        assert offsets == sorted(offsets)
+
+
+async def test_without_dates_there_is_one_file_per_partition(exporting: Exporting) -> None:
+    await exporting.write(10, days=5)
+    report = await exporting.run(await exporting.parquet(), by_date=False)
+    assert report.files == 1
+    exporting.check("parquet")
+
+
+async def test_a_plan_that_somebody_left_is_finished_before_the_next_and_as_it_was_made(exporting: Exporting) -> None:
+    await exporting.write(20)
+    target = await exporting.parquet()
+
+    class Dies(InProcessRunner):
+        async def run(self, *arguments: Any, **named: Any) -> Any:
+            await super().run(*arguments, **named)
+            raise KeyboardInterrupt
+
+    tools = TaskTools(exporting.context.find_object, exporting.open_store)
+    with pytest.raises(KeyboardInterrupt):
+        await export(exporting.context, Dies(tools), "orders", target)
+    await exporting.write(5)
+    while await compact_once(exporting.context, ORDERS) is not None:
+        pass
+    # The later run would divide files otherwise; the plan says how its own are made.
+    report = await exporting.run(await exporting.parquet(), by_date=False)
+    assert (report.resumed, report.commits, report.records) == (1, 2, 25)
+    exporting.check("parquet")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_two_exporters_at_once_add_each_record_once(exporting: Exporting, kind: str) -> None:
+    await exporting.write(60, value=lambda n: b"%d" % n + b"y" * 2_000)
+    sizes = Sizes(split_bytes=64 * 1_024, commit_bytes=65_536)
+    targets = [await target_of(exporting, kind) for _ in range(2)]
+    reports = await asyncio.gather(*(exporting.run(target, sizes=sizes) for target in targets), return_exceptions=True)
+    for report in reports:
+        assert not isinstance(report, BaseException) or (isinstance(report, ExportFailed) and report.retriable)
+    exporting.check(kind)
+
+
+async def test_a_refused_commit_is_never_put_on_top_of_another_exporters(exporting: Exporting) -> None:
+    await exporting.write(20)
+    slow = await exporting.iceberg()
+    slow_commit = slow.commit
+
+    async def after_another(*arguments: Any) -> bool:
+        slow.commit = slow_commit  # type: ignore[method-assign]
+        assert (await exporting.run(await exporting.iceberg())).records == 20
+        return await slow_commit(*arguments)
+
+    slow.commit = after_another  # type: ignore[method-assign, assignment]
+    report = await exporting.run(slow)
+    assert (report.conflicts, report.commits, report.records) == (1, 0, 0)
+    exporting.check("iceberg")
+
+
+async def test_a_commit_goes_through_when_only_others_changed_the_table(exporting: Exporting) -> None:
+    await exporting.write(20)
+    slow = await exporting.iceberg()
+    slow_commit = slow.commit
+
+    async def after_another(*arguments: Any) -> bool:
+        with exporting.table().transaction() as changes:
+            changes.set_properties({"owner": "somebody"})
+        return await slow_commit(*arguments)
+
+    slow.commit = after_another  # type: ignore[method-assign, assignment]
+    report = await exporting.run(slow)
+    assert (report.conflicts, report.commits, report.records) == (0, 1, 20)
+    exporting.check("iceberg")
+    properties = exporting.table().properties
+    assert properties["owner"] == "somebody"
+    assert not any(name.startswith("commit.retry") for name in properties), "the table's own settings are left alone"
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_and_not_done_twice(
+    exporting: Exporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import llog.pipeline.iceberg as iceberg
+
+    await exporting.write(20)
+    commit = iceberg._commit
+
+    def lost(*arguments: Any) -> None:
+        commit(*arguments)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(iceberg, "_commit", lost)
+    report = await exporting.run(await exporting.iceberg())
+    assert (report.commits, report.records) == (1, 20)
+    exporting.check("iceberg")
+
+
+async def test_a_commit_that_never_arrived_is_an_error_that_says_try_again(
+    exporting: Exporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import llog.pipeline.iceberg as iceberg
+
+    await exporting.write(20)
+
+    def lost(*_: Any) -> None:
+        raise OSError("connection refused")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(iceberg, "_commit", lost)
+        with pytest.raises(ExportFailed, match="connection refused") as failed:
+            await exporting.run(await exporting.iceberg())
+    assert failed.value.retriable
+    await exporting.run(await exporting.iceberg())
+    exporting.check("iceberg")
+
+
+async def test_rolling_the_table_back_rolls_the_offsets_back(exporting: Exporting) -> None:
+    await exporting.write(10)
+    await exporting.run(await exporting.iceberg())
+    before = exporting.table().current_snapshot().snapshot_id
+    await exporting.write(10)
+    await exporting.run(await exporting.iceberg())
+    exporting.table().manage_snapshots().set_current_snapshot(snapshot_id=before).commit()
+    assert len(exporting.found("iceberg")) == 10
+    await exporting.run(await exporting.iceberg())
+    exporting.check("iceberg")
+
+
+async def test_offsets_outlive_the_snapshots_that_said_them(exporting: Exporting) -> None:
+    await exporting.write(10)
+    await exporting.run(await exporting.iceberg())
+    table = exporting.table()
+    first = table.current_snapshot().snapshot_id
+    with table.transaction() as changes, changes.update_snapshot().fast_append():
+        pass  # somebody else's snapshot, which says nothing of the topic
+    table = exporting.table()
+    table.maintenance.expire_snapshots().by_id(first).commit()
+    assert exporting.table().snapshot_by_id(first) is None
+    report = await exporting.run(await exporting.iceberg())
+    assert report.records == 0
+    exporting.check("iceberg")
+
+
+async def test_two_topics_go_into_one_table_each_with_its_own_offsets(exporting: Exporting) -> None:
+    await exporting.write(10)
+    await exporting.run(await exporting.iceberg())
+    await create_topic(exporting.context, "returns", partitions=1)
+    report = await export(exporting.context, exporting.runner(), "returns", await exporting.iceberg())
+    assert report.commits == 0
+    table = exporting.table()
+    assert progress_of(table, "returns") is None
+    said = progress_of(table, "orders")
+    assert said is not None
+    assert said.next_offsets == {0: 11, 1: 1}
+    assert OFFSETS + "orders" in table.current_snapshot().summary.additional_properties
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_records_that_retention_took_first_are_an_error_or_a_gap_that_was_allowed(
+    exporting: Exporting, kind: str
+) -> None:
+    await exporting.write(10)
+    await exporting.run(await target_of(exporting, kind))
+    await exporting.write(10)
+    await delete_records(exporting.context, ORDERS, 16)
+    with pytest.raises(RecordsLost, match="allow-gaps"):
+        await exporting.run(await target_of(exporting, kind))
+    report = await exporting.run(await target_of(exporting, kind), allow_gaps=True)
+    assert report.records == 5
+    assert [offset for _, offset, _ in exporting.found(kind)] == [*range(1, 11), *range(16, 21)]
+
+
+async def test_a_partition_that_came_or_filled_after_the_first_export_loses_nothing_in_silence(
+    exporting: Exporting,
+) -> None:
+    await exporting.write(10)
+    await exporting.write(5, partition=1)
+    await delete_records(exporting.context, Log("orders", 1), 6)
+    target = await exporting.parquet()
+    assert (await exporting.run(target)).records == 10, "the first export begins with what there is"
+    assert (await exporting.run(target)).records == 0
+    await add_partitions(exporting.context, "orders", 3)
+    for partition in (1, 2):
+        await exporting.write(6, partition=partition)
+    await delete_records(exporting.context, Log("orders", 2), 3)
+    with pytest.raises(RecordsLost, match="orders:2: offset 1 is lost"):
+        await exporting.run(target)
+    await delete_records(exporting.context, Log("orders", 1), 8)
+    with pytest.raises(RecordsLost, match="orders:1: offset 6 is lost"):
+        await exporting.run(target)
+    assert (await exporting.run(target, allow_gaps=True)).records == 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_another_life_of_the_topic_and_other_columns_are_refused(exporting: Exporting, kind: str) -> None:
+    await exporting.write(10)
+    await exporting.run(await target_of(exporting, kind))
+    other = Decoding("json", ORDER_SCHEMA)
+    with pytest.raises(ExportRefused, match="column"):
+        await exporting.run(await target_of(exporting, kind, other), decoding=other)
+    await delete_topic(exporting.context, "orders")
+    with pytest.raises(TopicNotFound):
+        await exporting.run(await target_of(exporting, kind))
+    await exporting.create()
+    with pytest.raises(ExportRefused, match="another life"):
+        await exporting.run(await target_of(exporting, kind))
+
+
+async def test_a_target_that_is_ahead_of_the_log_is_refused(exporting: Exporting, tmp_path: Path) -> None:
+    await exporting.write(10)
+    target = await exporting.parquet()
+    await exporting.run(target)
+    [name] = [m.name async for m in exporting.opened[target.place().store_url].list("_llog/") if "commit" in m.name]
+    path = tmp_path / "parquet" / name
+    path.write_bytes(path.read_bytes().replace(b'"0":11', b'"0":99'))
+    with pytest.raises(ExportRefused, match="offset 98"):
+        await exporting.run(target)
+
+
+async def test_objects_that_vanish_between_plan_and_task_are_planned_again(exporting: Exporting) -> None:
+    await exporting.write(30)
+    source = exporting.objects
+
+    class Compacting(InProcessRunner):
+        rounds = 0
+
+        async def run(self, *arguments: Any, **named: Any) -> Any:
+            if not Compacting.rounds:
+                assert await compact_once(exporting.context, ORDERS) is not None
+                blobs = [m.name async for m in source.list(exporting.context.keys.blobs())]
+                await source.delete_many(blobs)
+            Compacting.rounds += 1
+            return await super().run(*arguments, **named)
+
+    runner = Compacting(TaskTools(exporting.context.find_object, exporting.open_store))
+    report = await export(exporting.context, runner, "orders", await exporting.parquet())
+    assert (Compacting.rounds, report.records) == (2, 30)
+    exporting.check("parquet")
+
+
+async def test_objects_that_stay_away_end_the_export_with_words(exporting: Exporting) -> None:
+    await exporting.write(10)
+
+    async def nowhere(uri: str) -> tuple[ObjectStore, str]:
+        raise ObjectNotFound("get", uri)
+
+    runner = InProcessRunner(TaskTools(nowhere, exporting.open_store))
+    with pytest.raises(ExportFailed, match="gone") as failed:
+        await export(exporting.context, runner, "orders", await exporting.parquet())
+    assert failed.value.retriable
+
+
+# -- decoding --------------------------------------------------------------------------------------------------------
+
+
+def order(number: int) -> bytes | None:
+    if number % 10 == 3:
+        return b"not json"
+    return None if number % 10 == 7 else json.dumps({"id": number, "item": f"i{number}", "more": [1]}).encode()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_values_become_columns_and_bad_ones_keep_their_bytes_and_the_reason(
+    exporting: Exporting, kind: str
+) -> None:
+    await exporting.write(30, value=order)
+    decoding = Decoding("json", ORDER_SCHEMA)
+    report = await exporting.run(await target_of(exporting, kind, decoding), decoding=decoding)
+    assert (report.records, report.bad_records) == (30, 3)
+    if kind == "iceberg":
+        rows = exporting.table().scan().to_arrow().sort_by("offset").to_pylist()
+    else:
+        files = [
+            f.removeprefix("file://") for f in await parquet_files(exporting.opened[report.target[8:-7]], "orders")
+        ]
+        rows = [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
+    assert len(rows) == 30
+    for row in rows:
+        number = row["offset"] - 1
+        if number % 10 == 3:
+            assert (row["id"], row["_raw_value"], row["_error"]) == (None, b"not json", "not a JSON object")
+        elif number % 10 == 7:
+            assert (row["id"], row["_raw_value"], row["_error"]) == (None, None, None)
+        else:
+            assert (row["id"], row["item"], row["_error"]) == (number, f"i{number}", None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_bad_values_go_into_quarantine_when_asked_and_are_counted_and_named(
+    exporting: Exporting, kind: str
+) -> None:
+    await exporting.write(30, value=order)
+    decoding = Decoding("json", ORDER_SCHEMA, on_error="quarantine")
+    target = await target_of(exporting, kind, decoding)
+    report = await exporting.run(target, decoding=decoding)
+    assert (report.records, report.bad_records) == (30, 3)
+    root = Path(target.place().store_url.removeprefix("file://"))
+    tables = [pq.read_table(root / name, partitioning=None) for name in report.quarantine_files]
+    assert all(table.schema.equals(QUARANTINE_SCHEMA) for table in tables)
+    bad = [row for table in tables for row in table.to_pylist()]
+    assert sorted((row["offset"], row["value"]) for row in bad) == [(n + 1, b"not json") for n in (3, 13, 23)]
+    if kind == "iceberg":
+        said = progress_of(exporting.table(), "orders")
+        assert said is not None
+        assert list(said.quarantine) == report.quarantine_files
+        assert exporting.table().scan().to_arrow().num_rows == 27
+
+
+async def test_a_bad_value_ends_the_export_when_asked_and_names_its_place(exporting: Exporting) -> None:
+    await exporting.write(30, value=order)
+    decoding = Decoding("json", ORDER_SCHEMA, on_error="fail")
+    with pytest.raises(ExportFailed, match="orders:0 offset 4"):
+        await exporting.run(await exporting.parquet(), decoding=decoding)
+    assert not list((exporting.directory / "parquet" / "orders").rglob("*.parquet"))
+
+
+async def test_a_plan_that_ended_at_a_bad_value_goes_on_with_quarantine(exporting: Exporting) -> None:
+    await exporting.write(30, value=order)
+    stops, aside = (Decoding("json", ORDER_SCHEMA, on_error=how) for how in ("fail", "quarantine"))
+    with pytest.raises(ExportFailed):
+        await exporting.run(await exporting.parquet(), decoding=stops)
+    report = await exporting.run(await exporting.parquet(), decoding=aside)
+    assert (report.resumed, report.records, report.bad_records) == (1, 30, 3)
+
+
+async def test_a_plan_that_cannot_be_finished_is_dropped_with_its_files_and_nothing_else_is(
+    exporting: Exporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await exporting.write(10, days=1)
+    target = await exporting.parquet()
+    await exporting.run(target)
+    assert await target.discard() == 0
+    for days, count in ((1, 90), (20, 30)):
+        await exporting.write(count, days=days, batch=30, value=lambda n: b"%d" % n + b"x" * 3_000)
+    monkeypatch.setattr("llog.pipeline.export_task.EXPORT_FILES_PER_TASK_MAX", 3)
+    sizes = Sizes(split_bytes=64 * 1_024)
+    for by_date in (True, False):
+        with pytest.raises(ExportFailed, match="without dates"):
+            await exporting.run(target, by_date=by_date, sizes=sizes)
+    assert await target.discard() > 0
+    assert len(exporting.found("parquet")) == 10
+    await exporting.run(target, by_date=False, sizes=sizes)
+    exporting.check("parquet")
+
+
+async def test_a_round_of_nothing_but_quarantine_still_moves_the_offsets(exporting: Exporting) -> None:
+    await exporting.write(5, value=lambda n: b"bad")
+    decoding = Decoding("json", ORDER_SCHEMA, on_error="quarantine")
+    assert (await exporting.run(await exporting.iceberg(decoding), decoding=decoding)).bad_records == 5
+    again = await exporting.run(await exporting.iceberg(decoding), decoding=decoding)
+    assert (again.records, again.commits) == (0, 0)
+
+
+@pytest.mark.parametrize("package", ["pyiceberg", "fastavro"])
+async def test_a_package_that_is_missing_is_named_with_what_to_install(
+    exporting: Exporting, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "llog.pipeline.iceberg_files", raising=False)
+    avro = Decoding("avro", '"string"')
+    with pytest.raises(ExportNotInstalled, match=r"leaderless-log\[export\]") as missing:
+        open_catalogue(exporting.settings) if package == "pyiceberg" else Decoder(avro)
+    assert missing.value.package == package
+
+
+# -- reading it ------------------------------------------------------------------------------------------------------
+
+
+async def test_duckdb_reads_the_files_and_the_table(exporting: Exporting) -> None:
+    await exporting.write(40)
+    for kind in KINDS:
+        await exporting.run(await target_of(exporting, kind))
+    connection = duckdb.connect()
+    store = await exporting.open_store(f"file://{exporting.directory}/parquet")
+    question = 'count(*), count(distinct "offset"), min("partition"), max(epoch_ms("timestamp"))'
+    answer = (40, 40, 0, DAY_0_MS + 86_400_000 + 39)
+    assert duckdb_files(connection, await parquet_files(store, "orders")).aggregate(question).fetchall() == [answer]
+    assert duckdb_files(connection, table_files(exporting.table())).aggregate(question).fetchall() == [answer]
+    assert duckdb_table(connection, exporting.table()).aggregate(question).fetchall() == [answer]
+    some = duckdb_table(connection, exporting.table(), row_filter="offset > 30", selected_fields=("offset",))
+    assert some.aggregate("count(*)").fetchall() == [(10,)]
+
+
+async def test_a_directory_with_hive_partitions_is_read_as_it_stands(exporting: Exporting) -> None:
+    await exporting.write(40)
+    await exporting.run(await exporting.parquet())
+    found = duckdb.connect().read_parquet(f"{exporting.directory}/parquet/orders/**/*.parquet", hive_partitioning=True)
+    assert found.aggregate("count(*), count(distinct date)").fetchall() == [(40, 2)]
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_table_needs_a_namespace_and_a_catalogue_that_answers(exporting: Exporting) -> None:
+    catalogue = open_catalogue(exporting.settings)
+    with pytest.raises(InvalidArgument, match="namespace"):
+        await IcebergTarget.open(catalogue, "orders", Decoder(Decoding()).schema, lambda _: 1)
+    with pytest.raises(ExportFailed):
+        open_catalogue(exporting.settings, "nonsense://x")
+
+
+def test_a_tables_location_is_the_url_of_a_store() -> None:
+    assert store_url_of("/data/wh/t") == "file:///data/wh/t"
+    assert store_url_of("s3a://bucket/wh/t") == "s3://bucket/wh/t"
+    assert store_url_of("s3://bucket/wh/t") == "s3://bucket/wh/t"
+
+
+async def test_one_get_reads_a_blob_for_all_partitions_in_it(exporting: Exporting, tmp_path: Path) -> None:
+    from llog.formats.records import encode_records
+    from llog.log.append import Appender, EncodedGroup
+
+    await create_topic(exporting.context, "wide", partitions=16)
+    appender = Appender(exporting.context)
+    for n in range(3):
+        body = encode_records([b"%d" % n] * 4, timestamps_ms=DAY_0_MS)
+        groups = [EncodedGroup(Log("wide", p), 4, "kafka-v2", [body], DAY_0_MS) for p in range(16)]
+        await appender.append(groups)
+    gets: list[str] = []
+
+    class Counted(MemoryObjectStore):
+        """The source's objects, by a store that counts."""
+
+        async def get(self, name: str) -> Any:
+            gets.append(name)
+            return await exporting.objects.get(name)
+
+        async def get_ranges(self, name: str, ranges: Any) -> Any:
+            gets.append(name)
+            return await exporting.objects.get_ranges(name, ranges)
+
+    counted = Counted("memory://counted")
+
+    async def find(uri: str) -> tuple[ObjectStore, str]:
+        return counted, exporting.objects.name_of(uri)
+
+    runner = InProcessRunner(TaskTools(find, exporting.open_store))
+    from llog.pipeline.export_parquet import ParquetTarget
+
+    target = ParquetTarget(await exporting.open_store(f"file://{tmp_path}/wide"), "wide")
+    report = await export(exporting.context, runner, "wide", target)
+    assert report.records == 16 * 3 * 4
+    assert len(gets) == len(set(gets)) == 3

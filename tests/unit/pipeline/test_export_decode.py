@@ -1,0 +1,236 @@
+"""Values as columns: types by the schema alone, each row of its own value, bad ones kept with the reason."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+import json
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llog.errors import ExportFailed, InvalidArgument, ValueTooLarge
+from llog.formats.arrow import SCHEMA
+from llog.limits import EXPORT_SCHEMA_BYTES_MAX
+from llog.pipeline.export_decode import Decoder, Decoding
+from llog.pipeline.export_json import JsonValues
+from tests.unit.pipeline.exporting import raw_rows
+
+JSON_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "id": {"type": "integer"},
+            "price": {"type": ["number", "null"]},
+            "at": {"type": "string", "format": "date-time"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "who": {"type": "object", "properties": {"name": {"type": "string"}, "vip": {"type": "boolean"}}},
+        },
+        "required": ["id"],
+    }
+)
+AVRO_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "item", "type": ["null", "string"]},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "counts", "type": {"type": "map", "values": "int"}},
+        {"name": "where", "type": {"type": "record", "name": "Place", "fields": [{"name": "x", "type": "double"}]}},
+        {"name": "before", "type": ["null", "Place"]},
+    ],
+}
+UTC = datetime.UTC
+
+
+def decoded(decoding: Decoding, values: list[bytes | None]) -> list[dict[str, Any]]:
+    batch = raw_rows([(0, offset, value) for offset, value in enumerate(values)])
+    rows: list[dict[str, Any]] = Decoder(decoding).decode(batch).batch.to_pylist()
+    return rows
+
+
+def avro(datum: dict[str, Any], schema: dict[str, Any] = AVRO_SCHEMA) -> bytes:
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(schema), datum)
+    return sink.getvalue()
+
+
+def test_raw_values_are_handed_on_as_they_are() -> None:
+    batch = raw_rows([(0, 1, b"x"), (0, 2, None)])
+    decoder = Decoder(Decoding())
+    assert decoder.schema == SCHEMA
+    assert decoder.decode(batch) == (batch, None, 0)
+
+
+def test_json_fields_become_columns_of_the_schemas_types() -> None:
+    value = {"id": 1, "price": 2, "at": "2026-11-16T08:00:00.5Z", "tags": ["a"], "who": {"vip": True}, "else": {}}
+    decoder = Decoder(Decoding("json", JSON_SCHEMA))
+    assert [str(field.type) for field in decoder.schema][7:] == [
+        "int64",
+        "double",
+        "timestamp[us, tz=UTC]",
+        "list<element: string>",
+        "struct<name: string, vip: bool>",
+        "string",
+        "binary",
+    ]
+    [row] = decoded(Decoding("json", JSON_SCHEMA), [json.dumps(value, indent=2).encode()])
+    assert (row["id"], row["price"], row["tags"]) == (1, 2.0, ["a"])
+    assert row["at"] == datetime.datetime(2026, 11, 16, 8, 0, 0, 500_000, UTC)
+    assert row["who"] == {"name": None, "vip": True}
+    assert (row["_error"], row["_raw_value"]) == (None, None)
+
+
+BAD_JSON = [
+    b"",
+    b"  ",
+    b"nope",
+    b"[1]",
+    b"1",
+    b'{"id": 1',
+    b'{"id": "1"}',
+    b'{"id": 1.5}',
+    b'{"id": 99999999999999999999}',
+    b'{"id": 1}{"id": 2}',
+    b'{"id": 1} {"id": 2}',
+    b'{"id": 1}\n{"id": 2}',
+    b'{"id": 1},"x":{}',
+    b'{"id": 1, "id": 2}',
+    b'{"id": 1, "who": {"name": "\xff"}}',
+    b'{"id": 1, "who": {"name": "a\nb"}}',
+    b'{"id": 1, "at": "yesterday"}',
+    b'{"id": {"id": 1}',
+    b'{"id": 1}\x00}',
+    b'{"price": 1}',
+    b'{"id": null}',
+]
+
+
+@pytest.mark.parametrize("bad", BAD_JSON)
+def test_a_value_that_is_not_of_the_schema_is_kept_with_its_bytes_and_its_neighbours_are_not_touched(
+    bad: bytes,
+) -> None:
+    values: list[bytes | None] = [b'{"id": 1}', bad, b'{"id": 3}', None, b' {"id": 5}\n']
+    rows = decoded(Decoding("json", JSON_SCHEMA), values)
+    assert [row["id"] for row in rows] == [1, None, 3, None, 5]
+    assert [row["_raw_value"] for row in rows] == [None, bad, None, None, None]
+    assert rows[1]["_error"]
+    assert [row["_error"] for row in (rows[0], rows[2], rows[3], rows[4])] == [None] * 4
+
+
+PIECES = st.sampled_from(
+    [*BAD_JSON, b'{"id": 7}', b'{"id": 8, "tags": []}', b'{"id":', b"9}", b'{"id": 1, "x": [{}', b"]}"]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(PIECES, st.none()), max_size=12))
+def test_what_a_value_becomes_does_not_depend_on_its_neighbours(values: list[bytes | None]) -> None:
+    decoding = Decoding("json", JSON_SCHEMA)
+    together = [{**row, "offset": 0} for row in decoded(decoding, values)]
+    assert together == [row for value in values for row in decoded(decoding, [value])]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.binary(max_size=30), max_size=8))
+def test_arbitrary_bytes_are_never_lost(values: list[bytes]) -> None:
+    rows = decoded(Decoding("json", JSON_SCHEMA), list(values))
+    assert [row["_raw_value"] if row["_error"] else value for row, value in zip(rows, values, strict=True)] == values
+
+
+def test_quarantine_takes_bad_rows_out_and_fail_names_the_first() -> None:
+    batch = raw_rows([(3, 10, b'{"id": 1}'), (3, 11, b"bad"), (3, 12, None)])
+    good, rejected, bad_count = Decoder(Decoding("json", JSON_SCHEMA, "quarantine")).decode(batch)
+    assert (good["offset"].to_pylist(), bad_count) == ([10, 12], 1)
+    assert rejected is not None
+    assert rejected.select(["offset", "value", "_error"]).to_pylist() == [
+        {"offset": 11, "value": b"bad", "_error": "not a JSON object"}
+    ]
+    with pytest.raises(ExportFailed, match="orders:3 offset 11"):
+        Decoder(Decoding("json", JSON_SCHEMA, "fail")).decode(batch)
+
+
+def test_avro_values_become_columns() -> None:
+    datum = {
+        "id": 5,
+        "item": None,
+        "price": decimal.Decimal("12.34"),
+        "at": datetime.datetime(2026, 11, 16, tzinfo=UTC),
+        "kind": "OLD",
+        "tags": ["a", "b"],
+        "counts": {"x": 1},
+        "where": {"x": 1.5},
+        "before": None,
+    }
+    plain = Decoding("avro", json.dumps(AVRO_SCHEMA))
+    [row] = decoded(plain, [avro(datum)])
+    assert {name: row[name] for name in datum} == {**datum, "counts": [("x", 1)]}
+    assert pa.types.is_decimal128(Decoder(plain).schema.field("price").type)
+    framed = Decoding("avro-confluent", json.dumps(AVRO_SCHEMA))
+    assert decoded(framed, [b"\0\0\0\0\7" + avro(datum)])[0]["id"] == 5
+    for bad in (avro(datum)[:-1], avro(datum) + b"\0", b"", b"\xff" * 40):
+        [row] = decoded(plain, [bad])
+        assert (row["id"], row["_raw_value"]) == (None, bad)
+        assert row["_error"]
+    assert decoded(framed, [avro(datum)])[0]["_error"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=6))
+def test_arbitrary_bytes_as_avro_end_in_an_error_and_not_in_a_fall(values: list[bytes]) -> None:
+    rows = decoded(Decoding("avro", json.dumps(AVRO_SCHEMA)), list(values))
+    assert all(row["_error"] is None or row["_raw_value"] == value for row, value in zip(rows, values, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "named"),
+    [
+        ("json", "{", "not JSON"),
+        ("json", '{"type": "string"}', "object"),
+        ("json", '{"type": "object"}', "object"),
+        ("json", '{"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}}', r"\$\.a\.b"),
+        ("json", '{"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}', r"\$\.a"),
+        ("json", '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}', "required"),
+        ("avro", "{", "not JSON"),
+        ("avro", '{"type": "nonsense"}', "Avro"),
+        ("avro", '"string"', "record"),
+        (
+            "avro",
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}',
+            r"\$\.a: a union",
+        ),
+    ],
+)
+def test_a_schema_that_cannot_be_columns_is_refused_by_its_place(kind: Any, schema: str, named: str) -> None:
+    with pytest.raises(InvalidArgument, match=named):
+        Decoder(Decoding(kind, schema))
+
+
+def test_names_that_are_taken_are_refused_and_a_prefix_tells_them_apart() -> None:
+    schema = '{"type": "object", "properties": {"offset": {"type": "integer"}}}'
+    with pytest.raises(InvalidArgument, match="'offset'"):
+        Decoder(Decoding("json", schema))
+    assert "v_offset" in Decoder(Decoding("json", schema, prefix="v_")).schema.names
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InvalidArgument):
+        Decoding("json")
+    with pytest.raises(InvalidArgument):
+        Decoding("raw", "{}")
+    with pytest.raises(ValueTooLarge):
+        Decoding("json", " " * (EXPORT_SCHEMA_BYTES_MAX + 1))
+    deep: Any = {"type": "string"}
+    for _ in range(20):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(InvalidArgument, match="deep"):
+        JsonValues(json.dumps({"type": "object", "properties": {"a": deep}}))

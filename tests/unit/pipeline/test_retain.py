@@ -1,0 +1,103 @@
+"""Retention as a job: every log's limits, each log in its turn, and a dry run that writes nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from llog.errors import InvalidArgument, MetadataUnavailable, PartitionOutOfRange, TopicNotFound
+from llog.log.compact import compact_once
+from llog.log.keys import Log
+from llog.log.topic_admin import create_topic
+from llog.log.view import view
+from llog.pipeline.log_choice import chosen_logs, parse_choice
+from llog.pipeline.retain import RetainedLog, retain_logs
+from llog.stores.metadata.faulty import FaultyMetadataStore
+from llog.stores.metadata.port import GroupOutcome, Write
+from tests.unit.pipeline.auditing import Stage
+
+SHORT, LONG, SMALL = Log("short", 0), Log("long", 0), Log("small", 1)
+MINUTE_MS = 60_000
+
+
+@pytest.fixture(params=[True, False], ids=["atomic", "compare-and-set"])
+async def stage(request: pytest.FixtureRequest) -> Stage:
+    """Three topics with four appends each, a minute apart; records tell an old timestamp, so all of them are old."""
+    stage = Stage(atomic=request.param)
+    await create_topic(stage.context, "short", config={"retention.ms": str(MINUTE_MS)})
+    await create_topic(stage.context, "long", config={"retention.ms": "-1"})
+    await create_topic(stage.context, "small", partitions=2, config={"retention.ms": "-1", "retention.bytes": "300"})
+    for _ in range(4):
+        await stage.append(SHORT, LONG, SMALL)
+        stage.now_ms += MINUTE_MS
+    return stage
+
+
+async def starts(stage: Stage) -> list[int]:
+    return [(await view(stage.context, log, strict=True)).log_start_offset for log in (SHORT, LONG, SMALL)]
+
+
+async def test_each_topics_limits_are_applied_and_told(stage: Stage) -> None:
+    first = await starts(stage)
+    assert await compact_once(stage.context, SHORT, max_offsets=4) is not None
+    told: list[RetainedLog] = []
+    report = await retain_logs(stage.context, await chosen_logs(stage.context), on_done=told.append)
+    end = (await view(stage.context, SHORT, strict=True)).next_offset
+    assert await starts(stage) == [end, first[1], first[2] + 4]
+    rows = {(log.topic, log.partition): log for log in report.logs}
+    assert set(rows) == {SHORT, SMALL}
+    assert (rows[SHORT].entries_removed, rows[SHORT].segments_removed) == (3, 1), "one segment and two blobs"
+    assert (rows[SMALL].log_start_before, rows[SMALL].log_start_offset) == (first[2], first[2] + 4)
+    assert rows[SMALL].entries_removed == 2
+    assert (report.logs_looked_at, len(told), report.failed) == (4, 4, 0)
+    assert report.bytes_released == sum(log.bytes_released for log in report.logs) > 0
+    again = await retain_logs(stage.context, await chosen_logs(stage.context))
+    assert (again.logs, again.entries_removed) == ((), 0)
+
+
+async def test_a_dry_run_tells_the_same_and_writes_nothing(stage: Stage) -> None:
+    logs = await chosen_logs(stage.context)
+    before = {r.key.path: r.version async for r in stage.metadata.scan_tree("")}
+    dry = await retain_logs(stage.context, logs, dry_run=True)
+    assert {r.key.path: r.version async for r in stage.metadata.scan_tree("")} == before
+    done = await retain_logs(stage.context, logs)
+    assert dry.dry_run
+    assert dry.logs == done.logs
+    assert dry.bytes_released == done.bytes_released
+
+
+async def test_a_log_that_fails_does_not_keep_the_others(stage: Stage) -> None:
+    class ShortIsAway(FaultyMetadataStore):
+        async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+            if any("/short/" in write.key.path for one in groups for write in one):
+                raise MetadataUnavailable("write", "short", "away")
+            return await super().write(groups)
+
+    away = replace(stage.context, metadata=ShortIsAway(stage.metadata, random_source=random.Random(0)))
+    report = await retain_logs(away, await chosen_logs(away))
+    failed = [log for log in report.logs if log.error]
+    assert [(log.topic, log.retriable) for log in failed] == [("short", True)]
+    assert "away" in failed[0].error
+    assert report.failed == 1
+    assert (await starts(stage))[2] > 1
+
+
+async def test_a_partition_that_nobody_wrote_to_is_no_failure(stage: Stage) -> None:
+    await stage.append(Log("late", 2))
+    report = await retain_logs(stage.context, await chosen_logs(stage.context, ["late"]))
+    assert (report.logs_looked_at, report.failed, [log.partition for log in report.logs]) == (3, 0, [2])
+
+
+async def test_logs_are_chosen_by_name(stage: Stage) -> None:
+    assert await chosen_logs(stage.context) == [LONG, SHORT, Log("small", 0), SMALL]
+    assert await chosen_logs(stage.context, ["small:1", "short", "short:0"]) == [SHORT, SMALL]
+    with pytest.raises(TopicNotFound, match="nobody"):
+        await chosen_logs(stage.context, ["nobody"])
+    with pytest.raises(PartitionOutOfRange):
+        await chosen_logs(stage.context, ["small:2"])
+    for text in ("small:", "small:x", "sm all", ":1"):
+        with pytest.raises(InvalidArgument):
+            parse_choice(text)

@@ -1,0 +1,90 @@
+"""What a session is started with, decided without starting one; and llog without pyspark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from llog.spark.warm_session import is_local, local_cores, warm_config
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [
+        ("local", 1),
+        ("local[3]", 3),
+        ("local[3,4]", 3),
+        ("local[*]", len(os.sched_getaffinity(0))),
+        ("local[*,4]", len(os.sched_getaffinity(0))),
+        ("local-cluster[2,3,1024]", 6),
+    ],
+)
+def test_cores_are_read_from_a_local_master(master: str, cores: int) -> None:
+    assert is_local(master)
+    assert local_cores(master) == cores
+
+
+def test_a_local_session_listens_on_this_machine_only_and_runs_this_python() -> None:
+    config = warm_config("local[*,4]", {})
+    assert config["spark.driver.bindAddress"] == "127.0.0.1"
+    assert config["spark.pyspark.python"] == sys.executable
+    assert config["spark.ui.enabled"] == "false"
+    assert warm_config("local[2]", {"PYSPARK_PYTHON": "/other"})["spark.pyspark.python"] == "/other"
+
+
+def test_a_cluster_is_reached_by_its_own_network_and_python() -> None:
+    config = warm_config("spark://host:7077", {})
+    assert not {"spark.driver.bindAddress", "spark.pyspark.python", "spark.sql.shuffle.partitions"} & config.keys()
+    assert config["spark.python.daemon.module"] == "llog.spark.daemon"
+
+
+def test_connect_is_only_sent_what_may_be_set_while_it_runs() -> None:
+    assert all(name.startswith("spark.sql.") for name in warm_config("sc://host:15002", {}))
+
+
+def test_an_operators_own_log_configuration_stays() -> None:
+    named = warm_config("local[2]", {})["spark.driver.extraJavaOptions"].removeprefix("-Dlog4j2.configurationFile=")
+    assert Path(named).is_file()
+    assert "spark.driver.extraJavaOptions" not in warm_config("local[2]", {"SPARK_CONF_DIR": "/etc/spark"})
+
+
+WITHOUT_PYSPARK = """
+import sys
+sys.modules["pyspark"] = None
+import llog, llog.spark, llog.cli.app, llog.spark.warm_session, llog.spark.runner, llog.spark.java
+from llog.errors import SparkNotInstalled
+for use in (llog.spark.session, lambda: llog.spark.register(None)):
+    try:
+        use()
+    except SparkNotInstalled as error:
+        print(error)
+"""
+
+
+def test_without_pyspark_everything_imports_and_using_it_says_what_to_install() -> None:
+    told = subprocess.run([sys.executable, "-c", WITHOUT_PYSPARK], capture_output=True, text=True, check=True)
+    lines = told.stdout.splitlines()
+    assert len(lines) == 2
+    assert all(line.endswith('pip install "leaderless-log[spark]"') for line in lines)
+
+
+WITHOUT_JAVA = """
+import llog.spark
+from llog.errors import JavaUnusable
+try:
+    llog.spark.session()
+except JavaUnusable as error:
+    print(error)
+"""
+
+
+def test_without_java_a_session_is_refused_in_a_sentence() -> None:
+    pytest.importorskip("pyspark")
+    environ = {**os.environ, "JAVA_HOME": "/nonexistent"}
+    told = subprocess.run([sys.executable, "-c", WITHOUT_JAVA], env=environ, capture_output=True, text=True, check=True)
+    [line] = told.stdout.splitlines()
+    assert line.startswith("Spark needs Java 17 or newer (JAVA_HOME: /nonexistent/bin/java: No such file or directory)")
