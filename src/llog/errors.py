@@ -26,7 +26,7 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     ├── ExportError                an export did not do what was asked
     │   ├── ExportNotInstalled         a package it needs is not installed
     │   ├── ExportRefused              topic, target and options do not belong together: nothing was written
-    │   ├── ExportFailed               its tasks failed; what was committed before stays; `retriable` says whether to ask again
+    │   ├── ExportFailed               its tasks failed; what was committed before stays; see `retriable`
     │   └── ExportUncertain            the target's catalogue gave no answer to a commit (also UncertainOutcome)
     ├── RequestRefused             a front end turned a request away before any log was asked
     │   ├── RequestTooLarge            its body passes the limit
@@ -39,7 +39,7 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     │   ├── SparkNotInstalled          pyspark is not installed, or too old
     │   ├── JavaUnusable               no Java that Spark can run on; lists where it was looked for
     │   ├── SparkSessionFailed         no session could be had
-    │   ├── SparkTaskFailed            a task ended, each time it was tried, by an error nobody foresaw; carries that error
+    │   ├── SparkTaskFailed            each attempt at a task ended by an error nobody foresaw; carries that one
     │   └── SparkJobFailed             a job ended without all its outcomes for a reason outside its tasks
     ├── SinkError                  a batch of a Spark query could not be written into its logs
     │   ├── SinkBatchOver              the query has gone on to a later batch: nothing was written

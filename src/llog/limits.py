@@ -167,9 +167,8 @@ CLI_INPUT_LINE_BYTES_MAX: Final = 64 * MIB
 CLI_PRODUCE_RECORDS_MAX: Final = 50_000
 # How often `llog tail` looks whether logs grew.
 CLI_TAIL_POLL_MS: Final = 250
-# How long `llog doctor` waits for each of its looks, in LLOG_REQUEST_TIMEOUT_MS, and for a program it starts.
+# How long `llog doctor` waits for each of its looks, in LLOG_REQUEST_TIMEOUT_MS.
 CLI_DOCTOR_LOOK_TIMEOUTS: Final = 6
-CLI_DOCTOR_PROGRAM_TIMEOUT_MS: Final = 10_000
 # What `llog doctor` names one by one; the rest is counted.
 CLI_DOCTOR_NAMES_MAX: Final = 20
 
@@ -629,6 +628,8 @@ SCAN_THREADS_MAX: Final = 32
 SCAN_BATCHES_AHEAD_MAX: Final = 4
 # Logs of one scan or subscription.
 SCAN_LOGS_MAX: Final = 100_000
+# Freed memory that a Spark worker which reads splits keeps, to use it again for the next bytes.
+SPARK_SOURCE_KEPT_BYTES_MAX: Final = 256 * MIB
 
 # --- compaction and merge as pipeline jobs ---------------------------------------------------------------------------
 # Source bytes of one task: enough for about a second of work, and little enough to be held in memory. The larger, the
@@ -691,7 +692,7 @@ AUDIT_OBJECT_HELD_BYTES_MAX: Final = 32 * MIB
 AUDIT_TASK_SUSPECTS_MAX: Final = 1_000
 AUDIT_FINDINGS_MAX: Final = 10_000
 
-# --- the sink: rows of a Spark query into logs -------------------------------------------------------------------------
+# --- the sink: rows of a Spark query into logs ------------------------------------------------------------------------
 # Rows that a task gathers before it encodes and uploads them, and what one RecordBatch among them holds before it is
 # compressed.
 SINK_BLOB_BYTES: Final = 16 * MIB

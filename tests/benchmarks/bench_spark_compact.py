@@ -25,7 +25,8 @@ from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
 from llog.pipeline.compact import CompactOptions, compact
 from llog.pipeline.compact_plan import Sizing
-from llog.pipeline.work import InProcessRunner, Runner, tools_of
+from llog.pipeline.windows_here import WindowsHere
+from llog.pipeline.work import Runner, tools_of
 from llog.settings import Settings
 from llog.stores.objects import file
 from llog.stores.objects.port import ObjectStore, checked
@@ -77,7 +78,8 @@ class Ground:
             began = time.perf_counter()
             report = await compact(context, runner, options=CompactOptions(sizing=sizing))
             seconds = time.perf_counter() - began
-            assert report.count("compacted") == PARTITIONS
+            others = [log for log in report.logs if log.outcome != "compacted"]
+            assert not others, others[:2]
             assert report.objects_read == blobs()
             await runner.close()
         await asyncio.to_thread(shutil.rmtree, metadata_at)
@@ -96,8 +98,11 @@ class Ground:
             await self.objects.put(f"copied/{log.partition}-{next(self._names)}", copied)
 
     def tidy(self) -> None:
+        """Files only: stores remember the directories they made."""
         for made in ("llog/wide", "copied"):
-            shutil.rmtree(self.directory / "objects" / made, ignore_errors=True)
+            for path in (self.directory / "objects" / made).rglob("*"):
+                if path.is_file():
+                    path.unlink()
 
 
 @asynccontextmanager
@@ -114,7 +119,7 @@ async def duel(make_runner: MakeRunner) -> AsyncIterator[Duel]:
 
 
 async def in_process(context: LogContext, settings: Settings) -> tuple[Runner, Sizing]:
-    return InProcessRunner(tools_of(context), at_once=1), Sizing.in_process()
+    return WindowsHere(tools_of(context)), Sizing.in_process()
 
 
 async def on_spark(context: LogContext, settings: Settings) -> tuple[Runner, Sizing]:

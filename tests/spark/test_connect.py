@@ -13,6 +13,7 @@ import pytest
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.skipif(os.environ.get("LLOG_SOAK") != "1", reason="starts a Connect server of its own: LLOG_SOAK=1")
 def test_tasks_run_fail_and_are_cancelled_through_connect(java: None, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason='Spark Connect needs gRPC: pip install "leaderless-log[spark]"')
     command = [sys.executable, "-m", "tests.spark.connect_program", str(tmp_path)]

@@ -127,7 +127,7 @@ def kill_at_work(directory: Path, after_deletes: int) -> None:
         while before - len(list(blobs.iterdir())) < after_deletes or not clock_was_read(directory):
             assert driver.poll() is None, f"it ended: {(directory / 'driver.log').read_text()[-3_000:]}"
             assert time.monotonic() < deadline, f"not at work: {(directory / 'driver.log').read_text()[-3_000:]}"
-            time.sleep(0.002)
+            time.sleep(0.01)
         assert driver.poll() is None, "it ended before it could be killed"
     finally:
         driver.kill()
@@ -141,18 +141,18 @@ def clock_was_read(directory: Path) -> bool:
 
 @pytest.mark.skipif(not SOAK, reason="LLOG_SOAK=1 kills Spark drivers; each takes a quarter of a minute")
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("after_deletes", [0, 1, 900])
+@pytest.mark.parametrize("after_deletes", [0, 1, 300])
 async def test_a_vacuum_driver_killed_at_work_harms_nothing(java: None, tmp_path: Path, after_deletes: int) -> None:
     directory = tmp_path / "data"
     settings = Settings.from_env({}, data_dir=directory)
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as stores:
-        await fill(stores.context, blobs=2_000)
+        await fill(stores.context, blobs=600)
     await asyncio.to_thread(kill_at_work, directory, after_deletes)
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as stores:
         runner = InProcessRunner(tools_of(stores.context))
         report = await audit(stores.context, runner)
         assert report.clean, report.findings
-        assert report.count_of("leftover") <= 1_500
+        assert report.count_of("leftover") <= 450
         done = await vacuum(stores.context, runner)
         assert done.blobs_deleted == report.count_of("leftover")
         assert (await audit(stores.context, runner)).findings == []

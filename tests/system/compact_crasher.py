@@ -21,7 +21,8 @@ from llog.limits import METADATA_SESSION_TIMEOUT_MS_MIN
 from llog.pipeline.compact import CompactOptions, compact
 from llog.pipeline.compact_plan import SegmentRules, Sizing
 from llog.pipeline.compact_report import CompactReport
-from llog.pipeline.work import InProcessRunner, tools_of
+from llog.pipeline.windows_here import WindowsHere
+from llog.pipeline.work import tools_of
 from llog.settings import Settings
 
 DIED: Final = 77
@@ -65,7 +66,7 @@ async def run_job(directory: Path, countdown: Countdown) -> CompactReport:
         for store, names in ((context.metadata, CALLS["metadata"]), (context.segments, CALLS["objects"])):
             for name in names:
                 setattr(store, name, countdown.around(getattr(store, name)))
-        runner = InProcessRunner(tools_of(context))
+        runner = WindowsHere(tools_of(context), at_once=4)
         return await compact(context, runner, options=OPTIONS, merge=True, session_timeout_ms=SESSION_MS)
 
 

@@ -85,14 +85,14 @@ async def _compact(
 def _sized(job: Job) -> tuple[Runner, Sizing]:
     """Windows as large as whoever runs them can hold; here, one at a time, since each uses all cores."""
     from llog.cli.pipeline_progress import ToldRunner
-    from llog.limits import COMPACT_TASKS_IN_PROCESS
     from llog.pipeline.compact_plan import Sizing
+    from llog.pipeline.windows_here import WindowsHere
     from llog.pipeline.work import InProcessRunner, tools_of
 
     inner = job.runner.inner if isinstance(job.runner, ToldRunner) else job.runner
     if isinstance(inner, InProcessRunner):
-        here = InProcessRunner(tools_of(job.context), at_once=COMPACT_TASKS_IN_PROCESS)
-        return ToldRunner(here, job.advance), Sizing.in_process()
+        here = WindowsHere(tools_of(job.context), on_window=lambda: job.advance(1, "windows written"))
+        return here, Sizing.in_process()
     from llog.spark.compaction import sizing_of
     from llog.spark.runner import SparkRunner
 

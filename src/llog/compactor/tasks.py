@@ -15,10 +15,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from llog.errors import LlogError, SparkJobFailed, SparkSessionFailed
-from llog.limits import COMPACT_SPARK_REJOIN_MS, COMPACT_TASKS_IN_PROCESS, COMPACT_WINDOW_BYTES_IN_SERVICE
+from llog.limits import COMPACT_SPARK_REJOIN_MS, COMPACT_WINDOW_BYTES_IN_SERVICE
 from llog.log.context import LogContext
 from llog.pipeline.compact_plan import Sizing
-from llog.pipeline.work import InProcessRunner, Runner, tools_of
+from llog.pipeline.windows_here import WindowsHere
+from llog.pipeline.work import Runner, tools_of
 
 STARTING: Final = "starting"
 READY: Final = "ready"
@@ -41,7 +42,7 @@ class TaskRunners:
     def __init__(self, context: LogContext, join: Join | None = None, *, on_state: OnState | None = None) -> None:
         self._context, self._join = context, join
         self._here = TaskRunner(
-            InProcessRunner(tools_of(context), at_once=COMPACT_TASKS_IN_PROCESS),
+            WindowsHere(tools_of(context)),
             Sizing.in_process(COMPACT_WINDOW_BYTES_IN_SERVICE),
         )
         self._spark: TaskRunner | None = None

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -115,38 +116,46 @@ class Written(msgspec.Struct, frozen=True):
     bytes_read: int
 
 
+OnOutcome = Callable[[int, RunOutcome], None]
+"""The number of a run in its window, and what became of it."""
 REWRITE_WINDOW: Final = Task(f"{__name__}:rewrite_window", Window, Written)
 
 
-async def rewrite_window(tools: TaskTools, window: Window) -> Written:
+async def rewrite_window(tools: TaskTools, window: Window, on_run: OnOutcome = lambda _, __: None) -> Written:
+    """`on_run` is told of each run as soon as its segment is written; only a caller in this process can listen."""
     store = await tools.open_store(window.store_url)
     sources = _Sources(tools, window)
     slots, budget = asyncio.Semaphore(COMPACT_TASK_SEGMENTS_MAX), ByteBudget(COMPACT_TASK_SEGMENT_BYTES_MAX)
 
-    async def one(run: WindowRun) -> RunOutcome:
+    async def attempted(run: WindowRun) -> RunOutcome:
+        try:
+            segment = await _built(sources, run)
+            await store.put(run.name, segment.buffers)
+        except LlogError as error:
+            retriable = getattr(error, "retriable", False)
+            return RunOutcome(failed=TaskFailed(type(error).__name__, str(error), retriable))
+        finally:
+            sources.done_with(run)
+        return RunOutcome(segment=WrittenSegment(*segment[1:]))
+
+    async def one(number: int, run: WindowRun) -> RunOutcome:
         async with slots, budget.take(run.byte_length):
-            try:
-                segment = await _built(sources, run)
-                await store.put(run.name, segment.buffers)
-            except LlogError as error:
-                retriable = getattr(error, "retriable", False)
-                return RunOutcome(failed=TaskFailed(type(error).__name__, str(error), retriable))
-            finally:
-                sources.done_with(run)
-            written = segment[1:]
-            return RunOutcome(segment=WrittenSegment(*written))
+            outcome = await attempted(run)
+        on_run(number, outcome)
+        return outcome
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(run)) for run in window.runs]
+            tasks = [group.create_task(one(number, run)) for number, run in enumerate(window.runs)]
     finally:
         await sources.close()
     return Written(tuple(task.result() for task in tasks), sources.objects_read, sources.bytes_read)
 
 
 async def _built(sources: _Sources, run: WindowRun) -> Segment:
-    needed = sorted({piece.source for piece in run.slices})
-    buffers = dict(zip(needed, await asyncio.gather(*map(sources.get, needed)), strict=True))
+    needed = {piece.source for piece in run.slices}
+    reading = {number: sources.reading(number) for number in needed}  # all of them begin now
+    buffers = {number: await sources.read(task) for number, task in reading.items()}
     return await asyncio.to_thread(build_segment, sources.window, run, buffers)
 
 
@@ -161,12 +170,15 @@ class _Sources:
         self._reading: dict[int, asyncio.Task[Buffer]] = {}
         self._waiting = Counter(number for run in window.runs for number in {piece.source for piece in run.slices})
 
-    async def get(self, number: int) -> Buffer:
-        reading = self._reading.get(number)
-        if reading is None:
-            reading = self._reading[number] = asyncio.create_task(self._read(self.window.objects[number]))
+    def reading(self, number: int) -> asyncio.Task[Buffer]:
+        task = self._reading.get(number)
+        if task is None:
+            task = self._reading[number] = asyncio.create_task(self._read(self.window.objects[number]))
+        return task
+
+    async def read(self, task: asyncio.Task[Buffer]) -> Buffer:
         # Shielded: a run that is given up must not take the object away from the others.
-        return await asyncio.shield(reading)
+        return task.result() if task.done() else await asyncio.shield(task)
 
     def done_with(self, run: WindowRun) -> None:
         for number in {piece.source for piece in run.slices}:

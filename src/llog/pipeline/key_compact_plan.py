@@ -59,7 +59,7 @@ def plan_range(entries: Sequence[Entry], config: TopicConfig, now_ms: int) -> Lo
 
 def _is_too_young(entry: Entry, config: TopicConfig, now_ms: int) -> bool:
     """Judged by the newest record, as Kafka judges its segments. No lag asked for means no clock looked at."""
-    if config.min_compaction_lag_ms == 0:
+    if config.min_compaction_lag_ms == 0 or entry.value.record_count == 0:
         return False
     newest_ms = known_newest_ms(entry)
     return (entry.value.created_at_ms if newest_ms is None else newest_ms) > now_ms - config.min_compaction_lag_ms

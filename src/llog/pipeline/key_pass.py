@@ -208,7 +208,8 @@ class KeyPass:
             for group, task in zip(groups, writing, strict=True):
                 outcome = await task
                 if isinstance(outcome, TaskFailed):
-                    return one.fail(outcome)
+                    one.fail(outcome)
+                    return
                 if not self._options.dry_run and not await self._publish(one, group, outcome):
                     return
                 self._note_rewrite(one.report, group, outcome)

@@ -90,7 +90,7 @@ async def put_survivors(tools: TaskTools, place: ScratchPlace, offsets: Longs) -
     """Offsets in rising order, as they are."""
     if offsets.nbytes > KEY_SURVIVORS_BYTES_MAX:
         raise ValueTooLarge("survivors", offsets.nbytes, KEY_SURVIVORS_BYTES_MAX)
-    return await _put(tools, place, memoryview(offsets.astype(_OFFSETS, copy=False)).cast("B"), len(offsets))
+    return await _put(tools, place, offsets.astype(_OFFSETS, copy=False).data.cast("B"), len(offsets))
 
 
 async def get_survivors(tools: TaskTools, place: ScratchPlace, part: ScratchPart) -> Longs:

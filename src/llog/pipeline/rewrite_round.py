@@ -1,9 +1,9 @@
 """One round of rewriting, whatever was planned: register segments, let tasks write them, publish log by log.
 
-Publishing does not wait for the round: a log's runs are published as soon as the tasks that hold them are done, while
-other tasks still write. What must stay true: nothing is published that a task did not report as written; a task that
-fails takes only its own runs along; when the runner itself fails, what was written is still published, and the error
-is raised after that.
+Publishing does not wait for the round: a log's runs are published as soon as the tasks that hold them are done (in this
+process, as soon as each segment is written), while others still write. What must stay true: nothing is published that a
+task did not report as written; a task that fails takes only its own runs along; when the runner itself fails, what was
+written is still published, and the error is raised after that.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from llog.pipeline.compact_plan import window_of_runs
 from llog.pipeline.compact_publish import LogPublished, NewSegment, publish_in_order, register, segment_store
 from llog.pipeline.compact_report import CompactReport
 from llog.pipeline.compact_task import REWRITE_WINDOW, RunOutcome, Window, Written
+from llog.pipeline.windows_here import WindowsHere
 from llog.pipeline.work import Runner, TaskFailed
 
 OnRun = Callable[[Compacted], None]
@@ -97,15 +98,23 @@ def _by_task(plans: Mapping[Log, LogPlan], segments: Mapping[Log, Sequence[NewSe
 async def _run_tasks(
     runner: Runner, tasks: Sequence[Sequence[NewSegment]], items: Sequence[Window], report: CompactReport
 ) -> None:
+    def told_run(number: int, position: int, outcome: RunOutcome) -> None:
+        future = tasks[number][position].outcome
+        if not future.done():
+            future.set_result(outcome)
+
     def told(number: int, outcome: Written | TaskFailed) -> None:
-        for position, new in enumerate(tasks[number]):
+        for position in range(len(tasks[number])):
             of_run = RunOutcome(failed=outcome) if isinstance(outcome, TaskFailed) else outcome.outcomes[position]
-            if not new.outcome.done():
-                new.outcome.set_result(of_run)
+            told_run(number, position, of_run)
 
     report.tasks += len(items)
     report.objects_planned += sum(len(item.objects) for item in items)
-    outcomes: list[Written | TaskFailed] = await runner.run(REWRITE_WINDOW, items, told)
+    outcomes: list[Written | TaskFailed]
+    if isinstance(runner, WindowsHere):
+        outcomes = await runner.run_windows(items, told, told_run)
+    else:
+        outcomes = await runner.run(REWRITE_WINDOW, items, told)
     for number, outcome in enumerate(outcomes):
         told(number, outcome)
         if isinstance(outcome, Written):

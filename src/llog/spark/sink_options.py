@@ -160,9 +160,7 @@ def _unknown(name: str) -> str:
     if name.startswith("kafka."):
         return "is for Kafka's brokers; records go to the object store, so llog.metadata.url names the cluster"
     if name == "path":
-        return (
-            "records go to topics: give the option topic or a column topic, and save() or start() without a path"
-        )
+        return "records go to topics: give the option topic or a column topic, and save() or start() without a path"
     close = get_close_matches(name, [*_OPTIONS, "llog.metadata.url", "llog.objects.url"], 1)
     hint = f"; did you mean {_OPTIONS.get(close[0], close[0])}?" if close else ""
     return f"is no option of the sink llog{hint}"

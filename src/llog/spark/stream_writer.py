@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class LlogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool = False) -> None:
         if overwrite:
-            raise InvalidArgument("outputMode", "complete: a log is only ever appended to; use append or update")
+            raise InvalidArgument("outputMode", "complete: a log is only ever appended to; use append")
         self._options = parse_sink_options(options, streaming=True)
         check_columns(schema, self._options)
         self._order: bytes | None = None

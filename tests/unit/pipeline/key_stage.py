@@ -195,7 +195,7 @@ class Stage:
                 if entry.start_offset <= kept.record.offset <= entry.end_offset
             ]
             lag = self.config.min_compaction_lag_ms
-            young = lag and max(times, default=entry.value.created_at_ms) > self.now[0] - lag
+            young = lag and max(times, default=0) > self.now[0] - lag
             if entry.value.type != "COMPACTED" or young:
                 break
             end = entry.end_offset + 1

@@ -17,13 +17,14 @@ from llog.log.keys import Log
 from llog.log.merge import merge_once
 from llog.log.publish import load_compaction, publish
 from llog.log.retention import delete_records
-from llog.log.runs import Choice, planned_run
+from llog.log.runs import Choice, Compacted, planned_run
 from llog.log.segments import list_segments
 from llog.log.select import Run
 from llog.log.settle import settle_and_clear
 from llog.pipeline.compact import CompactOptions, compact
 from llog.pipeline.compact_plan import SegmentRules, Sizing
 from llog.pipeline.compact_task import Window
+from llog.pipeline.windows_here import WindowsHere
 from llog.pipeline.work import InProcessRunner, Task, TaskFailed, tools_of
 from tests.unit.compactor.stage import Cluster, leave_pending
 from tests.unit.pipeline.compact_stage import Stage, cursor_and_counter, entries_of, records_of
@@ -302,6 +303,31 @@ async def test_what_was_written_is_published_even_where_the_runner_fails_afterwa
     with pytest.raises(RuntimeError, match="the cluster is gone"):
         await compact(stage.context, Dying(tools_of(stage.context)))
     assert [await cursor_and_counter(stage.context, log) for log in ORDERS] == [(7, 7)] * 4
+
+
+async def test_in_this_process_a_log_is_published_while_its_window_is_still_being_written() -> None:
+    stage = Stage()
+    for _ in range(2):
+        await stage.append(*ORDERS)
+    written, published = asyncio.Event(), []
+    put = stage.objects.put
+
+    async def hold_back(name: str, buffers: Any, *, if_absent: bool = False) -> None:
+        if "partitions/3/" in name:
+            await written.wait()
+        await put(name, buffers, if_absent=if_absent)
+
+    def told(run: Compacted) -> None:
+        published.append(run.log.partition)
+        if len(published) == 3:
+            written.set()
+
+    stage.objects.put = hold_back  # type: ignore[method-assign]
+    async with asyncio.timeout(20):
+        report = await compact(stage.context, WindowsHere(tools_of(stage.context)), on_run=told)
+    assert report.tasks == 1
+    assert published[-1] == 3
+    assert report.objects_read == 2
 
 
 async def test_a_cancelled_job_leaves_nothing_that_the_next_cannot_finish() -> None:

@@ -16,6 +16,7 @@ from llog.log.keys import Log
 from llog.log.merge import merge_once
 from llog.pipeline.compact import CompactOptions, compact
 from llog.pipeline.compact_plan import SegmentRules, Sizing
+from llog.pipeline.windows_here import WindowsHere
 from llog.pipeline.work import InProcessRunner, tools_of
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.memory import MemoryStore
@@ -55,7 +56,7 @@ async def test_nothing_is_lost_or_doubled_while_everybody_works_on_the_same_logs
         return stage.open(FaultyMetadataStore(inner, random_source=random.Random(seed), rates=RATES))
 
     async def job(context: LogContext, owner: str, merge: bool) -> object:
-        runner = InProcessRunner(tools_of(context))
+        runner = WindowsHere(tools_of(context)) if merge else InProcessRunner(tools_of(context))
         return await compact(context, runner, options=SMALL, merge=merge, owner=owner)
 
     async def zombie(context: LogContext) -> object:
