@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from llog.testing.servers import ServerUnavailable
@@ -13,6 +15,8 @@ register_all()
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 async def test_the_benchmark_runs(name: str) -> None:
+    if name.startswith("spark") and not os.environ.get("LLOG_SOAK"):
+        pytest.skip("LLOG_SOAK=1: each starts a Spark session")
     try:
         await try_once(REGISTRY[name])
     except ServerUnavailable as reason:

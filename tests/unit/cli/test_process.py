@@ -56,5 +56,5 @@ def test_a_dead_server_fails_the_check_without_a_traceback(tmp_path: Path) -> No
 
 
 def test_the_shell_completes_commands() -> None:
-    shown = run(str(LLOG), _LLOG_COMPLETE="complete_bash", COMP_WORDS="llog se", COMP_CWORD="1")
+    shown = run(str(LLOG), _LLOG_COMPLETE="complete_bash", COMP_WORDS="llog set", COMP_CWORD="1")
     assert shown.stdout.split() == ["settings"]

@@ -70,8 +70,11 @@ async def test_a_break_too_long_is_a_gap(server: FakeOxia, client: OxiaClient) -
     await notifications.started()
     server.notify("a", 1)
     await heard.count(1)
+    asked = len(server.notification_requests)
     server.break_notifications()
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(5):
+        while len(server.notification_requests) == asked:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # until the break was noticed
     now[0] += OXIA_NOTIFICATIONS_RESUME_MS_MAX / 1_000 + 1
     server.notifications_break.clear()
     events = await heard.count(2)
