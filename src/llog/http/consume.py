@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 from llog.broker.consume import ConsumeRequest, PartitionFetch, PartitionFetched
 from llog.errors import InvalidArgument, OffsetOutOfRange, RequestRefused
 from llog.formats.record_batch import TimestampType
-from llog.formats.record_columns import BinaryColumn, Header, RecordColumns
+from llog.formats.record_columns import BinaryColumn, Bytes, Header, RecordColumns
 from llog.http.answers import AnswerShare, held_bytes
 from llog.http.body import AnyRequest, decoded_body
 from llog.http.openapi import operation
@@ -155,7 +155,9 @@ def _full_records(
 
 
 # Text as people write it: no control characters but tab and line ends.
-_PLAIN: Final = bytes([9, 10, 13, *range(0x20, 0x7F)])
+_SPACE: Final = 0x20
+_DELETE: Final = 0x7F
+_PLAIN: Final = bytes([9, 10, 13, *range(_SPACE, _DELETE)])
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -164,11 +166,18 @@ def texts(column: BinaryColumn) -> list[Text]:
     if len(column) == 0:
         return []
     start, end = int(column.offsets[0]), int(column.offsets[-1])
-    data = column.data[start:end].tobytes()
-    if data.isascii() and not len(column.validity) and not data.translate(None, _PLAIN):
-        text, ends = data.decode("ascii"), (column.offsets - start).tolist()
+    data = column.data[start:end]
+    if not len(column.validity) and _is_plain(data):
+        text, ends = str(data.data, "ascii"), (column.offsets - start).tolist()
         return [text[a:b] for a, b in pairwise(ends)]
     return [shown(value) for value in column.tolist()]
+
+
+def _is_plain(data: Bytes) -> bool:
+    """Nothing but `_PLAIN`. Nearly always neither tabs nor line ends are there, and then two quick looks are enough."""
+    if not len(data) or (data.min() >= _SPACE and data.max() < _DELETE):
+        return True
+    return not data.tobytes().translate(None, _PLAIN)
 
 
 def shown(value: bytes | None) -> Text:
