@@ -311,25 +311,25 @@ class ConsumeService:
     async def _decode(self, filling: _Filling) -> int:
         guess = sum(decoding_bytes(part.answer.batches) for part in filling.parts)
         filling.hold(filling.byte_length + min(guess, CONSUME_DECODED_BYTES_MAX))
+        found = [part for part in filling.parts if part.answer.batches]
+        # All of them in one go: each way to a thread and back costs more than decoding a small partition.
+        outcomes = await self._offload.run(guess, lambda: [_decoded(part.answer) for part in found])
         records = 0
-        for part in filling.parts:
-            answer = part.answer
-            if not answer.batches:
-                continue
-            try:
-                decoded = await self._offload.run(decoding_bytes(answer.batches), _decoding(answer))
-            except FormatError as error:
+        for part, outcome in zip(found, outcomes, strict=True):
+            if isinstance(outcome, FormatError):
                 # Checksums fit, so these are the producer's own bytes.
-                part.fail(InconsistentReadState(*part.log, f"offset {answer.fetch_offset}: {error}"))
+                part.fail(InconsistentReadState(*part.log, f"offset {part.answer.fetch_offset}: {outcome}"))
                 continue
-            answer.runs, answer.next_fetch_offset = decoded.runs, decoded.next_offset
-            records += decoded.record_count
+            part.answer.runs, part.answer.next_fetch_offset = outcome.runs, outcome.next_offset
+            records += outcome.record_count
         return records
 
 
-def _decoding(answer: PartitionFetched) -> Callable[[], Decoded]:
-    source = str(answer.log)
-    return lambda: decode(answer.batches, answer.fetch_offset, answer.next_fetch_offset, source)
+def _decoded(answer: PartitionFetched) -> Decoded | FormatError:
+    try:
+        return decode(answer.batches, answer.fetch_offset, answer.next_fetch_offset, str(answer.log))
+    except FormatError as error:
+        return error
 
 
 class _Filling:

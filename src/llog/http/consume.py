@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from litestar import Request, Response, post
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from llog.broker.consume import ConsumeRequest, PartitionFetch, PartitionFetched
 from llog.errors import InvalidArgument, OffsetOutOfRange, RequestRefused
@@ -24,6 +24,7 @@ from llog.formats.record_columns import BinaryColumn, Bytes, Header, RecordColum
 from llog.http.answers import AnswerShare, held_bytes
 from llog.http.body import AnyRequest, decoded_body
 from llog.http.openapi import operation
+from llog.http.plain_show import is_plain_json, is_printable, shown_plain
 from llog.http.produce_encode import checked_log
 from llog.http.replies import ENCODER, bytes_reply
 from llog.http.runtime import Access, Runtime, request_record, runtime_of
@@ -109,7 +110,7 @@ def _result(partition: PartitionFetched) -> ConsumeResult:
             fetch_offset=partition.fetch_offset,
             high_watermark=partition.high_watermark,
             next_fetch_offset=partition.next_fetch_offset,
-            records=[record for run in partition.runs for record in records_of(run.columns)],
+            records=_records([run.columns for run in partition.runs]),
         )
     out_of_range = error if isinstance(error, OffsetOutOfRange) else None
     return ConsumeResult(
@@ -124,15 +125,34 @@ def _result(partition: PartitionFetched) -> ConsumeResult:
     )
 
 
+def _records(runs: Sequence[RecordColumns]) -> Any:
+    """A list of `ConsumedRecord`, or what it would be encoded as."""
+    if runs and all(_is_bare(columns) and is_plain_json(columns.values) for columns in runs):
+        shown_runs = [part for columns in runs for part in (b",", shown_plain(columns))]
+        return Raw(b"".join([b"[", *shown_runs[1:], b"]"]))
+    return [record for columns in runs for record in records_of(columns)]
+
+
 def records_of(columns: RecordColumns) -> Iterator[ConsumedRecord]:
     """Records as they are shown. Columns that are empty, and most are, cost nothing per record."""
     offsets, payloads = columns.offsets.tolist(), texts(columns.values)
-    keyed = _holds_something(columns.keys)
-    headed = bool(columns.headers.offsets[-1] > columns.headers.offsets[0])
-    stamped = columns.timestamp_types == TimestampType.CREATE_TIME
-    if not (keyed or headed or stamped.any()):
+    if _is_bare(columns):
         return map(ConsumedRecord, offsets, payloads)
-    return _full_records(columns, offsets, payloads, keyed, headed, stamped)
+    return _full_records(columns, offsets, payloads)
+
+
+def _is_bare(columns: RecordColumns) -> bool:
+    """Offsets and payloads are all there is to show."""
+    return not (_holds_something(columns.keys) or _has_headers(columns) or _stamped(columns).any())
+
+
+def _has_headers(columns: RecordColumns) -> bool:
+    return bool(columns.headers.offsets[-1] > columns.headers.offsets[0])
+
+
+def _stamped(columns: RecordColumns) -> Any:
+    """Which records carry a time that their producer gave."""
+    return columns.timestamp_types == TimestampType.CREATE_TIME
 
 
 def _holds_something(column: BinaryColumn) -> bool:
@@ -140,14 +160,12 @@ def _holds_something(column: BinaryColumn) -> bool:
     return len(column.validity) == 0 or bool(column.validity.any())
 
 
-def _full_records(
-    columns: RecordColumns, offsets: list[int], payloads: list[Text], keyed: bool, headed: bool, stamped: Any
-) -> Iterator[ConsumedRecord]:
-    rows = len(offsets)
-    keys: list[Text] = texts(columns.keys) if keyed else [None] * rows
+def _full_records(columns: RecordColumns, offsets: list[int], payloads: list[Text]) -> Iterator[ConsumedRecord]:
+    rows, headed = len(offsets), _has_headers(columns)
+    keys: list[Text] = texts(columns.keys) if _holds_something(columns.keys) else [None] * rows
     times: list[int | UnsetType] = [
         timestamp_ms if shown else UNSET
-        for timestamp_ms, shown in zip(columns.timestamps_ms.tolist(), stamped.tolist(), strict=True)
+        for timestamp_ms, shown in zip(columns.timestamps_ms.tolist(), _stamped(columns).tolist(), strict=True)
     ]
     for row in range(rows):
         headers = _headers(columns.headers[row]) if headed else {}
@@ -155,9 +173,7 @@ def _full_records(
 
 
 # Text as people write it: no control characters but tab and line ends.
-_SPACE: Final = 0x20
-_DELETE: Final = 0x7F
-_PLAIN: Final = bytes([9, 10, 13, *range(_SPACE, _DELETE)])
+_PLAIN: Final = bytes([9, 10, 13, *range(0x20, 0x7F)])
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -175,9 +191,7 @@ def texts(column: BinaryColumn) -> list[Text]:
 
 def _is_plain(data: Bytes) -> bool:
     """Nothing but `_PLAIN`. Nearly always neither tabs nor line ends are there, and then two quick looks are enough."""
-    if not len(data) or (data.min() >= _SPACE and data.max() < _DELETE):
-        return True
-    return not data.tobytes().translate(None, _PLAIN)
+    return is_printable(data) or not data.tobytes().translate(None, _PLAIN)
 
 
 def shown(value: bytes | None) -> Text:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from llog.broker.broker import Broker, Role
+from llog.http import plain_scan, plain_show
 from llog.http.app import build_app
-from llog.http.plain_scan import warm_up
 from llog.http.server import HttpServer
 from llog.http.starting import open_patiently
 from llog.settings import Settings
@@ -44,7 +44,8 @@ async def serve(
         if warmed is not None:
             app.hold(warmed)
         else:
-            await asyncio.to_thread(warm_up)
+            await asyncio.to_thread(plain_scan.warm_up)
+            await asyncio.to_thread(plain_show.warm_up)
         server = HttpServer(app, settings, host=host, port=port)
         await server.start()
         try:

@@ -4,10 +4,18 @@ import asyncio
 import base64
 import time
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llog.errors import InconsistentReadState
+from llog.formats.record_batch import patch_offsets, walk
+from llog.formats.records import decode_records, encode_records
 from llog.http.app import build_app
+from llog.http.consume import texts
+from llog.http.plain_show import is_plain_json, shown_plain
+from llog.http.schemas import ConsumedRecord
 from llog.log.keys import Log
 from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body
 
@@ -128,3 +136,36 @@ async def test_a_malformed_request_is_refused_and_the_field_named(body: object, 
         answer = await client.post("/consume", json=body)
     assert answer.status_code == 400
     assert answer.json()["field"] == field
+
+
+@settings(deadline=None)  # the first example may compile a kernel
+@given(
+    st.lists(st.text(alphabet=st.characters(max_codepoint=0x100), max_size=40), min_size=1, max_size=20),
+    st.integers(0, 2**62),
+    st.integers(0, 19),
+)
+def test_plain_records_are_shown_alike_with_and_without_an_object_each(
+    payloads: list[str], first: int, skipped: int
+) -> None:
+    batch = bytearray(encode_records([text.encode() for text in payloads], timestamps_ms=5))
+    patch_offsets(batch, walk(batch, "test"), first, 0)
+    columns = decode_records(batch, "test").from_row(skipped % len(payloads))
+    one_by_one = msgspec.json.encode(list(map(ConsumedRecord, columns.offsets.tolist(), texts(columns.values))))
+    if is_plain_json(columns.values):
+        assert b"[%b]" % bytes(shown_plain(columns)) == one_by_one
+    else:
+        assert any(ord(letter) >= 0x7F or ord(letter) < 0x20 or letter in '"\\' for letter in "".join(payloads))
+
+
+def test_what_json_escapes_is_not_plain() -> None:
+    for text, plain in (
+        ("", True),
+        ("a b~", True),
+        ('"', False),
+        ("\\", False),
+        ("\t", False),
+        ("\x7f", False),
+        ("ä", False),
+    ):
+        columns = decode_records(encode_records([b"x", text.encode(), b"y"], timestamps_ms=5), "test")
+        assert is_plain_json(columns.values) is plain, text
