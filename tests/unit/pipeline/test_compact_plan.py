@@ -6,7 +6,7 @@ import asyncio
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llog.formats.values import IndexEntry
@@ -103,6 +103,7 @@ def test_the_age_of_a_blob_decides_also_between_stores() -> None:
     assert ends(plan.runs[ONE]) == [(1, 1, 0), (2, 2, 1), (3, 3, 2)]
 
 
+@settings(deadline=None)
 @given(
     paths=st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=30), min_size=1, max_size=5),
     window=st.integers(50, 900),

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -32,6 +32,7 @@ def test_offsets_are_kafka_s_json_and_come_back() -> None:
         from_json({"a": 5})
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.sampled_from([A, B, Log("c", 1)]), st.tuples(st.integers(0, 50), st.integers(0, 500))),
     st.integers(1, 300),
