@@ -32,15 +32,14 @@ from llog.errors import InvalidArgument
 from llog.limits import SINK_BLOB_BYTES
 from llog.log.keys import OFFSET_MAX, check_topic
 from llog.pipeline.sink_task import codec_of
-from llog.settings import Settings, settings_table
+from llog.settings import Settings
 from llog.settings.units import parse_bytes
-from llog.settings.urls import mask_url
+from llog.spark.option_settings import SETTINGS_PREFIX, setting_of
 
 _NAMES: Final = ("topic", "queryId", "batchId", "compression", "blobBytes")
 _OPTIONS: Final = {name.lower(): name for name in _NAMES}
 # Spark's own, which it hands to every sink.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
-_SETTINGS_PREFIX: Final = "llog."
 
 _TEXT: Final[tuple[type[DataType], ...]] = (StringType, BinaryType)
 _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -73,12 +72,12 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """`given` by names in any case, as Spark passes them. Raises `InvalidArgument`, naming the option."""
     lowered = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS}
-    settings = dict(_setting(name, value) for name, value in lowered.items() if name.startswith(_SETTINGS_PREFIX))
+    settings = dict(setting_of(name, value) for name, value in lowered.items() if name.startswith(SETTINGS_PREFIX))
     texts = {}
     for name, value in lowered.items():
         if name in _OPTIONS:
             texts[_OPTIONS[name]] = _text(_OPTIONS[name], value)
-        elif not name.startswith(_SETTINGS_PREFIX):
+        elif not name.startswith(SETTINGS_PREFIX):
             raise InvalidArgument(name, _unknown(name))
     if "batchId" in texts and (streaming or "queryId" not in texts):
         reason = "a stream counts its batches itself" if streaming else "means nothing without a queryId"
@@ -164,13 +163,3 @@ def _unknown(name: str) -> str:
     close = get_close_matches(name, [*_OPTIONS, "llog.metadata.url", "llog.objects.url"], 1)
     hint = f"; did you mean {_OPTIONS.get(close[0], close[0])}?" if close else ""
     return f"is no option of the sink llog{hint}"
-
-
-def _setting(name: str, value: str) -> tuple[str, str]:
-    attribute = name.removeprefix(_SETTINGS_PREFIX).replace(".", "_")
-    row = next((row for row in settings_table() if row.name == attribute), None)
-    if row is None:
-        raise InvalidArgument(name, f"there is no setting LLOG_{attribute.upper()}")
-    if row.secret or mask_url(value) != value:
-        raise InvalidArgument(name, f"options are shown in Spark's plans: give it by environment, as {row.variable}")
-    return attribute, value

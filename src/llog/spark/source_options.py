@@ -23,12 +23,11 @@ from llog.log.keys import Log, check_topic
 from llog.pipeline.positions import EARLIEST, LATEST, Positions
 from llog.pipeline.scan_plan import ScanRequest
 from llog.pipeline.subscription import Subscription
-from llog.settings import Settings, settings_table
+from llog.settings import Settings
 from llog.settings.units import parse_bytes
-from llog.settings.urls import mask_url
+from llog.spark.option_settings import SETTINGS_PREFIX, setting_of
 
 Kind = Literal["batch", "stream"]
-_SETTINGS_PREFIX: Final = "llog."
 _READING: Final = (
     "subscribe",
     "subscribePattern",
@@ -102,11 +101,11 @@ class _Given:
     def __init__(self, given: Mapping[str, str], *, checked: bool = True) -> None:
         lowered = {name.lower(): value for name, value in given.items()}
         self._texts = {OPTIONS[name]: value for name, value in lowered.items() if name in OPTIONS}
-        settings = {name: value for name, value in lowered.items() if name.startswith(_SETTINGS_PREFIX)}
+        settings = {name: value for name, value in lowered.items() if name.startswith(SETTINGS_PREFIX)}
         if checked:
             for name in lowered.keys() - OPTIONS.keys() - settings.keys():
                 raise InvalidArgument(name, _unknown(name))
-            self.settings = dict(_setting(name, value) for name, value in settings.items())
+            self.settings = dict(setting_of(name, value) for name, value in settings.items())
 
     def has(self, name: str) -> bool:
         return name in self._texts
@@ -189,16 +188,6 @@ def _unknown(name: str) -> str:
     close = get_close_matches(name, [*OPTIONS, "llog.metadata.url", "llog.objects.url"], 1)
     hint = f"; did you mean {OPTIONS.get(close[0], close[0])}?" if close else ""
     return f"is no option of the source llog{hint}"
-
-
-def _setting(name: str, value: str) -> tuple[str, str]:
-    attribute = name.removeprefix(_SETTINGS_PREFIX).replace(".", "_")
-    row = next((row for row in settings_table() if row.name == attribute), None)
-    if row is None:
-        raise InvalidArgument(name, f"there is no setting LLOG_{attribute.upper()}")
-    if row.secret or mask_url(value) != value:
-        raise InvalidArgument(name, f"options are shown in Spark's plans: give it by environment, as {row.variable}")
-    return attribute, value
 
 
 def _subscription(options: _Given) -> Subscription:
