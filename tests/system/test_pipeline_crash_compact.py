@@ -32,7 +32,7 @@ from llog.pipeline.work import InProcessRunner, tools_of
 from tests.system.compact_crasher import DIED, OPTIONS, SESSION_MS, settings_at
 
 SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
-POINTS: Final = 100 if SOAK else 25
+POINTS: Final = 50 if SOAK else 25
 ROOT: Final = Path(__file__).parents[2]
 LOGS: Final = [Log("orders", partition) for partition in range(4)] + [Log("visits", 0)]
 BLOBS: Final = 8

@@ -35,7 +35,7 @@ from tests.system.compact_crasher import DIED, settings_at
 from tests.system.key_crasher import OPTIONS
 
 SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
-POINTS: Final = 100 if SOAK else 25
+POINTS: Final = 50 if SOAK else 25
 ROOT: Final = Path(__file__).parents[2]
 LOGS: Final = [Log("prices", 0), Log("prices", 1)]
 KEYS: Final = [b"k%d" % number for number in range(12)]

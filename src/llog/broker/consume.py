@@ -74,6 +74,9 @@ class ConsumeRequest:
     max_bytes: int = CONSUME_BYTES_MAX
     decode: bool = True
     """False: only `batches` is wanted, and no record is looked at."""
+    quick: Callable[[Sequence[PartitionFetched]], int | None] | None = None
+    """Tried before decoding, where that would be done: makes what the front end wants straight from the batches, in
+    `quick_bytes` of memory, and tells how many records they have. None, as when they have to be decoded after all."""
     hold: Callable[[int], None] | None = None
     """Told, as it grows, how much memory the answer takes; raises where there is no room for it."""
 
@@ -98,6 +101,11 @@ class PartitionFetched:
     error: LlogError | None = None
     log_start_offset: int = -1
     """-1 where it is not known: an answer from the cache need not know it."""
+
+
+def quick_bytes(batch_bytes: int) -> int:
+    """What a front end may take for an answer that it makes without decoding (`ConsumeRequest.quick`)."""
+    return 2 * batch_bytes
 
 
 class _Part:
@@ -288,12 +296,15 @@ class ConsumeService:
     async def _prepare(self, parts: Sequence[_Part]) -> None:
         """Give cached appends their offsets; the first to read them does."""
         raw = [(part, item) for part in parts for item in part.found if item.chunk is None]
-        for part, item in raw:
-            try:
-                await self._offload.run(item.byte_length, item.prepare)
-            except FormatError:
+        if not raw:
+            return
+        size = sum(item.byte_length for _, item in raw)
+        prepared = await self._offload.run(size, lambda: [_is_prepared(item) for _, item in raw])
+        for (part, item), is_prepared in zip(raw, prepared, strict=True):
+            if not is_prepared:
                 self._cache.discard(part.log, item)  # the stores have it; they are asked next time
-                part.found = part.found[: list(part.found).index(item)]
+                if item in part.found:  # not behind another that was discarded
+                    part.found = part.found[: list(part.found).index(item)]
 
     def _take(self, parts: Sequence[_Part], filling: _Filling) -> None:
         now = self._clock()
@@ -309,7 +320,15 @@ class ConsumeService:
             part.found = ()
 
     async def _decode(self, filling: _Filling) -> int:
+        """Decode, or what the request has for it instead; how many records there are."""
         guess = sum(decoding_bytes(part.answer.batches) for part in filling.parts)
+        answers = [part.answer for part in filling.parts]
+        quick = filling.quick
+        if quick is not None and guess == filling.byte_length:  # nothing is compressed
+            filling.hold(filling.byte_length + quick_bytes(filling.byte_length))
+            shown = await self._offload.run(guess, lambda: quick(answers))
+            if shown is not None:
+                return shown
         filling.hold(filling.byte_length + min(guess, CONSUME_DECODED_BYTES_MAX))
         found = [part for part in filling.parts if part.answer.batches]
         # All of them in one go: each way to a thread and back costs more than decoding a small partition.
@@ -323,6 +342,14 @@ class ConsumeService:
             part.answer.runs, part.answer.next_fetch_offset = outcome.runs, outcome.next_offset
             records += outcome.record_count
         return records
+
+
+def _is_prepared(item: CachedBatch) -> bool:
+    try:
+        item.prepare()
+    except FormatError:
+        return False
+    return True
 
 
 def _decoded(answer: PartitionFetched) -> Decoded | FormatError:
@@ -343,7 +370,7 @@ class _Filling:
         self.at_ms = 0.0
         """When the request came, or was woken: what memory has must have been young then."""
         self.source: Source = "cache"
-        self._hold = request.hold
+        self.quick, self._hold = request.quick, request.hold
 
     def hold(self, byte_length: int) -> None:
         if self._hold is not None and byte_length:

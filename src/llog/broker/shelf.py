@@ -78,9 +78,10 @@ class CachedBatch:
 
     def prepare(self) -> Chunk:
         """Its bytes with offsets. Raises `FormatError` when they are not what was said of them."""
+        body = self._body  # taken first: another thread may make the chunk, and then lets go of it
         if self.chunk is None:
             count, source = self.end_offset - self.start_offset + 1, f"append at offset {self.start_offset}"
-            data = bytearray().join(self._body)
+            data = bytearray().join(body)
             if self.encoding == BYTES_BATCH:
                 chunk = bare_chunk(data, count, self.start_offset, self.epoch, self.created_at_ms, source)
             else:

@@ -52,3 +52,25 @@ def copy_bytes(_context: Any, target: Any, filled: Any, data: Any, at: Any, leng
         return context.get_dummy_value()
 
     return types.void(target, types.int64, data, types.int64, types.int64), emit
+
+
+@intrinsic
+def load_word(_context: Any, data: Any, at: Any) -> Any:
+    """The eight bytes from data[at] on as one number, the first of them its lowest; nothing is checked."""
+
+    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        source, source_at = arguments
+        begin = builder.gep(context.make_array(data)(context, builder, source).data, [source_at])
+        return builder.load(builder.bitcast(begin, ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(data, types.int64), emit
+
+
+@intrinsic
+def low_zeros(_context: Any, word: Any) -> Any:
+    """How many bits are 0 below the lowest that is set, of a number that is not 0."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.IntType(1)(1))
+
+    return types.int64(types.uint64), emit

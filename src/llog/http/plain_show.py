@@ -1,7 +1,7 @@
-"""Records that are nothing but an offset and plain text, as the JSON of an answer, without an object per record.
+"""Records that are an offset and a text, as the JSON of an answer, without an object per record.
 
-Nearly all records are: no key, no header, no time of their own, and a payload of ASCII in which JSON escapes nothing.
-Everything else is shown record by record (`consume`). A test compares both.
+Nearly all records are: no key, no header, no time of their own, and a payload of UTF-8. Everything else is shown
+record by record (`consume_answer`). A test compares both.
 """
 
 from __future__ import annotations
@@ -10,46 +10,42 @@ from typing import Final
 
 import numpy as np
 
-from llog.formats.record_columns import BinaryColumn, Bytes, RecordColumns
+from llog.formats.crc import Buffer
+from llog.formats.record_columns import Bytes, RecordColumns
 from llog.formats.records import decode_records, encode_records
 
-_BEFORE: Final = np.frombuffer(b'{"offset":', np.uint8)
-_BETWEEN: Final = np.frombuffer(b',"payload":"', np.uint8)
-_BEHIND: Final = np.frombuffer(b'"}', np.uint8)
+_FRAME: Final = tuple(np.frombuffer(text, np.uint8) for text in (b'{"offset":', b',"payload":"', b'"}'))
 # A comma, and an offset's digits.
-_ROW_BYTES_MAX: Final = len(_BEFORE) + len(_BETWEEN) + len(_BEHIND) + 1 + 20
-_SPACE: Final = 0x20
-_DELETE: Final = 0x7F
-_ESCAPED: Final = (0x22, 0x5C)
+_ROW_BYTES_MAX: Final = sum(map(len, _FRAME)) + 1 + 19
 
 
-def is_printable(data: Bytes) -> bool:
-    """ASCII without control characters."""
-    return not len(data) or bool(data.min() >= _SPACE and data.max() < _DELETE)
-
-
-def is_plain_json(column: BinaryColumn) -> bool:
-    """Is none of the values null, and can each stand between quotes as it is?"""
-    data = column.data[int(column.offsets[0]) : int(column.offsets[-1])]
-    return not len(column.validity) and is_printable(data) and not any((data == byte).any() for byte in _ESCAPED)
-
-
-def shown_plain(columns: RecordColumns) -> memoryview:
-    """The records with commas between; their values are plain, none is null, and there is nothing beside them."""
+def shown_columns(columns: RecordColumns) -> memoryview | None:
+    """The records with commas between, beside which there is nothing to show. None: not all are text."""
     from llog.http import plain_show_kernel as kernel
 
-    bounds, rows = columns.values.offsets, len(columns)
-    size = int(bounds[-1]) - int(bounds[0]) + rows * _ROW_BYTES_MAX
+    values = columns.values
+    if len(values.validity):
+        return None
+    # Most texts have little that is escaped, and those that have more are shown one by one.
+    size = (int(values.offsets[-1]) - int(values.offsets[0])) * 5 // 4 + len(columns) * _ROW_BYTES_MAX
     output = np.empty(size, np.uint8)
-    offsets = np.ascontiguousarray(columns.offsets, np.int64)
-    filled = kernel.show_plain(
-        output, offsets, np.ascontiguousarray(bounds, np.int32), columns.values.data, _BEFORE, _BETWEEN, _BEHIND
-    )
-    return output[:filled].data
+    offsets, bounds = np.ascontiguousarray(columns.offsets, np.int64), np.ascontiguousarray(values.offsets, np.int32)
+    end = kernel.show_columns(output, 0, True, offsets, bounds, values.data, _FRAME)
+    return None if end < 0 else output[:end].data
+
+
+def show_batches(output: Bytes, at: int, batches: Buffer, from_offset: int, *, first: bool) -> tuple[int, int] | None:
+    """Write the records from an offset on into `output`; where that ends, and how many they are. None: not all are
+    nothing but text, or there is no room for them. `first`: they follow on nothing, so there is no comma."""
+    from llog.http import plain_show_kernel as kernel
+
+    end, records = kernel.show_batches(output, at, first, np.frombuffer(batches, np.uint8), from_offset, _FRAME)
+    return None if end < 0 else (end, records)
 
 
 def warm_up() -> None:
-    """Compile or load the kernel: not on somebody's first request."""
-    columns = decode_records(encode_records([b"warm"], timestamps_ms=0), "warm-up")
-    assert is_plain_json(columns.values)
-    shown_plain(columns)
+    """Compile or load the kernels: not on somebody's first request."""
+    # As the cache hands them out: read-only.
+    batch = memoryview(encode_records([b"warm"], timestamps_ms=0)).toreadonly()
+    show_batches(np.empty(256, np.uint8), 0, batch, 0, first=True)
+    shown_columns(decode_records(batch, "warm-up"))

@@ -19,7 +19,8 @@ from llog.broker.consume import ConsumeRequest, PartitionFetch, PartitionFetched
 from llog.errors import InvalidArgument, LlogError
 from llog.http.answers import AnswerShare
 from llog.http.auth import QUERY
-from llog.http.consume import fetch, records_of
+from llog.http.consume import fetch
+from llog.http.consume_answer import records_of
 from llog.http.openapi import operation
 from llog.http.partitions import PARTITION, log_of
 from llog.http.path_parameters import PartitionInPath, TopicInPath

@@ -3,18 +3,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llog.errors import InconsistentReadState
-from llog.formats.record_batch import patch_offsets, walk
+from llog.broker.chunks import decode
+from llog.broker.consume import PartitionFetched
+from llog.errors import InconsistentReadState, OffsetOutOfRange
+from llog.formats.crc import Buffer
+from llog.formats.record_batch import Codec, patch_offsets, walk
 from llog.formats.records import decode_records, encode_records
 from llog.http.app import build_app
-from llog.http.consume import texts
-from llog.http.plain_show import is_plain_json, shown_plain
+from llog.http.consume_answer import answer_of, texts
+from llog.http.plain_answer import PlainAnswer
+from llog.http.plain_show import shown_columns
 from llog.http.schemas import ConsumedRecord
 from llog.log.keys import Log
 from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body
@@ -138,34 +144,76 @@ async def test_a_malformed_request_is_refused_and_the_field_named(body: object, 
     assert answer.json()["field"] == field
 
 
+def untimed_batch(payloads: Sequence[bytes | None], offset: int = 0, *, untimed: bool = True, **more: Any) -> bytes:
+    """Of records whose producer gave no time: the batch says that they have the log's."""
+    batch = bytearray(encode_records(payloads, timestamps_ms=5, **more))
+    batch[22] |= 0x08 if untimed else 0
+    patch_offsets(batch, walk(batch, "test"), offset, 0)
+    return bytes(batch)
+
+
+LETTERS = st.characters(max_codepoint=0x2FF) | st.sampled_from('"\\\n\t\r\x7f~ €😀')
+PAYLOADS = st.text(alphabet=LETTERS, max_size=60).map(str.encode) | st.binary(max_size=20)
+
+
 @settings(deadline=None)  # the first example may compile a kernel
-@given(
-    st.lists(st.text(alphabet=st.characters(max_codepoint=0x100), max_size=40), min_size=1, max_size=20),
-    st.integers(0, 2**62),
-    st.integers(0, 19),
-)
-def test_plain_records_are_shown_alike_with_and_without_an_object_each(
-    payloads: list[str], first: int, skipped: int
+@given(st.lists(st.lists(PAYLOADS, min_size=1, max_size=20), min_size=1, max_size=3), st.integers(0, 2**62), st.data())
+def test_an_answer_is_the_same_made_from_batches_from_columns_and_record_by_record(
+    batches: list[list[bytes]], start: int, data: st.DataObject
 ) -> None:
-    batch = bytearray(encode_records([text.encode() for text in payloads], timestamps_ms=5))
-    patch_offsets(batch, walk(batch, "test"), first, 0)
-    columns = decode_records(batch, "test").from_row(skipped % len(payloads))
-    one_by_one = msgspec.json.encode(list(map(ConsumedRecord, columns.offsets.tolist(), texts(columns.values))))
-    if is_plain_json(columns.values):
-        assert b"[%b]" % bytes(shown_plain(columns)) == one_by_one
+    encoded: list[Buffer] = []
+    offset = start
+    for payloads in batches:
+        encoded.append(untimed_batch(payloads, offset))
+        offset += len(payloads)
+    fetch_offset = data.draw(st.integers(start, offset - 1))
+    partition = PartitionFetched(Log("t", 0), fetch_offset, offset - 1, offset, batches=encoded)
+    other = PartitionFetched(Log("t", 1), 9, error=OffsetOutOfRange("t", 1, 9, 1, 5))
+    plain = PlainAnswer()
+    records = plain([partition, other])
+    runs = decode(encoded, fetch_offset, offset, "test").runs
+    columns = [run.columns for run in runs]
+    shown = [
+        ConsumedRecord(*row) for run in columns for row in zip(run.offsets.tolist(), texts(run.values), strict=True)
+    ]
+    one_by_one = msgspec.json.encode(shown)
+    partition.runs = runs
+    answer = msgspec.json.encode(answer_of([partition, other]))
+    assert msgspec.json.encode(msgspec.json.decode(answer)["results"][0]["records"]) == one_by_one
+    if plain.text is None:
+        assert records is None
+        assert escaped(shown) or b"base64" in one_by_one
     else:
-        assert any(ord(letter) >= 0x7F or ord(letter) < 0x20 or letter in '"\\' for letter in "".join(payloads))
+        assert bytes(plain.text) == answer
+        assert records == len(shown)
 
 
-def test_what_json_escapes_is_not_plain() -> None:
-    for text, plain in (
-        ("", True),
-        ("a b~", True),
-        ('"', False),
-        ("\\", False),
-        ("\t", False),
-        ("\x7f", False),
-        ("ä", False),
-    ):
-        columns = decode_records(encode_records([b"x", text.encode(), b"y"], timestamps_ms=5), "test")
-        assert is_plain_json(columns.values) is plain, text
+def escaped(shown: Sequence[ConsumedRecord]) -> bool:
+    """Tiny records, and those with much that is escaped, may take more room than an answer made in one go has."""
+    return len(msgspec.json.encode(shown)) > 2 * sum(len(str(record.payload)) for record in shown)
+
+
+@pytest.mark.parametrize(
+    ("payload", "is_plain"),
+    [(b"", True), (b"a b~", True), (b'"', True), (b"\\", True), (b"\t\r\n", True), ("ä€😀".encode(), True)]
+    + [(text, False) for text in (b"\x7f", b"\x00", b"\x1f", b"\xff", "ä".encode()[:1], b"\xed\xa0\x80", b"\xc0\xaf")],
+)
+def test_texts_are_plain_and_bytes_are_not(payload: bytes, is_plain: bool) -> None:
+    for before in range(9):  # at every place of a word
+        columns = decode_records(encode_records([b"x" * before + payload, b"y" * 99], timestamps_ms=5), "test")
+        assert (shown_columns(columns) is not None) is is_plain, payload
+
+
+@pytest.mark.parametrize("keyed", ["key", "header", "time", "null", "compressed", "cut"])
+def test_records_with_more_than_a_text_are_decoded(keyed: str) -> None:
+    batch = untimed_batch(
+        [b"x" * 200, None if keyed == "null" else b"y" * 200],
+        keys=[None, b"k"] if keyed == "key" else None,
+        headers=[[], [("h", b"v")]] if keyed == "header" else None,
+        untimed=keyed != "time",
+        codec=Codec.GZIP if keyed == "compressed" else Codec.NONE,
+    )
+    plain = PlainAnswer()
+    batches: list[Buffer] = [batch[:-1] if keyed == "cut" else batch]
+    assert plain([PartitionFetched(Log("t", 0), 0, 1, 2, batches=batches)]) is None
+    assert plain.text is None
