@@ -39,13 +39,13 @@ def show_batches(output: Bytes, at: int, batches: Buffer, from_offset: int, *, f
     nothing but text, or there is no room for them. `first`: they follow on nothing, so there is no comma."""
     from llog.http import plain_show_kernel as kernel
 
-    end, records = kernel.show_batches(output, at, first, np.frombuffer(batches, np.uint8), from_offset, _FRAME)
+    data = np.frombuffer(memoryview(batches).toreadonly(), np.uint8)  # always that, or it would be compiled twice
+    end, records = kernel.show_batches(output, at, first, data, from_offset, _FRAME)
     return None if end < 0 else (end, records)
 
 
 def warm_up() -> None:
     """Compile or load the kernels: not on somebody's first request."""
-    # As the cache hands them out: read-only.
-    batch = memoryview(encode_records([b"warm"], timestamps_ms=0)).toreadonly()
+    batch = encode_records([b"warm"], timestamps_ms=0)
     show_batches(np.empty(256, np.uint8), 0, batch, 0, first=True)
     shown_columns(decode_records(batch, "warm-up"))
