@@ -402,6 +402,8 @@ BATCH_GATHER_MS: Final = 1
 BATCH_REMOTE_PUTS_PER_SECOND: Final = 4
 # Groups of requests in one flush: each is a piece to be judged and answered.
 BATCH_GROUPS_PER_FLUSH_MAX: Final = 8_192
+# Logs of a flush whose requests are told its outcome before others get their turn: about two milliseconds.
+BATCH_LOGS_TOLD_PER_TURN: Final = 128
 # What a buffered group takes beside its bytes; counted, so that tiny requests are bounded too.
 BATCH_GROUP_OVERHEAD_BYTES: Final = KIB
 # From this share of LLOG_BATCH_MAX_BUFFER_BYTES on nothing waits for company any more.
@@ -757,3 +759,22 @@ EXPORT_CONFLICTS_MAX: Final = 5
 EXPORT_ERROR_CHARS_MAX: Final = 500
 EXPORT_SCHEMA_BYTES_MAX: Final = MIB
 EXPORT_SCHEMA_DEPTH_MAX: Final = 16
+
+# --- the compactor service and its Spark -----------------------------------------------------------------------------
+# How long a JVM that is told to end may take over it (removing its directories) before it is killed.
+SPARK_END_MS_MAX: Final = 3_000
+# Source bytes of a round that the service rewrites itself although it has Spark.
+COMPACT_HERE_BYTES_MAX: Final = 32 * MIB
+# One line from `llog up --brokers` to its brokers.
+STACK_WORDS_BYTES_MAX: Final = 16 * KIB
+
+# --- the sink and vacuum ----------------------------------------------------------------------------------------------
+# How long vacuum keeps the blobs of a commit plan that nobody finishes. A driver that is this late is told that its
+# plan is lost; nothing keeps blobs for ever.
+SINK_PLAN_KEPT_MS_MAX: Final = 7 * 24 * 3_600_000
+# A plan that is older when it is confirmed is made young first: so a driver has at least the rest to perform it.
+SINK_PLAN_CONFIRM_MS_MAX: Final = 24 * 3_600_000
+# Plans of one batch that turned out to be void, one after the other, before its driver gives up.
+SINK_PLANS_ANEW_MAX: Final = 8
+# Metadata records that could not be read, as far as one report names them.
+VACUUM_UNREADABLE_NAMED_MAX: Final = 1_000

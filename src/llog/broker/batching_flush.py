@@ -1,5 +1,8 @@
 """One flush: a batch on its way through upload and commit, and what its requests are told.
 
+A large flush is decided at once, by one answer of the store; its requests are told a few at a time, so that others get
+their turn of the event loop between.
+
 What must stay true: every entry is told once, whatever happens: refused log by log, failed as a whole, cancelled at
 close. Before its turn to commit has come nothing of a flush can be in a log, so a failure there is "not committed,
 append again"; from then on, what has no outcome of its own is "nobody can tell".
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -17,6 +21,7 @@ from llog.broker.batching_groups import CommittedBatch, committed_of, share_out
 from llog.broker.batching_order import Turn, gated
 from llog.broker.batching_requests import Timings, refuse
 from llog.errors import AppendNotCommitted, AppendUncertain, LlogError, LogError
+from llog.limits import BATCH_LOGS_TOLD_PER_TURN
 from llog.log.append import Appender, AppendOutcome, EncodedGroup
 from llog.log.keys import Log
 
@@ -45,17 +50,22 @@ class Flush:
         self._uploaded_ms: float | None = None
         self._may_be_committed = False
         self._open = dict(batch.shares)
-        """Those without an outcome yet."""
+        """Those that were not told an outcome yet."""
+        self._decided: deque[tuple[EncodedGroup, AppendOutcome]] = deque()
+        """Outcomes that wait for the loop's next turn to be told."""
+        self._told_this_turn = 0
+        self._all_told = asyncio.Event()
 
     async def run(self) -> None:
         """Never raises, but when it is cancelled; its requests have their answers either way."""
         try:
             groups = [share.joined() for share in self._batch.shares.values()]
             appender = gated(self._appender, self._stored)
-            outcomes = await appender.append(groups, self._decided)
+            outcomes = await appender.append(groups, self._decide)
+            await self._rest_is_told()
             for group, outcome in zip(groups, outcomes, strict=True):
                 if group.log in self._open:
-                    self._decided(group, outcome)
+                    self._tell(group, outcome)
             self._upload_is_over()  # there was none, if no log could be appended to
         except asyncio.CancelledError:
             self.abandon("the broker is closing")
@@ -85,7 +95,38 @@ class Flush:
         return Timings(queue_ms, uploaded_ms - self.started_ms, now_ms - uploaded_ms)
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
-    def _decided(self, group: EncodedGroup, outcome: AppendOutcome) -> None:
+    def _decide(self, group: EncodedGroup, outcome: AppendOutcome) -> None:
+        if self._told_this_turn < BATCH_LOGS_TOLD_PER_TURN and not self._decided:
+            if self._told_this_turn == 0:
+                asyncio.get_running_loop().call_soon(self._tell_more)
+            self._told_this_turn += 1
+            self._tell(group, outcome)
+        else:
+            self._decided.append((group, outcome))
+
+    def _tell_more(self) -> None:
+        self._told_this_turn = 0
+        while self._decided and self._told_this_turn < BATCH_LOGS_TOLD_PER_TURN:
+            self._told_this_turn += 1
+            self._tell_next()
+        if self._told_this_turn:
+            asyncio.get_running_loop().call_soon(self._tell_more)
+        if not self._decided:
+            self._all_told.set()
+
+    def _tell_next(self) -> None:
+        group, outcome = self._decided.popleft()
+        try:
+            self._tell(group, outcome)
+        except Exception:  # whoever was not told then is told in the end that the flush failed
+            logger.exception("the outcome of %s could not be told", group.log)
+
+    async def _rest_is_told(self) -> None:
+        while self._decided:
+            self._all_told.clear()
+            await self._all_told.wait()
+
+    def _tell(self, group: EncodedGroup, outcome: AppendOutcome) -> None:
         """First the cache, so that whoever hears of an append can read it from there."""
         share, timings = self._open[group.log], self.timings()
         keys = self._appender.context.keys
@@ -111,6 +152,8 @@ class Flush:
     def abandon(self, reason: str) -> None:
         """Answer who has no answer yet, and let the next flushes go on. Idempotent."""
         self._upload_is_over()
+        while self._decided:
+            self._tell_next()
         if self._open:
             self._events.on_trouble(FLUSH_FAILURES)
         timings = self.timings()

@@ -17,7 +17,16 @@ import numpy as np
 from llog.errors import InvalidField
 from llog.formats.bytes_batch import decode_bytes_batch
 from llog.formats.crc import Buffer
-from llog.formats.record_batch import CODEC_MASK, CRC_START, BatchColumns, BatchRule, patch_offsets, verify_crcs, walk
+from llog.formats.record_batch import (
+    CODEC_MASK,
+    CRC_START,
+    BatchColumns,
+    BatchRule,
+    TimestampType,
+    patch_offsets,
+    verify_crcs,
+    walk,
+)
 from llog.formats.record_columns import BinaryColumn, RecordColumns, frozen, no_headers, null_column
 from llog.formats.records import decode_batches, decode_in_chunks, encode_columns
 from llog.limits import CONSUME_DECODED_BYTES_MAX, CONSUME_RECORD_BYTES, RECORDS_CHUNK_BYTES
@@ -98,7 +107,7 @@ def fresh_chunk(
 
 
 def bare_chunk(data: Buffer, msg_count: int, start_offset: int, epoch: int, created_at_ms: int, source: str) -> Chunk:
-    """From bare payloads: one RecordBatch, whose timestamps are the instant their blob was made."""
+    """From bare payloads: one RecordBatch, whose time is the log's: the instant their blob was made."""
     payloads = decode_bytes_batch(data, source)
     count = payloads.record_count()
     if count != msg_count:
@@ -108,12 +117,13 @@ def bare_chunk(data: Buffer, msg_count: int, start_offset: int, epoch: int, crea
     columns = RecordColumns(
         offsets=frozen(np.arange(start_offset, start_offset + count, dtype=np.int64)),
         timestamps_ms=frozen(np.full(count, created_at_ms, np.int64)),
-        timestamp_types=frozen(np.zeros(count, np.int8)),
+        timestamp_types=frozen(np.ones(count, np.int8)),
         keys=null_column(count),
         values=BinaryColumn(frozen(ends), frozen(np.frombuffer(payloads.payloads, np.uint8))),
         headers=no_headers(count),
     )
-    batch = encode_columns(columns, base_offset=start_offset, partition_leader_epoch=epoch)
+    log_time = TimestampType.LOG_APPEND_TIME
+    batch = encode_columns(columns, base_offset=start_offset, partition_leader_epoch=epoch, timestamp_type=log_time)
     return Chunk(start_offset, start_offset + count - 1, batch, walk(batch, source, rule=BatchRule.COMPACTED))
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from llog.errors import InvalidField, UnsupportedFormat
 from llog.formats.bytes_batch import decode_bytes_batch
 from llog.formats.crc import Buffer
-from llog.formats.record_batch import BatchColumns, BatchRule, patch_offsets, verify_crcs, walk
-from llog.formats.records import encode_records
+from llog.formats.record_batch import BatchColumns, BatchRule, TimestampType, patch_offsets, verify_crcs, walk
+from llog.formats.record_columns import columns_from_rows
+from llog.formats.records import encode_columns
 from llog.formats.segment import Segment, SegmentBuilder, parse_footer
 from llog.limits import LOG_COMPACT_READS_IN_FLIGHT_MAX
 from llog.log.context import FindObject
@@ -71,7 +72,9 @@ def _final_batches(data: Buffer, entry: Entry) -> _Final:
     source = entry.value.data_key
     if entry.value.encoding == "bytes-batch-v1":
         payloads = decode_bytes_batch(data, source).to_list()
-        data = encode_records(payloads, timestamps_ms=entry.value.created_at_ms)
+        # As they are read before (`decode`): nobody said when they were made, so theirs is the log's time.
+        columns = columns_from_rows(payloads, timestamps_ms=entry.value.created_at_ms)
+        data = encode_columns(columns, timestamp_type=TimestampType.LOG_APPEND_TIME)
     elif entry.value.encoding != "kafka-v2":
         raise UnsupportedFormat(source, f"encoding {entry.value.encoding!r}")
     elif entry.value.type == "COMPACTED":

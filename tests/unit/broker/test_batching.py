@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from types import ModuleType
 
 import pytest
 
-from llog.broker import batching_order
+from llog.broker import batching_flush, batching_order
 from llog.broker.batching import CommittedBatch, Timings
 from llog.broker.batching_groups import Share, share_out, stretches_of
 from llog.broker.batching_pacing import Due, Pacing, pacing_of, plan_flush
@@ -617,10 +618,13 @@ async def test_flush_returns_when_all_that_was_accepted_is_answered(make: Callab
     await bench.producer.flush()
 
 
-async def test_very_many_logs_are_committed_in_steps_with_turns_for_others_in_between(
-    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("module", "limit"), [(batching_order, "BATCH_LOGS_PER_COMMIT"), (batching_flush, "BATCH_LOGS_TOLD_PER_TURN")]
+)
+async def test_very_many_logs_are_committed_and_told_in_steps_with_turns_for_others_in_between(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str
 ) -> None:
-    monkeypatch.setattr(batching_order, "BATCH_LOGS_PER_COMMIT", 4)
+    monkeypatch.setattr(module, limit, 4)
     logs = [Log("wide", partition) for partition in range(10)]
     bench = make(pacing=SLOW)
     await bench.meet(*logs)

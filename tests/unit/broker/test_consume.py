@@ -20,7 +20,7 @@ from llog.errors import (
     StoreClosed,
 )
 from llog.formats.bytes_batch import encode_bytes_batch
-from llog.formats.record_batch import BatchRule, verify_crcs, walk
+from llog.formats.record_batch import BatchRule, TimestampType, verify_crcs, walk
 from llog.log.append import EncodedGroup
 from llog.log.compact import compact_once
 from llog.log.delete_topic import delete_topic
@@ -181,6 +181,8 @@ async def test_bare_payloads_are_answered_as_the_reader_decodes_them(stores: Sto
     [answer] = await broker.fetch(ORDERS)
     runs = [run async for run in iter_runs(broker.context, ORDERS, 1)]
     assert [list(run.records()) for run in answer.runs] == [list(run.records()) for run in runs]
+    kinds = [run.columns.timestamp_types.tolist() for run in answer.runs]
+    assert kinds == [run.columns.timestamp_types.tolist() for run in runs] == [[TimestampType.LOG_APPEND_TIME] * 2]
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------

@@ -71,11 +71,6 @@ def scanned(settings: Settings, **options: Any) -> pa.Table:
     return llog.scan(options.pop("topic", BOTH), settings=settings, **options).to_arrow()
 
 
-def unkinded(rows: list[Row]) -> list[Row]:
-    """Without the timestamps' type: bare payloads tell "append time", and "create time" once they are compacted."""
-    return [row._replace(timestamp_type=0) for row in rows]
-
-
 # -- the same bytes --------------------------------------------------------------------------------------------------
 
 
@@ -104,7 +99,7 @@ async def test_segments_cut_into_many_splits_give_every_record_once(opened: Open
     while await compact_once(opened.context, log):
         pass
     expected = await rows_read(opened, [log])
-    assert unkinded(expected) == unkinded(before)
+    assert expected == before
     scan = llog.scan("orders", settings=settings, split_bytes=SPLIT_BYTES_MIN)
     splits = scan.plan()
     assert len(splits) > 5, "more splits than partitions, out of one segment"
@@ -148,7 +143,7 @@ async def test_a_scan_reads_on_while_the_log_is_compacted_under_it(opened: Opene
             await context.wal.delete_many(blobs)
     assert len(splits) > 1
     assert counts["log_read_restarts"] == len(splits) - 1
-    assert unkinded(rows_of(pa.Table.from_batches(found))) == unkinded(expected)
+    assert rows_of(pa.Table.from_batches(found)) == expected
 
 
 class Stopped(Exception):
@@ -183,7 +178,7 @@ async def test_a_compaction_that_stands_still_half_way_changes_nothing(opened: O
         except Stopped:
             done = None
         table = scanned(settings, topic=log.topic, split_bytes=SPLIT_BYTES_MIN)
-        assert unkinded(rows_of(table)) == unkinded(before), writes
+        assert rows_of(table) == before, writes
         if done is not None:
             break
     assert done is not None
