@@ -763,8 +763,10 @@ EXPORT_SCHEMA_DEPTH_MAX: Final = 16
 # --- the compactor service and its Spark -----------------------------------------------------------------------------
 # How long a JVM that is told to end may take over it (removing its directories) before it is killed.
 SPARK_END_MS_MAX: Final = 3_000
-# Source bytes of a round that the service rewrites itself although it has Spark.
-COMPACT_HERE_BYTES_MAX: Final = 32 * MIB
+# Source bytes of a round that the service rewrites itself although it has Spark: one window, so one task, which Spark
+# could not divide either. On two busy cores Spark's share of a round is 0.25 to 0.4 s whatever its size: 64 MB took
+# 0.16 s here and 0.49 s there, 128 MB 0.30 and 0.61; the two met between 256 and 512 MB.
+COMPACT_HERE_BYTES_MAX: Final = COMPACT_WINDOW_BYTES_IN_SERVICE
 # One line from `llog up --brokers` to its brokers.
 STACK_WORDS_BYTES_MAX: Final = 16 * KIB
 
@@ -778,3 +780,12 @@ SINK_PLAN_CONFIRM_MS_MAX: Final = 24 * 3_600_000
 SINK_PLANS_ANEW_MAX: Final = 8
 # Metadata records that could not be read, as far as one report names them.
 VACUUM_UNREADABLE_NAMED_MAX: Final = 1_000
+
+# --- the room of a compaction task -----------------------------------------------------------------------------------
+# Memory that a process keeps for its next window, and for how long after the last one. A window is
+# COMPACT_WINDOW_BYTES_MAX and half an object.
+COMPACT_ROOM_KEPT_BYTES_MAX: Final = COMPACT_WINDOW_BYTES_MAX + 64 * MIB
+COMPACT_ROOM_KEPT_MS: Final = 5_000
+# Segments of a room on their way into the store; their bytes are COMPACT_TASK_SEGMENT_BYTES_MAX at most. A file store
+# syncs as many at the same time as it has threads.
+COMPACT_ROOM_PUTS_MAX: Final = OBJECT_FILE_THREADS

@@ -58,7 +58,7 @@ async def sink_task() -> AsyncIterator[Duel]:
         return store, uri
 
     tools = TaskTools(find_object, open_store, lambda: NOW_MS)
-    targets = {"orders": Target(incarnation=1, partition_count=PARTITIONS)}
+    targets = {"orders": Target(incarnation=1, partition_count=PARTITIONS, message_bytes_max=1_048_588)}
     order = SinkOrder(store_url=store.url, root_prefix="llog", writer_id="bench", topic="orders", targets=targets)
 
     async def ours() -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 from llog.formats.bytes_batch import encode_bytes_batch
 from tests import samples
 
-HERE = Path(__file__).parent / "v1"
+HERE = Path(__file__).parent
+FIRST = HERE / "v1"
+LATER = HERE / "v2"
+"""Files of formats that changed since: a blob's header got a checksum."""
 BYTES_BATCH = [b"alpha", b"", b"\x00\x01", "späß".encode()]
 
 
@@ -31,9 +34,13 @@ def current() -> dict[str, bytes]:
     return files
 
 
+def newest(name: str) -> Path:
+    """The file that this release would write."""
+    return LATER / name if (LATER / name).exists() else FIRST / name
+
+
 if __name__ == "__main__":
-    HERE.mkdir(exist_ok=True)
     for name, data in current().items():
-        if not (HERE / name).exists():
-            (HERE / name).write_bytes(data)
-            print(f"wrote {HERE / name}")
+        if not newest(name).exists():
+            newest(name).write_bytes(data)
+            print(f"wrote {newest(name)}")

@@ -143,3 +143,11 @@ def test_a_bad_row_fails_the_write_and_leaves_nothing_visible(sink: Sink) -> Non
     with pytest.raises(Exception, match=r"partition: -[12] must be from 0"):
         sink.write(rows.repartition(2), topic="orders")
     assert sink.payloads("orders") == []
+
+
+@pytest.mark.skipif(not SOAK, reason="LLOG_SOAK=1: Spark tries a task four times")
+def test_a_row_larger_than_its_topic_accepts_fails_the_write_and_is_named(sink: Sink) -> None:
+    rows = sink.spark.range(2).selectExpr("repeat('x', cast(1048576 * id as int)) value")
+    with pytest.raises(Exception, match=r"orders:0: a record takes 1048\d+ bytes, more than the topic's max\.message"):
+        sink.write(rows.coalesce(1), topic="orders")
+    assert sink.payloads("orders") == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
 from llog.api.opening import OpenedLog, Use, open_log
@@ -33,8 +33,10 @@ from llog.log.records import LogRecord, RecordRun
 from llog.log.retention import Limits, Retained, configured_limits, delete_records, retain
 from llog.log.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
 from llog.log.topics import initialize
-from llog.log.vacuum import Vacuumed, vacuum
 from llog.settings import Settings
+
+if TYPE_CHECKING:
+    from llog.pipeline.vacuum import VacuumReport
 
 
 class _Face:
@@ -220,9 +222,11 @@ class AsyncLeaderlessLogCompactor(_Face):
         """Make `before_offset` the first readable offset (-1: the end of the log)."""
         return await delete_records(self.context, _log(topic, partition), before_offset)
 
-    async def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    async def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
         """Delete objects of all logs that nothing names any more, or only list them."""
-        return await vacuum(self.context, dry_run=dry_run)
+        from llog.pipeline.vacuum import vacuum_here  # which knows what else names them: unfinished writes of Spark
+
+        return await vacuum_here(self.context, dry_run=dry_run)
 
 
 def _log(topic: str, partition: int) -> Log:

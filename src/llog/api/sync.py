@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import AppendResult, SharedAppendGroup
@@ -22,8 +22,10 @@ from llog.log.metrics import LogMetrics
 from llog.log.records import LogRecord, RecordRun
 from llog.log.retention import Retained
 from llog.log.timestamps import OffsetAndTimestamp
-from llog.log.vacuum import Vacuumed
 from llog.settings import Settings
+
+if TYPE_CHECKING:
+    from llog.pipeline.vacuum import VacuumReport
 
 T = TypeVar("T")
 F = TypeVar("F", AsyncLeaderlessLogWriter, AsyncLeaderlessLogReader, AsyncLeaderlessLogCompactor)
@@ -198,7 +200,7 @@ class LeaderlessLogCompactor(_SyncFace[AsyncLeaderlessLogCompactor]):
         """Make `before_offset` the first readable offset (-1: the end of the log)."""
         return self._thread.run(self._face.delete_records(topic, partition, before_offset))
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
         """Delete objects of all logs that nothing names any more, or only list them."""
         return self._thread.run(self._face.vacuum(dry_run=dry_run))
 

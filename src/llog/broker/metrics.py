@@ -290,7 +290,7 @@ class BrokerMetrics:
         self._count_unknown = self._families.overflow_of(UNKNOWN)
 
     def vacuum_event(self, kind: str, count: int = 1) -> None:
-        """By the names of `Vacuumed`'s fields, `run`, `refused` and `failed`; bytes are a family of their own."""
+        """By the names of `VacuumReport`'s fields, `run`, `refused` and `failed`; bytes are a family of their own."""
         if kind == "bytes_deleted":
             self._vacuum_bytes.inc(count)
         else:

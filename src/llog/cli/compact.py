@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llog.log.keys import Log
     from llog.log.retention import Retained
     from llog.log.runs import Compacted
-    from llog.log.vacuum import Vacuumed
+    from llog.pipeline.vacuum import VacuumReport
     from llog.settings import Settings
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")]
@@ -207,6 +207,8 @@ def vacuum(
         ("kept: unreadable", str(done.kept_unreadable)),
         ("kept: of a log unknown here", str(done.kept_unknown_log)),
         ("kept: log did not answer", str(done.kept_unchecked)),
+        ("kept: of an unfinished write of Spark", str(done.kept_planned)),
+        ("kept: a metadata record cannot be read", str(done.kept_unread)),
     ]
     print_table(("what", "how many"), rows)
     for name in done.names:
@@ -219,12 +221,12 @@ def _masked(text: str) -> str:
     return mask_url(text)
 
 
-async def _vacuum(settings: Settings, dry_run: bool) -> Vacuumed:
+async def _vacuum(settings: Settings, dry_run: bool) -> VacuumReport:
     from llog.api.opening import Use, opened_log
     from llog.cli.progress import progress_line
-    from llog.log.vacuum import vacuum as run_vacuum
+    from llog.pipeline.vacuum import vacuum_here
 
     use = Use.LIST if dry_run else Use.PUT
     async with opened_log(settings, blobs=use, segments=use) as stores:
         with progress_line("looking for what nothing names"):
-            return await run_vacuum(stores.context, dry_run=dry_run)
+            return await vacuum_here(stores.context, dry_run=dry_run)

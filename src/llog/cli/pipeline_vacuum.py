@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llog.cli.compact import DryRun, Yes
+from llog.cli.exits import FAILED
 from llog.cli.output import AsJson, ask, print_json, print_table
 from llog.cli.pipeline import InProcess, JobSetting, Master, app, run_job
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
@@ -25,7 +26,10 @@ def vacuum(
     objects_url: ObjectsUrl = None,
     wal_url: WalUrl = None,
 ) -> None:
-    """Delete objects that no log names any more and that are older than the grace (LLOG_VACUUM_GRACE_MS)."""
+    """Delete objects that no log names any more and that are older than the grace (LLOG_VACUUM_GRACE_MS).
+
+    Ends with 1 when a record of the metadata cannot be read: what it may name stays, everything else is done.
+    """
     from llog.api.opening import Use
     from llog.pipeline.vacuum import vacuum as run_vacuum
     from llog.settings import Settings
@@ -40,17 +44,25 @@ def vacuum(
     report = run_job(setting, lambda job: run_vacuum(job.context, job.runner, dry_run=dry_run))
     if as_json:
         print_json(report)
-        return
-    went = "would go" if dry_run else "deleted"
+    else:
+        _print(report)
+    if report.unreadable_count:
+        raise typer.Exit(FAILED)
+
+
+app.command(name="vacuum")(vacuum)
+
+
+def _print(report: VacuumReport) -> None:
+    went = "would go" if report.dry_run else "deleted"
     rows = [
         (place, str(swept.surveyed), f"{swept.surveyed_bytes:,}", str(swept.deleted), f"{swept.deleted_bytes:,}")
         for place, swept in report.places.items()
     ]
     print_table(("place", "old objects", "bytes", went, "bytes"), rows)
     typer.echo(_summary(report, went))
-
-
-app.command(name="vacuum")(vacuum)
+    for reason in report.unreadable:
+        typer.echo(f"llog: cannot be read, so what it may name stays: {reason}", err=True)
 
 
 def _summary(report: VacuumReport, went: str) -> str:
@@ -58,10 +70,13 @@ def _summary(report: VacuumReport, went: str) -> str:
         "unreadable": report.kept_unreadable,
         "of a log unknown here": report.kept_unknown_log,
         "their log did not answer": report.kept_unchecked,
+        "named by a commit plan that is not finished": report.kept_planned,
+        "a record that may name them cannot be read": report.kept_unread,
     }
     lines = [
         f"\n{report.blobs_deleted} blobs and {report.segments_deleted} segments {went}: {report.bytes_deleted:,} bytes",
         f"{report.segments_marked} segments {'to be ' if report.dry_run else ''}marked: they go a grace later",
     ]
     lines += [f"{count} kept: {reason}" for reason, count in kept.items() if count]
+    lines += [f"never finished, and kept no longer: {path}" for path in report.plans_expired]
     return "\n".join(lines)

@@ -35,8 +35,8 @@ from llog.compactor.runner import JobRunner
 from llog.errors import ClusterMismatch, LlogError, SessionLost, VacuumRefused
 from llog.limits import COMPACTOR_WAL_MEASURE_LOCAL_MS, COMPACTOR_WAL_MEASURE_REMOTE_MS
 from llog.log.context import LogContext
-from llog.log.vacuum import Vacuumed
 from llog.log.vacuum_clock import read_clocks
+from llog.pipeline.vacuum import VacuumReport
 from llog.settings import Settings
 
 VACUUM: Final = "vacuum"
@@ -68,7 +68,7 @@ class Chores:
         self.backup_interval_ms = plan_backup_interval_ms(settings.vacuum_grace_ms)
         # Nobody knows when the last one ran; services that start together should not all begin with it.
         self._vacuumed_at_ms = context.now_ms() - self._vacuum_interval_ms * context.random_bits(16) // 65_536
-        self.last_vacuum: Vacuumed | None = None
+        self.last_vacuum: VacuumReport | None = None
 
     @property
     def under_pressure(self) -> bool:
@@ -116,7 +116,7 @@ class Chores:
         for kind, count in vacuum_counts(done).items():
             self._metrics.vacuum_event(kind, count)
 
-    async def _vacuum(self) -> Vacuumed:
+    async def _vacuum(self) -> VacuumReport:
         return await self._runner.vacuum()
 
     # -- clocks -------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Chores:
         await store.delete(last)
 
 
-def vacuum_counts(done: Vacuumed) -> dict[str, int]:
+def vacuum_counts(done: VacuumReport) -> dict[str, int]:
     """What is counted of a vacuum, by the name of the event."""
     return {
         "blobs_deleted": done.blobs_deleted,
@@ -214,4 +214,6 @@ def vacuum_counts(done: Vacuumed) -> dict[str, int]:
         "kept_unreadable": done.kept_unreadable,
         "kept_unknown_log": done.kept_unknown_log,
         "kept_unchecked": done.kept_unchecked,
+        "kept_planned": done.kept_planned,
+        "kept_unread": done.kept_unread,
     }

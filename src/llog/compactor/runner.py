@@ -23,7 +23,7 @@ from llog.log.keys import Log
 from llog.log.merge import merge_once
 from llog.log.retention import Retained, configured_limits, retain
 from llog.log.runs import Compacted
-from llog.log.vacuum import Vacuumed, vacuum
+from llog.pipeline.vacuum import VacuumReport, vacuum_here
 
 
 class JobRunner(Protocol):
@@ -43,7 +43,7 @@ class JobRunner(Protocol):
     async def retain(self, log: Log) -> Retained:
         """Apply the limits of the topic's config, and remove what earlier calls left."""
 
-    async def vacuum(self) -> Vacuumed: ...
+    async def vacuum(self) -> VacuumReport: ...
 
     async def delete_topic(self, topic: str, incarnation: int) -> TopicDeleted:
         """Finish deleting this life of the topic."""
@@ -79,8 +79,8 @@ class InProcessRunner:
     async def retain(self, log: Log) -> Retained:
         return await retain(self._context, log, await configured_limits(self._context, log.topic))
 
-    async def vacuum(self) -> Vacuumed:
-        return await vacuum(self._context)
+    async def vacuum(self) -> VacuumReport:
+        return await vacuum_here(self._context)
 
     async def delete_topic(self, topic: str, incarnation: int) -> TopicDeleted:
         return await delete_topic(self._context, topic, expected_incarnation=incarnation)

@@ -5,7 +5,9 @@
 Why it exists: one PUT per flush, whatever the number of partitions. Index entries point straight at the bodies
 (`byte_offset`, `byte_length` in the object), so readers never need the header; audit and vacuum do, to learn which
 logs a blob may belong to. What must stay true: bodies tile the space behind the header without gap or overlap, one
-body per topic-partition, and the header's CRC-32C of each body is right when the blob is written.
+body per topic-partition, and the header's CRC-32C of each body is right when the blob is written. The header's last
+field is the CRC-32C of all bytes of the object before it, so that no bit of a blob changes unseen; headers without it
+(other writers of the format, earlier releases) are read too.
 
 `body_offset` in the header counts from the first byte behind the header, so that the header is written in one pass;
 `BlobSlice.byte_offset` is the position in the object.
@@ -28,6 +30,9 @@ MAGIC: Final = b"LLS1"
 VERSION: Final = 1
 _PREFIX: Final = struct.Struct(">4sI")
 PREFIX_BYTES: Final = _PREFIX.size
+_CRC_DIGITS: Final = 10
+"""Of a 32-bit number; blanks before it are nothing to JSON."""
+_CRC_NAME: Final = b',"header_crc32c":'
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -59,6 +64,7 @@ class BlobHeader(msgspec.Struct, frozen=True, kw_only=True):
     created_at_ms: _Count
     writer_id: str = ""
     partitions: tuple[BlobPartition, ...]
+    header_crc32c: _Count | None = None
 
 
 class BlobSlice(NamedTuple):
@@ -106,14 +112,41 @@ def build_shared_blob(groups: Sequence[BlobGroup], *, created_at_ms: int, writer
         )
         position += length
     header = BlobHeader(version=VERSION, created_at_ms=created_at_ms, writer_id=writer_id, partitions=tuple(partitions))
-    encoded = msgspec.json.encode(header)
-    if len(encoded) > SHARED_BLOB_HEADER_BYTES_MAX:
-        raise InvalidArgument("groups", f"the header has {len(encoded)} bytes; at most {SHARED_BLOB_HEADER_BYTES_MAX}")
-    first = _PREFIX.pack(MAGIC, len(encoded)) + encoded
+    first = _encoded(header)
+    if len(first) > PREFIX_BYTES + SHARED_BLOB_HEADER_BYTES_MAX:
+        reason = f"the header has {len(first) - PREFIX_BYTES} bytes; at most {SHARED_BLOB_HEADER_BYTES_MAX}"
+        raise InvalidArgument("groups", reason)
     buffers: list[Buffer] = [first]
     for group in groups:
         buffers.extend(group.body)
     return SharedBlob(buffers, slices_of(header, len(first)), len(first) + position)
+
+
+def _encoded(header: BlobHeader) -> bytes:
+    """The prefix and the header, closed by its checksum. That has a fixed width, so the prefix can tell the length."""
+    fields = msgspec.json.encode(header)
+    assert fields.endswith(_CRC_NAME + b"null}"), "the checksum is the last field"
+    before = fields[: -len(b"null}")]
+    covered = _PREFIX.pack(MAGIC, len(before) + _CRC_DIGITS + 1) + before
+    return covered + _crc_text(crc32c_of([covered]))
+
+
+def _crc_text(crc32c: int) -> bytes:
+    return b"%*d}" % (_CRC_DIGITS, crc32c)
+
+
+def _check_header_crc(data: memoryview, stored: int | None, source: str) -> None:
+    """Headers without a checksum are as they are; but one whose name has been changed is there, and damaged."""
+    covered, text = data[: -_CRC_DIGITS - 1], data[-_CRC_DIGITS - 1 :]
+    if stored is None:
+        name = bytes(covered[-len(_CRC_NAME) :])
+        alike = sum(ours == theirs for ours, theirs in zip(_CRC_NAME, name, strict=False))
+        if alike > len(_CRC_NAME) // 2:
+            raise InvalidField(source, f"the header ends with a field {name!r}")
+        return
+    computed = crc32c_of([covered])
+    if bytes(text) != _crc_text(computed):
+        raise ChecksumMismatch(source, "header", stored, computed)
 
 
 def header_length(prefix: Buffer, source: str) -> int:
@@ -151,6 +184,7 @@ def parse_header(data: Buffer, source: str, *, object_length: int | None = None)
         raise InvalidField(source, "one topic-partition occurs twice")
     if object_length is not None and end + position != object_length:
         raise InvalidField(source, f"header describes {end + position} bytes, the object has {object_length}")
+    _check_header_crc(memoryview(data)[:end], header.header_crc32c, source)
     return header
 
 

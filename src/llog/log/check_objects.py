@@ -82,7 +82,7 @@ async def object_fault(context: LogContext, log: Log, entry: Entry, *, deep: boo
     try:
         store, name = await context.find_object(entry.value.data_key)
         if entry.value.type == "COMPACTED" and entry.value.encoding == "kafka-v2":
-            await _check_segment(store, name, log, entry, deep=deep)
+            await check_segment(store, name, log, entry, deep=deep)
         else:
             await _check_slice(context, store, name, log, entry, deep=deep)
     except ObjectNotFound:
@@ -111,7 +111,7 @@ async def _check_slice(
     value, source = entry.value, entry.value.data_key
     if value.byte_offset is None or value.byte_length is None:
         if deep:
-            _check_records(await store.get(name), entry)
+            check_records(await store.get(name), entry)
         else:
             await store.head(name)
         return
@@ -124,7 +124,7 @@ async def _check_slice(
     parsed = context.keys.parse_object(name)
     if parsed is not None and parsed.kind == "blob":
         await _check_in_blob(store, name, log, entry, data)
-    _check_records(data, entry)
+    check_records(data, entry)
 
 
 async def _check_in_blob(store: ObjectStore, name: str, log: Log, entry: Entry, data: Buffer) -> None:
@@ -140,7 +140,7 @@ async def _check_in_blob(store: ObjectStore, name: str, log: Log, entry: Entry, 
     raise InvalidField(source, f"its header knows no slice of {log} at byte {place[0]}")
 
 
-def _check_records(data: Buffer, entry: Entry) -> None:
+def check_records(data: Buffer, entry: Entry) -> None:
     source, encoding = entry.value.data_key, entry.value.encoding
     if encoding == "kafka-v2":
         batches = walk(data, source)
@@ -157,7 +157,7 @@ def _check_records(data: Buffer, entry: Entry) -> None:
 # -- segments ------------------------------------------------------------------------------------------
 
 
-async def _check_segment(store: ObjectStore, name: str, log: Log, entry: Entry, *, deep: bool) -> None:
+async def check_segment(store: ObjectStore, name: str, log: Log, entry: Entry, *, deep: bool) -> None:
     source = entry.value.data_key
     footer, length = await read_footer(store, name, entry.value.footer_length, source)
     if entry.value.byte_length is not None and entry.value.byte_length != length:

@@ -26,7 +26,6 @@ from llog.formats.values import (
     ProducerPage,
     ProducerSnapshot,
     SegmentRecord,
-    SinkPlan,
     TopicRecord,
     Value,
 )
@@ -49,7 +48,6 @@ VALUE_OF_KIND: Final[dict[str, type[Value]]] = {
     "producer_ids": ProducerIdBlock,
     "vacuum_hold": VacuumHold,
     "group_item": GroupOffset,
-    "sink": SinkPlan,
 }
 _DECODERS: Final[dict[str, Callable[[bytes], Value]]] = {
     kind: msgspec.json.Decoder(value).decode for kind, value in VALUE_OF_KIND.items()

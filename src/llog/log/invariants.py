@@ -236,7 +236,7 @@ async def _look(context: LogContext, log: Log, *, deep: bool, strict: bool) -> _
         await objects.finish()
     finally:
         await objects.close()
-    faults = [*walked.faults, *objects.faults, *await _snapshot_faults(context, log, head, strict=strict)]
+    faults = [*walked.faults, *objects.faults, *await snapshot_faults(context, log, head, strict=strict)]
     after = await read_head(context, log)
     coherent = is_coherent(head, after)
     if after is not None and coherent and walked.last_offset >= after.control.sequence_counter:
@@ -274,7 +274,7 @@ async def _walk_index(context: LogContext, log: Log, head: LogHead, objects: Obj
     return _Walked([*tiling.finish(), *unread], entries, last_offset)
 
 
-async def _snapshot_faults(context: LogContext, log: Log, head: LogHead, *, strict: bool) -> list[Fault]:
+async def snapshot_faults(context: LogContext, log: Log, head: LogHead, *, strict: bool) -> list[Fault]:
     found = await context.metadata.get(context.keys.producers(log), strict=strict)
     snapshot = None if found is None else decode_value(ProducerSnapshot, found.value, found.key.path)
     pages = 0

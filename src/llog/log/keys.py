@@ -31,6 +31,7 @@ WAL_PREFIX: Final = "wal-shared"
 TOPICS_ROUTE: Final = "@topics"
 CLUSTER_ROUTE: Final = "@cluster"
 BACKUP_PREFIX: Final = "@backup"
+SCRATCH_PREFIX: Final = "@scratch"
 
 
 class Log(NamedTuple):
@@ -257,7 +258,7 @@ class Keys:
 
     def parse_object(self, name: str) -> ParsedKey | None:
         """What an object's name means: kinds `blob`, `segment_object`, `legacy_wal`, `cluster_marker`, `backup_part`,
-        `backup_manifest`, `backup_schedule`; or None."""
+        `backup_manifest`, `backup_schedule`, `scratch`, `probe`; or None."""
         parts = self._below_root(name)
         if parts is None:
             return None
@@ -269,6 +270,10 @@ class Keys:
             return ParsedKey("blob", object_id=parts[1])
         if parts[0] == BACKUP_PREFIX:
             return _parse_backup(parts[1:])
+        if parts[0] == SCRATCH_PREFIX:
+            return _parse_scratch(parts[1:])
+        if parts[:2] == ["@cluster", "probes"] and len(parts) == 3:
+            return ParsedKey("probe", name=parts[2])
         log = _parse_log(parts)
         if log is None or len(parts) != 6 or parts[3] != "data":
             return None
@@ -282,7 +287,9 @@ class Keys:
 
 
 class ParsedKey(NamedTuple):
-    """`kind` is the name of the `Keys` method that builds it; the other fields are that method's arguments."""
+    """`kind` is the name of the `Keys` method that builds it; the other fields are that method's arguments. Some kinds
+    are built by those who use them alone: `sink_query`, `sink_head` and `sink_page` (the sink), `scratch` (objects of
+    key compaction), `probe` (of `llog doctor`)."""
 
     kind: str
     log: Log | None = None
@@ -351,6 +358,13 @@ def _parse_backup(rest: list[str]) -> ParsedKey | None:
         return None
 
 
+def _parse_scratch(rest: list[str]) -> ParsedKey | None:
+    """What one pass of a job leaves for the next: the job, the pass, the object."""
+    if len(rest) != 3 or not rest[0] or not all(map(is_object_id, rest[1:])):
+        return None
+    return ParsedKey("scratch", name=rest[0], item=rest[1], object_id=rest[2])
+
+
 def _parse_cluster(rest: list[str]) -> ParsedKey | None:
     match rest:
         case ["id"]:
@@ -365,9 +379,24 @@ def _parse_cluster(rest: list[str]) -> ParsedKey | None:
             return ParsedKey("broker", name=unquote(broker))
         case ["groups", group, item]:
             return ParsedKey("group_item", name=unquote(group), item=unquote(item))
-        case ["sinks", query, batch]:
-            try:
-                return ParsedKey("sink", name=unquote(query), offset=offset_of(batch))
-            except InvalidArgument:
-                return None
+        case ["probes", probe]:
+            return ParsedKey("probe", name=probe)
+        case ["sinks", query, *below]:
+            return _parse_sink(unquote(query), below)
+    return None
+
+
+def _parse_sink(query: str, rest: list[str]) -> ParsedKey | None:
+    try:
+        match rest:
+            case []:
+                return ParsedKey("sink_query", name=query)
+            case ["head"]:
+                return ParsedKey("sink_head", name=query)
+            case [batch]:
+                return ParsedKey("sink", name=query, offset=offset_of(batch))
+            case [batch, plan, page] if plan:
+                return ParsedKey("sink_page", name=query, item=plan, offset=offset_of(batch), page=offset_of(page))
+    except InvalidArgument:
+        pass
     return None

@@ -39,7 +39,7 @@ async def rewrite(
     slices = await asyncio.gather(*(fetch(entry) for entry in run.entries))
     epochs: dict[int, int] = {}
     for entry, data in zip(run.entries, slices, strict=True):
-        final = _final_batches(data, entry)
+        final = final_batches(data, entry)
         builder.add(final.data, final.columns)
         for epoch, start_offset in final.epochs.items():
             epochs.setdefault(epoch, start_offset)
@@ -68,7 +68,7 @@ class _Final(NamedTuple):
     epochs: dict[int, int]
 
 
-def _final_batches(data: Buffer, entry: Entry) -> _Final:
+def final_batches(data: Buffer, entry: Entry) -> _Final:
     source = entry.value.data_key
     if entry.value.encoding == "bytes-batch-v1":
         payloads = decode_bytes_batch(data, source).to_list()

@@ -78,13 +78,13 @@ class Vacuumed:
             self.names.append(uri)
 
 
-class _Candidate(NamedTuple):
+class Candidate(NamedTuple):
     uri: str
     meta: ObjectMeta
     logs: frozenset[Log]
 
 
-class _Overview(NamedTuple):
+class Overview(NamedTuple):
     """The plain pass: may be stale, so it only ever spares objects."""
 
     named: frozenset[str]
@@ -99,7 +99,7 @@ async def vacuum(context: LogContext, *, dry_run: bool = False) -> Vacuumed:
     """Run once over both stores. Raises `VacuumRefused` or `ClusterMismatch` before anything is touched."""
     if context.wal is None or context.segments is None:
         raise InvalidArgument("context", "vacuum needs the stores of blobs and of segments")
-    await _refuse_when_held(context)
+    await refuse_when_held(context)
     await (compare_cluster if dry_run else join_cluster)(context)
     options = context.options
     blob_grace_ms = options.vacuum_grace_ms if options.wal_grace_ms is None else options.wal_grace_ms
@@ -107,15 +107,15 @@ async def vacuum(context: LogContext, *, dry_run: bool = False) -> Vacuumed:
     done = Vacuumed(now_ms - blob_grace_ms, now_ms - options.vacuum_grace_ms, dry_run)
     overview = await _look_around(context)
     await _vacuum_blobs(context, context.wal, overview, done)
-    await _vacuum_segments(context, context.segments, overview, done)
+    await vacuum_segments(context, context.segments, overview, done)
     if not dry_run:
         for log in sorted(overview.deleted):
             done.phantoms_removed += (await remove_leftovers(context, log)).found
-        await _remove_old_clocks(context, done)
+        await remove_old_clocks(context, done)
     return done
 
 
-async def _refuse_when_held(context: LogContext) -> None:
+async def refuse_when_held(context: LogContext) -> None:
     held = await context.metadata.get(context.keys.vacuum_hold(), strict=True)
     if held is not None:
         raise VacuumRefused(
@@ -125,7 +125,7 @@ async def _refuse_when_held(context: LogContext) -> None:
 
 
 # -- what there is -----------------------------------------------------------------------------------------------------
-async def _look_around(context: LogContext) -> _Overview:
+async def _look_around(context: LogContext) -> Overview:
     named: set[str] = set()
     logs: set[Log] = set()
     deleted: set[Log] = set()
@@ -145,7 +145,7 @@ async def _look_around(context: LogContext) -> _Overview:
                 named.add(control.pending.data_key)
             named |= await _named_now(context, log, control)
             records[log] = await segments.list_segments(context, log)
-    return _Overview(frozenset(named), frozenset(logs), frozenset(deleted), records)
+    return Overview(frozenset(named), frozenset(logs), frozenset(deleted), records)
 
 
 async def _named_now(context: LogContext, log: Log, control: ControlRecord) -> set[str]:
@@ -179,7 +179,7 @@ async def _older(
 
 
 # -- blobs -------------------------------------------------------------------------------------------------------------
-async def _vacuum_blobs(context: LogContext, store: ObjectStore, overview: _Overview, done: Vacuumed) -> None:
+async def _vacuum_blobs(context: LogContext, store: ObjectStore, overview: Overview, done: Vacuumed) -> None:
     asked: dict[Log, Named | None] = {}
     old = [
         meta
@@ -187,7 +187,7 @@ async def _vacuum_blobs(context: LogContext, store: ObjectStore, overview: _Over
         if store.uri(meta.name) not in overview.named
     ]
     for metas in _batches(old):
-        found = await _gather(metas, lambda meta: _with_logs(store, meta))
+        found = await _gather(metas, lambda meta: with_logs(store, meta))
         candidates = []
         for candidate in found:
             if candidate is None:
@@ -197,14 +197,14 @@ async def _vacuum_blobs(context: LogContext, store: ObjectStore, overview: _Over
             else:
                 candidates.append(candidate)
         if not done.dry_run:
-            candidates = await _unnamed(context, candidates, asked, named_blobs, done.blobs_before_ms, done)
+            candidates = await unnamed_by_logs(context, candidates, asked, named_blobs, done.blobs_before_ms, done)
             await store.delete_many([candidate.meta.name for candidate in candidates])
         for candidate in candidates:
             done.note(candidate.uri, candidate.meta.byte_length)
         done.blobs_deleted += len(candidates)
 
 
-async def _with_logs(store: ObjectStore, meta: ObjectMeta) -> _Candidate | None:
+async def with_logs(store: ObjectStore, meta: ObjectMeta) -> Candidate | None:
     """The logs in a blob's header; None when it cannot be read."""
     try:
         probe = await store.get_range(meta.name, 0, min(meta.byte_length, VACUUM_HEADER_PROBE_BYTES))
@@ -215,20 +215,20 @@ async def _with_logs(store: ObjectStore, meta: ObjectMeta) -> _Candidate | None:
     except (FormatError, ObjectNotFound):
         return None
     logs = frozenset(Log(part.topic, part.partition) for part in header.partitions)
-    return _Candidate(store.uri(meta.name), meta, logs)
+    return Candidate(store.uri(meta.name), meta, logs)
 
 
 Ask = Callable[[LogContext, Log, int], Awaitable[Named | None]]
 
 
-async def _unnamed(
+async def unnamed_by_logs(
     context: LogContext,
-    candidates: Iterable[_Candidate],
+    candidates: Iterable[Candidate],
     asked: dict[Log, Named | None],
     ask: Ask,
     horizon_ms: int,
     done: Vacuumed,
-) -> list[_Candidate]:
+) -> list[Candidate]:
     """The candidates that every one of their logs was asked about and none names. An answer holds for good."""
     candidates = list(candidates)
     new = sorted({log for candidate in candidates for log in candidate.logs} - asked.keys())
@@ -253,14 +253,14 @@ async def _unnamed(
 
 
 # -- segments ----------------------------------------------------------------------------------------------------------
-async def _vacuum_segments(context: LogContext, store: ObjectStore, overview: _Overview, done: Vacuumed) -> None:
+async def vacuum_segments(context: LogContext, store: ObjectStore, overview: Overview, done: Vacuumed) -> None:
     """Objects without a name, and records without an object: both begin as candidates of their log."""
     by_log = await _segment_candidates(context, store, overview, done)
     for log, candidates in by_log.items():
         asked: dict[Log, Named | None] = {}
         if not done.dry_run:
             before_ms = done.segments_before_ms
-            free = await _unnamed(context, candidates.values(), asked, named_segments, before_ms, done)
+            free = await unnamed_by_logs(context, candidates.values(), asked, named_segments, before_ms, done)
             candidates = {candidate.uri: candidate for candidate in free}
         known = {segment.record.data_key: segment for segment in overview.segments.get(log, [])}
         for uri, candidate in candidates.items():
@@ -268,13 +268,13 @@ async def _vacuum_segments(context: LogContext, store: ObjectStore, overview: _O
 
 
 async def _segment_candidates(
-    context: LogContext, store: ObjectStore, overview: _Overview, done: Vacuumed
-) -> dict[Log, dict[str, _Candidate]]:
-    by_log: dict[Log, dict[str, _Candidate]] = {}
+    context: LogContext, store: ObjectStore, overview: Overview, done: Vacuumed
+) -> dict[Log, dict[str, Candidate]]:
+    by_log: dict[Log, dict[str, Candidate]] = {}
 
     def add(log: Log, meta: ObjectMeta, uri: str) -> None:
         if uri not in overview.named:
-            by_log.setdefault(log, {}).setdefault(uri, _Candidate(uri, meta, frozenset({log})))
+            by_log.setdefault(log, {}).setdefault(uri, Candidate(uri, meta, frozenset({log})))
 
     prefix = context.keys.root + "/"
     async for meta, log in _older(context, store, prefix, "segment_object", done.segments_before_ms):
@@ -294,7 +294,7 @@ async def _retire(
     context: LogContext,
     log: Log,
     store: ObjectStore,
-    candidate: _Candidate,
+    candidate: Candidate,
     known: segments.KnownSegment | None,
     done: Vacuumed,
 ) -> None:
@@ -315,7 +315,7 @@ async def _retire(
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
-async def _remove_old_clocks(context: LogContext, done: Vacuumed) -> None:
+async def remove_old_clocks(context: LogContext, done: Vacuumed) -> None:
     before_ms = min(done.blobs_before_ms, done.segments_before_ms)
     for store in context.stores():
         prefix = f"{context.keys.root}/@cluster/"

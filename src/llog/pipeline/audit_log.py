@@ -19,8 +19,7 @@ from llog.limits import LOG_CHECK_ROUNDS_MAX
 from llog.log.coherent import LogHead, is_coherent, read_head
 from llog.log.context import LogContext
 from llog.log.index import Entry, Verdict, entry_of, index_entry_of, judge
-from llog.log.invariants import Tiling
-from llog.log.invariants import _snapshot_faults as snapshot_faults
+from llog.log.invariants import Tiling, snapshot_faults
 from llog.log.keys import OFFSET_MAX, Log
 from llog.log.segments import list_segments
 from llog.pipeline.audit_catalogue import catalogue_findings

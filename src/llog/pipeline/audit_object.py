@@ -25,6 +25,10 @@ class OneObject(ForwardingObjectStore):
         if self._held is None:
             self._held = memoryview(self._counted(await self.inner.get(self.name)))
 
+    @property
+    def held(self) -> bool:
+        return self._held is not None
+
     async def get(self, name: str) -> Buffer:
         return self._counted(await self.inner.get(name)) if self._held is None else self._held
 

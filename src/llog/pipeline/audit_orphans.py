@@ -1,12 +1,14 @@
 """Orphans: objects older than a grace that nothing names.
 
 What must stay true: an object is an orphan when it was listed, was named by nothing before the listing, is still there
-afterwards, and the logs that its header (or its path) tells of do not name it by a strict look. A segment that the
-catalogue retired less than a grace ago is on its way out, not an orphan.
+afterwards, and neither the logs that its header (or its path) tells of nor an unfinished plan of the sink names it by a
+strict look. A segment that the catalogue retired less than a grace ago is on its way out, not an orphan. A plan that
+cannot be read may name any blob: then no blob is called one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ from msgspec.structs import replace
 
 from llog.errors import LlogError, ObjectNotFound
 from llog.formats.values import SegmentRecord
-from llog.limits import VACUUM_TASK_HEADERS_MAX
+from llog.limits import VACUUM_READS_IN_FLIGHT_MAX, VACUUM_TASK_HEADERS_MAX
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log
@@ -22,6 +24,7 @@ from llog.pipeline.audit_log import look_at
 from llog.pipeline.audit_report import AuditReport, Finding
 from llog.pipeline.survey import survey_blobs, survey_segments
 from llog.pipeline.survey_task import Seen
+from llog.pipeline.vacuum_plans import PlannedBlobs, planned_blobs
 from llog.pipeline.vacuum_task import READ_OWNERS, Blobs
 from llog.pipeline.work import Runner, TaskFailed
 from llog.stores.objects.port import ObjectStore
@@ -50,12 +53,56 @@ class OrphanSearch:
         """By strict looks after the listing; None: nobody can tell."""
 
     async def blobs(self, store: ObjectStore) -> None:
+        # Before any log is looked at: a plan is done only when its logs name what it named.
+        planned = await self._plans()
         pages = survey_blobs(self._context, self._runner, store, before_ms=self._blobs_before_ms)
         async for _, page in pages:
             self._report.surveyed += len(page.old)
             unnamed = [seen for seen in page.old if store.uri(seen.name) not in self._known.named]
+            if unnamed:
+                now = await planned_blobs(self._context, now_ms=self._now_ms)
+                named = planned.uris | now.uris
+                readable = not (planned.unreadable or now.unreadable)
+                unnamed = [seen for seen in unnamed if readable and store.uri(seen.name) not in named]
             for first in range(0, len(unnamed), VACUUM_TASK_HEADERS_MAX):
                 await self._judge_blobs(store, unnamed[first : first + VACUUM_TASK_HEADERS_MAX])
+
+    async def _plans(self) -> PlannedBlobs:
+        """What they name; those that nobody can read, that miss a blob or that nobody came back for are findings."""
+        planned = await planned_blobs(self._context, now_ms=self._now_ms)
+        for reason in planned.unreadable:
+            self._report.add(Finding(severity="damage", rule="values", kind="unreadable value", reason=reason))
+        for path in planned.expired:
+            reason = f"{path} was never finished, and keeps its blobs no longer"
+            self._report.add(Finding(severity="leftover", rule="plans", kind="expired plan", reason=reason))
+        for uri in await self._missing(planned.confirmed):
+            reason = "a confirmed plan of the sink, which is not finished, names it"
+            found = Finding(severity="damage", rule="plans", kind="missing object", reason=reason, object=uri)
+            self._report.add(found)
+        return planned
+
+    async def _missing(self, uris: Collection[str]) -> list[str]:
+        """Those that are not there, and only then were still named."""
+        slots = asyncio.Semaphore(VACUUM_READS_IN_FLIGHT_MAX)
+
+        async def is_missing(uri: str) -> bool:
+            async with slots:
+                try:
+                    store, name = await self._context.find_object(uri)
+                    await store.head(name)
+                except ObjectNotFound:
+                    return True
+                except LlogError as error:
+                    self._report.not_checked(f"{uri}: {error}")
+                return False
+
+        ordered = sorted(uris)
+        gone = await asyncio.gather(*(is_missing(uri) for uri in ordered))
+        missing = [uri for uri, is_gone in zip(ordered, gone, strict=True) if is_gone]
+        if not missing:
+            return []
+        still = (await planned_blobs(self._context, now_ms=self._now_ms)).confirmed
+        return [uri for uri in missing if uri in still]
 
     async def _judge_blobs(self, store: ObjectStore, unnamed: list[Seen]) -> None:
         [owners] = await self._runner.run(READ_OWNERS, [Blobs(store_url=store.url, blobs=tuple(unnamed))])

@@ -11,7 +11,7 @@ import msgspec
 from llog.errors import InvalidField, UnsupportedFormat
 from llog.formats.segment import SegmentExtension, SegmentFooter
 from llog.formats.values import SegmentRecord
-from llog.log.check_objects import _check_segment as check_bytes
+from llog.log.check_objects import check_segment as check_bytes
 from llog.log.check_objects import read_footer
 from llog.log.ids import created_at_ms_of, is_object_id
 from llog.log.index import Entry

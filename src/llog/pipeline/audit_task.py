@@ -164,6 +164,11 @@ class _Looked:
                 self._suspect(number, "short object", str(error))
             except FormatError as error:
                 self._suspect(number, _kind_of(error), str(error))
+        if blob is not None and subject.held and not self.suspects:
+            try:
+                await blob.check_unnamed()
+            except FormatError as error:
+                self._suspect(0, _kind_of(error), str(error))
 
     def _suspect_all(self, kind: str, reason: str) -> None:
         for number in range(len(self.claimed.claims)):

@@ -9,6 +9,8 @@ Why that is safe: a slice speaks as a batch of the query's producer, and `reserv
     an old epoch  a later slice of this log, or of a later batch, is there; those come only after this one (see
                   `sink_query`), so it is there too
 
+A blob that is gone is such evidence too, where the plan is done: until then vacuum keeps it.
+
 What must stay true: a slice is counted as there only on such evidence. A log that was deleted (or lives again) since
 the plan was made has taken its records with it: nothing of the plan is appended to its new life.
 """
@@ -47,6 +49,7 @@ from llog.log.producers import Judgement, judge_claim
 from llog.pipeline.sink_copy import copied
 from llog.pipeline.sink_plan import Claimed, CommitPlan, PlanSlice, append_id, claimed_slices
 from llog.pipeline.sink_query import Batch, persist
+from llog.pipeline.sink_records import find
 
 
 class Performed(NamedTuple):
@@ -143,10 +146,10 @@ class _Performance:
         await self._context.back_off(max(work.attempts for work in works))
         expired: list[_Work] = []
         for work, control in zip(works, await self._look(works), strict=True):
-            if control is not None and work.open and not await self._is_there(work, control):
-                part = work.left[0].part()
-                if part.blob_created_at_ms < control.commit_horizon_ms:
-                    expired.append(work)
+            if control is None or not work.open or await self._is_there(work, control) is not False:
+                continue
+            if work.left[0].slice.created_at_ms < control.commit_horizon_ms:
+                expired.append(work)
         await self._know(works)
         await self._copy([work for work in expired if work.open])
 
@@ -173,19 +176,20 @@ class _Performance:
             self._is_gone(work)
         return work.open
 
-    async def _is_there(self, work: _Work, control: ControlRecord) -> bool:
-        """By the producers' state: a blob that is too old is refused before anybody looks whether it is there."""
+    async def _is_there(self, work: _Work, control: ControlRecord) -> bool | None:
+        """By the producers' state: a blob that is too old is refused before anybody looks whether it is there. None:
+        it cannot be told now. Then nothing follows from a blob that is gone: whoever finished the plan let it go."""
         producers = KnownProducers()
         try:
             if not await producers.catch_up(self._context, work.log, control):
-                return False  # it moved on; if it counts, we come here again
+                return None  # it moved on; if it counts, we come here again
         except MetadataStoreError as error:
             if not error.retriable:
                 raise
-            return False
+            return None
         except FormatError as error:
             work.error = InconsistentReadState(*work.log, str(error))
-            return False
+            return None
         claim = work.left[0].claim
         judged = judge_claim(producers.states.get(claim.producer_id), claim).judgement
         if judged in (Judgement.REPEAT, Judgement.OLD_EPOCH):
@@ -197,6 +201,11 @@ class _Performance:
         try:
             moved = await copied(self._context, [work.left[0].slice for work in works])
         except ObjectNotFound as error:
+            if await self._is_done():
+                for work in works:
+                    while work.left:
+                        self._there(work, repeated=True)
+                return
             reason = (
                 f"{error}: a blob of its commit plan was removed before the plan was finished. What is in the logs "
                 "stays; run the query under a new queryId to write the batch anew"
@@ -207,6 +216,11 @@ class _Performance:
         for work, part in zip(works, moved, strict=True):
             name = append_id(self._plan.query, self._plan.batch, part.log, part.n, part.data_key)
             work.left[0] = work.left[0]._replace(slice=replace(part, append_id=name))
+
+    async def _is_done(self) -> bool:
+        """Somebody else finished the plan, after which its blobs may go; it goes itself when its query has gone on."""
+        found = await find(self._context, self._batch(), strict=True)
+        return found is None or found.plan.done
 
     # -- logs ---------------------------------------------------------------------------------------------------------
     async def _know(self, works: Sequence[_Work]) -> None:

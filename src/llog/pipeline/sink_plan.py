@@ -1,7 +1,8 @@
 """The commit plan of a batch, and the record of its query: values, keys, and what follows. Nothing here waits.
 
+    @cluster/sinks/{query}                       that there is such a query: what vacuum finds its plans by
     @cluster/sinks/{query}/head                  which batch the query is at, and its producer
-    @cluster/sinks/{query}/{batch}               the commit plan: created once, then marked as done
+    @cluster/sinks/{query}/{batch}               the commit plan: created once, confirmed, then marked as done
     @cluster/sinks/{query}/{batch}/{plan}/{n}    its slices, where they are too many for one value
 
 Why it exists: a plan says everything that finishing it takes, so whoever finds it can. Each slice speaks as a batch of
@@ -26,7 +27,7 @@ from llog.formats.crc import Buffer
 from llog.formats.values import Count, SinkPlan, SinkSlice, Value
 from llog.limits import SINK_PLAN_PAGE_BYTES, SINK_PLAN_PAGES_MAX
 from llog.log.ids import created_at_ms_of
-from llog.log.keys import Keys, Log, last_segment_id, offset_name
+from llog.log.keys import CLUSTER_ROUTE, Keys, Log, last_segment_id, offset_name
 from llog.log.pieces import AppendSlice, PlacedPiece
 from llog.log.producers import SEQUENCE_MODULUS, WINDOW, ProducerClaim
 from llog.stores.metadata.port import Key
@@ -48,6 +49,8 @@ class UploadedSlice(msgspec.Struct, frozen=True, kw_only=True):
     byte_length: Count
     msg_count: Count
     max_timestamp_ms: int = -1
+    largest_record_bytes: Count = 0
+    """As a batch of its own; told only where the task did not know its topic's `max.message.bytes`."""
 
     @property
     def log(self) -> Log:
@@ -66,6 +69,10 @@ class PlanSlice(SinkSlice, frozen=True, kw_only=True):
     def log(self) -> Log:
         return Log(self.topic, self.partition)
 
+    @property
+    def created_at_ms(self) -> int:
+        return created_at_ms_of(last_segment_id(self.data_key))
+
 
 class CommitPlan(SinkPlan, frozen=True, kw_only=True):
     """`slices` are all of them, or none where they stand on `pages` of their own."""
@@ -78,8 +85,16 @@ class CommitPlan(SinkPlan, frozen=True, kw_only=True):
     records: Count = 0
     checkpoint: str = ""
     """As in the head."""
+    confirmed: bool = False
+    """Its blobs were there when the plan was, so that vacuum keeps them: it may be performed (`sink_confirm`). Of a
+    plan that is not confirmed, nothing is in any log."""
     done: bool = False
     """Every slice is in its log. Then the slices are dropped: nobody needs them any more."""
+
+    @property
+    def origin(self) -> str:
+        """The id that its maker gave it; one whose slices were moved has another behind it."""
+        return self.plan_id.partition("-")[0]
 
 
 class PlanPage(Value, frozen=True, kw_only=True):
@@ -98,6 +113,15 @@ class SinkHead(Value, frozen=True, kw_only=True):
     next_epoch: Count
     checkpoint: str = ""
     """Whose batches these are; empty: nobody told."""
+    listed: bool = False
+    """The query's own record is there."""
+
+
+class SinkQuery(Value, frozen=True, kw_only=True):
+    """That there is such a query. Written before its head, and removed after everything else of it."""
+
+    query: str
+    created_at_ms: Count
 
 
 _HEADS: Final = json_decoder(SinkHead)
@@ -118,6 +142,15 @@ def decode_page(data: Buffer, source: str) -> PlanPage:
 
 
 # -- keys: below those of `llog.log.keys`, with their route -----------------------------------------------------------
+
+
+def queries_key(keys: Keys) -> Key:
+    """The parent of all queries' own records, which one shard holds: so all of them are found by a strict scan."""
+    return Key(f"{keys.root}/@cluster/sinks", CLUSTER_ROUTE)
+
+
+def query_key(keys: Keys, query: str) -> Key:
+    return Key(keys.sinks(query).path, CLUSTER_ROUTE)
 
 
 def head_key(keys: Keys, query: str) -> Key:
@@ -202,8 +235,7 @@ class Claimed(NamedTuple):
     def part(self) -> AppendSlice:
         it = self.slice
         piece = PlacedPiece(0, it.byte_offset, it.byte_length, it.msg_count, self.claim, it.max_timestamp_ms)
-        created_at_ms = created_at_ms_of(last_segment_id(it.data_key))
-        return AppendSlice(it.append_id, it.incarnation, it.data_key, created_at_ms, it.encoding, (piece,))
+        return AppendSlice(it.append_id, it.incarnation, it.data_key, it.created_at_ms, it.encoding, (piece,))
 
 
 def claimed_slices(plan: CommitPlan, slices: Iterable[PlanSlice]) -> dict[Log, list[Claimed]]:

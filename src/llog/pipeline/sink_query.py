@@ -11,18 +11,20 @@ What must stay true
   finished. So within a log everything of an earlier batch stands before anything of a later one, which is why "an old
   epoch" means "there already".
 - Epochs are given once, by the move of the head. A crash wastes some; none is given twice.
+- The query's own record is there before its head: by it vacuum finds the plans (`vacuum_plans`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from llog.errors import MetadataStoreError, SinkBatchOver, SinkBusy, SinkQueryTaken, ValueTooLarge, VersionConflict
 from llog.formats.values import ProducerIdBlock, decode_value, encode_value
 from llog.limits import PRODUCER_ID_FIRST, SINK_EPOCHS_MAX, SINK_ROUNDS_MAX
 from llog.log.context import LogContext
-from llog.pipeline.sink_plan import NO_BATCH, SinkHead, decode_head, head_key
+from llog.pipeline.sink_plan import NO_BATCH, SinkHead, SinkQuery, decode_head, head_key, query_key
 from llog.stores.metadata.port import ABSENT
 
 T = TypeVar("T")
@@ -75,6 +77,8 @@ async def admit(context: LogContext, batch: Batch, *, epochs: int) -> Admitted:
         head = None if record is None else decode_head(record.value, key.path)
         if head is not None and _refused(head, batch, strict):
             return None
+        if head is None or not head.listed:
+            await _list(context, batch.query)
         if head is not None and head.next_epoch + epochs <= SINK_EPOCHS_MAX:
             producer_id, first_epoch = head.producer_id, head.next_epoch
         else:
@@ -85,6 +89,14 @@ async def admit(context: LogContext, batch: Batch, *, epochs: int) -> Admitted:
         return Admitted(moved.before, producer_id, first_epoch)
 
     return await persist(context, batch, move)
+
+
+async def _list(context: LogContext, query: str) -> None:
+    """The query's own record, if it is not there: before the head, and so before any plan."""
+    key = query_key(context.keys, query)
+    value = encode_value(SinkQuery(query=query, created_at_ms=context.now_ms()), key.path)
+    with suppress(VersionConflict):
+        await context.metadata.put(key, value, expected=ABSENT)
 
 
 def _refused(head: SinkHead, batch: Batch, strict: bool) -> bool:
@@ -113,6 +125,7 @@ def _moved(head: SinkHead | None, batch: Batch, producer_id: int, next_epoch: in
         producer_id=producer_id,
         next_epoch=next_epoch,
         checkpoint=batch.checkpoint or ("" if head is None else head.checkpoint),
+        listed=True,
     )
 
 

@@ -25,6 +25,7 @@ from llog.formats.record_columns import RecordColumns
 from llog.formats.records import encode_columns
 from llog.limits import SINK_RECORD_BATCH_BYTES
 from llog.log.keys import PARTITION_MAX, Log, check_topic
+from llog.pipeline.sink_sizes import check_sizes, largest_record_bytes
 
 Longs = npt.NDArray[np.int64]
 
@@ -41,6 +42,8 @@ class Group(NamedTuple):
     msg_count: int
     body: Sequence[Buffer]
     max_timestamp_ms: int
+    largest_record_bytes: int = 0
+    """As a batch of its own; 0 where it was compared with the topic's limit already."""
 
 
 class Turns:
@@ -160,17 +163,31 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return HEADERS_TYPE if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
 
 
-def encoded_groups(batch: pa.RecordBatch, router: Router, *, codec: Codec, timestamp_ms: int) -> list[Group]:
-    """RecordBatches of about a megabyte for each log. Rows without a timestamp get `timestamp_ms`."""
+def encoded_groups(
+    batch: pa.RecordBatch,
+    router: Router,
+    *,
+    codec: Codec,
+    timestamp_ms: int,
+    message_bytes_max: Mapping[str, int] | None = None,
+) -> list[Group]:
+    """RecordBatches of about a megabyte for each log. Rows without a timestamp get `timestamp_ms`. Raises
+    `RecordTooLarge` for one that passes its topic's limit in `message_bytes_max`; of other topics the largest is told.
+    """
+    limits = message_bytes_max or {}
     groups = []
     for log, rows in router.split(batch):
         columns = from_arrow(rows, timestamp_ms=timestamp_ms)
+        limit = limits.get(log.topic)
+        largest = largest_record_bytes(columns) if limit is None else 0
+        if limit is not None:
+            check_sizes(log, columns, limit)
         cuts = _cuts(columns)
         body: list[Buffer] = []
         for start, end in zip([0, *cuts], [*cuts, rows.num_rows], strict=True):
             part = columns if end - start == rows.num_rows else _columns(rows, start, end, timestamp_ms)
             body.append(encode_columns(part, codec=codec))
-        groups.append(Group(log, rows.num_rows, body, int(columns.timestamps_ms.max())))
+        groups.append(Group(log, rows.num_rows, body, int(columns.timestamps_ms.max()), largest))
     return groups
 
 

@@ -1,8 +1,9 @@
 """What the driver does before the tasks of a batch begin: know the logs that rows may go to.
 
 Why it exists: a blob whose id is drawn before its log is known must not be committed to that log (h04). So the driver
-reads, or makes, the control records first, and tells the tasks which logs those are, of which life, and how many
-partitions each topic has. Logs of other topics can still be written to: the driver copies their slices afterwards.
+reads, or makes, the control records first, and tells the tasks which logs those are, of which life, how many partitions
+each topic has, and how large its records may be. Logs of other topics can still be written to: the driver judges their
+slices, and copies them, afterwards.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from llog.errors import InvalidArgument, TopicBusy
+from llog.errors import InvalidArgument, LlogError, TopicBusy
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import SINK_LOGS_LISTED_MAX, SINK_ROUNDS_MAX
 from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.keys import Log, check_topic
+from llog.log.topic_config import TopicConfig
 from llog.log.topics import for_each_partition, initialize, load_topic
 from llog.pipeline.sink_task import SinkOrder, Target, codec_of
 
@@ -84,4 +86,17 @@ async def _target(context: LogContext, topic: str, record: TopicRecord) -> Targe
         for partition, found in enumerate(controls)
         if found is None or decode_value(ControlRecord, found.value, found.key.path).incarnation != record.incarnation
     )
-    return Target(incarnation=record.incarnation, partition_count=record.partition_count, missing=missing)
+    return Target(
+        incarnation=record.incarnation,
+        partition_count=record.partition_count,
+        missing=missing,
+        message_bytes_max=_message_bytes_max(record),
+    )
+
+
+def _message_bytes_max(record: TopicRecord) -> int | None:
+    """None for a config that cannot be understood: it harms nobody but those who write to that topic."""
+    try:
+        return TopicConfig.of(record.config).max_message_bytes
+    except LlogError:
+        return None

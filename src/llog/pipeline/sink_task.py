@@ -7,7 +7,8 @@
 
 What must stay true: a blob's id is drawn when its bytes are put, which is after the driver read the control records of
 the logs in the order (PROTOCOL section 5, step 0). A log that the order does not name is marked as unknown, and its
-slices never get into a log from this blob.
+slices never get into a log from this blob. A row larger than its topic's `max.message.bytes` fails the task, so that
+nothing of the batch is ever planned.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     partition_count: int
     missing: frozenset[int] = frozenset()
     """Partitions that had no control record then."""
+    message_bytes_max: int | None = None
+    """Its `max.message.bytes`; None: not told, so the driver judges."""
 
 
 class SinkOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +100,8 @@ class Uploader:
 
         self._tools, self._order, self._random_bits = tools, order, random_bits
         counts = {topic: target.partition_count for topic, target in order.targets.items()}
+        limits = {topic: target.message_bytes_max for topic, target in order.targets.items()}
+        self._message_bytes_max = {topic: limit for topic, limit in limits.items() if limit is not None}
         # Tasks begin at different partitions, so that many small ones do not all write to the first.
         self._router = Router(order.topic, counts, Turns(task_number))
         self._codec = codec_of(order.compression)
@@ -127,7 +132,13 @@ class Uploader:
 
         rows = joined(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
-        groups = encoded_groups(rows, self._router, codec=self._codec, timestamp_ms=self._tools.now_ms())
+        groups = encoded_groups(
+            rows,
+            self._router,
+            codec=self._codec,
+            timestamp_ms=self._tools.now_ms(),
+            message_bytes_max=self._message_bytes_max,
+        )
         if self._store is None:
             self._store = await self._tools.open_store(self._order.store_url)
         await self._put()
@@ -173,6 +184,7 @@ async def put_blob(
             byte_length=placed.byte_length,
             msg_count=group.msg_count,
             max_timestamp_ms=group.max_timestamp_ms,
+            largest_record_bytes=group.largest_record_bytes,
         )
         for group, placed in zip(groups, blob.slices, strict=True)
     ]

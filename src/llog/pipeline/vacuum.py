@@ -1,14 +1,18 @@
 """Vacuum as a job: tasks list the stores and read headers, the driver asks the logs and deletes.
 
     1. refuse, or learn the instant T before which to look
-    2. one plain pass over every index: what is named is no candidate
+    2. one plain pass over every index and every plan of the sink: what is named is no candidate    (`vacuum_look`)
     3. tasks list objects older than T, a range of names each
     4. of those that nothing names, tasks read the headers: which logs may name them?
-    5. those logs are asked (horizon raised, then a strict scan); what none of them names is deleted
+    5. those logs are asked: horizon raised, then a strict scan
+    6. only then, the sink's plans are asked for again; what neither names is deleted               (`vacuum_plans`)
 
-Why it is safe: 1, 2 and 5 are the functions of `llog.log.vacuum`, in its order and with its arguments; only 3 and 4 are
-done elsewhere, and both can do no more than name candidates (I10). T is fixed before anything is listed. A task that
-ran twice, late or on an old listing brings candidates that the logs are asked about like any other.
+Why it is safe: 5 is the function of `llog.log.vacuum`, with its arguments; 2, 3 and 4 can do no more than name
+candidates (I10). T is fixed before anything is listed. A task that ran twice, late or on an old listing brings
+candidates that the logs are asked about like any other. A plan that is recorded after 6 finds the horizon raised.
+
+What cannot be read is told, and keeps whatever it could refer to: a record of a log or a topic the objects of that log
+or topic, a plan all blobs.
 
 `dry_run` writes nothing at all: no horizon, no marker, not even the object that the stores' clocks are read from; so it
 goes by the clocks that can be read without, and asks no log.
@@ -19,10 +23,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
-from llog.errors import InvalidArgument, ObjectStoreUnavailable
-from llog.limits import VACUUM_REPORT_NAMES_MAX, VACUUM_TASK_HEADERS_MAX
+from llog.errors import FormatError, InvalidArgument, ObjectStoreUnavailable
+from llog.limits import VACUUM_REPORT_NAMES_MAX, VACUUM_TASK_HEADERS_MAX, VACUUM_UNREADABLE_NAMED_MAX
 from llog.log import vacuum as protocol
 from llog.log.cluster import compare_cluster, join_cluster
 from llog.log.context import LogContext
@@ -32,60 +34,34 @@ from llog.log.vacuum_check import Named, named_blobs
 from llog.log.vacuum_clock import plan_now, read_clocks
 from llog.pipeline.survey import survey_blobs, survey_segments
 from llog.pipeline.survey_task import Seen
+from llog.pipeline.vacuum_look import Overview, look_around
+from llog.pipeline.vacuum_plans import PlannedBlobs, planned_blobs
+from llog.pipeline.vacuum_report import Swept, VacuumReport
 from llog.pipeline.vacuum_task import READ_OWNERS, Blobs, Owners
-from llog.pipeline.work import Runner, TaskFailed
+from llog.pipeline.work import InProcessRunner, Runner, TaskFailed, tools_of
 from llog.stores.objects.port import ObjectMeta, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
 
-
-class Swept(msgspec.Struct):
-    """What became of the objects of one place: all blobs, or the segments of one topic."""
-
-    surveyed: int = 0
-    """Old enough to be looked at."""
-    surveyed_bytes: int = 0
-    deleted: int = 0
-    deleted_bytes: int = 0
-
-
-class VacuumReport(msgspec.Struct, kw_only=True):
-    """What one vacuum did, or with `dry_run` would do, as far as it can be told without asking the logs."""
-
-    dry_run: bool
-    blobs_before_ms: int
-    segments_before_ms: int
-    blobs_deleted: int = 0
-    bytes_deleted: int = 0
-    segments_marked: int = 0
-    segments_deleted: int = 0
-    phantoms_removed: int = 0
-    kept_unreadable: int = 0
-    kept_unknown_log: int = 0
-    kept_unchecked: int = 0
-    places: dict[str, Swept] = {}
-    """By the beginning of their URIs."""
-    names: list[str] = []
-    """URIs of what went (at most VACUUM_REPORT_NAMES_MAX)."""
+__all__ = ["VacuumReport", "vacuum", "vacuum_here"]
 
 
 async def vacuum(context: LogContext, runner: Runner, *, dry_run: bool = False) -> VacuumReport:
     """Run once over both stores. Raises `VacuumRefused` or `ClusterMismatch` before anything is touched."""
     if context.wal is None or context.segments is None:
         raise InvalidArgument("context", "vacuum needs the stores of blobs and of segments")
-    await protocol._refuse_when_held(context)
+    await protocol.refuse_when_held(context)
     await (compare_cluster if dry_run else join_cluster)(context)
     options = context.options
     blob_grace_ms = options.vacuum_grace_ms if options.wal_grace_ms is None else options.wal_grace_ms
     clocks = await (_clocks_without_writing(context) if dry_run else read_clocks(context))
     now_ms = plan_now(clocks, grace_ms=min(blob_grace_ms, options.vacuum_grace_ms))
     done = _Done(now_ms - blob_grace_ms, now_ms - options.vacuum_grace_ms, dry_run, root=context.keys.root)
-    sweep = _Sweep(context, runner, done, await protocol._look_around(context))
+    sweep = _Sweep(context, runner, done, await look_around(context), now_ms)
     await sweep.blobs(context.wal)
     await sweep.segments(context.segments)
     if not dry_run:
-        for log in sorted(sweep.overview.deleted):
-            done.phantoms_removed += (await remove_leftovers(context, log)).found
-        await protocol._remove_old_clocks(context, done)
+        await sweep.leftovers()
+        await protocol.remove_old_clocks(context, done)
     return sweep.report()
 
 
@@ -95,12 +71,19 @@ async def _clocks_without_writing(context: LogContext) -> dict[str, int]:
     return clocks if told is None else {**clocks, "the metadata store": told}
 
 
+async def vacuum_here(context: LogContext, *, dry_run: bool = False) -> VacuumReport:
+    """The job without Spark: its tasks run in this process."""
+    return await vacuum(context, InProcessRunner(tools_of(context)), dry_run=dry_run)
+
+
 @dataclass(slots=True)
 class _Done(protocol.Vacuumed):
     """What the protocol counts, and where it was."""
 
     root: str = ""
     places: dict[str, Swept] = field(default_factory=dict)
+    kept_planned: int = 0
+    kept_unread: int = 0
 
     def note(self, uri: str, byte_length: int) -> None:
         protocol.Vacuumed.note(self, uri, byte_length)
@@ -128,23 +111,36 @@ class _Listed(ForwardingObjectStore):
 class _Sweep:
     """One vacuum under way."""
 
-    def __init__(self, context: LogContext, runner: Runner, done: _Done, overview: protocol._Overview) -> None:
+    def __init__(self, context: LogContext, runner: Runner, done: _Done, overview: Overview, now_ms: int) -> None:
         self.context, self.runner, self.done, self.overview = context, runner, done, overview
+        self._now_ms = now_ms
         self._asked: dict[Log, Named | None] = {}
         """An answer holds for good: its horizon is raised."""
+        self._planned = PlannedBlobs(frozenset())
+        """As of the last time that a log was asked, or later."""
 
     # -- blobs ---------------------------------------------------------------------------------------------------------
     async def blobs(self, store: ObjectStore) -> None:
         place = self.done.place(store.uri(self.context.keys.blobs() + "x"))
         before_ms = self.done.blobs_before_ms
+        self._planned = await planned_blobs(self.context, now_ms=self._now_ms)
         async for _, page in survey_blobs(self.context, self.runner, store, before_ms=before_ms):
             place.surveyed += len(page.old)
             place.surveyed_bytes += sum(seen.byte_length for seen in page.old)
             unnamed = [seen for seen in page.old if store.uri(seen.name) not in self.overview.named]
-            for candidates in await self._owned(store, unnamed):
+            for candidates in await self._owned(store, self._unplanned(store, unnamed)):
                 await self._delete_blobs(store, candidates)
 
-    async def _owned(self, store: ObjectStore, unnamed: Sequence[Seen]) -> list[list[protocol._Candidate]]:
+    def _unplanned(self, store: ObjectStore, unnamed: list[Seen]) -> list[Seen]:
+        """Without those that are known to stay whatever their logs say."""
+        if self._planned.unreadable:
+            self.done.kept_unread += len(unnamed)
+            return []
+        free = [seen for seen in unnamed if store.uri(seen.name) not in self._planned.uris]
+        self.done.kept_planned += len(unnamed) - len(free)
+        return free
+
+    async def _owned(self, store: ObjectStore, unnamed: Sequence[Seen]) -> list[list[protocol.Candidate]]:
         """The candidates whose logs are all known here, in helpings."""
         chunks = [
             Blobs(store_url=store.url, blobs=tuple(unnamed[first : first + VACUUM_TASK_HEADERS_MAX]))
@@ -153,7 +149,7 @@ class _Sweep:
         answers = await self.runner.run(READ_OWNERS, chunks) if chunks else []
         return [self._judged(store, chunk, answer) for chunk, answer in zip(chunks, answers, strict=True)]
 
-    def _judged(self, store: ObjectStore, chunk: Blobs, answer: Owners | TaskFailed) -> list[protocol._Candidate]:
+    def _judged(self, store: ObjectStore, chunk: Blobs, answer: Owners | TaskFailed) -> list[protocol.Candidate]:
         if isinstance(answer, TaskFailed):
             raise ObjectStoreUnavailable("get_range", store.url, answer.error)
         candidates = []
@@ -161,28 +157,45 @@ class _Sweep:
             logs = answer.of_blob(number)
             if logs is None:
                 self.done.kept_unreadable += 1
+            elif self.overview.unreadable.keeps(logs):
+                self.done.kept_unread += 1
             elif not logs <= self.overview.logs:
                 self.done.kept_unknown_log += 1
             else:
                 meta = ObjectMeta(seen.name, seen.byte_length, seen.last_modified_ms)
-                candidates.append(protocol._Candidate(store.uri(seen.name), meta, logs))
+                candidates.append(protocol.Candidate(store.uri(seen.name), meta, logs))
         return candidates
 
-    async def _delete_blobs(self, store: ObjectStore, found: list[protocol._Candidate]) -> None:
+    async def _delete_blobs(self, store: ObjectStore, found: list[protocol.Candidate]) -> None:
         done, candidates = self.done, found
         if not done.dry_run:
-            before_ms = done.blobs_before_ms
-            candidates = await protocol._unnamed(self.context, found, self._asked, named_blobs, before_ms, done)
+            before_ms, asked = done.blobs_before_ms, len(self._asked)
+            candidates = await protocol.unnamed_by_logs(self.context, found, self._asked, named_blobs, before_ms, done)
+            if len(self._asked) > asked:  # horizons were raised: whoever planned before that must be seen
+                self._planned = await planned_blobs(self.context, now_ms=self._now_ms)
+            candidates = self._not_planned(candidates)
             await store.delete_many([candidate.meta.name for candidate in candidates])
         for candidate in candidates:
             done.note(candidate.uri, candidate.meta.byte_length)
         done.blobs_deleted += len(candidates)
 
+    def _not_planned(self, candidates: list[protocol.Candidate]) -> list[protocol.Candidate]:
+        if self._planned.unreadable:
+            self.done.kept_unread += len(candidates)
+            return []
+        free = [candidate for candidate in candidates if candidate.uri not in self._planned.uris]
+        self.done.kept_planned += len(candidates) - len(free)
+        return free
+
     # -- segments ------------------------------------------------------------------------------------------------------
     async def segments(self, store: ObjectStore) -> None:
         """As the protocol has it, on a listing that tasks made."""
+        seen = self.overview
+        overview = protocol.Overview(
+            frozenset(seen.named), frozenset(seen.logs), frozenset(seen.deleted), seen.segments
+        )
         listed = _Listed(store, self._old_segments)
-        await protocol._vacuum_segments(self.context, listed, self.overview, self.done)
+        await protocol.vacuum_segments(self.context, listed, overview, self.done)
 
     async def _old_segments(self, store: ObjectStore) -> AsyncIterator[ObjectMeta]:
         weights = {log: len(known) for log, known in self.overview.segments.items()}
@@ -192,11 +205,24 @@ class _Sweep:
                 place = self.done.place(store.uri(seen.name))
                 place.surveyed += 1
                 place.surveyed_bytes += seen.byte_length
+                parsed = self.context.keys.parse_object(seen.name)
+                if parsed is not None and parsed.log is not None and self.overview.unreadable.keeps([parsed.log]):
+                    self.done.kept_unread += 1
+                    continue
                 yield ObjectMeta(seen.name, seen.byte_length, seen.last_modified_ms)
+
+    # -- what is left of deleted logs ----------------------------------------------------------------------------------
+    async def leftovers(self) -> None:
+        for log in sorted(self.overview.deleted):
+            try:
+                self.done.phantoms_removed += (await remove_leftovers(self.context, log)).found
+            except FormatError as error:
+                self.overview.unreadable.note(str(error))
 
     # -- report --------------------------------------------------------------------------------------------------------
     def report(self) -> VacuumReport:
-        done = self.done
+        done, unreadable, plans = self.done, self.overview.unreadable, self._planned
+        named = [*plans.unreadable, *unreadable.named]
         return VacuumReport(
             dry_run=done.dry_run,
             blobs_before_ms=done.blobs_before_ms,
@@ -209,6 +235,11 @@ class _Sweep:
             kept_unreadable=done.kept_unreadable,
             kept_unknown_log=done.kept_unknown_log,
             kept_unchecked=done.kept_unchecked,
+            kept_planned=done.kept_planned,
+            kept_unread=done.kept_unread,
+            plans_expired=list(plans.expired[:VACUUM_REPORT_NAMES_MAX]),
+            unreadable_count=len(plans.unreadable) + unreadable.count,
+            unreadable=named[:VACUUM_UNREADABLE_NAMED_MAX],
             places=dict(sorted(done.places.items())),
             names=done.names[:VACUUM_REPORT_NAMES_MAX],
         )

@@ -12,7 +12,7 @@ import msgspec
 
 from llog.limits import VACUUM_READS_IN_FLIGHT_MAX
 from llog.log.keys import Log
-from llog.log.vacuum import _with_logs as candidate_of
+from llog.log.vacuum import with_logs as candidate_of
 from llog.pipeline.survey_task import Seen
 from llog.pipeline.work import Task, TaskTools
 from llog.stores.objects.port import ObjectMeta

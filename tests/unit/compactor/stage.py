@@ -21,7 +21,7 @@ from llog.log.keys import Log
 from llog.log.retention import Retained
 from llog.log.runs import Compacted
 from llog.log.topics import initialize
-from llog.log.vacuum import Vacuumed
+from llog.pipeline.vacuum import VacuumReport
 from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
@@ -259,7 +259,7 @@ class ScriptedRunner(InProcessRunner):
         finally:
             self.at_work[log] -= 1
 
-    async def vacuum(self) -> Vacuumed:
+    async def vacuum(self) -> VacuumReport:
         self.vacuums += 1
         await self.go_on.wait()
         if self.refusal is not None:

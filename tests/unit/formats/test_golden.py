@@ -11,13 +11,13 @@ from llog.formats.shared_blob import parse_shared_blob
 from llog.formats.values import decode_value
 from llog.log.keys import Keys
 from tests import samples
-from tests.golden.write import BYTES_BATCH, HERE, current
+from tests.golden.write import BYTES_BATCH, FIRST, HERE, current, newest
 
-NAMES = sorted(path.name for path in HERE.iterdir())
+NAMES = sorted(path.name for path in FIRST.iterdir())
 
 
 def golden(name: str) -> bytes:
-    return (HERE / name).read_bytes()
+    return newest(name).read_bytes()
 
 
 def test_there_is_a_golden_file_for_every_format_and_value() -> None:
@@ -29,8 +29,9 @@ def test_this_release_writes_the_golden_bytes(name: str) -> None:
     assert current()[name] == golden(name)
 
 
-def test_the_golden_blob_is_read() -> None:
-    header, slices = parse_shared_blob(golden("shared_blob.bin"), "golden")
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_golden_blobs_are_read(version: str) -> None:
+    header, slices = parse_shared_blob((HERE / version / "shared_blob.bin").read_bytes(), "golden")
     assert (header.created_at_ms, header.writer_id) == (samples.NOW_MS, "writer-1")
     assert [(s.topic, s.partition, s.msg_count) for s in slices] == [("orders", 7, 10), ("orders", 8, 4)]
 

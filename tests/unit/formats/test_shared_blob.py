@@ -133,3 +133,22 @@ def test_a_builder_refuses_nothing_and_duplicates() -> None:
     group = BlobGroup("t", 0, 1, "kafka-v2", [b"x"])
     with pytest.raises(InvalidArgument, match="twice"):
         build_shared_blob([group, group], created_at_ms=1, writer_id="w")
+
+
+def test_no_bit_of_a_blob_changes_unseen() -> None:
+    data = bytearray(two_groups())
+    for bit in range(8 * len(data)):
+        data[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FormatError):
+            parse_shared_blob(bytes(data), SOURCE)
+        data[bit // 8] ^= 1 << bit % 8
+    parse_shared_blob(bytes(data), SOURCE)
+
+
+def test_a_header_without_a_checksum_is_read() -> None:
+    data = two_groups()
+    end = header_length(data, SOURCE)
+    value = msgspec.json.decode(data[8:end])
+    del value["header_crc32c"]
+    header = msgspec.json.encode(value)
+    assert parse_header(b"LLS1" + len(header).to_bytes(4, "big") + header, SOURCE).header_crc32c is None

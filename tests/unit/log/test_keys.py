@@ -22,6 +22,8 @@ from llog.log.keys import (
     offset_name,
     offset_of,
 )
+from llog.pipeline.key_scratch import scratch_root
+from llog.pipeline.sink_plan import CommitPlan, head_key, page_keys, query_key
 from llog.stores.metadata.port import Key, check_key
 from tests import samples
 
@@ -74,6 +76,36 @@ def test_every_cluster_key_comes_back(root: str, name: str, item: str, batch: in
         check_key(key)
         assert keys.parse(key.path) == parsed
         assert keys.key_of(key.path) == key
+
+
+@given(roots, names, offsets, offsets)
+def test_keys_that_the_sink_builds_below_its_own_are_known(root: str, query: str, batch: int, page: int) -> None:
+    keys = Keys(root)
+    plan = CommitPlan(
+        query=query, batch=batch, plan_id="a1-b2", producer_id=1, first_epoch=0, slices=(), pages=2, created_at_ms=5
+    )
+    assert page_keys(keys, plan)[1].path.endswith(f"/a1-b2/{offset_name(1)}")
+    for key, parsed in [
+        (query_key(keys, query), ParsedKey("sink_query", name=query)),
+        (head_key(keys, query), ParsedKey("sink_head", name=query)),
+        (page_keys(keys, plan)[1], ParsedKey("sink_page", name=query, item="a1-b2", offset=batch, page=1)),
+    ]:
+        check_key(key)
+        assert keys.parse(key.path) == parsed
+        assert keys.key_of(key.path) == key
+    assert keys.parse(f"{keys.sinks(query).path}/tail") is None
+    assert keys.parse(f"{keys.sink(query, batch).path}//{offset_name(page)}") is None
+    assert keys.parse(f"{root}/@cluster/probes/x") == ParsedKey("probe", name="x")
+
+
+@given(roots, object_ids, object_ids)
+def test_what_jobs_and_probes_put_beside_the_log_is_known(root: str, pass_id: str, object_id: str) -> None:
+    keys = Keys(root)
+    name = f"{scratch_root(root)}{pass_id}/{object_id}"
+    assert keys.parse_object(name) == ParsedKey("scratch", name="key-compact", item=pass_id, object_id=object_id)
+    assert keys.parse_object(f"{name}/more") is None
+    assert keys.parse_object(f"{root}/@scratch/key-compact/{object_id}") is None
+    assert keys.parse_object(f"{root}/@cluster/probes/x") == ParsedKey("probe", name="x")
 
 
 @given(roots, logs, object_ids, offsets)

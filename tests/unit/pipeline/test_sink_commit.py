@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,8 +15,9 @@ from llog.log.compact import compact_once
 from llog.log.delete_topic import delete_topic
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
+from llog.log.producer_state import KnownProducers
 from llog.log.topics import initialize
-from llog.pipeline import sink_commit, sink_plan
+from llog.pipeline import sink_commit, sink_perform, sink_plan, sink_records
 from llog.pipeline.sink import Batch, commit_batch, forget_query, write
 from llog.pipeline.sink_plan import decode_head, decode_plan, head_key, plan_key
 from llog.pipeline.sink_query import admit
@@ -90,6 +92,7 @@ async def undone(stage: Stage, batch: Batch, uploads: Sequence[sink_plan.Uploade
     again = sink_plan.CommitPlan(
         query=plan.query, batch=plan.batch, plan_id=plan.plan_id, producer_id=plan.producer_id,
         first_epoch=plan.first_epoch, slices=slices, records=plan.records, created_at_ms=plan.created_at_ms,
+        confirmed=True,
     )  # fmt: skip
     await context.metadata.put(key, encode_value(again), expected=record.version)
 
@@ -179,7 +182,7 @@ async def test_a_late_plan_of_a_forgotten_batch_is_void(stage: Stage) -> None:
     for number in range(4):
         await stage.commit(Batch("q", number), rows(f"{number}"), topic="orders")
     plan = sink_commit._plan(stage.context, FIRST, admitted, slices, "late")
-    found = await sink_commit._create(stage.context, FIRST, plan, slices)
+    found = await sink_records.put_plan(stage.context, plan, slices)
     assert found.plan.plan_id == "late", "nothing else was there"
     with pytest.raises(SinkBatchOver):
         await commit_batch(stage.context, FIRST, late)
@@ -220,7 +223,7 @@ async def test_queries_do_not_disturb_each_other(stage: Stage) -> None:
 
 async def test_a_plan_too_large_for_one_value_has_pages(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = sink_plan.paged
-    monkeypatch.setattr(sink_commit, "paged", lambda slices: cut(slices, 1_000))
+    monkeypatch.setattr(sink_records, "paged", lambda slices: cut(slices, 1_000))
     uploads = await stage.upload(*numbered(12))
     crashes = calls = pages = 0
     while True:
@@ -246,13 +249,28 @@ async def test_a_plan_whose_pages_are_missing_is_not_taken_for_done(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = sink_plan.paged
-    monkeypatch.setattr(sink_commit, "paged", lambda slices: cut(slices, 200))
-    await planned_only(stage)
+    monkeypatch.setattr(sink_records, "paged", lambda slices: cut(slices, 200))
+    await planned_only(stage, confirmed=True)
     plan = await plan_of(stage, FIRST)
     assert plan is not None
     await stage.context.metadata.delete(sink_plan.page_keys(stage.context.keys, plan)[1])
     with pytest.raises(SinkPlanLost, match="pages"):
         await commit_batch(stage.context, FIRST, [])
+
+
+async def test_a_plan_without_its_pages_that_nobody_confirmed_gives_way(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = sink_plan.paged
+    monkeypatch.setattr(sink_records, "paged", lambda slices: cut(slices, 200))
+    uploads = await planned_only(stage)
+    plan = await plan_of(stage, FIRST)
+    assert plan is not None
+    await stage.context.metadata.delete(sink_plan.page_keys(stage.context.keys, plan)[1])
+    assert (await commit_batch(stage.context, FIRST, uploads)).slices.appended == 3
+    assert (await stage.values(A), await stage.values(B)) == ([b"a", b"c"], [b"b"])
+    left = [r async for r in stage.context.metadata.scan_tree(plan_key(stage.context.keys, "q", 0).path)]
+    assert len(left) == 1, "pages of both plans are removed"
 
 
 async def test_a_query_id_belongs_to_one_checkpoint(stage: Stage) -> None:
@@ -283,8 +301,9 @@ async def test_a_fenced_log_stops_the_batch_and_the_replay_finishes_it(stage: St
     assert (await stage.values(A), await stage.values(B)) == ([b"a", b"c"], [b"b", b"d"])
 
 
-async def test_a_blob_that_is_too_old_is_copied(stage: Stage) -> None:
-    uploads = await planned_only(stage)
+@pytest.mark.parametrize("confirmed", [False, True])
+async def test_a_blob_that_is_too_old_is_copied(stage: Stage, confirmed: bool) -> None:
+    uploads = await planned_only(stage, confirmed=confirmed)
     await raise_horizon(stage, A)
     done = await commit_batch(stage.context, FIRST, [])
     assert done.slices.appended == len(uploads) == 3
@@ -319,11 +338,53 @@ async def test_a_slice_that_is_there_is_known_although_its_blob_is_too_old(stage
 
 
 async def test_a_plan_whose_blobs_are_gone_says_so(stage: Stage) -> None:
-    await planned_only(stage)
+    await planned_only(stage, confirmed=True)
     await raise_horizon(stage, A)
     await remove_blobs(stage)
     with pytest.raises(SinkPlanLost, match="new queryId"):
         await commit_batch(stage.context, FIRST, [])
+
+
+async def finished_by_another(stage: Stage) -> tuple[sink_plan.CommitPlan, Sequence[sink_plan.PlanSlice]]:
+    """A plan as a driver holds it that slept: others have finished it, compacted the logs and removed its blobs."""
+    await planned_only(stage, confirmed=True)
+    plan = await plan_of(stage, FIRST)
+    assert plan is not None
+    await commit_batch(stage.context, FIRST, [])
+    for log in (A, B):
+        while await compact_once(stage.context, log) is not None:
+            pass
+    await raise_horizon(stage, A, B)
+    await remove_blobs(stage)
+    return plan, plan.slices
+
+
+async def test_a_blob_that_is_gone_says_nothing_as_long_as_nobody_can_tell_what_is_there(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, slices = await finished_by_another(stage)
+    answers, catch_up = iter([False, False]), KnownProducers.catch_up
+
+    async def holey_at_first(*args: Any) -> bool:
+        return next(answers, True) and await catch_up(*args)
+
+    monkeypatch.setattr(KnownProducers, "catch_up", holey_at_first)
+    monkeypatch.setattr("llog.pipeline.sink_perform._Performance._is_done", _never)
+    assert await sink_perform.perform(stage.context, plan, slices) == (0, 3, 0)
+
+
+async def test_a_blob_that_is_gone_says_that_the_slice_is_there_when_the_plan_is_done(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver looked at the log before the others wrote to it, and for the blob after they were done with it."""
+    plan, slices = await finished_by_another(stage)
+    monkeypatch.setattr("llog.pipeline.sink_perform._Performance._is_there", _never)
+    assert await sink_perform.perform(stage.context, plan, slices) == (0, 3, 0)
+    assert (await stage.values(A), await stage.values(B)) == ([b"a", b"c"], [b"b"])
+
+
+async def _never(*_: Any) -> bool:
+    return False
 
 
 async def test_a_topic_deleted_after_the_plan_takes_its_records_with_it(stage: Stage) -> None:
@@ -363,11 +424,12 @@ async def test_write_is_all_of_it(stage: Stage) -> None:
 # -- making trouble ---------------------------------------------------------------------------------------------------
 
 
-async def planned_only(stage: Stage) -> list[sink_plan.UploadedSlice]:
-    """A driver crashed right after it recorded its plan."""
+async def planned_only(stage: Stage, *, confirmed: bool = False) -> list[sink_plan.UploadedSlice]:
+    """A driver crashed right after it recorded its plan, or confirmed it."""
     uploads = await stage.upload(placed(("a", *A), ("b", *B)), placed(("c", *A)))
     for calls in range(1_000):
-        if await plan_of(stage, FIRST) is not None:
+        plan = await plan_of(stage, FIRST)
+        if plan is not None and plan.confirmed >= confirmed:
             break
         with pytest.raises(Crash):
             await commit_batch(stage.open(Fuse(calls, last_takes_effect=True)), FIRST, uploads)

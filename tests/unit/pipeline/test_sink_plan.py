@@ -7,13 +7,15 @@ from itertools import pairwise
 
 import pytest
 
-from llog.errors import InvalidArgument, MetadataUnavailable, SinkBusy, ValueTooLarge
+from llog.errors import InvalidArgument, MetadataUnavailable, SinkBusy, SinkPlanLost, ValueTooLarge
 from llog.formats.values import SinkPlan, decode_value, encode_value
 from llog.limits import PRODUCER_ID_FIRST, SINK_EPOCHS_MAX
 from llog.log.ids import new_object_id
 from llog.log.inspect import shown
 from llog.log.keys import Keys, Log
 from llog.log.producers import WINDOW, Judgement, judge_claim, with_batch
+from llog.pipeline import sink_records
+from llog.pipeline.sink_commit import commit_batch
 from llog.pipeline.sink_copy import in_blobs
 from llog.pipeline.sink_plan import (
     CommitPlan,
@@ -29,7 +31,7 @@ from llog.pipeline.sink_plan import (
 )
 from llog.pipeline.sink_query import Batch, admit, allot_producer_id
 from llog.stores.metadata.port import Record
-from tests.unit.pipeline.sink_stage import Stage
+from tests.unit.pipeline.sink_stage import Stage, rows
 
 A, B = Log("orders", 0), Log("orders", 1)
 KEYS = Keys()
@@ -144,3 +146,30 @@ async def test_a_store_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPat
         await admit(stage.context, Batch("q", 5), epochs=1)
     assert given_up.value.retriable
     assert (given_up.value.query, given_up.value.batch) == ("q", 5)
+
+
+async def test_every_record_of_the_sink_is_shown_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(atomic=True)
+    monkeypatch.setattr(sink_records, "paged", lambda slices: paged(slices, 200))
+    uploads = await stage.upload(*(rows(f"{n}", topic="orders", partition=n) for n in range(3)))
+
+    async def no_performance(*_: object) -> None:
+        raise SinkPlanLost("q", 0, "for this test")
+
+    monkeypatch.setattr("llog.pipeline.sink_commit.perform", no_performance)
+    with pytest.raises(SinkPlanLost):
+        await commit_batch(stage.context, Batch("q", 0), uploads)
+    keys = stage.context.keys
+    told = [shown(keys, r) async for r in stage.context.metadata.scan_tree(f"{keys.root}/@cluster/sinks")]
+    assert sorted(one.kind for one in told) == [
+        "sink",
+        "sink_head",
+        "sink_page",
+        "sink_page",
+        "sink_page",
+        "sink_query",
+    ]
+    assert {one.problem for one in told} == {""}
+    by_kind = {one.kind: one.value for one in told}
+    assert (by_kind["sink_query"]["query"], by_kind["sink_head"]["batch"]) == ("q", 0)
+    assert by_kind["sink_page"]["slices"][0]["topic"] == "orders"

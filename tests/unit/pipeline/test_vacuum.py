@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,9 @@ from msgspec.structs import replace as changed
 from llog.errors import ClusterMismatch, MetadataUnavailable, ObjectStoreUnavailable, VacuumRefused
 from llog.formats.values import SegmentRecord, encode_value
 from llog.log.append import Appended, Appender
+from llog.log.cluster import join_cluster
 from llog.log.compact import compact_once
+from llog.log.delete_topic import delete_topic
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
 from llog.log.retention import delete_records
@@ -25,7 +27,7 @@ from llog.pipeline.vacuum import vacuum
 from llog.pipeline.vacuum_task import READ_OWNERS, Blobs
 from llog.pipeline.work import InProcessRunner, TaskFailed, decoded_outcome, encoded_item, perform, tools_of
 from llog.stores.metadata.faulty import FaultyMetadataStore
-from llog.stores.metadata.port import GroupOutcome, Write
+from llog.stores.metadata.port import GroupOutcome, Key, Write
 from llog.stores.objects.port import Buffer, ByteRange, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
 from tests.unit.pipeline.auditing import CLICKS, GRACE_MS, ORDERS, START_MS, Stage, group
@@ -88,6 +90,9 @@ async def test_a_dry_run_lists_the_same_and_writes_nothing(stage: Stage) -> None
 
     class Watched(ForwardingObjectStore):
         async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
+            written.append(name)
+
+        async def delete(self, name: str) -> None:
             written.append(name)
 
         async def delete_many(self, names: Sequence[str]) -> None:
@@ -233,6 +238,84 @@ async def test_a_listing_that_fails_ends_the_job(stage: Stage) -> None:
     with pytest.raises(ObjectStoreUnavailable, match="away"):
         await vacuum(context, InProcessRunner(tools_of(context)))
     assert before <= await contents(stage)
+
+
+# -- what cannot be read ---------------------------------------------------------------------------------------------
+
+
+async def littered(stage: Stage) -> tuple[list[str], str]:
+    """Two blobs that only orders could name, one that only visits could, each with a segment nobody recorded."""
+    await join_cluster(stage.context)
+    gone = await garbage(stage)
+    visits = await stage.append(VISITS)
+    await delete_records(stage.context, VISITS, -1)
+    stage.now_ms -= int(1.4 * GRACE_MS)
+    for log in (ORDERS, VISITS):
+        name = stage.context.keys.segment_object(log, new_object_id(START_MS, stage.rng.getrandbits))
+        await stage.objects.put(name, [b"left over"])
+    stage.later(3)
+    return gone, visits
+
+
+Unreadable = Callable[[Keys], Key]
+OF_ORDERS: dict[str, Unreadable] = {
+    "topic": lambda keys: keys.topic(ORDERS.topic),
+    "control": lambda keys: keys.control(ORDERS),
+    "compaction record": lambda keys: keys.compaction(ORDERS),
+    "entry": lambda keys: keys.index_entry(ORDERS, 6),
+    "segment": lambda keys: keys.segment(ORDERS, new_object_id(START_MS, random.Random(1).getrandbits)),
+}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("key_of", OF_ORDERS.values(), ids=OF_ORDERS)
+async def test_a_record_that_cannot_be_read_keeps_what_it_could_name_and_nothing_else(
+    stage: Stage, key_of: Unreadable, dry_run: bool
+) -> None:
+    gone, visits = await littered(stage)
+    key = key_of(stage.context.keys)
+    await stage.metadata.put(key, b'{"v":1,"half a reco')
+    report = await vacuum(stage.context, stage.runner, dry_run=dry_run)
+    assert (report.blobs_deleted, report.segments_deleted) == (1, 1)
+    assert visits in report.names
+    assert {stage.objects.name_of(uri) for uri in gone} <= await contents(stage)
+    assert (report.unreadable_count, report.kept_unknown_log) == (1, 0)
+    assert key.path in report.unreadable[0]
+    assert report.kept_unread == 4, "two blobs and two segments, one of which is named"
+
+
+async def test_every_record_that_cannot_be_read_is_named(stage: Stage) -> None:
+    await littered(stage)
+    keys = stage.context.keys
+    bad = [keys.index_entry(CLICKS, 2), keys.index_entry(CLICKS, 9), keys.topic(ORDERS.topic)]
+    for key in bad:
+        await stage.metadata.put(key, b"[]")
+    await stage.metadata.put(Key(f"{keys.index(CLICKS).path}/tail", keys.index(CLICKS).route), b"{}")
+    report = await vacuum(stage.context, stage.runner)
+    assert report.unreadable_count == len(report.unreadable) == 4
+    for path in (*(key.path for key in bad), f"{keys.index(CLICKS).path}/tail"):
+        assert sum(path in reason for reason in report.unreadable) == 1, path
+
+
+async def test_a_record_that_is_nobodys_keeps_everything(stage: Stage) -> None:
+    await littered(stage)
+    before = await contents(stage)
+    topics = stage.context.keys.topics()
+    await stage.metadata.put(Key(f"{topics.path}/not a topic", topics.route), b"{}")
+    for dry_run in (True, False):
+        with pytest.raises(VacuumRefused, match="not a topic"):
+            await vacuum(stage.context, stage.runner, dry_run=dry_run)
+    assert before <= await contents(stage)
+
+
+async def test_a_record_left_of_a_deleted_topic_that_cannot_be_read_does_not_stop_the_job(stage: Stage) -> None:
+    await littered(stage)
+    await delete_topic(stage.context, VISITS.topic)
+    key = stage.context.keys.producers(VISITS)
+    await stage.metadata.put(key, b"[]")
+    report = await vacuum(stage.context, stage.runner)
+    assert report.blobs_deleted == 3
+    assert [key.path in reason for reason in report.unreadable] == [True]
 
 
 # -- the survey ------------------------------------------------------------------------------------------------------

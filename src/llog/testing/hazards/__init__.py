@@ -7,7 +7,26 @@ Each passes with the rules, and is red when the clause of its row is switched of
 
 from __future__ import annotations
 
-from llog.testing.hazards import h01, h02, h05, h06, h07, h08, h09, h10, h11, h13, h15, h16, h18, h24, h26, h28, h30
+from llog.testing.hazards import (
+    h01,
+    h02,
+    h05,
+    h06,
+    h07,
+    h08,
+    h09,
+    h10,
+    h11,
+    h13,
+    h15,
+    h16,
+    h18,
+    h24,
+    h24b,
+    h26,
+    h28,
+    h30,
+)
 
 __all__ = [
     "h01",
@@ -24,6 +43,7 @@ __all__ = [
     "h16",
     "h18",
     "h24",
+    "h24b",
     "h26",
     "h28",
     "h30",

@@ -71,17 +71,17 @@ def _tag(batch: int) -> bytes:
     return b"%d:" % batch
 
 
-def _first(script: Script, query: str, batch: int = 0, name: str = "first") -> Puppet:
+def first_driver(script: Script, query: str, batch: int = 0, name: str = "first") -> Puppet:
     return script.actor(f"{name}-{query}", _driver(query, batch, _wide(_tag(batch))))
 
 
-def _replayed(script: Script, query: str, batch: int = 0) -> None:
+def replayed(script: Script, query: str, batch: int = 0) -> None:
     """Another driver, which must come to its end."""
     done = alone(script, _driver(query, batch, _narrow(_tag(batch))), f"replay-{query}")
     expect(isinstance(done, Committed), f"{query}: batch {batch} cannot be finished: {done!r}")
 
 
-def _expect_once(script: Script, query: str, *batches: int) -> None:
+def expect_once(script: Script, query: str, *batches: int) -> None:
     """Each row of these batches once, and each batch as one of its drivers split it."""
     logs = [Log(_topic(query), partition) for partition in (0, 1)]
     there = [payload for log in logs for _, payload in _contents(script, log)]
@@ -110,7 +110,7 @@ def _step(driver: Puppet, fault: Fault | None = None) -> bool:
     return True
 
 
-def _steps(driver: Puppet, count: int) -> bool:
+def steps(driver: Puppet, count: int) -> bool:
     return all(_step(driver) for _ in range(count))
 
 
@@ -129,13 +129,13 @@ def _crashes_at_every_call(script: Script) -> None:
     calls, going_on = 0, True
     while going_on:
         query = f"crash-{calls}"
-        first = _first(script, query)
-        going_on = _steps(first, calls)
+        first = first_driver(script, query)
+        going_on = steps(first, calls)
         if going_on:
             first.crash()
-        _replayed(script, query)
-        _replayed(script, query, 1)
-        _expect_once(script, query, 0, 1)
+        replayed(script, query)
+        replayed(script, query, 1)
+        expect_once(script, query, 0, 1)
         calls += 1
     expect(calls > 30, f"a driver makes more than {calls} calls")
 
@@ -145,78 +145,78 @@ def _sleeps_at_every_call(script: Script) -> None:
     calls, going_on = 0, True
     while going_on:
         query = f"sleep-{calls}"
-        zombie = _first(script, query)
-        going_on = _steps(zombie, calls)
+        zombie = first_driver(script, query)
+        going_on = steps(zombie, calls)
         for batch in range(4):
-            _replayed(script, query, batch)
+            replayed(script, query, batch)
         told = zombie.finish()
         expect(isinstance(told, (Committed, SinkBatchOver)), f"{query}: the zombie was told {told!r}")
-        _replayed(script, query, 4)
-        _expect_once(script, query, *range(5))
+        replayed(script, query, 4)
+        expect_once(script, query, *range(5))
         calls += 3
 
 
 def _sleeps_before_it_plans(script: Script) -> None:
     """Nothing is in the way of its plan any more, and later batches have left the second log alone."""
     query = "late-plan"
-    zombie = _first(script, query).run_until("put", plan_key(KEYS, query, 0).path)
+    zombie = first_driver(script, query).run_until("put", plan_key(KEYS, query, 0).path)
     for batch in range(4):
-        _replayed(script, query, batch)
+        replayed(script, query, batch)
     told = zombie.finish()
-    _expect_once(script, query, *range(4))
+    expect_once(script, query, *range(4))
     expect(isinstance(told, SinkBatchOver), f"the zombie was told {told!r}")
-    _replayed(script, query, 4)
-    _expect_once(script, query, *range(5))
+    replayed(script, query, 4)
+    expect_once(script, query, *range(5))
 
 
 def _two_drivers_in_turns(script: Script) -> None:
     for head_start in range(0, 40, 8):
         query = f"turns-{head_start}"
-        one = _first(script, query)
-        _steps(one, head_start)
+        one = first_driver(script, query)
+        steps(one, head_start)
         other = script.actor(f"other-{query}", _driver(query, 0, _narrow(_tag(0))))
         while any([_step(one), _step(other)]):
             pass
         for driver in (one, other):
             expect(isinstance(driver.result, Committed), f"{query}: {driver.actor.name}: {driver.result!r}")
-        _replayed(script, query, 1)
-        _expect_once(script, query, 0, 1)
+        replayed(script, query, 1)
+        expect_once(script, query, 0, 1)
 
 
 def _two_drivers_about_to_plan(script: Script) -> None:
     """Both were admitted; the one that came first plans and performs, then the other wakes."""
     query = "planning"
     plan = plan_key(KEYS, query, 0).path
-    one = _first(script, query).run_until("put", plan)
+    one = first_driver(script, query).run_until("put", plan)
     other = script.actor("other-planning", _driver(query, 0, _narrow(_tag(0)))).run_until("put", plan)
     one.finish()
     told = other.finish()
     expect(isinstance(told, Committed) and not told.ours, f"the second was told {told!r}")
-    _expect_once(script, query, 0)
+    expect_once(script, query, 0)
 
 
 def _replies_are_lost(script: Script) -> None:
     """Each write of the driver takes effect, and it is told that nobody knows."""
     for every in (1, 2, 3):
         query = f"lost-{every}"
-        driver, calls = _first(script, query), 0
+        driver, calls = first_driver(script, query), 0
         while _step(driver, Fault.LOST_REPLY if calls % every == 0 else None):
             calls += 1
         told = driver.result
         expect(isinstance(told, (Committed, LlogError)), f"{query}: {told!r}")
-        _replayed(script, query)
-        _expect_once(script, query, 0)
+        replayed(script, query)
+        expect_once(script, query, 0)
 
 
 def _nobody_comes_back_for_a_planned_batch(script: Script) -> None:
     """The next batch of the query finishes it first."""
     query = "left"
-    driver = _first(script, query)
+    driver = first_driver(script, query)
     driver.run_until("put", plan_key(KEYS, query, 0).path).perform()
     driver.crash()
-    _replayed(script, query, 1)
-    _expect_once(script, query, 0, 1)
+    replayed(script, query, 1)
+    expect_once(script, query, 0, 1)
     late = alone(script, _driver(query, 0, _narrow(_tag(0))), "late")
     if isinstance(late, LlogError) and not isinstance(late, SinkError):
         raise HazardViolated(f"a late driver was told {late!r}")
-    _expect_once(script, query, 0, 1)
+    expect_once(script, query, 0, 1)

@@ -1,29 +1,32 @@
-"""Mutants of the Spark sink: row h24."""
+"""Mutants of the Spark sink: rows h24 and h24b."""
 
 from __future__ import annotations
 
 from llog.testing.mutants.mutant import Edit, Mutant
 
 COMMIT = "llog.pipeline.sink_commit"
+CONFIRM = "llog.pipeline.sink_confirm"
 PERFORM = "llog.pipeline.sink_perform"
 PLAN = "llog.pipeline.sink_plan"
 QUERY = "llog.pipeline.sink_query"
+RECORDS = "llog.pipeline.sink_records"
+VACUUM = "llog.pipeline.vacuum"
 
 SINKING = (
     Mutant(
         "h24",
         "section 11: the commit plan is created if absent",
-        (Edit(COMMIT, "encode_value(plan, key.path), expected=ABSENT))", "encode_value(plan, key.path)))"),),
+        (Edit(RECORDS, "encode_value(plan, key.path), expected=version))", "encode_value(plan, key.path)))"),),
     ),
     Mutant(
         "h24",
         "section 11: whoever finds a plan finishes that plan; its own uploads are committed instead",
         (
-            Edit(COMMIT, "    found = await _find(context, batch)\n", "    found = None\n"),
+            Edit(COMMIT, "    found = await find(context, batch)\n", "    found: Found | None = None\n"),
             Edit(
-                COMMIT,
-                "return _Found(decode_plan(record.value, key.path), record.version)\n        return",
-                "return _Found(plan, record.version)\n        return",
+                RECORDS,
+                "                return there\n",
+                "                return there._replace(plan=replace(plan, confirmed=True))\n",
             ),
         ),
         "own",
@@ -82,12 +85,49 @@ SINKING = (
         (
             Edit(
                 COMMIT,
-                "    return await _create(context, batch, _plan(context, batch, admitted, slices, plan_id), slices)",
+                "    return await put_plan(context, _plan(context, batch, admitted, slices, plan_id), slices, void)",
                 "    plan = _plan(context, batch, admitted, slices, plan_id)\n"
                 "    await perform(context, plan, slices)\n"
-                "    return await _create(context, batch, plan, slices)",
+                "    return await put_plan(context, plan, slices, void)",
             ),
         ),
         "early",
+    ),
+    Mutant(
+        "h24b",
+        "a plan is confirmed only when none of its blobs is too old for its log",
+        (Edit(CONFIRM, "return part.created_at_ms >= control.commit_horizon_ms", "return True"),),
+        "confirm",
+    ),
+    Mutant(
+        "h24b",
+        "nothing is performed of a plan that is not confirmed",
+        (
+            Edit(
+                COMMIT,
+                "        told = await confirm(context, found)\n        if told.found is None:\n",
+                "        told = Confirmation(found)\n        if told.found is None:\n",
+            ),
+            Edit(COMMIT, "import confirm\n", "import Confirmation, confirm\n"),
+        ),
+        "unconfirmed",
+    ),
+    Mutant(
+        "h24b",
+        "vacuum keeps what an unfinished plan names",
+        (Edit(VACUUM, "            candidates = self._not_planned(candidates)\n", ""),),
+        "plans",
+    ),
+    Mutant(
+        "h24b",
+        "vacuum asks for plans after it has raised the horizons",
+        (
+            Edit(
+                VACUUM,
+                "                self._planned = await planned_blobs(self.context, now_ms=self._now_ms)\n",
+                "                pass\n",
+            ),
+        ),
+        "asked",
     ),
 )

@@ -1,0 +1,94 @@
+"""h24b: vacuum comes between the plan of a Spark batch and its end; the plan keeps its blobs (section 11, I10).
+
+The drivers of h24, and vacuum as a job. A driver that slept past the grace before its plan was confirmed is told that
+its uploads are lost, and nothing of its batch is there; from then on no vacuum takes what the plan names.
+"""
+
+from __future__ import annotations
+
+from llog.errors import SinkUploadLost
+from llog.pipeline.sink_commit import Committed
+from llog.pipeline.sink_plan import plan_key
+from llog.pipeline.vacuum import VacuumReport, vacuum
+from llog.pipeline.work import InProcessRunner, tools_of
+from llog.testing.hazards.h24 import expect_once, first_driver, replayed, steps
+from llog.testing.hazards.parts import KEYS, doing, expect, hours_pass, reaches
+from llog.testing.sim import Puppet, Script, script
+
+
+@script("h24b", atomic_groups=False)
+def vacuum_comes_between_a_plan_and_its_end(script: Script) -> None:
+    _left_for_longer_than_the_grace(script)
+    _sleeps_past_the_grace_at_every_call(script)
+    _wakes_while_vacuum_is_under_way(script)
+
+
+def _vacuum(script: Script, name: str) -> Puppet:
+    return script.actor(name, doing(lambda context: vacuum(context, InProcessRunner(tools_of(context)))))
+
+
+def _vacuumed(script: Script) -> None:
+    hours_pass(script)
+    done = _vacuum(script, f"vacuum-{len(script.world.scheduler.actors)}").finish()
+    expect(isinstance(done, VacuumReport), f"vacuum fails: {done!r}")
+
+
+def _write_to_plan(driver: Puppet, query: str, writes: int) -> None:
+    """Up to so many: it is created, confirmed, and marked as done."""
+    plan = plan_key(KEYS, query, 0).path
+    for _ in range(writes):
+        if not driver.actor.ended and reaches(driver, "put", plan):
+            driver.perform(None, "put", plan)
+
+
+def _left_for_longer_than_the_grace(script: Script) -> None:
+    """A driver crashes at its writes to the plan, before and after; vacuum comes before the replay does."""
+    for writes in range(4):
+        query = f"graceful-{writes}"
+        driver = first_driver(script, query)
+        _write_to_plan(driver, query, writes)
+        if not driver.actor.ended:
+            driver.crash()
+        _vacuumed(script)
+        _vacuumed(script)
+        replayed(script, query)
+        replayed(script, query, 1)
+        expect_once(script, query, 0, 1)
+
+
+def _sleeps_past_the_grace_at_every_call(script: Script) -> None:
+    """Its blobs may be gone when it wakes: then it is told, and nothing of its batch is there."""
+    calls, going_on, lost = 0, True, 0
+    while going_on:
+        query = f"graceless-{calls}"
+        sleeper = first_driver(script, query)
+        going_on = steps(sleeper, calls)
+        _vacuumed(script)
+        told = sleeper.finish()
+        expect(isinstance(told, (Committed, SinkUploadLost)), f"{query}: the driver was told {told!r}")
+        if isinstance(told, SinkUploadLost):
+            lost += 1
+            expect_once(script, query)
+        replayed(script, query)
+        expect_once(script, query, 0)
+        calls += 2
+    expect(lost > 0, "vacuum was never faster")
+
+
+def _wakes_while_vacuum_is_under_way(script: Script) -> None:
+    """The driver has looked at the horizons. Vacuum is held before it raises one, asks for plans, or deletes; then the
+    driver records its plan, and in half the cases confirms it; vacuum ends; the driver goes on."""
+    for held_at, place in (("put", "*/meta/control"), ("scan", "*/@cluster/sinks"), ("delete_object", "*")):
+        for writes in (0, 1, 2):
+            query = f"woken-{held_at}-{writes}"
+            driver = first_driver(script, query).run_until("put", plan_key(KEYS, query, 0).path)
+            hours_pass(script)
+            cleaner = _vacuum(script, f"vacuum-{query}").run_until("put_object").run_until(held_at, place)
+            _write_to_plan(driver, query, writes)
+            done = cleaner.finish()
+            expect(isinstance(done, VacuumReport), f"{query}: vacuum fails: {done!r}")
+            told = driver.finish()
+            expect(isinstance(told, (Committed, SinkUploadLost)), f"{query}: the driver was told {told!r}")
+            expect_once(script, query, *([0] if isinstance(told, Committed) else []))
+            replayed(script, query)
+            expect_once(script, query, 0)
