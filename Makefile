@@ -7,8 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := oxia,postgres,spark,export,dev
-# Tests run on both cores of a small machine; each worker keeps whole files so that a server starts once per file.
-JOBS ?= 2
+# Tests wait much of their time: three workers keep the two cores of a small machine busy.
+JOBS ?= 3
 
 .PHONY: help setup servers run demo test soak check bench sim sim-mutants sim-scopes model fmt fuzz docs clean
 
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; PostgreSQL, Prometheus) into a cache, once
 	@servers/build.sh
 
-run: setup ## start the embedded stack: broker on HTTP 8080, compactor; prints what to try
+run: setup ## start the embedded stack: broker on HTTP 8080, compactor, Spark in the background; prints what to try
 	@$(BIN)/llog up
 
 demo: setup ## orders by HTTP, a stream on Spark, compaction, an Iceberg table, and what it would have cost

@@ -2,8 +2,8 @@
 
     .venv/bin/python examples/pipeline.py        (`make demo`)
 
-Everything runs on this machine, in a temporary directory: a broker on LMDB and local files, one Spark session. It ends
-with what the same requests and bytes would have cost on S3.
+Everything runs on this machine, in a temporary directory and at free ports: a broker on LMDB and local files, one Spark
+session. It ends with what the same requests and bytes would have cost on S3.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from pyspark.sql import functions as F
 import llog
 import llog.spark
 from llog.api.opening import Use, opened_log
-from llog.pipeline.compact import CompactReport, compact
+from llog.pipeline.compact import compact
+from llog.pipeline.compact_report import CompactReport
 from llog.pipeline.export import ExportReport, export
 from llog.pipeline.export_decode import Decoder, Decoding
 from llog.pipeline.iceberg import IcebergTarget, open_catalogue
@@ -161,42 +162,52 @@ def requests_of(url: str) -> dict[str, int]:
     return {name: int(told["requests"]) for name, told in counted.items()}
 
 
-async def bill(requests: dict[str, int], settings: Settings) -> str:
+async def bill(by_broker: dict[str, int], compacted: CompactReport, settings: Settings) -> str:
+    """Every object here was put once and none was removed, so what the broker did not put, the jobs did. Left out are
+    the GETs of the stream, of the export and of those who read the table: they are counted where they run."""
     async with opened_log(settings, segments=Use.PUT) as opened:
         assert opened.context.segments is not None
         stored = await measure_footprint(opened.context.segments)
-    usd = S3_STANDARD_US_EAST_1.requests_usd(requests)
-    monthly = S3_STANDARD_US_EAST_1.storage_usd_per_month(stored.stored_bytes)
-    told = ", ".join(f"{count} {name}" for name, count in sorted(requests.items()) if count)
+    by_jobs = {"put": stored.object_count - by_broker["put"], "get": compacted.objects_read}
+    prices = S3_STANDARD_US_EAST_1
+    monthly = prices.storage_usd_per_month(stored.stored_bytes)
     return (
-        f"the broker's requests ({told}): {usd:.6f} USD; {stored.object_count} objects, "
-        f"{stored.stored_bytes / 1e6:.2f} MB: {monthly:.6f} USD a month"
+        f"the broker, {told(by_broker)}: {prices.requests_usd(by_broker):.6f} USD\n"
+        f"   Spark's jobs, {told(by_jobs)} (of compaction): {prices.requests_usd(by_jobs):.6f} USD\n"
+        f"   keeping {stored.object_count} objects of {stored.stored_bytes / 1e6:.2f} MB: {monthly:.6f} USD a month"
     )
+
+
+def told(requests: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name.upper()}" for name, count in sorted(requests.items(), reverse=True) if count)
 
 
 def main() -> None:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="llog-demo-") as name:
         directory = Path(name)
-        # Whoever takes part finds the stores by it: the broker, this program, Spark and its workers.
+        # Whatever stores this shell points to are left alone. Whoever takes part finds these: the broker, this program,
+        # Spark and its workers.
+        for variable in [name for name in os.environ if name.startswith("LLOG_") and name != "LLOG_SPARK_MASTER"]:
+            del os.environ[variable]
         os.environ["LLOG_DATA_DIR"] = str(directory / "data")
         settings = Settings.from_env()
         with broker(directory / "broker.log") as url:
             say("1. Orders arrive by HTTP", f"{send_orders(url)} orders in {PARTITIONS} partitions, at {url}")
-            spark = llog.spark.register(llog.spark.session(settings))
+            spark = llog.spark.session(settings)
             try:
-                show_pipeline(spark, settings, directory)
+                compacted = show_pipeline(spark, settings, directory)
             finally:
                 spark.stop()
-            say("6. What it would have cost on S3", asyncio.run(bill(requests_of(url), settings)))
+            say("6. What it would have cost on S3", asyncio.run(bill(requests_of(url), compacted, settings)))
     print(f"\ndone in {time.perf_counter() - began:.0f} s")
 
 
-def show_pipeline(spark: SparkSession, settings: Settings, directory: Path) -> None:
+def show_pipeline(spark: SparkSession, settings: Settings, directory: Path) -> CompactReport:
     say("2. A stream adds them up, from topic to topic", f"{add_up(spark, directory / 'checkpoint')} batches")
-    for batch in llog.scan(PER_MINUTE, columns=["key", "value"]):
-        for row in batch.to_pylist():
-            print(f"   {row['key'].decode()}  {row['value'].decode()}")
+    minutes = llog.scan(PER_MINUTE, columns=["key", "value"]).to_arrow().sort_by("key").to_pylist()
+    for minute in minutes:
+        print(f"   {minute['key'].decode()}  {minute['value'].decode()}")
 
     compacted, exported = asyncio.run(tidy_up(settings, spark))
     say(
@@ -219,6 +230,7 @@ def show_pipeline(spark: SparkSession, settings: Settings, directory: Path) -> N
     by_duckdb = duckdb.sql(question).fetchall()
     print(f"   Spark SQL  {by_spark}\n   DuckDB     {by_duckdb}   (over {orders.num_rows} rows)")
     assert [tuple(map(int, row[1:])) for row in by_spark] == [tuple(map(int, row[1:])) for row in by_duckdb]
+    return compacted
 
 
 if __name__ == "__main__":

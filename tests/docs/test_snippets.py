@@ -19,6 +19,7 @@ def test_every_python_block_of_the_page_runs(page: Path, tmp_path: Path) -> None
     code = "\n".join(BLOCK.findall(page.read_text()))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr, "of a process that a reader would wonder about"
 
 
 def test_the_readme_has_an_example() -> None:
@@ -30,6 +31,16 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     links = [(page, target) for page in pages for target in re.findall(r"\]\(([^)#]+)", page.read_text())]
     local = [(page, target) for page, target in links if not target.startswith(("http://", "https://"))]
     assert [(page, target) for page, target in local if not (page.parent / target).exists()] == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop().resolve()
+        if page.suffix == ".md" and page not in reached:
+            reached.add(page)
+            todo += [page.parent / target for target in re.findall(r"\]\(([^)#:]+)", page.read_text())]
+    assert {page.resolve() for page in (ROOT / "docs").rglob("*.md")} <= reached
 
 
 def test_make_help_names_every_verb() -> None:

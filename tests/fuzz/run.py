@@ -146,8 +146,9 @@ def main() -> int:
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**32)
     print(f"fuzz: seed {seed}, {arguments.inputs} inputs for each of {len(names)} decoders", flush=True)
     failed = 0
-    # Spawned, not forked: each starts clean, and jitted kernels do not survive a fork under all threading layers.
-    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+    # Spawned, not forked: jitted kernels do not survive a fork under all threading layers. One after the other in the
+    # same process: a start costs more than thousands of inputs, and `fuzz` sets its limits anew.
+    with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         for future in [pool.submit(fuzz, name, arguments.inputs, seed) for name in names]:
             name, fed, seconds, wrong = future.result()
             print(f"fuzz: {name}: {fed} inputs in {seconds:.1f} s: {wrong or 'ok'}", flush=True)

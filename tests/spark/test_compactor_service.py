@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,9 @@ import httpx
 import pytest
 
 from llog.api.opening import Use, opened_log
+from llog.compactor import service
 from llog.compactor.service import serve
-from llog.compactor.tasks import TaskRunner
+from llog.compactor.tasks import TaskRunner, TaskRunners
 from llog.formats.records import encode_records
 from llog.log.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
@@ -29,7 +31,9 @@ LOGS = [Log("orders", partition) for partition in range(8)]
 PATIENCE_SECONDS = 60.0
 
 
-async def test_the_service_begins_without_spark_and_goes_on_with_it(spark: SparkSession, tmp_path: Path) -> None:
+async def test_the_service_begins_without_spark_and_goes_on_with_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     eager = {
         "LLOG_DATA_DIR": str(tmp_path),
         "LLOG_COMPACTOR_PORT": "0",
@@ -58,6 +62,8 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(spark: Spark
         await joining.wait()
         return TaskRunner(Watched(spark, settings), sizing_of(spark))
 
+    # However little there is to do.
+    monkeypatch.setattr(service, "TaskRunners", partial(TaskRunners, here_bytes_max=0))
     serving = asyncio.create_task(serve(settings, stop, on_started=told.set_result, join_spark=join, on_spark=on_spark))
     url = await told
     async with httpx.AsyncClient() as client, opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:

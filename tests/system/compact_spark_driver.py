@@ -13,7 +13,8 @@ from pathlib import Path
 from llog.api.opening import Use, opened_log
 from llog.pipeline.compact import compact
 from llog.spark.runner import SparkRunner
-from tests.system.compact_crasher import OPTIONS, SESSION_MS, settings_at
+from tests.system.compact_crasher import OPTIONS, SESSION_MS
+from tests.system.crashing import settings_at
 
 
 async def main(directory: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 from llog.api.opening import opened_log
 from llog.cli.pipeline_progress import ToldRunner
 from llog.pipeline.export import export
-from tests.system.export_crasher import SIZES, settings_at, target_at
+from tests.system.crashing import settings_at
+from tests.system.export_crasher import SIZES, target_at
 
 
 def _told(more: int, _: str) -> None:

@@ -1,59 +1,28 @@
 """Drivers of the sink that die in the middle: `python -m tests.system.sink_crasher DIRECTORY…`.
 
-Each directory (a data directory of its own) gets a child process that writes a batch and ends by `os._exit` at a call
-of its stores, as if the machine had stopped: `at-17-after` dies when call 17 has been done and nobody was told,
-`at-17-before` right before it. Then another child replays the batch with its rows split differently, and writes the
-next one. `count` only writes the batch, and prints how many calls there are. Children are forked, so that the imports
-are paid for once.
+Directories are named by where a driver ends itself while it writes a batch, as `crashing` says. Then another replays
+the batch with its rows split differently, and a third writes the next one; `sink-count` only writes the batch, and
+tells how many calls there are.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from llog.api.opening import Use, opened_log
-from llog.formats.records import warm_up
 from llog.pipeline.sink import Batch, commit_batch, sink_order, upload
 from llog.pipeline.sink_rows import Router, Turns, joined
 from llog.pipeline.work import tools_of
-from llog.settings import Settings
+from tests.system.crashing import Countdown, in_child, prepare, settings_at
 
-DIED: Final = 77
 QUERY: Final = "crashing"
 ROWS: Final = 21
 TOPICS: Final = ("orders", "visits")
-CALLS: Final = {"metadata": ("write", "get_many", "scan"), "objects": ("put", "get_ranges")}
-
-
-class Countdown:
-    """Counts the calls of both stores, and ends the process at one of them."""
-
-    def __init__(self, at: int = 0, *, after: bool = False) -> None:
-        self.calls, self._at, self._after = 0, at, after
-
-    def around(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def counted(*args: Any, **kwargs: Any) -> Any:
-            self.calls += 1
-            mine = self.calls == self._at
-            if mine and not self._after:
-                os._exit(DIED)
-            answer = await call(*args, **kwargs)
-            if mine:
-                os._exit(DIED)
-            return answer
-
-        return counted
-
-
-def settings_at(directory: Path) -> Settings:
-    return Settings.from_env({"LLOG_DATA_DIR": str(directory)})
 
 
 def table(batch: int) -> pa.Table:
@@ -72,9 +41,8 @@ async def write_batch(directory: Path, number: int, tasks: int, countdown: Count
     async with opened_log(settings_at(directory), blobs=Use.PUT) as opened:
         context = opened.context
         assert context.wal is not None
-        for store, names in ((context.metadata, CALLS["metadata"]), (context.wal, CALLS["objects"])):
-            for name in names:
-                setattr(store, name, countdown.around(getattr(store, name)))
+        countdown.watch(context.metadata, "write", "get_many", "scan")
+        countdown.watch(context.wal, "put", "get_ranges")
         order, rows = await sink_order(context), table(number)
         share = -(-ROWS // tasks)
         slices: list[Any] = []
@@ -84,35 +52,31 @@ async def write_batch(directory: Path, number: int, tasks: int, countdown: Count
         await commit_batch(context, Batch(QUERY, number), slices)
 
 
-def in_child(directory: Path, number: int, tasks: int, countdown: Countdown) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            asyncio.run(write_batch(directory, number, tasks, countdown))
-            code = 0
-            print(countdown.calls, flush=True)
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+def driver(directory: Path, number: int, tasks: int, countdown: Countdown) -> int:
+    """How it ended; a line tells its calls if it lived."""
+
+    def work() -> None:
+        asyncio.run(write_batch(directory, number, tasks, countdown))
+        print("calls", directory.name, countdown.calls, flush=True)
+
+    return in_child(work)
 
 
-def play(directory: Path) -> None:
-    if directory.name == "count":
-        assert in_child(directory, 0, 7, Countdown()) == 0
+def play_batches(directory: Path) -> None:
+    if directory.name == "sink-count":
+        assert driver(directory, 0, 7, Countdown()) == 0
         return
-    _, at, when = directory.name.split("-")
+    _, _, at, when = directory.name.split("-")
     codes = [
-        in_child(directory, 0, 7, Countdown(int(at), after=when == "after")),
-        in_child(directory, 0, 3, Countdown()),
-        in_child(directory, 1, 2, Countdown()),
+        driver(directory, 0, 7, Countdown(int(at), after=when == "after")),
+        driver(directory, 0, 3, Countdown()),
+        driver(directory, 1, 2, Countdown()),
     ]
-    print(directory.name, *codes, flush=True)
+    print("ended", directory.name, *codes, flush=True)
 
 
 if __name__ == "__main__":
-    warm_up()
+    prepare()
     list(Router(None, {}, Turns()).split(joined(table(0).to_batches())))  # loads all that takes long to load
     for given in sys.argv[1:]:
-        play(Path(given))
+        play_batches(Path(given))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import llog.spark
 from llog.settings import Settings
-from tests.system.sink_crasher import settings_at
+from tests.system.crashing import settings_at
 
 
 def main(directory: Path) -> None:

@@ -27,7 +27,7 @@ from tests.system.broker_load import Load, check, read_logs
 from tests.system.broker_process import LlogProcess
 
 SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
-KILLS_EMBEDDED: Final = 50 if SOAK else 4
+KILLS_EMBEDDED: Final = 50 if SOAK else 3
 KILLS_OF_TWO: Final = 20 if SOAK else 2
 LIFE_SECONDS_MAX: Final = 1.5 if SOAK else 0.5
 STOPS: Final = 5 if SOAK else 1

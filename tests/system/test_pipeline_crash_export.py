@@ -7,11 +7,7 @@ whose objects are others now.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +22,19 @@ from llog.log.compact import compact_once
 from llog.log.keys import Log
 from llog.log.read import iter_runs
 from llog.pipeline.iceberg import open_catalogue
-from tests.system.export_crasher import DIED, run_export, settings_at
+from tests.system.crashing import (
+    SOAK,
+    Dead,
+    crash_everywhere,
+    judge_all,
+    kill_after,
+    kills_spark_drivers,
+    need_spark,
+    settings_at,
+)
+from tests.system.export_crasher import run_export
 
-SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
-POINTS: Final = {"parquet": 60 if SOAK else 12, "iceberg": 60 if SOAK else 13}
-ROOT: Final = Path(__file__).parents[2]
+POINTS: Final = {"parquet": 60 if SOAK else 5, "iceberg": 60 if SOAK else 6}
 LOGS: Final = [Log("orders", partition) for partition in range(3)]
 DAY_MS: Final = 86_400_000
 FIRST_MS: Final = 20_000 * DAY_MS
@@ -72,13 +76,6 @@ def exported(directory: Path, kind: str) -> Rows:
     return sorted(zip(*columns, strict=True))
 
 
-def run_crasher(directories: list[Path]) -> list[str]:
-    command = [sys.executable, "-m", "tests.system.export_crasher", *map(str, directories)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.splitlines()
-
-
 async def rerun_and_judge(directory: Path, kind: str, *, changed: bool) -> None:
     async with opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT) as opened:
         if changed:
@@ -97,55 +94,16 @@ async def test_an_export_that_dies_anywhere_leaves_nothing_that_a_rerun_does_not
     template = tmp_path / "template"
     async with opened_log(settings_at(template), blobs=Use.PUT, segments=Use.PUT) as opened:
         await append(opened, 5, seed=3)
-    whole = [tmp_path / f"{kind}-count" for kind in POINTS]
-    for directory in whole:
-        shutil.copytree(template, directory)
-    told = await asyncio.to_thread(run_crasher, whole)
-    assert told[1::2] == [f"{kind}-count 0" for kind in POINTS]
-    directories: list[tuple[Path, str]] = []
-    for (kind, wanted), calls in zip(POINTS.items(), map(int, told[::2]), strict=True):
-        assert calls > 2 * wanted, calls
-        points = sorted(random.Random(7).sample(range(2, calls - 1), wanted))
-        directories += [
-            (tmp_path / f"{kind}-at-{point}-{'before' if number % 2 else 'after'}", kind)
-            for number, point in enumerate(points)
-        ]
-    for directory, _ in directories:
-        shutil.copytree(template, directory)
-    lines = await asyncio.to_thread(run_crasher, [directory for directory, _ in directories])
-    codes = {line.split()[0]: int(line.split()[-1]) for line in lines}
-    # The order of calls is not the same each time, so the very last ones may not be reached.
-    assert sum(code == DIED for code in codes.values()) >= len(directories) - 2, codes
-    for number, (directory, kind) in enumerate(directories):
-        await rerun_and_judge(directory, kind, changed=number % 3 == 0)
+    dead = await asyncio.to_thread(crash_everywhere, "export_crasher", template, POINTS)
 
+    async def judge(one: Dead) -> None:
+        await rerun_and_judge(one.directory, one.kind, changed=dead.index(one) % 3 == 0)
 
-# -- a Spark driver, killed --------------------------------------------------------------------------------------------
-
-
-def kill_after(directory: Path, kind: str, line: str, count: int) -> None:
-    """Start a driver on Spark and kill it -9 once it has said `line` so often."""
-    command = [sys.executable, "-m", "tests.system.export_spark_driver", str(directory), kind]
-    with open(directory / "driver.log", "wb") as log:
-        driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert driver.stdout is not None
-        seen = 0
-        for said in driver.stdout:
-            seen += said.strip() == line
-            if seen == count:
-                break
-        assert seen == count, f"it ended: {(directory / 'driver.log').read_text()[-3_000:]}"
-    finally:
-        driver.kill()
-        driver.wait()
-        assert driver.stdout is not None
-        driver.stdout.close()
+    await judge_all(dead, judge)
 
 
 @pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.skipif(not SOAK, reason="starts Spark several times: LLOG_SOAK=1")
+@kills_spark_drivers
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kind", "line", "count"),
@@ -154,7 +112,8 @@ def kill_after(directory: Path, kind: str, line: str, count: int) -> None:
 async def test_a_spark_driver_killed_at_work_leaves_nothing_that_a_rerun_does_not_make_whole(
     tmp_path: Path, kind: str, line: str, count: int
 ) -> None:
+    need_spark()
     async with opened_log(settings_at(tmp_path), blobs=Use.PUT, segments=Use.PUT) as opened:
         await append(opened, 5, seed=3)
-    await asyncio.to_thread(kill_after, tmp_path, kind, line, count)
+    await asyncio.to_thread(kill_after, ["export_spark_driver", str(tmp_path), kind], tmp_path, line, count)
     await rerun_and_judge(tmp_path, kind, changed=line == "commit")

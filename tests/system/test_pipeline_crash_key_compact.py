@@ -7,11 +7,7 @@ up with the same value of every key. After a rerun the log holds what the plaine
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -31,12 +27,18 @@ from llog.log.topic_admin import create_topic
 from llog.pipeline.key_aggregate import InProcessAggregate
 from llog.pipeline.key_compact import key_compact
 from llog.pipeline.work import InProcessRunner, tools_of
-from tests.system.compact_crasher import DIED, settings_at
+from tests.system.crashing import (
+    SOAK,
+    crash_everywhere,
+    judge_all,
+    kill_after,
+    kills_spark_drivers,
+    need_spark,
+    settings_at,
+)
 from tests.system.key_crasher import OPTIONS
 
-SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
-POINTS: Final = 50 if SOAK else 25
-ROOT: Final = Path(__file__).parents[2]
+POINTS: Final = 50 if SOAK else 10
 LOGS: Final = [Log("prices", 0), Log("prices", 1)]
 KEYS: Final = [b"k%d" % number for number in range(12)]
 
@@ -82,13 +84,6 @@ def survivors(records: list[LogRecord]) -> list[LogRecord]:
     return [record for record in records if last[record.key] == record.offset and record.payload is not None]
 
 
-def crash(directories: list[Path]) -> list[str]:
-    command = [sys.executable, "-m", "tests.system.key_crasher", *map(str, directories)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.split()
-
-
 async def rerun_and_judge(directory: Path, written: Records) -> bool:
     """Was there something left to do?"""
     async with opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT) as opened:
@@ -112,59 +107,19 @@ async def rerun_and_judge(directory: Path, written: Records) -> bool:
 
 @pytest.mark.timeout(600)
 async def test_a_driver_that_dies_at_any_call_of_its_stores_loses_and_resurrects_nothing(tmp_path: Path) -> None:
-    template = tmp_path / "template"
-    written = await fill(template)
-    shutil.copytree(template, tmp_path / "count")
-    calls, _, code = await asyncio.to_thread(crash, [tmp_path / "count"])
-    assert code == "0"
-    assert int(calls) > 4 * POINTS, calls
-    points = sorted(random.Random(7).sample(range(2, int(calls) - 5), POINTS))
-    directories = []
-    for number, point in enumerate(points):
-        directories.append(tmp_path / f"at-{point}-{'before' if number % 2 else 'after'}")
-        shutil.copytree(template, directories[-1])
-    said = await asyncio.to_thread(crash, directories)
-    # The order of calls is not the same each time, so the very last ones may not be reached.
-    assert said.count(str(DIED)) >= POINTS - 1, said
-    left = [await rerun_and_judge(directory, written) for directory in directories]
+    written = await fill(tmp_path / "template")
+    dead = await asyncio.to_thread(crash_everywhere, "key_crasher", tmp_path / "template", {"key": POINTS})
+    left = await judge_all(dead, lambda one: rerun_and_judge(one.directory, written))
     assert left.count(True) > POINTS // 2, "most died when everything was done: the test proved less than it says"
 
 
-# -- a Spark driver, killed --------------------------------------------------------------------------------------------
-
-
-def kill_after(directory: Path, line: str, count: int) -> None:
-    """Start a driver on Spark and kill it -9 once it has said `line` so often."""
-    command = [sys.executable, "-m", "tests.system.key_crasher", "spark", str(directory)]
-    with open(directory / "driver.log", "wb") as log:
-        driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
-    assert driver.stdout is not None
-    with driver, driver.stdout as output:
-        try:
-            seen = 0
-            for said in output:
-                seen += said.strip() == line
-                if seen == count:
-                    break
-            assert seen == count, f"it ended: {(directory / 'driver.log').read_text()[-3_000:]}"
-        finally:
-            driver.kill()
-
-
 @pytest.mark.spark
-@pytest.mark.skipif(not SOAK, reason="each kill costs a session's start: LLOG_SOAK=1")
+@kills_spark_drivers
 @pytest.mark.timeout(900)
 async def test_a_spark_driver_killed_at_work_loses_and_resurrects_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
-    from llog.errors import JavaUnusable
-    from llog.spark.java import find_java
-
-    try:
-        find_java()
-    except JavaUnusable as error:
-        pytest.skip(str(error))
+    need_spark()
     for number, (line, count) in enumerate([("rewrite", 1), ("scan", 3), ("rewrite", 4)]):
         directory = tmp_path / f"killed-{number}"
         written = await fill(directory)
-        await asyncio.to_thread(kill_after, directory, line, count)
+        await asyncio.to_thread(kill_after, ["key_crasher", "spark", str(directory)], directory, line, count)
         await rerun_and_judge(directory, written)

@@ -22,27 +22,20 @@ from typing import Final
 import pytest
 
 from llog.api.opening import opened_log
-from llog.errors import JavaUnusable
 from llog.log.invariants import check_log
 from llog.log.keys import Log
 from llog.log.read import iter_runs, view
 from llog.log.topics import load_topic
-from llog.spark.java import find_java
-from tests.system.sink_crasher import DIED, ROWS, TOPICS, settings_at
+from tests.system.crashing import DIED, ROOT, SOAK, kills_spark_drivers, need_spark, run_crasher, settings_at
+from tests.system.sink_crasher import ROWS, TOPICS
 
-SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
-POINTS: Final = 200 if SOAK else 25
+POINTS: Final = 200 if SOAK else 10
 KILLS: Final = 3
 START_SECONDS_MAX: Final = 120.0
-ROOT: Final = Path(__file__).parents[2]
 
 
-def crasher(*directories: Path) -> str:
-    names = [str(directory) for directory in directories]
-    command = [sys.executable, "-m", "tests.system.sink_crasher", *names]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def crash(*directories: Path) -> str:
+    return run_crasher("sink_crasher", *map(str, directories)).stdout
 
 
 async def rows_in(directory: Path, *topics: str) -> list[str]:
@@ -64,14 +57,14 @@ async def rows_in(directory: Path, *topics: str) -> list[str]:
 
 
 def test_a_driver_dies_at_any_call_of_its_stores_and_a_replay_finishes_its_batch(tmp_path: Path) -> None:
-    calls = int(crasher(tmp_path / "count").split()[0])
+    calls = int(crash(tmp_path / "sink-count").split()[-1])
     rng = random.Random(7)
     points = rng.sample(range(1, calls + 1), min(POINTS, calls))
-    directories = [tmp_path / f"at-{at}-{'after' if number % 2 else 'before'}" for number, at in enumerate(points)]
-    told = crasher(*directories)
+    directories = [tmp_path / f"sink-at-{at}-{'after' if number % 2 else 'before'}" for number, at in enumerate(points)]
+    told = crash(*directories)
     wanted = sorted(f"{batch}-{row}" for batch in range(2) for row in range(ROWS))
     for directory in directories:
-        codes = re.search(rf"^{directory.name} (.*)$", told, re.MULTILINE)
+        codes = re.search(rf"^ended {directory.name} (.*)$", told, re.MULTILINE)
         assert codes is not None, told
         assert codes[1] == f"{DIED} 0 0", f"{directory.name}: {told}"
         assert sorted(asyncio.run(rows_in(directory, *TOPICS))) == wanted, directory.name
@@ -80,13 +73,9 @@ def test_a_driver_dies_at_any_call_of_its_stores_and_a_replay_finishes_its_batch
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not SOAK, reason="LLOG_SOAK=1: it starts four Spark sessions, one after the other")
+@kills_spark_drivers
 def test_a_killed_spark_driver_is_followed_by_one_that_writes_every_row_once(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    try:
-        find_java()
-    except JavaUnusable as error:
-        pytest.skip(str(error))
+    need_spark()
     inbox = tmp_path / "in"
     inbox.mkdir()
     files = 6 * KILLS

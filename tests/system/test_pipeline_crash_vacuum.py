@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from llog.api.opening import OpenedLog
@@ -25,17 +24,21 @@ from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.merge import merge_once
 from llog.log.segments import mark, register
-from tests.system.vacuum_crasher import DIED, LOGS, Expected, opened, records_of
+from llog.pipeline.sink import sink_order, upload
+from llog.pipeline.sink_plan import CommitPlan, plan_slices
+from llog.pipeline.sink_query import admit
+from llog.pipeline.sink_records import put_plan
+from llog.pipeline.work import tools_of
+from tests.system.crashing import DIED, SOAK, run_crasher
+from tests.system.vacuum_crasher import LOGS, PLANNED, PLANNED_ROWS, Expected, opened, records_of
 
-SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
-POINTS: Final = 150 if SOAK else 25
-ROOT: Final = Path(__file__).parents[2]
+POINTS: Final = 150 if SOAK else 10
 HOURS_AGO_MS: Final = 5 * 3_600_000
 
 
 async def fill(live: Path) -> dict[str, list[tuple[int, bytes]]]:
     """Five hours ago: blobs that compaction left and some that are named, segments that a merge retired, one that a
-    compactor left half-made, one that lost its record."""
+    compactor left half-made, one that lost its record; and a batch of the sink that was planned, and not performed."""
     rng, then_ms = random.Random(5), time.time_ns() // 1_000_000 - HOURS_AGO_MS
     stores: OpenedLog
     async with opened(live) as stores:
@@ -47,6 +50,7 @@ async def fill(live: Path) -> dict[str, list[tuple[int, bytes]]]:
         assert await merge_once(context, LOGS[0]) is not None
         await _append(context, rng, blobs=3)
         await _litter(context)
+        await _leave_a_plan(context)
         records = await records_of(context)
     for path in (live / "objects").rglob("*"):
         if path.is_file():
@@ -94,11 +98,27 @@ async def _litter(context: LogContext) -> None:
             await mark(context, log, segment_id, "DELETE_SEGMENT_STARTED")
 
 
+async def _leave_a_plan(context: LogContext) -> None:
+    order = await sink_order(context, topic=LOGS[0].topic)
+    uploads = (await upload(tools_of(context), order, pa.table({"value": PLANNED_ROWS}).to_batches())).slices
+    slices = plan_slices(*PLANNED[:2], uploads)
+    admitted = await admit(context, PLANNED, epochs=1)
+    plan = CommitPlan(
+        query=PLANNED.query,
+        batch=PLANNED.number,
+        plan_id="left",
+        producer_id=admitted.producer_id,
+        first_epoch=admitted.first_epoch,
+        slices=(),
+        records=len(PLANNED_ROWS),
+        created_at_ms=context.now_ms(),
+    )
+    assert (await put_plan(context, plan, slices)).plan.plan_id == "left"
+
+
 def crash(directory: Path) -> tuple[list[list[str]], str]:
     """The words of each line that the crasher says, and what its children said of their troubles."""
-    command = [sys.executable, "-m", "tests.system.vacuum_crasher", str(directory), str(POINTS)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_crasher("vacuum_crasher", str(directory), str(POINTS))
     return [line.split() for line in ended.stdout.splitlines()], ended.stderr[-4_000:]
 
 

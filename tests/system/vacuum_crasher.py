@@ -15,28 +15,28 @@ import asyncio
 import os
 import shutil
 import sys
-import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from llog.api.opening import OpenedLog, Use, Wrapping, opened_log
-from llog.formats.records import encode_records, warm_up
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read import iter_runs
 from llog.pipeline.audit import audit
+from llog.pipeline.sink import Batch, commit_batch
 from llog.pipeline.vacuum import VacuumReport, vacuum
 from llog.pipeline.work import InProcessRunner, tools_of
-from llog.settings import Settings
-from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
+from tests.system.crashing import DIED, Countdown, in_child, prepare, settings_at
 
-DIED: Final = 77
 LOGS: Final = [Log("orders", 0), Log("orders", 1), Log("visits", 0)]
+PLANNED: Final = Batch("left", 0)
+"""A batch of the sink that is planned, and waits for its driver."""
+PLANNED_ROWS: Final = [b"planned", b"long ago"]
 METADATA_CALLS: Final = ("write", "get_many", "scan", "server_time_ms")
 
 
@@ -48,57 +48,24 @@ class Expected(msgspec.Struct):
     """Names that are left after two whole jobs."""
 
 
-class Countdown:
-    """Counts the calls of both stores, and ends the process at one of them."""
-
-    def __init__(self, at: int = 0, *, after: bool = False) -> None:
-        self.calls, self._at, self._after = 0, at, after
-
-    def enter(self) -> bool:
-        """Is it this call behind which the process ends?"""
-        self.calls += 1
-        mine = self.calls == self._at
-        if mine and not self._after:
-            os._exit(DIED)
-        return mine
-
-    async def around(self, call: Awaitable[Any]) -> Any:
-        mine = self.enter()
-        answer = await call
-        if mine:
-            os._exit(DIED)
-        return answer
-
-    def metadata(self, store: MetadataStore) -> MetadataStore:
-        for name in METADATA_CALLS:
-            setattr(store, name, self._counted(getattr(store, name)))
-        return store
-
-    def _counted(self, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def counted(*args: Any, **kwargs: Any) -> Any:
-            return await self.around(call(*args, **kwargs))
-
-        return counted
-
-
 class CountedObjects(ForwardingObjectStore):
     def __init__(self, inner: ObjectStore, countdown: Countdown) -> None:
         super().__init__(inner)
         self._countdown = countdown
 
     async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
-        await self._countdown.around(self.inner.put(name, buffers, if_absent=if_absent))
+        await self._countdown.around(self.inner.put)(name, buffers, if_absent=if_absent)
 
     async def get(self, name: str) -> Buffer:
-        answer: Buffer = await self._countdown.around(self.inner.get(name))
+        answer: Buffer = await self._countdown.around(self.inner.get)(name)
         return answer
 
     async def get_ranges(self, name: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        answer: list[Buffer] = await self._countdown.around(self.inner.get_ranges(name, ranges))
+        answer: list[Buffer] = await self._countdown.around(self.inner.get_ranges)(name, ranges)
         return answer
 
     async def head(self, name: str) -> ObjectMeta:
-        answer: ObjectMeta = await self._countdown.around(self.inner.head(name))
+        answer: ObjectMeta = await self._countdown.around(self.inner.head)(name)
         return answer
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
@@ -109,15 +76,16 @@ class CountedObjects(ForwardingObjectStore):
             os._exit(DIED)
 
     async def delete_many(self, names: Sequence[str]) -> None:
-        await self._countdown.around(self.inner.delete_many(names))
+        await self._countdown.around(self.inner.delete_many)(names)
 
 
 def opened(directory: Path, countdown: Countdown | None = None) -> Any:
-    settings = Settings.from_env({"LLOG_DATA_DIR": str(directory)})
     wrapping = None
     if countdown is not None:
-        wrapping = Wrapping(countdown.metadata, lambda store: CountedObjects(store, countdown))
-    return opened_log(settings, blobs=Use.PUT, segments=Use.PUT, wrapping=wrapping)
+        wrapping = Wrapping(
+            lambda store: countdown.watch(store, *METADATA_CALLS), lambda store: CountedObjects(store, countdown)
+        )
+    return opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT, wrapping=wrapping)
 
 
 async def run_job(directory: Path, countdown: Countdown | None = None) -> VacuumReport:
@@ -154,21 +122,8 @@ async def judge(directory: Path, expected: Expected) -> None:
         assert await records_of(context) == expected.records, "after the next job"
         assert (await audit(context, runner)).findings == []
         assert await names_in(context) == expected.objects, "whoever died, the same is left"
-
-
-def in_child(work: Callable[[], Any]) -> int:
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        done = await commit_batch(context, PLANNED, [])
+        assert done.slices.appended == len(PLANNED_ROWS), "what a plan names was kept for it"
 
 
 def whole_job(directory: Path, expected_file: Path, calls_file: Path) -> None:
@@ -213,6 +168,5 @@ def main(directory: Path, points: int) -> None:
 
 
 if __name__ == "__main__":
-    warm_up()
-    encode_records([b"warm"], timestamps_ms=0)
+    prepare()
     main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -77,6 +77,8 @@ class Broker:
         self._billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self._state: Literal["starting", "ok", "stopping"] = "starting"
+        self.beside: Mapping[str, object] = {}
+        """What runs beside it in its stack (`llog up`), for its health page; none of it makes a broker less healthy."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
     @classmethod
@@ -232,7 +234,7 @@ class Broker:
             "role": self.role,
             "acknowledged_means": acknowledged_means(self.settings),
         }
-        return page | ({"reasons": reasons} if reasons else {})
+        return {**page, **self.beside} | ({"reasons": reasons} if reasons else {})
 
 
 def warm_kernels() -> None:

@@ -24,6 +24,7 @@ from llog.cli import (
     settings,
     stores,
     topic,
+    up,
 )
 from llog.cli.exits import MEANINGS, exit_code_of
 from llog.errors import LlogError
@@ -77,7 +78,7 @@ app.add_typer(meta.app, name="meta")
 app.add_typer(segments.app, name="segments")
 app.command(name="broker")(serve.broker)
 app.command(name="compactor")(serve.compactor)
-app.command(name="up")(serve.up)
+app.command(name="up")(up.up)
 app.add_typer(topic.app, name="topic")
 app.command(name="produce")(records.produce)
 app.command(name="consume")(records.consume)

@@ -56,7 +56,8 @@ Master = Annotated[
 InProcess = Annotated[bool, typer.Option("--in-process", help="Run the tasks in this process, without Spark.")]
 
 app = typer.Typer(
-    help="Jobs over all the data: compact, clean, check, export. They run on Spark.", no_args_is_help=True
+    help="Jobs over all the data: compact, clean, check, export. They run on Spark, or with --in-process without it.",
+    no_args_is_help=True,
 )
 
 

@@ -1,7 +1,7 @@
 """`llog up`: the compactor beside its brokers; with `--brokers N` these are processes on the same stores.
 
     this process: compactor, signals          llog broker --port P       standard input: a pipe from here
-                  └─ stop, exit codes ──────► llog broker --port P+1     …
+                  └─ stop, exit codes ──────► llog broker --port P+1     … that tells how Spark is (`supervision`)
 
 Why it exists: a Python process uses one core; brokers share nothing but the stores, so a machine with cores runs more
 of them. What must stay true: one process group; whoever ends takes the stack along, and its exit code is the stack's;
@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from llog.cli.supervision import say_to
 from llog.errors import SettingsError, StoreError
 from llog.limits import STORE_PROBE_MS
 from llog.settings import Settings
@@ -75,14 +76,25 @@ async def run_stack(
 ) -> int:
     """Until `stop`, or until one of them ends; the exit code of the one that ended first by itself, else 0."""
     children: list[Process] = []
+    spark = {"spark": first_spark_state(settings)}
+
+    def spark_changed(state: str) -> None:
+        spark["spark"] = state
+        say_to(children, spark)
+        if on_spark is not None:
+            on_spark(state)
+
     hurrying = asyncio.ensure_future(_hurry(children, at_once))
-    compactor = asyncio.ensure_future(compact_patiently(settings, stop, on_started=on_compactor, on_spark=on_spark))
+    compactor = asyncio.ensure_future(
+        compact_patiently(settings, stop, at_once=at_once, on_started=on_compactor, on_spark=spark_changed)
+    )
     stopping = asyncio.ensure_future(stop.wait())
     ended: list[asyncio.Task[int]] = []
     try:
         for command in commands:
             child = await asyncio.create_subprocess_exec(*command, stdin=PIPE)
             children.append(child)
+            say_to([child], spark)
             ended.append(asyncio.ensure_future(child.wait()))
         await asyncio.wait([*ended, compactor, stopping], return_when=asyncio.FIRST_COMPLETED)
         # A child that is gone before the stop was asked for: even with 0 the stack is no longer what it was.
@@ -102,6 +114,7 @@ async def compact_patiently(
     settings: Settings,
     stop: asyncio.Event,
     *,
+    at_once: asyncio.Event | None = None,
     on_started: Callable[[str], None],
     on_spark: Callable[[str], None] | None = None,
 ) -> None:
@@ -113,7 +126,7 @@ async def compact_patiently(
         started.set()
         on_started(url)
 
-    serving = asyncio.ensure_future(_compact_until(settings, stop, started, begun, on_spark))
+    serving = asyncio.ensure_future(_compact_until(settings, stop, at_once, started, begun, on_spark))
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -126,6 +139,13 @@ async def compact_patiently(
         await asyncio.gather(serving, stopping, return_exceptions=True)
 
 
+def first_spark_state(settings: Settings) -> str:
+    """Of a stack that begins."""
+    from llog.compactor.tasks import NOT_WANTED, STARTING
+
+    return STARTING if settings.compactor_spark else NOT_WANTED
+
+
 def joining_spark(settings: Settings) -> Join | None:
     """How the compactor's tasks come to Spark; None where the settings say that they should not."""
     if not settings.compactor_spark:
@@ -134,24 +154,49 @@ def joining_spark(settings: Settings) -> Join | None:
     async def join() -> TaskRunner:
         from llog.spark.compaction import join_session
 
-        return await join_session(settings)
+        joined = await join_session(settings)
+        try:
+            await _until_proven(joined, settings)
+        except BaseException:
+            await joined.runner.close()
+            raise
+        return joined
 
     return join
+
+
+async def _until_proven(joined: TaskRunner, settings: Settings) -> None:
+    """Ready is a Spark that has run a task. Given up meanwhile, the JVM goes first: a job that is being planned cannot
+    be interrupted otherwise, and nobody shall wait for it."""
+    from llog.pipeline.probe_task import prove
+    from llog.spark.launch import end_own_jvm
+
+    proving = asyncio.ensure_future(prove(joined.runner, settings.objects_url))
+    try:
+        await asyncio.shield(proving)
+    except asyncio.CancelledError:
+        await asyncio.to_thread(end_own_jvm)
+        proving.cancel()
+        await asyncio.gather(proving, return_exceptions=True)
+        raise
 
 
 async def _compact_until(
     settings: Settings,
     stop: asyncio.Event,
+    at_once: asyncio.Event | None,
     started: asyncio.Event,
     begun: Callable[[str], None],
     on_spark: Callable[[str], None] | None,
 ) -> None:
     from llog.compactor.service import serve
 
-    told = ""
+    told, join_spark = "", joining_spark(settings)
     while True:
         try:
-            return await serve(settings, stop, on_started=begun, join_spark=joining_spark(settings), on_spark=on_spark)
+            return await serve(
+                settings, stop, at_once=at_once, on_started=begun, join_spark=join_spark, on_spark=on_spark
+            )
         except StoreError as error:
             if started.is_set() or not error.retriable:
                 raise

@@ -110,18 +110,20 @@ class CompactorService:
             loops += [("WAL store", self._measure_wal), ("backups", self._back_up)]
         self._loops = [asyncio.create_task(self._keep_on(name, step), name=name) for name, step in loops]
 
-    async def stop(self, *, timeout_ms: int = COMPACTOR_STOP_MS_MAX) -> None:
-        """No new work; what is under way may end in time, else it is cut off and resumed by whoever comes next."""
+    async def stop(self, *, timeout_ms: int = COMPACTOR_STOP_MS_MAX, at_once: asyncio.Event | None = None) -> None:
+        """No new work; what is under way may end in time, and until `at_once` is set, else it is cut off and resumed by
+        whoever comes next."""
         self._pace.stop()
         under_way = [*self._loops, *(task for _, task in self._visits.values())]
         if under_way:
-            bound = asyncio.ensure_future(self._context.sleep(timeout_ms / 1_000))
-            ended = asyncio.ensure_future(asyncio.wait(under_way))
-            await asyncio.wait([bound, ended], return_when=asyncio.FIRST_COMPLETED)
+            ends = [asyncio.ensure_future(self._context.sleep(timeout_ms / 1_000))]
+            ends += [] if at_once is None else [asyncio.ensure_future(at_once.wait())]
+            ends.append(asyncio.ensure_future(asyncio.wait(under_way)))
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             left = [task for task in under_way if not task.done()]
-            for task in (*left, bound, ended):
+            for task in (*left, *ends):
                 task.cancel()
-            await asyncio.gather(*under_way, bound, ended, return_exceptions=True)
+            await asyncio.gather(*under_way, *ends, return_exceptions=True)
             if left:
                 _log.warning("%d tasks were cut off by the stop; what they began will be resumed", len(left))
         await self._claims.close()
@@ -318,13 +320,15 @@ async def serve(
     settings: Settings,
     stop: asyncio.Event,
     *,
+    at_once: asyncio.Event | None = None,
     metrics: BrokerMetrics | None = None,
     make_runner: Callable[[LogContext], JobRunner] | None = None,
     on_started: Callable[[str], None] | None = None,
     join_spark: Join | None = None,
     on_spark: OnState | None = None,
 ) -> None:
-    """The whole process: stores, service and pages, until `stop` is set. `on_started` is told where the pages are.
+    """The whole process: stores, service and pages, until `stop` is set; with `at_once` set too, what is under way is
+    cut off. `on_started` is told where the pages are.
 
     `join_spark` brings Spark, in the background; `on_spark` is told when its state changes.
     """
@@ -338,12 +342,8 @@ async def serve(
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT, wrapping=meters.wrapping) as opened:
         context = opened.context
         billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=context.now_ms)
-        if make_runner is not None:
-            runner = make_runner(context)
-        else:
-            tasks = TaskRunners(context, join_spark, on_state=on_spark)
-            tasks.start()
-            runner = PipelineRunner(context, tasks)
+        tasks = TaskRunners(context, join_spark, on_state=on_spark)
+        runner: JobRunner = PipelineRunner(context, tasks) if make_runner is None else make_runner(context)
         service = CompactorService(context, settings, metrics, runner=runner)
         async with serving(settings, health=service.health, metrics=metrics) as pages:
             metrics.set_compactor(
@@ -360,8 +360,10 @@ async def serve(
             try:
                 if on_started is not None:
                     on_started(pages.url)
+                if make_runner is None:
+                    tasks.start()  # not before there is a service that will close them
                 await stop.wait()
             finally:
                 counting.cancel()
                 await asyncio.gather(counting, return_exceptions=True)
-                await service.stop()
+                await service.stop(at_once=at_once)

@@ -1,10 +1,11 @@
-"""Where tasks run: in this process from the first moment, in Spark once it has joined.
+"""Where tasks run: in this process from the first moment, in Spark once it has joined, except small rounds.
 
 Why it exists: a Spark session takes seconds to start, and may not be had at all. The service does not wait for it and
 does not fail without it: tasks are the same functions either way, so the only difference is who runs them.
 
-What must stay true: a job runs on one runner from beginning to end; a Spark that failed a job for a reason outside its
-tasks is left, and tried again after a pause; whoever brought Spark is told by `state` why it is not there.
+What must stay true: a job runs on one runner from beginning to end (which may do small rounds here: `small_here`); a
+Spark that failed a job for a reason outside its tasks is left, and tried again after a pause; whoever brought Spark is
+told by `state` why it is not there.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+from llog.compactor.small_here import SmallHere
 from llog.errors import LlogError, SparkJobFailed, SparkSessionFailed
-from llog.limits import COMPACT_SPARK_REJOIN_MS, COMPACT_WINDOW_BYTES_IN_SERVICE
+from llog.limits import COMPACT_HERE_BYTES_MAX, COMPACT_SPARK_REJOIN_MS, COMPACT_WINDOW_BYTES_IN_SERVICE
 from llog.log.context import LogContext
 from llog.pipeline.compact_plan import Sizing
 from llog.pipeline.windows_here import WindowsHere
@@ -23,6 +25,7 @@ from llog.pipeline.work import Runner, tools_of
 
 STARTING: Final = "starting"
 READY: Final = "ready"
+NOT_WANTED: Final = "unavailable (LLOG_COMPACTOR_SPARK is false)"
 _log: Final = logging.getLogger("llog.compactor")
 
 
@@ -39,16 +42,25 @@ OnState = Callable[[str], None]
 
 
 class TaskRunners:
-    def __init__(self, context: LogContext, join: Join | None = None, *, on_state: OnState | None = None) -> None:
-        self._context, self._join = context, join
+    def __init__(
+        self,
+        context: LogContext,
+        join: Join | None = None,
+        *,
+        on_state: OnState | None = None,
+        here_bytes_max: int = COMPACT_HERE_BYTES_MAX,
+    ) -> None:
+        self._context, self._join, self._here_bytes_max = context, join, here_bytes_max
         self._here = TaskRunner(
             WindowsHere(tools_of(context)),
             Sizing.in_process(COMPACT_WINDOW_BYTES_IN_SERVICE),
         )
         self._spark: TaskRunner | None = None
+        self._left: list[TaskRunner] = []
+        """Runners that failed, and are still to be closed: at most one between two joins."""
         self._joining: asyncio.Task[None] | None = None
         self._on_state: OnState = (lambda _: None) if on_state is None else on_state
-        self.state = STARTING if join is not None else "unavailable (not asked for)"
+        self.state = STARTING if join is not None else NOT_WANTED
         """Of Spark: `starting`, `ready` or `unavailable (why)`."""
 
     def start(self) -> None:
@@ -65,6 +77,7 @@ class TaskRunners:
         if used is not self._spark or not isinstance(error, SparkJobFailed | SparkSessionFailed):
             return
         self._spark = None
+        self._left.append(used)
         self._tell(f"unavailable ({error})")
 
     async def close(self) -> None:
@@ -72,14 +85,18 @@ class TaskRunners:
             self._joining.cancel()
             await asyncio.gather(self._joining, return_exceptions=True)
         if self._spark is not None:
-            await self._spark.runner.close()
+            self._left.append(self._spark)
+        await self._close_left()
         await self._here.runner.close()
 
     async def _keep_joined(self, join: Join) -> None:
         while True:
             if self._spark is None:
                 try:
-                    self._spark = await join()
+                    await self._close_left()
+                    runner, sizing = await join()
+                    small_here = SmallHere(tools_of(self._context), runner, bytes_max=self._here_bytes_max)
+                    self._spark = TaskRunner(small_here, sizing)
                     self._tell(READY)
                 except LlogError as error:
                     self._tell(f"unavailable ({error})")
@@ -87,6 +104,10 @@ class TaskRunners:
                     _log.exception("Spark could not be joined")
                     self._tell(f"unavailable ({type(error).__name__}: {error})")
             await self._context.sleep(COMPACT_SPARK_REJOIN_MS / 1_000)
+
+    async def _close_left(self) -> None:
+        while self._left:
+            await self._left.pop().runner.close()
 
     def _tell(self, state: str) -> None:
         if state != self.state:

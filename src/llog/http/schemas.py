@@ -354,6 +354,8 @@ class Health(Answer, frozen=True):
     role: Literal["both", "write", "read"] | UnsetType = UNSET
     acknowledged_means: str | UnsetType = UNSET
     compactor_id: str | UnsetType = UNSET
+    spark: str | UnsetType = UNSET
+    """Of the stack this broker belongs to: `starting`, `ready` or `unavailable (why)`."""
 
 
 class Ready(msgspec.Struct, frozen=True):

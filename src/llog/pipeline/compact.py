@@ -30,6 +30,7 @@ from llog.log.keys import Log
 from llog.log.merge import INPUTS_MIN
 from llog.log.runs import Choice
 from llog.log.select import Bounds, Run, select_run
+from llog.pipeline.compact_gather import gathered
 from llog.pipeline.compact_look import LogHead, claimed, entries_from, for_each, live_logs, settled_head
 from llog.pipeline.compact_plan import SegmentRules, Share, Sizing, plan_round, plan_shares
 from llog.pipeline.compact_publish import LogPublished
@@ -74,7 +75,10 @@ async def compact(
     options = CompactOptions() if options is None else options
     began_ms, report = context.now_ms(), CompactReport()
     found = await live_logs(context, logs)
-    async with claimed(context, found, owner=owner, session_timeout_ms=session_timeout_ms) as ours:
+    async with (
+        gathered(context) as context,
+        claimed(context, found, owner=owner, session_timeout_ms=session_timeout_ms) as ours,
+    ):
         reports = await compact_claimed(context, runner, ours, report, options, on_run)
         if merge:
             await merge_claimed(context, runner, reports, report, options, on_run)
@@ -95,12 +99,13 @@ async def compact_claimed(
     on_run: OnRun = lambda _: None,
 ) -> dict[Log, LogReport]:
     """Compact logs that are ours already; how each of them fared."""
-    job = _Job(context, runner, report, options, on_run)
-    reports = job.reports = {log: LogReport(topic=log.topic, partition=log.partition) for log in logs}
-    left = list(logs)
-    while left:
-        some, rest = left[:COMPACT_ROUND_LOGS_MAX], left[COMPACT_ROUND_LOGS_MAX:]
-        left = rest + await job.round(some)
+    async with gathered(context) as context:
+        job = _Job(context, runner, report, options, on_run)
+        reports = job.reports = {log: LogReport(topic=log.topic, partition=log.partition) for log in logs}
+        left = list(logs)
+        while left:
+            some, rest = left[:COMPACT_ROUND_LOGS_MAX], left[COMPACT_ROUND_LOGS_MAX:]
+            left = rest + await job.round(some)
     return reports
 
 

@@ -16,8 +16,10 @@ What must stay true
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from llog.limits import (
@@ -33,7 +35,7 @@ from llog.limits import (
 from llog.log.index import Entry
 from llog.log.keys import Log
 from llog.log.select import Run
-from llog.pipeline.compact_task import Slice, SourceObject, Window, WindowRun
+from llog.pipeline.compact_window import Slice, SourceObject, Window, WindowRun
 
 
 class Sizing(NamedTuple):
@@ -54,8 +56,12 @@ class Sizing(NamedTuple):
         return self.cores * COMPACT_TASKS_PER_CORE * self.window_bytes_max
 
     def window_bytes(self, total_bytes: int) -> int:
-        """As large as may be, but where there is little, every core gets some."""
-        return min(max(-(-total_bytes // self.cores), self.window_bytes_min), self.window_bytes_max)
+        """As large as may be, but where there is little, every core gets some, and where there is more, each as much as
+        the others: a window that is left over would keep one core busy and the others waiting."""
+        largest = min(max(-(-total_bytes // self.cores), self.window_bytes_min), self.window_bytes_max)
+        turns = -(-total_bytes // (largest * self.cores))
+        even = -(-total_bytes // max(1, turns * self.cores))
+        return even if even >= self.window_bytes_min else largest
 
 
 class SegmentRules(NamedTuple):
@@ -118,17 +124,20 @@ def _plan_windows(sizes: Mapping[str, int], sizing: Sizing) -> dict[str, int]:
     """The window of each object, oldest first; those behind the end of the round have none."""
     # Ids begin with the instant of creation, whatever store they are in.
     oldest_first = sorted(sizes, key=lambda uri: (uri.rpartition("/")[2], uri))
-    total_bytes = min(sum(sizes.values()), sizing.round_bytes_max)
-    window_bytes = sizing.window_bytes(total_bytes)
+    ends = list(accumulate(sizes[uri] for uri in oldest_first))
+    taken = max(1, bisect_right(ends, sizing.round_bytes_max))
+    total_bytes = ends[:taken][-1] if ends else 0
+    # Of one length rather than full ones and a rest: a small window makes small segments of every log in it.
+    count = max(1, -(-total_bytes // sizing.window_bytes(total_bytes)))
     window_of: dict[str, int] = {}
-    window = taken = planned = objects = 0
-    for uri in oldest_first:
-        if planned and planned + sizes[uri] > sizing.round_bytes_max:
-            break
-        if taken and (taken + sizes[uri] > window_bytes or objects == COMPACT_WINDOW_OBJECTS_MAX):
-            window, taken, objects = window + 1, 0, 0
+    window = part = objects = 0
+    for uri, end in zip(oldest_first[:taken], ends, strict=False):
+        # Where the middle of the object lies decides, so that a window is at most half an object too long.
+        place = (2 * end - sizes[uri]) * count // (2 * total_bytes) if total_bytes else 0
+        if objects and (place > part or objects == COMPACT_WINDOW_OBJECTS_MAX):
+            window, objects = window + 1, 0
         window_of[uri] = window
-        taken, planned, objects = taken + sizes[uri], planned + sizes[uri], objects + 1
+        part, objects = place, objects + 1
     return window_of
 
 

@@ -20,7 +20,7 @@ from llog.log.publish import KnownCompaction, finish, publish
 from llog.log.runs import Choice, Compacted, planned_run
 from llog.pipeline.compact_look import LogHead
 from llog.pipeline.compact_plan import NamedRun
-from llog.pipeline.compact_task import RunOutcome
+from llog.pipeline.compact_window import RunOutcome
 from llog.pipeline.work import TaskFailed
 from llog.stores.objects.port import ObjectStore
 

@@ -1,120 +1,71 @@
 """The task that rewrites a window: it reads each object of the window once and writes one segment per run.
 
-    Window: objects (which bytes of which blob) · runs (which slices of these objects become which segment)
-
 Why it exists: a WAL blob holds slices of many logs. Whoever compacts log by log reads it once per log; here all runs
 of a window share what was read, so a blob costs one GET however many partitions lie in it. Merges are windows too:
 their objects are segments, each of one run.
 
+Two ways lead to a segment. Runs of fresh batches, which nearly all are, have a place in the window's room: blobs are
+put there as they arrive (`compact_room`). Any other run (a merge, an append in the old encoding, an object whose length
+nobody noted) is built by itself from what was read, as many at a time as a budget of bytes allows.
+
 What must stay true
-- A segment is byte for byte what `llog.log.rewrite` makes of the same run; the functions are the same.
+- A segment is byte for byte what `llog.log.rewrite` makes of the same run.
 - Checksums are compared before anything is written.
 - A run that fails for a foreseen reason is an outcome of its own: a damaged slice, or a blob that is gone, does not
   take the other logs of the window along.
-- Memory: the objects that runs still wait for, plus COMPACT_TASK_SEGMENT_BYTES_MAX of segments; an object is dropped
-  with the last run that needs it.
-- The event loop never computes: slices are checked and patched in threads, and the kernels leave the interpreter alone.
+- Memory: the window's room and COMPACT_TASK_READS_MAX blobs on their way into it; beside it the objects that other runs
+  wait for, plus COMPACT_TASK_SEGMENT_BYTES_MAX of segments (a store may copy what it is given). An object is dropped
+  with the last that needs it.
+- The event loop never computes: slices are checked, copied and patched in threads, and the kernels leave the
+  interpreter alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
-
-import msgspec
 
 from llog.errors import LlogError, ObjectRangeInvalid
 from llog.formats.crc import Buffer
-from llog.formats.segment import Segment, SegmentBuilder, SegmentExtension
-from llog.formats.values import EntryType, IndexEntry
-from llog.limits import COMPACT_TASK_READS_MAX, COMPACT_TASK_SEGMENT_BYTES_MAX, COMPACT_TASK_SEGMENTS_MAX
+from llog.formats.segment import Segment, SegmentBuilder
+from llog.formats.values import IndexEntry
+from llog.limits import (
+    COMPACT_ROOM_PUTS_MAX,
+    COMPACT_TASK_READS_MAX,
+    COMPACT_TASK_SEGMENT_BYTES_MAX,
+    COMPACT_TASK_SEGMENTS_MAX,
+)
 from llog.log.index import Entry
-from llog.log.rewrite import _final_batches as final_batches
+from llog.log.rewrite import final_batches
 from llog.pipeline.budget import ByteBudget
+from llog.pipeline.compact_memory import borrowed
+from llog.pipeline.compact_room import Room
+from llog.pipeline.compact_window import (
+    RunOutcome,
+    Slice,
+    SourceObject,
+    Window,
+    WindowRun,
+    Written,
+    WrittenSegment,
+    finished,
+)
 from llog.pipeline.work import Task, TaskFailed, TaskTools
 
-
-class SourceObject(msgspec.Struct, frozen=True, array_like=True):
-    """What is read of one object, in one request: from its first slice to the end of its last."""
-
-    uri: str
-    byte_offset: int | None = None
-    """None: the whole object, where an entry names no range."""
-    byte_length: int | None = None
-
-
-class Slice(msgspec.Struct, frozen=True, array_like=True):
-    """One index entry of a run, and where its bytes are."""
-
-    source: int
-    """Position in the window's objects."""
-    end_offset: int
-    msg_count: int
-    record_count: int | None
-    byte_offset: int | None
-    byte_length: int | None
-    encoding: str
-    epoch: int
-    created_at_ms: int
-    type: EntryType = "WAL"
-
-
-class WindowRun(msgspec.Struct, frozen=True, array_like=True):
-    """Slices that become one segment of one log, in offset order."""
-
-    topic: str
-    partition: int
-    incarnation: int
-    level: int
-    created_at_ms: int
-    name: str
-    """Of the segment's object."""
-    slices: tuple[Slice, ...]
-
-    @property
-    def byte_length(self) -> int:
-        return sum(piece.byte_length or 0 for piece in self.slices)
-
-
-class Window(msgspec.Struct, frozen=True):
-    store_url: str
-    """Where segments go."""
-    objects: tuple[SourceObject, ...]
-    runs: tuple[WindowRun, ...]
-
-    @property
-    def byte_length(self) -> int:
-        return sum(source.byte_length or 0 for source in self.objects)
-
-
-class WrittenSegment(msgspec.Struct, frozen=True):
-    """A segment that lies in the store: all that publishing it needs."""
-
-    extension: SegmentExtension
-    byte_length: int
-    footer_length: int
-    record_count: int
-    max_timestamp_ms: int
-
-    def as_segment(self) -> Segment:
-        """Without its bytes."""
-        described = self.extension, self.byte_length, self.footer_length, self.record_count, self.max_timestamp_ms
-        return Segment([], *described)
-
-
-class RunOutcome(msgspec.Struct, frozen=True):
-    segment: WrittenSegment | None = None
-    failed: TaskFailed | None = None
-
-
-class Written(msgspec.Struct, frozen=True):
-    outcomes: tuple[RunOutcome, ...]
-    """One per run of the window, in order."""
-    objects_read: int
-    bytes_read: int
-
+__all__ = [
+    "REWRITE_WINDOW",
+    "OnOutcome",
+    "RunOutcome",
+    "Slice",
+    "SourceObject",
+    "Window",
+    "WindowRun",
+    "Written",
+    "WrittenSegment",
+    "rewrite_window",
+]
 
 OnOutcome = Callable[[int, RunOutcome], None]
 """The number of a run in its window, and what became of it."""
@@ -123,52 +74,106 @@ REWRITE_WINDOW: Final = Task(f"{__name__}:rewrite_window", Window, Written)
 
 async def rewrite_window(tools: TaskTools, window: Window, on_run: OnOutcome = lambda _, __: None) -> Written:
     """`on_run` is told of each run as soon as its segment is written; only a caller in this process can listen."""
-    store = await tools.open_store(window.store_url)
-    sources = _Sources(tools, window)
-    slots, budget = asyncio.Semaphore(COMPACT_TASK_SEGMENTS_MAX), ByteBudget(COMPACT_TASK_SEGMENT_BYTES_MAX)
+    room = Room(window)
+    with borrowed(room.byte_length) as memory:
+        room.furnish(memory)
+        return await _rewritten(tools, window, room, on_run)
 
-    async def attempted(run: WindowRun) -> RunOutcome:
-        try:
-            segment = await _built(sources, run)
-            await store.put(run.name, segment.buffers)
-        except LlogError as error:
-            retriable = getattr(error, "retriable", False)
-            return RunOutcome(failed=TaskFailed(type(error).__name__, str(error), retriable))
-        finally:
-            sources.done_with(run)
+
+async def _rewritten(tools: TaskTools, window: Window, room: Room, on_run: OnOutcome) -> Written:
+    store = await tools.open_store(window.store_url)
+    sources = _Sources(tools, window, room)
+    moving = _MovingIn(sources, room)
+    slots, puts = asyncio.Semaphore(COMPACT_TASK_SEGMENTS_MAX), asyncio.Semaphore(COMPACT_ROOM_PUTS_MAX)
+    budget = ByteBudget(COMPACT_TASK_SEGMENT_BYTES_MAX)
+
+    async def put(run: WindowRun, segment: Segment) -> RunOutcome:
+        await store.put(run.name, segment.buffers)
         return RunOutcome(segment=WrittenSegment(*segment[1:]))
 
-    async def one(number: int, run: WindowRun) -> RunOutcome:
+    async def from_room(number: int, run: WindowRun) -> RunOutcome:
+        await moving.all_there(number)
+        async with puts, budget.take(run.byte_length):
+            return await put(run, await asyncio.to_thread(room.build, number))
+
+    async def by_itself(run: WindowRun) -> RunOutcome:
         async with slots, budget.take(run.byte_length):
-            outcome = await attempted(run)
+            try:
+                return await put(run, await _built(sources, run))
+            finally:
+                sources.done_with(_objects_of(run))
+
+    async def one(number: int, run: WindowRun) -> RunOutcome:
+        try:
+            outcome = await (from_room(number, run) if number in moving else by_itself(run))
+        except LlogError as error:
+            retriable = getattr(error, "retriable", False)
+            outcome = RunOutcome(failed=TaskFailed(type(error).__name__, str(error), retriable))
         on_run(number, outcome)
         return outcome
 
     try:
         async with asyncio.TaskGroup() as group:
+            for source in room.objects:
+                group.create_task(moving.move_in(source))
             tasks = [group.create_task(one(number, run)) for number, run in enumerate(window.runs)]
     finally:
         await sources.close()
     return Written(tuple(task.result() for task in tasks), sources.objects_read, sources.bytes_read)
 
 
+def _objects_of(run: WindowRun) -> set[int]:
+    return {piece.source for piece in run.slices}
+
+
 async def _built(sources: _Sources, run: WindowRun) -> Segment:
-    needed = {piece.source for piece in run.slices}
-    reading = {number: sources.reading(number) for number in needed}  # all of them begin now
+    reading = {number: sources.reading(number) for number in _objects_of(run)}  # all of them begin now
     buffers = {number: await sources.read(task) for number, task in reading.items()}
-    return await asyncio.to_thread(build_segment, sources.window, run, buffers)
+    return await asyncio.to_thread(_build, sources.window, run, buffers)
+
+
+class _MovingIn:
+    """Blobs on their way into the room, and which runs are all there."""
+
+    def __init__(self, sources: _Sources, room: Room) -> None:
+        self._sources, self._room = sources, room
+        self._hands = asyncio.Semaphore(COMPACT_TASK_READS_MAX)
+        self._missing = Counter(run for source in room.objects for run in room.runs_in(source))
+        self._whole = {run: asyncio.Event() for run in room.runs}
+
+    def __contains__(self, run: int) -> bool:
+        return run in self._whole
+
+    async def all_there(self, run: int) -> None:
+        await self._whole[run].wait()
+
+    async def move_in(self, source: int) -> None:
+        try:
+            async with self._hands:
+                data = await self._sources.read(self._sources.reading(source))
+                await asyncio.to_thread(self._room.place, source, data)
+        except LlogError as error:
+            self._room.fail(source, error)
+        finally:
+            self._sources.done_with([source])
+        for run in self._room.runs_in(source):
+            self._missing[run] -= 1
+            if not self._missing[run]:
+                self._whole[run].set()
 
 
 class _Sources:
-    """The window's objects: each read once, when the first run asks for it, and kept until the last is done."""
+    """The window's objects: each read once, when it is first asked for, and kept until the last is done with it."""
 
-    def __init__(self, tools: TaskTools, window: Window) -> None:
+    def __init__(self, tools: TaskTools, window: Window, room: Room) -> None:
         self.window = window
         self.objects_read = self.bytes_read = 0
         self._tools = tools
         self._slots = asyncio.Semaphore(COMPACT_TASK_READS_MAX)
         self._reading: dict[int, asyncio.Task[Buffer]] = {}
-        self._waiting = Counter(number for run in window.runs for number in {piece.source for piece in run.slices})
+        by_themselves = (run for number, run in enumerate(window.runs) if number not in set(room.runs))
+        self._waiting = Counter(number for run in by_themselves for number in _objects_of(run))
+        self._waiting.update(room.objects)
 
     def reading(self, number: int) -> asyncio.Task[Buffer]:
         task = self._reading.get(number)
@@ -180,8 +185,8 @@ class _Sources:
         # Shielded: a run that is given up must not take the object away from the others.
         return task.result() if task.done() else await asyncio.shield(task)
 
-    def done_with(self, run: WindowRun) -> None:
-        for number in {piece.source for piece in run.slices}:
+    def done_with(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
             self._waiting[number] -= 1
             if not self._waiting[number] and (reading := self._reading.get(number)) is not None and reading.done():
                 del self._reading[number]  # and its buffer with it
@@ -206,7 +211,7 @@ class _Sources:
 # -- in a thread -------------------------------------------------------------------------------------------------------
 
 
-def build_segment(window: Window, run: WindowRun, buffers: dict[int, Buffer]) -> Segment:
+def _build(window: Window, run: WindowRun, buffers: dict[int, Buffer]) -> Segment:
     """The segment of a run, ready to be put. Raises `FormatError` for bytes that are not what their entry says."""
     builder = SegmentBuilder(topic=run.topic, partition=run.partition, incarnation=run.incarnation)
     epochs: dict[int, int] = {}
@@ -217,15 +222,7 @@ def build_segment(window: Window, run: WindowRun, buffers: dict[int, Buffer]) ->
         builder.add(final.data, final.columns)
         for epoch, start_offset in final.epochs.items():
             epochs.setdefault(epoch, start_offset)
-    first, last = run.slices[0], run.slices[-1]
-    return builder.finish(
-        start_offset=first.end_offset - first.msg_count + 1,
-        end_offset=last.end_offset,
-        level=run.level,
-        created_at_ms=run.created_at_ms,
-        epochs=epochs,
-        sources=sorted({window.objects[piece.source].uri for piece in run.slices}),
-    )
+    return finished(builder, window, run, epochs)
 
 
 def _entry_of(piece: Slice, source: SourceObject, incarnation: int) -> Entry:

@@ -19,6 +19,7 @@ from llog.log.merge import _segment_entries as segment_entries
 from llog.log.merge import select_merge
 from llog.log.runs import Choice
 from llog.pipeline.compact import CompactOptions, note_error
+from llog.pipeline.compact_gather import gathered
 from llog.pipeline.compact_look import LogHead, for_each, settled_head
 from llog.pipeline.compact_plan import Sizing
 from llog.pipeline.compact_publish import LogPublished
@@ -40,7 +41,8 @@ async def merge_claimed(
     in_vain: Counter[Log] = Counter()
     while left:
         some, rest = left[:COMPACT_ROUND_LOGS_MAX], left[COMPACT_ROUND_LOGS_MAX:]
-        ended = await _round(context, runner, some, reports, report, options, on_run)
+        async with gathered(context) as gathering:
+            ended = await _round(gathering, runner, some, reports, report, options, on_run)
         for log, how in ended.items():
             if isinstance(how, LlogError):
                 note_error(reports, log, how)

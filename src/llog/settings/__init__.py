@@ -231,7 +231,9 @@ class Settings:
         COMPACTOR, kinds.TARGETS, "Partitions to work on beside the discovered ones.", ()
     )
     compactor_workers: int = setting(
-        COMPACTOR, kinds.integer(1, 256), "Logs worked on at once; a worker mostly waits for the stores.", 4
+        COMPACTOR, kinds.integer(1, 256),
+        "How much is in hand at once: each worker has up to 64 logs. Those that are due together are compacted by one"
+        " job, which reads every blob once for all of them.", 4,
     )
     compactor_discovery_interval_ms: int = setting(
         COMPACTOR, kinds.duration(100, _DAY_MS), "How often new topics and partitions are looked for.", 30 * _SECOND_MS
@@ -264,8 +266,8 @@ class Settings:
     )
     compactor_spark: bool = setting(
         COMPACTOR, kinds.BOOLEAN,
-        "Whether the compactor service runs its tasks on Spark as soon as it can be had; until then, and without, they"
-        " run in the service's own process.", True,
+        "Whether the compactor service rewrites large rounds on Spark as soon as it can be had; small ones, and all"
+        " where there is no Spark, are rewritten in the service's own process.", True,
     )
 
     # -- http -------------------------------------------------------------------------------------------------------

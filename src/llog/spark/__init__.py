@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from llog.spark.quiet import quieten_this_process
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from llog.settings import Settings
 
 __all__ = ["register", "session"]
+
+quieten_this_process()  # whatever of us a worker of Spark's imports, it comes by here
 
 
 def session(

@@ -18,6 +18,8 @@ import sys
 from contextlib import redirect_stdout
 from typing import Final
 
+from llog.spark.quiet import quiet_worker
+
 # Read when the libraries are loaded: OpenBLAS makes threads for products of matrices, jemalloc one to give back pages.
 SINGLE_THREADED: Final = {
     "OPENBLAS_NUM_THREADS": "1",
@@ -39,9 +41,14 @@ PRELOADED: Final = (
     "llog.formats.records",
     "llog.formats.segment",
     "llog.formats.shared_blob",
+    # Tasks: those that every worker meets sooner or later. The others take 10 to 40 ms of their first worker's time.
+    "llog.pipeline.compact_task",
+    "llog.pipeline.sink_task",
     "llog.pipeline.work",
+    "llog.spark.source_worker",
     "llog.spark.task_source",
     "llog.spark.worker",
+    "llog.spark.writer",
     "llog.stores.objects.file",
     "llog.stores.objects.s3",
     "llog.wiring",
@@ -71,7 +78,7 @@ def preload() -> list[str]:
 
 
 def main() -> None:
-    from pyspark.daemon import manager
+    from pyspark import daemon as sparks_own
 
     # Spark reads the port from stdout: nothing else may be written there.
     with redirect_stdout(sys.stderr):
@@ -79,7 +86,8 @@ def main() -> None:
             print(f"llog: not loaded before the workers fork: {line}")
     gc.collect()
     gc.freeze()
-    manager()
+    sparks_own.worker = quiet_worker(sparks_own.worker)  # type: ignore[assignment]
+    sparks_own.manager()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ No Iceberg jar is needed: the table says which files it holds now, and tables th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from llog.errors import ExportRefused
 from llog.pipeline.export_read import parquet_files, table_files
@@ -14,6 +15,12 @@ from llog.stores.objects.port import ObjectStore
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
+
+_NO_FILE_SYSTEM: Final = ("No FileSystem for scheme", "S3AFileSystem not found")
+_ADD_ONE: Final = (
+    "this Spark session has no file system for s3://: start it with the package org.apache.hadoop:hadoop-aws and"
+    " spark.hadoop.fs.s3.impl=org.apache.hadoop.fs.s3a.S3AFileSystem"
+)
 
 
 def iceberg_dataframe(spark: SparkSession, table: Table) -> DataFrame:
@@ -24,7 +31,7 @@ def iceberg_dataframe(spark: SparkSession, table: Table) -> DataFrame:
     files = table_files(table)
     if not files:
         raise ExportRefused(f"iceberg:{name}", "holds no files yet")
-    return spark.read.parquet(*files)
+    return _read(spark, f"iceberg:{name}", files)
 
 
 async def parquet_dataframe(spark: SparkSession, store: ObjectStore, topic: str) -> DataFrame:
@@ -32,4 +39,16 @@ async def parquet_dataframe(spark: SparkSession, store: ObjectStore, topic: str)
     files = await parquet_files(store, topic)
     if not files:
         raise ExportRefused(f"parquet:{store.url}/{topic}", "holds no committed files yet")
-    return spark.read.parquet(*files)
+    return _read(spark, f"parquet:{store.url}/{topic}", files)
+
+
+def _read(spark: SparkSession, title: str, files: Sequence[str]) -> DataFrame:
+    """Spark reads them with its own file systems, and as it comes it has none for buckets."""
+    try:
+        frame = spark.read.parquet(*files)
+        frame.schema  # noqa: B018  (a Connect session looks at the files only when it is asked)
+    except Exception as error:
+        if any(words in str(error) for words in _NO_FILE_SYSTEM):
+            raise ExportRefused(title, f"{_ADD_ONE}, or read it without Spark") from error
+        raise
+    return frame

@@ -37,7 +37,7 @@ from llog.settings import Settings
 from llog.spark.collecting import own_session, rows_as_they_come
 from llog.spark.reasons import reason_in
 from llog.spark.tags import interrupt, tagged
-from llog.spark.warm_session import is_connect, running_or_new
+from llog.spark.warm_session import is_connect, started_in_background
 from llog.spark.worker import JobHead, unmarked
 from llog.spark.worker_stores import sent_settings
 
@@ -70,9 +70,10 @@ class SparkRunner:
 
     @classmethod
     async def start(cls, settings: Settings, *, master: str | None = None) -> Self:
-        """On this process's session; starting one takes seconds, in which the event loop goes on."""
+        """On this process's session; starting one takes seconds, in which the event loop goes on, and which end early
+        when the caller is cancelled."""
         sent_settings(settings)  # what cannot work is refused before those seconds
-        return await asyncio.to_thread(lambda: cls(running_or_new(settings, master=master), settings))
+        return cls(await started_in_background(settings, master=master), settings)
 
     async def run(
         self,

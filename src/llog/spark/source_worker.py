@@ -11,7 +11,6 @@ read ends with an error that says so, and running the query again plans anew.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from msgspec.structs import replace
 from llog.api.opening import opened_log
 from llog.errors import ClusterMismatch, InvalidArgument, LlogError, ObjectNotFound, RecordsLost
 from llog.formats.values import ClusterId, decode_value
-from llog.limits import SPARK_SOURCE_KEPT_BYTES_MAX, SPARK_WORKER_TOOLS_MAX
+from llog.limits import SPARK_WORKER_TOOLS_MAX
 from llog.log.context import LogContext
 from llog.log.fetch import Fetcher
 from llog.pipeline.pump import LoopThread, pumped
@@ -36,11 +35,10 @@ from llog.pipeline.split_read import split_batches
 from llog.pipeline.splits import LogRange, Split
 from llog.settings import Settings
 from llog.settings.urls import mask_url, scheme_of
+from llog.spark.worker_memory import keep_freed_memory
 from llog.spark.worker_stores import sent_settings, settings_in_worker, tools_on
 from llog.wiring import ObjectStores
 
-# M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX of glibc's malloc.h.
-_MALLOC_PARAMETERS: Final = {-1: SPARK_SOURCE_KEPT_BYTES_MAX, -3: SPARK_SOURCE_KEPT_BYTES_MAX, -8: 1}
 _NAMES_METADATA: Final = ("LLOG_METADATA_URL", "LLOG_OXIA_SERVICE_ADDRESS")
 
 
@@ -91,7 +89,7 @@ class _Opened(NamedTuple):
 class _Process:
     def __init__(self) -> None:
         self.number = os.getpid()
-        _keep_freed_memory()
+        keep_freed_memory()
         self.loop = LoopThread("llog-source")
         self._opened: OrderedDict[bytes, _Opened] = OrderedDict()
 
@@ -104,18 +102,6 @@ class _Process:
             self._opened[key] = _Opened(objects, Fetcher(tools_on(objects).find_object))
         self._opened.move_to_end(key)
         return self._opened[key]
-
-
-def _keep_freed_memory() -> None:
-    """Tell glibc to use freed memory again, whichever thread freed it.
-
-    Buffers of some MiB come and go. Left alone, it gives their pages back to the system and gets empty ones for the
-    next: that is a third of the time a worker spends on a split. Elsewhere (another libc) nothing is done.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for parameter, value in _MALLOC_PARAMETERS.items():
-            mallopt(parameter, value)
 
 
 _process: _Process | None = None

@@ -14,11 +14,13 @@ give is an error, not passed over; nothing listens for other machines unless a c
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +29,7 @@ from llog.limits import SPARK_ARROW_BATCH_BYTES_MAX
 from llog.settings import Settings
 from llog.settings.urls import mask_url
 from llog.spark.java import find_java
+from llog.spark.launch import Launch, forget_dead_jvm
 from llog.spark.reasons import reason_in
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 APP_NAME: Final = "llog"
 CONNECT: Final = "sc://"
+CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
+"""In the environment of a process whose sessions are of the Connect kind: pyspark puts it there itself."""
 PYSPARK_MIN: Final = (4, 3)
 
 SQL_CONFIG: Final[Mapping[str, str]] = {
@@ -73,19 +78,59 @@ def running_or_new(
     master: str | None = None,
     app_name: str = APP_NAME,
     config: Mapping[str, str] | None = None,
+    launch: Launch | None = None,
 ) -> SparkSession:
-    """This process's session, started if there is none. `config` is Spark's own and beats what is set here."""
+    """This process's session, started if there is none. `config` is Spark's own and beats what is set here. By
+    `launch` another thread may end what is started here."""
     with _starting:
         running = running_session()
         if running is not None:
             return _checked(running, master, config or {})
         settings = Settings.from_env() if settings is None else settings
-        return _start(master or settings.spark_master, app_name, config or {})
+        launch = Launch() if launch is None else launch
+        return _start(master or settings.spark_master, app_name, config or {}, launch)
+
+
+async def started_in_background(settings: Settings, *, master: str | None = None) -> SparkSession:
+    """As `running_or_new`, while the event loop goes on. Cancelled, it takes what it launched along: nobody waits for a
+    start that nobody wants, neither here nor when the process ends (the thread is none that Python waits for)."""
+    loop, launch = asyncio.get_running_loop(), Launch()
+    started: asyncio.Future[SparkSession] = loop.create_future()
+
+    def tell(session: SparkSession | None, error: BaseException | None) -> None:
+        if started.done():
+            return  # given up
+        if error is not None:
+            started.set_exception(error)
+        elif session is not None:
+            started.set_result(session)
+
+    def start() -> None:
+        session, failed = None, None
+        try:
+            session = running_or_new(settings, master=master, launch=launch)
+        except BaseException as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed: it was given up
+            loop.call_soon_threadsafe(tell, session, failed)
+
+    threading.Thread(target=start, name="llog-spark-start", daemon=True).start()
+    try:
+        return await started
+    except asyncio.CancelledError:
+        await asyncio.to_thread(launch.end)
+        raise
 
 
 def running_session() -> SparkSession | None:
     """The session this process has, whoever made it."""
     spark_session = _session_class()
+    forget_dead_jvm()
+    if CONNECT_MODE in os.environ:
+        # One that another thread made counts too; and a server in this process has a session that is not ours.
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        return ConnectSession.getActiveSession() or ConnectSession._get_default_session()  # type: ignore[return-value]
     # First the one that was made first: others of its context (`newSession`) may be the active one of a thread.
     classic: SparkSession | None = getattr(spark_session, "_instantiatedSession", None)
     context = None if classic is None else getattr(classic, "_sc", None)
@@ -143,7 +188,7 @@ def _session_class() -> type[SparkSession]:
     return SparkSession
 
 
-def _start(master: str, app_name: str, config: Mapping[str, str]) -> SparkSession:
+def _start(master: str, app_name: str, config: Mapping[str, str], launch: Launch) -> SparkSession:
     builder = _session_class().builder.appName(app_name)
     if master.startswith(CONNECT):
         builder = builder.remote(master)
@@ -153,8 +198,10 @@ def _start(master: str, app_name: str, config: Mapping[str, str]) -> SparkSessio
     for name, value in {**warm_config(master, os.environ), **config}.items():
         builder = builder.config(name, value)
     try:
-        return builder.getOrCreate()
+        with launch.noted():
+            return builder.getOrCreate()
     except Exception as error:
+        forget_dead_jvm()
         raise SparkSessionFailed(mask_url(master), reason_in(str(error)) or type(error).__name__) from error
 
 

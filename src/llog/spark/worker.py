@@ -22,6 +22,7 @@ import msgspec
 
 from llog.limits import SPARK_ERROR_CHARS_MAX, SPARK_TRACE_CHARS_MAX, SPARK_WORKER_TOOLS_MAX
 from llog.pipeline.work import Task, TaskTools, perform
+from llog.spark.worker_memory import keep_freed_memory
 from llog.spark.worker_stores import settings_in_worker, tools_on
 from llog.wiring import ObjectStores
 
@@ -54,6 +55,7 @@ _MARKED: Final = re.compile(rf"<{_MARK}:([A-Za-z0-9+/=]*)>")
 class _Worker:
     def __init__(self) -> None:
         self.process = os.getpid()
+        keep_freed_memory()
         self.loop = asyncio.new_event_loop()
         self._opened: OrderedDict[bytes, tuple[ObjectStores, TaskTools]] = OrderedDict()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,43 @@ async def test_a_stop_is_passed_on_to_every_child_and_ends_with_0(tmp_path: Path
     stop.set()
     assert await running == 0
     assert [one.read_text() for one in told] == ["told", "told"]
+
+
+# A child that writes down what it is told through its standard input.
+LISTENING = """
+import sys
+with open(sys.argv[1], "w", buffering=1) as told:
+    for line in sys.stdin:
+        told.write(line)
+"""
+
+
+async def test_every_broker_is_told_how_spark_is_and_when_that_changes(tmp_path: Path) -> None:
+    told = [tmp_path / "one", tmp_path / "other"]
+    stop, at_once, states = asyncio.Event(), asyncio.Event(), asyncio.Queue[str]()
+    commands = [[sys.executable, "-c", LISTENING, str(one)] for one in told]
+    running = asyncio.ensure_future(
+        run_stack(
+            # Spark's processes could not see such stores: it is not even started.
+            in_memory("told"),
+            commands,
+            stop,
+            at_once,
+            on_compactor=lambda _url: None,
+            on_spark=states.put_nowait,
+        )
+    )
+    changed = await asyncio.wait_for(states.get(), 20)
+    assert changed.startswith("unavailable (")
+    assert "memory://" in changed
+    for one in told:
+        await asyncio.to_thread(wait_until, "the last word", partial(last_word_is, one, {"spark": changed}))
+    stop.set()
+    await running
+
+
+def last_word_is(told: Path, word: dict[str, str]) -> bool:
+    return told.exists() and told.read_text().splitlines()[-1:] == [json.dumps(word, separators=(",", ":"))]
 
 
 # -- a compactor whose stores are away ---------------------------------------------------------------------------------

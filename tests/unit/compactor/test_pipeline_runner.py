@@ -107,7 +107,7 @@ async def test_merges_go_through_tasks_too() -> None:
     async def join() -> TaskRunner:
         return TaskRunner(elsewhere, Sizing(2))
 
-    tasks = TaskRunners(context, join)
+    tasks = TaskRunners(context, join, here_bytes_max=0)
     tasks.start()
     await settle()
     runner = PipelineRunner(context, tasks)
@@ -221,7 +221,7 @@ async def test_work_goes_on_in_this_process_until_spark_has_joined() -> None:
         await started.wait()
         return TaskRunner(elsewhere, Sizing(2))
 
-    tasks = TaskRunners(context, join, on_state=states.append)
+    tasks = TaskRunners(context, join, on_state=states.append, here_bytes_max=0)
     runner = PipelineRunner(context, tasks)
     tasks.start()
     assert runner.spark_state == "starting"
@@ -253,6 +253,33 @@ async def test_without_spark_the_reason_is_shown_and_the_work_is_done_here() -> 
     await runner.close()
 
 
+async def test_small_rounds_stay_in_this_process_and_others_go_to_spark() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    elsewhere = CountingRunner(context)
+
+    async def join() -> TaskRunner:
+        return TaskRunner(elsewhere, Sizing(2))
+
+    await Writer(context).append(*LOGS)
+    [entry] = await entries_of(context, LOGS[0])
+    one_log_bytes = entry.value.byte_length or 0
+    tasks = TaskRunners(context, join, here_bytes_max=2 * one_log_bytes)
+    tasks.start()
+    await settle()
+    runner = PipelineRunner(context, tasks)
+    assert await runner.compact(LOGS[0], **TERMS) is not None
+    assert elsewhere.runs == [], "one log's slice is small"
+    assert None not in await asyncio.gather(*(runner.compact(log, **TERMS) for log in LOGS[1:]))
+    assert elsewhere.runs == [1], "those of eleven, in one job, are not"
+    for _ in range(2):
+        await Writer(context).append(LOGS[0])
+        await runner.compact(LOGS[0], **TERMS)
+    assert await runner.merge(LOGS[0], target_bytes=1 << 20, min_inputs=3) is not None
+    assert elsewhere.runs == [1, 1], "a merge by its segments, which are larger than their slices"
+    await runner.close()
+
+
 async def test_a_spark_that_went_away_is_left_and_tried_again_later() -> None:
     cluster = Cluster()
     context = cluster.open(patient=True)
@@ -265,7 +292,7 @@ async def test_a_spark_that_went_away_is_left_and_tried_again_later() -> None:
         joins += 1
         return TaskRunner(elsewhere, Sizing(2))
 
-    tasks = TaskRunners(context, join)
+    tasks = TaskRunners(context, join, here_bytes_max=0)
     runner = PipelineRunner(cluster.open(), tasks)
     tasks.start()
     await settle()
@@ -277,6 +304,7 @@ async def test_a_spark_that_went_away_is_left_and_tried_again_later() -> None:
     elsewhere.failing = None
     await cluster.clock.advance(COMPACT_SPARK_REJOIN_MS + 1_000)
     assert (runner.spark_state, joins) == ("ready", 2)
+    assert elsewhere.closed, "the runner that was left, before the next was asked for"
     await runner.close()
 
 
@@ -292,7 +320,7 @@ async def test_a_task_that_fails_is_no_reason_to_leave_spark() -> None:
     async def join() -> TaskRunner:
         return TaskRunner(Failing(context), Sizing(2))
 
-    tasks = TaskRunners(context, join)
+    tasks = TaskRunners(context, join, here_bytes_max=0)
     tasks.start()
     await settle()
     runner = PipelineRunner(context, tasks)
@@ -315,7 +343,7 @@ async def test_the_service_compacts_all_due_logs_in_one_job_and_shows_sparks_sta
     async def join() -> TaskRunner:
         return TaskRunner(jobs, Sizing(2))
 
-    tasks = TaskRunners(cluster.open(patient=True), join)
+    tasks = TaskRunners(cluster.open(patient=True), join, here_bytes_max=0)
     tasks.start()
     await settle()
     metrics = RememberingMetrics()

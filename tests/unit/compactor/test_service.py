@@ -448,6 +448,23 @@ async def test_a_stop_cuts_off_what_does_not_end_in_time() -> None:
         assert cluster.backing.sessions == {}
 
 
+async def test_a_stop_that_is_in_a_hurry_waits_for_nothing() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(ORDERS)
+    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, held=True) as there:
+        await cluster.clock.advance(1_500)
+        at_once = asyncio.Event()
+        stopping = asyncio.create_task(there.service.stop(timeout_ms=10_000, at_once=at_once))
+        await settle()
+        assert not stopping.done()
+        at_once.set()
+        await stopping
+        assert there.runner.at_work[ORDERS] == 0
+        assert await holder(context, ORDERS) is None
+        assert cluster.backing.sessions == {}
+
+
 async def test_an_idle_service_passes_once_per_idle_pause() -> None:
     cluster = Cluster()
     await Writer(cluster.open()).append(ORDERS)

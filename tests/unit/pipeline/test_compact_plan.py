@@ -97,6 +97,21 @@ def test_a_window_names_no_more_objects_than_may_travel() -> None:
     assert plan.windows == 2
 
 
+def test_windows_are_of_one_length_rather_than_full_ones_and_a_rest() -> None:
+    plan = plan_round({ONE: run_over(*range(7))}, sizing(300), ANY_SIZE)
+    assert ends(plan.runs[ONE]) == [(1, 2, 0), (3, 5, 1), (6, 7, 2)]
+
+
+@settings(deadline=None)
+@given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=40), window=st.integers(50, 400))
+def test_a_window_is_at_most_an_object_longer_than_it_should_be(sizes: list[int], window: int) -> None:
+    entries = tuple(entry(number + 1, blob(number), size=size) for number, size in enumerate(sizes))
+    plan = plan_round({ONE: Run(entries)}, sizing(window), ANY_SIZE)
+    assert plan.windows == len(plan.runs[ONE]) <= -(-sum(sizes) // window)
+    for one in plan.runs[ONE]:
+        assert sum(part.value.byte_length or 0 for part in one.run.entries) <= window + max(sizes)
+
+
 def test_the_age_of_a_blob_decides_also_between_stores() -> None:
     entries = (entry(1, blob(1, "file:///b")), entry(2, blob(2, "file:///a")), entry(3, blob(3, "file:///b")))
     plan = plan_round({ONE: Run(entries)}, sizing(100), ANY_SIZE)
@@ -140,6 +155,7 @@ def test_windows_are_large_but_leave_no_core_idle() -> None:
     assert spark.window_bytes(1 << 40) == spark.window_bytes_max
     assert spark.window_bytes(600 << 20) == 150 << 20
     assert spark.window_bytes(1 << 20) == spark.window_bytes_min
+    assert spark.window_bytes(1_100 << 20) == (1_100 << 20) // 8, "not five windows for four cores"
     assert Sizing.in_process().window_bytes(300 << 20) == Sizing.in_process().window_bytes_max
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from llog.api.opening import opened_log
 from llog.cli.exits import FAILED, NOT_FOUND, USAGE
+from llog.log.keys import Keys, Log
 from tests.unit.cli.feeding import FedCluster
 
 
@@ -60,6 +63,35 @@ def test_vacuum_asks_lists_and_deletes(cluster: FedCluster) -> None:
     assert (report["blobs_deleted"], report["dry_run"], len(report["names"])) == (6, False, 6)
     assert [swept["deleted"] for swept in report["places"].values()] == [6]
     assert cluster.blobs() == []
+
+
+def test_a_dry_vacuum_leaves_every_object_as_it_is_and_adds_none(cluster: FedCluster) -> None:
+    for partition in ("0", "1"):
+        assert cluster.run("delete-records", "orders", partition, "-1", "--yes").exit_code == 0
+    root = Path(cluster.settings.objects_url.removeprefix("file://"))
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    assert cluster.run("pipeline", "vacuum", "--in-process", "--dry-run").exit_code == 0
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_a_vacuum_that_met_a_record_it_cannot_read_says_so_in_the_end(cluster: FedCluster) -> None:
+    for partition in ("0", "1"):
+        assert cluster.run("delete-records", "orders", partition, "-1", "--yes").exit_code == 0
+    key = Keys().index_entry(Log("orders", 0), 7)
+
+    async def damage() -> None:
+        async with opened_log(cluster.settings) as stores:
+            await stores.context.metadata.put(key, b"{}")
+
+    asyncio.run(damage())
+    done = cluster.run("pipeline", "vacuum", "--in-process", "--yes")
+    assert done.exit_code == FAILED, done.output
+    assert key.path in done.stderr
+    assert "0 blobs and 0 segments deleted" in done.stdout
+    assert "6 kept: a record that may name them cannot be read" in done.stdout
+    told = cluster.run("pipeline", "vacuum", "--in-process", "--yes", "--json")
+    report = json.loads(told.stdout)
+    assert (told.exit_code, report["unreadable_count"], report["kept_unread"]) == (FAILED, 1, 6)
 
 
 def test_an_audits_exit_code_says_clean_or_not(cluster: FedCluster) -> None:

@@ -37,7 +37,6 @@ from tests.benchmarks.log_setup import record_batch
 from tests.unit.pipeline.mixed_log import (
     LOGS,
     NOW_MS,
-    Row,
     append,
     opened_for_writing,
     random_group,

@@ -1,0 +1,171 @@
+"""A driver's metadata writes, gathered: one call at a time is under way, and takes all that was asked for meanwhile.
+
+    async with gathered(context) as context: …      # the same context, on a metadata store that gathers
+
+Why it exists: publishing a log is dozens of small writes one after the other, most of them deletes of single entries,
+and a round publishes many logs side by side. A call costs a store more than the write in it: checks, a job for its
+writer, a timer, an answer, a commit; a round trip where it is remote. Left to themselves, logs fall into two halves:
+while one waits for its commit, the other waits for its turn, and every write takes two commits. Here whoever was just
+answered may ask again before the next call is made, so that all logs move in one step.
+
+What must stay true
+- Groups of a call do not depend on each other (the port says so), so gathering changes no outcome: everybody gets that
+  of their own groups. A key that stands in a call already waits for the next one.
+- A call waits for the one before it and two turns of the event loop, for nothing else.
+- A call that is refused before anything is written (`InvalidArgument`) is made again one by one: only whoever asked for
+  what cannot be hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from llog.errors import InvalidArgument
+from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
+from llog.log.context import LogContext
+from llog.stores.metadata.port import Change, GroupOutcome, Key, MetadataStore, Record, Session, Write
+
+Groups = Sequence[Sequence[Write]]
+Outcomes = list[GroupOutcome]
+
+
+@asynccontextmanager
+async def gathered(context: LogContext) -> AsyncIterator[LogContext]:
+    """What was under way when the caller leaves is waited for: nothing is left running."""
+    if isinstance(context.metadata, GatheringMetadataStore):
+        yield context
+        return
+    store = GatheringMetadataStore(context.metadata)
+    try:
+        yield replace(context, metadata=store)
+    finally:
+        await store.settled()
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call in the making: who asked for which groups of it, and every key it names."""
+
+    asked: list[tuple[Groups, asyncio.Future[Outcomes]]] = field(default_factory=list)
+    paths: set[str] = field(default_factory=set)
+    group_count: int = 0
+
+    def takes(self, groups: Groups, paths: set[str]) -> bool:
+        return self.group_count + len(groups) <= METADATA_WRITE_GROUPS_MAX and self.paths.isdisjoint(paths)
+
+    def add(self, groups: Groups, paths: set[str], answer: asyncio.Future[Outcomes]) -> None:
+        self.asked.append((groups, answer))
+        self.paths |= paths
+        self.group_count += len(groups)
+
+
+class GatheringMetadataStore(MetadataStore):
+    """The store belongs to whoever opened it: closing this one waits for its calls and closes nothing."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self.inner, self.url, self.capabilities = inner, inner.url, inner.capabilities
+        self._waiting: deque[_Call] = deque()
+        self._under_way: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # -- writes --------------------------------------------------------------------------------------------------------
+
+    async def write(self, groups: Groups) -> Outcomes:
+        paths = {write.key.path for group in groups for write in group}
+        if not groups or len(paths) < sum(map(len, groups)):
+            return await self.inner.write(groups)  # nothing to do, or refused: a key is written twice
+        if not self._waiting or not self._waiting[-1].takes(groups, paths):
+            self._waiting.append(_Call())
+        answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+        self._waiting[-1].add(groups, paths, answer)
+        if self._idle.is_set():
+            self._idle.clear()
+            asyncio.get_running_loop().call_soon(self._send)  # what else this turn brings goes along
+        return await answer
+
+    def _send(self) -> None:
+        if not self._waiting:
+            self._under_way = None
+            self._idle.set()
+            return
+        loop = asyncio.get_running_loop()
+        self._under_way = loop.create_task(self._perform(self._waiting.popleft()))
+        # In the turn after the answer those who got it ask again; the next call is made behind them.
+        self._under_way.add_done_callback(lambda _: loop.call_soon(loop.call_soon, self._send))
+
+    async def _perform(self, call: _Call) -> None:
+        asked = [(groups, answer) for groups, answer in call.asked if not answer.done()]  # others gave up
+        try:
+            outcomes = await self.inner.write([group for groups, _ in asked for group in groups])
+        except InvalidArgument as error:
+            if len(asked) > 1:
+                for groups, answer in asked:
+                    alone = _Call()
+                    alone.add(groups, set(), answer)
+                    await self._perform(alone)
+            else:
+                _fail(asked, error)
+        except Exception as error:
+            _fail(asked, error)
+        except BaseException:
+            for _, answer in asked:
+                answer.cancel()
+            raise
+        else:
+            first = 0
+            for groups, answer in asked:
+                if not answer.done():
+                    answer.set_result(outcomes[first : first + len(groups)])
+                first += len(groups)
+
+    async def settled(self) -> None:
+        """Every call has its answer."""
+        await self._idle.wait()
+
+    # -- everything else, as it is -------------------------------------------------------------------------------------
+
+    async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
+        return await self.inner.get_many(keys, strict=strict)
+
+    async def ceiling(self, parent: Key, name: str, *, strict: bool = False) -> Record | None:
+        return await self.inner.ceiling(parent, name, strict=strict)
+
+    async def scan(
+        self,
+        parent: Key,
+        *,
+        start: str = "",
+        stop: str | None = None,
+        limit: int = METADATA_SCAN_PAGE_RECORDS_MAX,
+        strict: bool = False,
+    ) -> list[Record]:
+        return await self.inner.scan(parent, start=start, stop=stop, limit=limit, strict=strict)
+
+    def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
+        return self.inner.scan_tree(prefix)
+
+    async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
+        return await self.inner.open_session(timeout_ms=timeout_ms, on_lost=on_lost)
+
+    def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        return self.inner.watch(prefix, route=route)
+
+    async def server_time_ms(self) -> int | None:
+        return await self.inner.server_time_ms()
+
+    async def raise_versions(self, floor: int) -> bool:
+        return await self.inner.raise_versions(floor)
+
+    async def close(self) -> None:
+        await self.settled()
+
+
+def _fail(asked: Sequence[tuple[Groups, asyncio.Future[Outcomes]]], error: Exception) -> None:
+    for _, answer in asked:
+        if not answer.done():
+            answer.set_exception(error)

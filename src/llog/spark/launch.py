@@ -1,0 +1,134 @@
+"""The JVM that a session of this process lives in: known from the moment it is launched, so that it can be ended.
+
+Why it exists: pyspark launches the JVM inside the call that makes a session, and tells nobody which process it is until
+seconds later, when the session is there. Whoever is told to stop meanwhile would have to wait for a start that nobody
+wants any more. And pyspark goes on using a JVM that died: it keeps the connection to it for good.
+
+What must stay true: nothing is ended that was not launched here; it is asked first (the JVM removes its directories),
+then made to; with it goes what it started, as the scripts before the JVM start processes too: all of them are one
+process group. A JVM whose process ends without a word ends too, by itself: its standard input ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from llog.limits import SPARK_END_MS_MAX
+
+GIVEN_UP: Final = "it was given up while it started"
+
+
+class Launch:
+    """One start of a session: `noted` around it, in the thread that starts; `end` from any other, at any time."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._given_up = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the JVM, or of the script that becomes it; None before it is launched, and on Spark Connect."""
+        return None if self._process is None else self._process.pid
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """What pyspark launches in here is ours. Raises where `end` came first."""
+        from pyspark import java_gateway
+
+        popen = java_gateway.Popen  # type: ignore[attr-defined]
+
+        def launch(command: list[str], **given: Any) -> subprocess.Popen[bytes]:
+            with self._changing:
+                self._check()
+                self._process = popen(command, process_group=0, **given)
+                return self._process
+
+        self._check()
+        java_gateway.Popen = launch  # type: ignore[attr-defined, assignment]
+        try:
+            yield
+        finally:
+            java_gateway.Popen = popen  # type: ignore[attr-defined]
+
+    def end(self, timeout_ms: int = SPARK_END_MS_MAX) -> None:
+        """No JVM is left when this returns, and none will be launched."""
+        with self._changing:
+            self._given_up = True
+            process = self._process
+        if process is None or process.poll() is not None:
+            return
+        _tell(process, signal.SIGTERM)
+        try:
+            process.wait(timeout_ms / 1_000)
+        except subprocess.TimeoutExpired:
+            _tell(process, signal.SIGKILL)
+            process.wait()
+
+    def _check(self) -> None:
+        if self._given_up:
+            raise RuntimeError(GIVEN_UP)
+
+
+def _tell(process: subprocess.Popen[bytes], what: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it ended just now
+        os.killpg(process.pid, what)
+
+
+# -- the JVM of this process -----------------------------------------------------------------------------------------
+
+
+def _process_behind_pyspark() -> subprocess.Popen[bytes] | None:
+    """Launched by pyspark in this process, whoever asked for it."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    # Not `gateway.proc`: what a gateway does not know itself it asks the JVM for.
+    return None if gateway is None else vars(gateway).get("proc")
+
+
+def end_own_jvm(timeout_ms: int = SPARK_END_MS_MAX) -> None:
+    """End the JVM that this process launched, if it did; for processes that end."""
+    process = _process_behind_pyspark()
+    if process is None or process.poll() is not None:
+        return
+    _hang_up()
+    process.terminate()
+    try:
+        process.wait(timeout_ms / 1_000)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _hang_up() -> None:
+    """What listens to the JVM here would tell at length of connections that ended, which is what is wanted."""
+    from pyspark import SparkContext
+
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    context = SparkContext._active_spark_context
+    if context is not None and context._accumulatorServer is not None:
+        context._accumulatorServer.shutdown()
+
+
+def forget_dead_jvm() -> None:
+    """Where the JVM of this process is gone, let pyspark start anew; else nothing."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    process = _process_behind_pyspark()
+    if process is None or process.poll() is None:
+        return
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None  # or `stop` would ask the JVM, and warn
+        context.stop()
+    SparkContext._gateway = SparkContext._jvm = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -1,0 +1,122 @@
+"""The JVM of a session can be ended while it starts, with all it started; one that died is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from llog.errors import SparkSessionFailed
+from llog.settings import Settings
+from llog.spark import warm_session
+from llog.spark.launch import GIVEN_UP, Launch, end_own_jvm, forget_dead_jvm
+from llog.testing.servers import wait_until
+
+pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
+
+from pyspark import SparkContext, java_gateway
+
+# As Spark's scripts: a process that starts another, both of which say who they are.
+SCRIPT = 'echo $$ > "$1/one"; sh -c "echo \\$\\$ > $1/two; sleep 60" & wait'
+STUBBORN = f'trap "" TERM; {SCRIPT}; sleep 60'
+
+
+def pid_in(path: Path) -> int:
+    wait_until(f"a number in {path}", lambda: path.exists() and path.read_text().strip() != "")
+    return int(path.read_text())
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+def launched(launch: Launch, directory: Path, script: str = SCRIPT) -> list[int]:
+    with launch.noted():
+        java_gateway.Popen(["sh", "-c", script, "sh", str(directory)])  # type: ignore[attr-defined]
+    return [pid_in(directory / name) for name in ("one", "two")]
+
+
+@pytest.mark.parametrize("script", [SCRIPT, STUBBORN], ids=["polite", "stubborn"])
+def test_what_was_launched_ends_with_all_it_started(tmp_path: Path, script: str) -> None:
+    launch = Launch()
+    assert launch.pid is None
+    pids = launched(launch, tmp_path, script)
+    assert launch.pid == pids[0]
+    launch.end(timeout_ms=300)
+    wait_until("their end", lambda: all(map(is_gone, pids)))
+    launch.end()
+
+
+def test_nothing_is_launched_once_it_was_given_up(tmp_path: Path) -> None:
+    launch = Launch()
+    with launch.noted():
+        launch.end()
+        with pytest.raises(RuntimeError, match=GIVEN_UP):
+            java_gateway.Popen(["true"])  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match=GIVEN_UP), launch.noted():
+        raise AssertionError("not reached")
+    assert java_gateway.Popen is subprocess.Popen  # type: ignore[attr-defined]
+
+
+async def test_a_start_that_nobody_waits_for_any_more_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    def start(master: str, app_name: str, config: object, launch: Launch) -> None:
+        try:
+            with launch.noted():
+                process = java_gateway.Popen(["sh", "-c", SCRIPT, "sh", str(tmp_path)])  # type: ignore[attr-defined]
+            process.wait()
+            raise SparkSessionFailed(master, "the JVM is gone")
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(warm_session, "_start", start)
+    monkeypatch.setattr(warm_session, "running_session", lambda: None)
+    starting = asyncio.create_task(warm_session.started_in_background(Settings.from_env({})))
+    pids = [await asyncio.to_thread(pid_in, tmp_path / name) for name in ("one", "two")]
+    began = time.monotonic()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert time.monotonic() - began < 10
+    assert await asyncio.to_thread(ended.wait, 10)
+    wait_until("their end", lambda: all(map(is_gone, pids)))
+
+
+async def test_a_start_that_fails_in_the_background_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(master: str, app_name: str, config: object, launch: Launch) -> None:
+        raise SparkSessionFailed(master, "no such master")
+
+    monkeypatch.setattr(warm_session, "_start", start)
+    monkeypatch.setattr(warm_session, "running_session", lambda: None)
+    with pytest.raises(SparkSessionFailed, match="no such master"):
+        await warm_session.started_in_background(Settings.from_env({}), master="local[1]")
+
+
+class Gateway:
+    def __init__(self, proc: subprocess.Popen[bytes]) -> None:
+        self.proc = proc
+
+
+def test_only_a_jvm_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        gateway = Gateway(process)
+        monkeypatch.setattr(SparkContext, "_gateway", gateway)
+        monkeypatch.setattr(SparkContext, "_jvm", object())
+        forget_dead_jvm()
+        assert SparkContext._gateway is gateway
+        end_own_jvm()
+        assert process.poll() is not None
+        end_own_jvm()
+        forget_dead_jvm()
+        assert vars(SparkContext)["_gateway"] is None
+        assert vars(SparkContext)["_jvm"] is None
