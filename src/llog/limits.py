@@ -288,6 +288,8 @@ LOG_COMPACT_READS_IN_FLIGHT_MAX: Final = 8
 LOG_COMPACT_ROUNDS_MAX: Final = 32
 # Runs begun and lost to another compactor before `compact_once` answers "busy"; each may have written a segment.
 LOG_COMPACT_RACES_MAX: Final = 4
+# Index entries that a segment replaced, deleted together where the store can: a group is one write of the store.
+LOG_DELETES_PER_GROUP_MAX: Final = 256
 LOG_COMPACT_BYTES_DEFAULT: Final = 64 * MIB
 # What a merge aims at; held in memory while it is written.
 LOG_MERGE_BYTES_DEFAULT: Final = 256 * MIB

@@ -13,18 +13,20 @@ after 8 they are phantoms. A run is abandoned for one reason only: its end key c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from llog.errors import LogBusy, MetadataUncertain, PartitionNotInitialized, VersionConflict
+from llog.errors import LogBusy, MetadataStoreError, MetadataUncertain, PartitionNotInitialized, VersionConflict
 from llog.formats.values import CompactionRecord, CompactionRun, ControlRecord, decode_value, encode_value
-from llog.limits import LOG_COMPACT_ROUNDS_MAX
+from llog.limits import LOG_COMPACT_ROUNDS_MAX, LOG_DELETES_PER_GROUP_MAX
 from llog.log import segments
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, last_segment_id, offset_name
 from llog.log.snapshot import move_snapshot
+from llog.stores.metadata.port import Delete, Record
 
 
 class KnownCompaction(NamedTuple):
@@ -140,9 +142,26 @@ async def _delete_lower_keys(context: LogContext, log: Log, run: CompactionRun) 
             strict=True,
         )
     ]
-    for record, entry in reversed(entries):
-        if entry.value.incarnation <= run.entry.incarnation and entry.start_offset >= run.start_offset:
-            await context.metadata.delete(record.key, expected=record.version)
+    replaced = [
+        record
+        for record, entry in reversed(entries)
+        if entry.value.incarnation <= run.entry.incarnation and entry.start_offset >= run.start_offset
+    ]
+    for first in range(0, len(replaced), LOG_DELETES_PER_GROUP_MAX):
+        await _delete_top_down(context, replaced[first : first + LOG_DELETES_PER_GROUP_MAX])
+
+
+async def _delete_top_down(context: LogContext, records: Sequence[Record]) -> None:
+    """An atomic store deletes them as one group, which is the same run of deletes with nobody in between."""
+    if context.metadata.capabilities.atomic_groups and len(records) > 1:
+        [outcome] = await context.metadata.write([[Delete(record.key, record.version) for record in records]])
+        if not isinstance(outcome, MetadataStoreError):
+            return
+        if not isinstance(outcome, VersionConflict):
+            raise outcome
+        # One of them changed: those above it go all the same, as on any store.
+    for record in records:
+        await context.metadata.delete(record.key, expected=record.version)
 
 
 async def _finish_segments(context: LogContext, log: Log, run: CompactionRun) -> None:
