@@ -120,13 +120,14 @@ class Run:
         assert (moved.topic, moved.log_start_offset) == ("ages", first_young)
         self.books.forget_below(AGES, first_young)
 
-    async def export(self) -> None:
+    async def export(self, name: str) -> None:
+        """Into targets of that name, which are new: so all of the topic, as it lies now."""
         context, sizes = self.opened.context, Sizes(split_bytes=64 * 1024)
-        store = await self.opened.objects.at(f"{self.settings.objects_url}/exports")
+        store = await self.opened.objects.at(f"{self.settings.objects_url}/exports/{name}")
         parquet = ParquetTarget(store, "orders")
         report = await export(context, self.runner, "orders", parquet, sizes=sizes)
         catalogue, schema = open_catalogue(self.settings), Decoder(Decoding()).schema
-        table = await IcebergTarget.open(catalogue, "shop.orders", schema, context.random_bits)
+        table = await IcebergTarget.open(catalogue, f"shop.{name}", schema, context.random_bits)
         again = await export(context, self.runner, "orders", table, sizes=sizes)
         assert report.records == again.records > 0
         found = []
@@ -135,7 +136,7 @@ class Run:
             found += rows_of(pq.read_table(io.BytesIO(bytes(data))))
         wanted = self.books.of("orders")
         assert sorted(found, key=lambda row: row[:3]) == wanted, "Parquet"
-        assert rows_of(catalogue.load_table("shop.orders").scan().to_arrow()) == wanted, "Iceberg"
+        assert rows_of(catalogue.load_table(f"shop.{name}").scan().to_arrow()) == wanted, "Iceberg"
         # Spark itself comes without a file system for buckets, and says so.
         with pytest.raises(ExportRefused, match="hadoop-aws"):
             await parquet_dataframe(self.spark, store, "orders")
@@ -202,13 +203,13 @@ async def main(directory: Path) -> dict[str, object]:
         await run.step("retain", run.retain)
         await run.step("batch read of segments and blobs", lambda: tables.read(run.books))
         await run.step("stream, restarted", lambda: tables.stream(run.books))
-        await run.step("export", run.export)
+        await run.step("export", lambda: run.export("blobs"))
         await run.step("batch write", lambda: tables.write(run.books))
         await run.step("stream into a topic", lambda: tables.stream_into(run.books))
         await run.step("key compaction", lambda: clean_by_key(opened, run.runner, settings, OPTIONS))
         await run.step("audit", run.audit_between)
         await run.step("compact again", run.compact)
-        await run.step("export of segments", run.export)
+        await run.step("export of segments", lambda: run.export("segments"))
         await run.step("vacuum", run.vacuum)
         await run.step("batch read at last", lambda: tables.read(run.books))
         await run.step("audit at last", run.audit_at_last)

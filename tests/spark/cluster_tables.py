@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import llog.spark
 from llog.api.opening import opened_log
 from llog.log.keys import Log
 from llog.settings import Settings
@@ -61,8 +63,12 @@ class Tables:
         rows = self.frame("orders").drop("topic")
         target = {**self.options, "topic": "copied", "queryId": "nightly", "compression": "lz4"}
         for frame in (rows, rows.repartition(5)):
-            await asyncio.to_thread(frame.write.format("llog").mode("append").options(**target).save)
+            await asyncio.to_thread(self._append, frame, target)
         await self._take_over(books, "copied")
+
+    def _append(self, frame: Any, target: Mapping[str, str]) -> None:
+        llog.spark.register(self.spark)  # in this thread
+        frame.write.format("llog").mode("append").options(**target).save()
 
     async def stream_into(self, books: Books) -> None:
         """A stream into a topic, over a restart that has forgotten its last commit."""

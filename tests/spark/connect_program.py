@@ -52,7 +52,10 @@ async def cancelled(runner: SparkRunner, directory: Path) -> float:
     gave_up = time.time()
     await asyncio.wait([run])
     await asyncio.sleep(1)
-    return max(0.0, float(await asyncio.to_thread(sign.read_text)) - gave_up)
+    told = ""
+    while not told:  # it is written again and again, and empty meanwhile
+        told = await asyncio.to_thread(sign.read_text)
+    return max(0.0, float(told) - gave_up)
 
 
 if __name__ == "__main__":

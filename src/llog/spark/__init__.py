@@ -39,15 +39,18 @@ def session(
 def register(spark: SparkSession) -> SparkSession:
     """Make the data source `llog` known to a session, also one that the caller made; returns that session.
 
-    A session whose driver has llog installed finds it by itself (`pyspark_llog`); a Connect server may not.
+    A session whose driver has llog installed finds it by itself (`pyspark_llog`); a Connect server may not, and neither
+    does a write from a thread that the session is not active in: there, call this in that thread.
     """
     try:
         from llog.spark.source import LlogDataSource
+        from llog.spark.warm_session import make_active
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("pyspark"):
             raise
         from llog.errors import SparkNotInstalled
 
         raise SparkNotInstalled(str(error)) from error
+    make_active(spark)
     spark.dataSource.register(LlogDataSource)
     return spark

@@ -52,7 +52,7 @@ from llog.pipeline.work import Item, Result, Task, TaskFailed, TaskTools, decode
 from llog.settings import Settings
 from llog.spark.runner import failure_of
 from llog.spark.tags import interrupt, tagged
-from llog.spark.warm_session import is_connect
+from llog.spark.warm_session import make_active
 from llog.spark.worker import JobHead, run_item
 from llog.spark.worker_stores import sent_settings
 
@@ -287,7 +287,7 @@ class SparkKeyAggregate:
 
         head = msgspec.structs.replace(plan, helpings=())
         try:
-            _make_active(self._spark)
+            make_active(self._spark)
             with tagged(self._spark, tag):
                 rows = self._spark.read.format(NAME).option("plan", plan.packed()).load()
                 # Segments of a log rise with its offsets: the highest segment is the one of the highest offset.
@@ -299,12 +299,6 @@ class SparkKeyAggregate:
                 ordered.write.format(NAME).mode("append").option("plan", head.packed()).save()
         except Exception as error:
             raise failure_of(PLACE, error) from error
-
-
-def _make_active(spark: Any) -> None:
-    """A classic session looks up the source of a write in the session that is active in the thread, not in its own."""
-    if not is_connect(spark):
-        type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def helpings_of(scanned: Sequence[SegmentKeys]) -> Iterator[_Helping]:

@@ -139,6 +139,14 @@ def running_session() -> SparkSession | None:
     return spark_session.getActiveSession()
 
 
+def make_active(spark: SparkSession) -> None:
+    """In this thread. A classic session looks up the source of a write in the session that is active in the thread, not
+    in its own."""
+    if not is_connect(spark):
+        kind = type(spark)
+        kind._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
 def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
