@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -17,11 +17,10 @@ from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStor
 CLOCK_SPEED = 10
 
 
-def fast_clock() -> int:
-    return START_MS + int((time.monotonic() - START) * 1_000 * CLOCK_SPEED)
-
-
-START, START_MS = time.monotonic(), int(time.time() * 1_000)
+def fast_clock() -> Callable[[], int]:
+    """Begins now: one that ran since the first import would be hours ahead of ours."""
+    start, start_ms = time.monotonic(), int(time.time() * 1_000)
+    return lambda: start_ms + int((time.monotonic() - start) * 1_000 * CLOCK_SPEED)
 
 
 class FaultyLink(Link):
@@ -49,7 +48,7 @@ class MemoryContract(MetadataStoreContract):
 
     @pytest.fixture
     def backing(self) -> MemoryBacking:
-        return MemoryBacking(clock_ms=fast_clock)
+        return MemoryBacking(clock_ms=fast_clock())
 
     @pytest.fixture
     async def open_store(self, backing: MemoryBacking) -> AsyncIterator[OpenStore]:
@@ -76,4 +75,4 @@ class TestAtomicMemoryStore(MemoryContract):
 class TestShardedMemoryStore(MemoryContract):
     @pytest.fixture
     def backing(self) -> MemoryBacking:
-        return MemoryBacking(shards=4, atomic_groups=False, clock_ms=fast_clock)
+        return MemoryBacking(shards=4, atomic_groups=False, clock_ms=fast_clock())

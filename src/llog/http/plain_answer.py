@@ -34,7 +34,13 @@ class PlainAnswer:
         """None: it was not made."""
 
     def __call__(self, fetched: Sequence[PartitionFetched]) -> int | None:
-        """How many records are in the answer; None: something among them has to be decoded."""
+        """How many records are in the answer; None: something among them has to be decoded, or there is no room."""
+        try:
+            return self._made(fetched)
+        except _NotMade:
+            return None
+
+    def _made(self, fetched: Sequence[PartitionFetched]) -> int:
         frames = [ENCODER.encode(result_of(partition)) for partition in fetched]  # nothing is decoded: no records yet
         failed = sum(partition.error is not None for partition in fetched)
         tail = _TAIL % (len(fetched) - failed, failed)
@@ -48,12 +54,15 @@ class PlainAnswer:
                 writing.put(frame)
                 continue
             writing.put(frame[: -len(_CLOSING)])
-            if not writing.show(partition):
-                return None
+            writing.show(partition)
             writing.put(_CLOSING)
         writing.put(tail)
         self.text = writing.written()
         return writing.records
+
+
+class _NotMade(Exception):
+    pass
 
 
 class _Writing:
@@ -61,19 +70,21 @@ class _Writing:
         self._output, self._at, self.records = np.empty(size, np.uint8), 0, 0
 
     def put(self, text: bytes) -> None:
-        self._output[self._at : self._at + len(text)] = np.frombuffer(text, np.uint8)
-        self._at += len(text)
+        end = self._at + len(text)
+        if end > len(self._output):  # records before it took the room: they are tiny, or full of escapes
+            raise _NotMade
+        self._output[self._at : end] = np.frombuffer(text, np.uint8)
+        self._at = end
 
-    def show(self, partition: PartitionFetched) -> bool:
+    def show(self, partition: PartitionFetched) -> None:
         first = True
         for batches in partition.batches:
             shown = show_batches(self._output, self._at, batches, partition.fetch_offset, first=first)
             if shown is None:
-                return False
+                raise _NotMade
             self._at, records = shown
             self.records += records
             first = first and records == 0
-        return True
 
     def written(self) -> memoryview:
         return self._output[: self._at].data

@@ -193,6 +193,21 @@ def escaped(shown: Sequence[ConsumedRecord]) -> bool:
     return len(msgspec.json.encode(shown)) > 2 * sum(len(str(record.payload)) for record in shown)
 
 
+def test_an_answer_that_grows_beyond_its_room_is_left_to_others() -> None:
+    """Tiny records take several times their bytes: from some number of them on there is no room, wherever it ends."""
+    made = set()
+    for count in range(1, 80):
+        batch = untimed_batch([b"x"] * count)
+        partitions = [PartitionFetched(Log("t", p), 0, count - 1, count, batches=[batch]) for p in range(3)]
+        plain = PlainAnswer()
+        shown = plain(partitions)
+        assert shown in (None, 3 * count)
+        made.add(shown is not None)
+        if plain.text is not None:
+            assert len(msgspec.json.decode(plain.text)["results"][2]["records"]) == count
+    assert made == {True, False}
+
+
 @pytest.mark.parametrize(
     ("payload", "is_plain"),
     [(b"", True), (b"a b~", True), (b'"', True), (b"\\", True), (b"\t\r\n", True), ("ä€😀".encode(), True)]
