@@ -49,7 +49,14 @@ SQL_CONFIG: Final[Mapping[str, str]] = {
 }
 """May be set on a session of either kind while it runs."""
 
+# Arrow's Java code compares every access to a column with the column's bounds and its nulls. What it reads here was
+# written by our own workers, and Spark asks for nulls itself.
+_ARROW_UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+
 STATIC_CONFIG: Final[Mapping[str, str]] = {
+    # Spark puts these before options that somebody else gives.
+    "spark.driver.defaultJavaOptions": _ARROW_UNCHECKED,
+    "spark.executor.defaultJavaOptions": _ARROW_UNCHECKED,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.daemon.module": "llog.spark.daemon",
     "spark.ui.enabled": "false",
