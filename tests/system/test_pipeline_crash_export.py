@@ -34,7 +34,7 @@ from tests.system.crashing import (
 )
 from tests.system.export_crasher import run_export
 
-POINTS: Final = {"parquet": 60 if SOAK else 5, "iceberg": 60 if SOAK else 6}
+POINTS: Final = {"parquet": 15 if SOAK else 5, "iceberg": 15 if SOAK else 6}
 LOGS: Final = [Log("orders", partition) for partition in range(3)]
 DAY_MS: Final = 86_400_000
 FIRST_MS: Final = 20_000 * DAY_MS

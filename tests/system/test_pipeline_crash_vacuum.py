@@ -32,7 +32,7 @@ from llog.pipeline.work import tools_of
 from tests.system.crashing import DIED, SOAK, run_crasher
 from tests.system.vacuum_crasher import LOGS, PLANNED, PLANNED_ROWS, Expected, opened, records_of
 
-POINTS: Final = 150 if SOAK else 10
+POINTS: Final = 60 if SOAK else 10
 HOURS_AGO_MS: Final = 5 * 3_600_000
 
 
