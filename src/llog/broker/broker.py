@@ -19,7 +19,6 @@ from llog.api.opening import OpenedLog, Use, open_log
 from llog.broker.batching import BatchingProducer, TimedOutcomes
 from llog.broker.billing import Billing
 from llog.broker.consume import ConsumeRequest, ConsumeService, PartitionFetched
-from llog.broker.message_limits import MessageLimits
 from llog.broker.metering import STORE_NAMES, Meters, tier_of
 from llog.broker.metrics import BrokerMetrics
 from llog.broker.offsets import GroupOffsets
@@ -30,6 +29,7 @@ from llog.broker.shared_tail import SharedTailCache
 from llog.broker.store_troubles import StoreTroubles
 from llog.broker.tail_cache import TailCache, monotonic_ms
 from llog.broker.tail_feed import feed
+from llog.broker.topic_configs import TopicConfigs
 from llog.errors import InvalidArgument, SettingsError
 from llog.formats.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
 from llog.formats.record_batch import patch_offsets, verify_crcs, walk
@@ -61,9 +61,11 @@ class Broker:
         self.host, self.port = settings.http_bind_host, settings.http_port
         self.pool = MemoryPool(settings.batch_max_buffer_bytes)
         self.offsets = GroupOffsets(self.context)
-        self.message_limits = MessageLimits(self.context, monotonic_ms)
+        self.topic_configs = TopicConfigs(self.context, monotonic_ms)
         self._cache = self._tail_cache()
-        self._consume = ConsumeService(self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms)
+        self._consume = ConsumeService(
+            self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms, configs=self.topic_configs
+        )
         assert meters.metered_metadata is not None
         self._troubles = StoreTroubles(
             meters.metered_metadata,

@@ -11,7 +11,8 @@ Limits, as Kafka means them: whole batches are handed out, in request order, up 
 than `min_bytes` the answer waits up to `max_wait_ms`; an error is answered at once, for its own partition alone.
 
 What must stay true: whatever the caches hold, the records are the same. What they hide is bounded by the refresh: an
-offset below a log's new start, or of an earlier life of its topic, may be read for `refresh_ms` after that changed.
+offset below a log's new start, or of an earlier life of its topic, may be read for `refresh_ms` after that changed, and
+so may a record that key compaction removed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from llog.broker.read_ahead import ReadAhead
 from llog.broker.shelf import CachedBatch
 from llog.broker.store_read import Found, Outcome, StoreReader, Want
 from llog.broker.tail_cache import TailCache, TailEmpty, TailHit, TailMetrics
+from llog.broker.topic_configs import TopicConfigs
 from llog.errors import FormatError, InconsistentReadState, InvalidArgument, LlogError, StoreClosed
 from llog.formats.crc import Buffer
 from llog.limits import (
@@ -147,6 +149,7 @@ class ConsumeService:
         metrics: ConsumeMetrics,
         *,
         refresh_ms: float,
+        configs: TopicConfigs | None = None,
         read_ahead_bytes: int = READ_AHEAD_BYTES_MAX,
     ) -> None:
         self._cache, self._metrics, self._clock = cache, metrics, cache.clock
@@ -154,7 +157,8 @@ class ConsumeService:
         self._offload = Offload("llog-consume")
         self._ahead = ReadAhead(read_ahead_bytes)
         self._reader = StoreReader(context, self._ahead, self._offload, clock=cache.clock, metrics=metrics)
-        self.watch = TailWatch(context, cache, refresh_ms=refresh_ms)
+        self._configs = TopicConfigs(context, cache.clock) if configs is None else configs
+        self.watch = TailWatch(context, cache, self._configs, refresh_ms=refresh_ms)
         self._closed = False
         self._under_way = 0
         self._nothing_under_way = asyncio.Event()
@@ -252,7 +256,9 @@ class ConsumeService:
             return False
         if tail.incarnation is None or not tail.log_start_offset <= part.offset < tail.next_offset:
             return False
-        part.found = self._ahead.lookup(part.log, part.offset, tail.incarnation, wanted)
+        part.found = self._ahead.lookup(
+            part.log, part.offset, tail.incarnation, wanted, compaction_version=tail.compaction_version
+        )
         part.answer.high_watermark = tail.next_offset - 1
         return bool(part.found)
 
@@ -261,9 +267,10 @@ class ConsumeService:
             self._metrics.tail_cache_event(kind, count)
 
     async def _from_stores(self, parts: Sequence[_Part], filling: _Filling) -> None:
+        keyed = await self._configs.compacted_by_key({part.log.topic for part in parts})
         wants = [self._want(part, filling) for part in parts]
         for part, outcome in zip(parts, await self._reader.read(wants, filling.store_bytes(parts[0])), strict=True):
-            self._learn(part, outcome)
+            self._learn(part, outcome, by_key=part.log.topic in keyed)
         filling.source = "store" if any(part.found for part in parts) else filling.source
 
     def _want(self, part: _Part, filling: _Filling) -> Want:
@@ -274,19 +281,12 @@ class ConsumeService:
         stop_offset = self._cache.next_start(part.log, part.offset)
         return Want(part.log, part.offset, wanted, window, tail.incarnation, tail.next_offset, stop_offset)
 
-    def _learn(self, part: _Part, outcome: Outcome) -> None:
+    def _learn(self, part: _Part, outcome: Outcome, *, by_key: bool) -> None:
         if not isinstance(outcome, Found):
             part.fail(outcome)
             return
         control = outcome.seen.control
-        self._cache.confirm(
-            part.log,
-            incarnation=control.incarnation,
-            version=outcome.seen.version,
-            log_start_offset=control.log_start_offset,
-            next_offset=control.sequence_counter,
-            as_of_ms=outcome.as_of_ms,
-        )
+        self._cache.see(part.log, outcome.seen, outcome.as_of_ms, by_key=by_key)
         part.answer.log_start_offset = control.log_start_offset
         tail = self._cache.known(part.log)
         assert tail is not None

@@ -17,12 +17,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from llog.broker.tail_cache import LONG_AGO, TailCache
+from llog.broker.topic_configs import TopicConfigs
 from llog.errors import LlogError
-from llog.formats.values import ControlRecord, decode_value
 from llog.limits import CONSUME_WAITERS_MAX
 from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.keys import Log
+from llog.log.view import view_of
 
 _log = logging.getLogger(__name__)
 
@@ -56,11 +57,13 @@ class TailWatch:
         self,
         context: LogContext,
         cache: TailCache,
+        configs: TopicConfigs,
         *,
         refresh_ms: float,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._context, self._cache, self._refresh_ms, self._sleep = context, cache, refresh_ms, sleep
+        self._context, self._cache, self._configs = context, cache, configs
+        self._refresh_ms, self._sleep = refresh_ms, sleep
         self._waiters: dict[Log, set[_Waiter]] = {}
         self._read_at_ms: dict[Log, float] = {}
         """When the refresh last read a log that has waiters."""
@@ -191,23 +194,18 @@ class TailWatch:
     async def _read(self, logs: Sequence[Log]) -> None:
         as_of_ms = self._cache.clock()
         self.control_reads += len(logs)
+        keyed = await self._configs.compacted_by_key({log.topic for log in logs})
         keys = [self._context.keys.control(log) for log in logs]
+        # What was rewritten is asked for only where it matters: for most topics this stays one record a log.
+        keys += [self._context.keys.compaction(log) for log in logs if log.topic in keyed]
         records = await get_all(self._context.metadata, keys, strict=False) if keys else []
-        for log, record in zip(logs, records, strict=True):
-            if record is None:
+        compactions = iter(records[len(logs) :])
+        for log, record in zip(logs, records, strict=False):
+            by_key = log.topic in keyed
+            if not by_key and record is not None and self._cache.confirm_again(log, record.version, as_of_ms):
+                continue
+            seen = view_of(record, next(compactions) if by_key else None)
+            if seen is None:
                 self._cache.forget(log)
-                continue
-            if self._cache.confirm_again(log, record.version, as_of_ms):
-                continue
-            control = decode_value(ControlRecord, record.value, record.key.path)
-            if control.log_state == "DELETED":
-                self._cache.forget(log)
-                continue
-            self._cache.confirm(
-                log,
-                incarnation=control.incarnation,
-                version=record.version,
-                log_start_offset=control.log_start_offset,
-                next_offset=control.sequence_counter,
-                as_of_ms=as_of_ms,
-            )
+            else:
+                self._cache.see(log, seen, as_of_ms, by_key=by_key)

@@ -4,7 +4,8 @@ Why it exists: index entries are fetched whole and answers are smaller, and seve
 same bytes. Whoever reads on where the last answer ended gets a larger window fetched.
 
 What must stay true: bounded by bytes over all logs; what is here counts only for a log whose life was confirmed and is
-the one it was read in. Fetched bytes are immutable, so nothing else can make them wrong.
+the one it was read in, and, where keys are compacted, while the compaction record is the one it was read under. Fetched
+bytes are immutable, so nothing else can make them wrong.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ class ReadAhead:
     def covers(self, log: Log, offset: int) -> bool:
         return self._shelf.covers(log, offset)
 
-    def lookup(self, log: Log, offset: int, incarnation: int, max_bytes: int) -> list[CachedBatch]:
-        """In a row from `offset` on; none when it is not here, or of another life."""
+    def lookup(
+        self, log: Log, offset: int, incarnation: int, max_bytes: int, *, compaction_version: int | None = None
+    ) -> list[CachedBatch]:
+        """In a row from `offset` on; none when it is not here, or of another life. With a `compaction_version`, what
+        was read under another one does not count."""
         found: list[CachedBatch] = []
         size = 0
         for item in self._shelf.run(log, offset):
-            if item.incarnation != incarnation or size >= max_bytes:
+            rewritten = compaction_version not in (None, item.compaction_version)
+            if rewritten or item.incarnation != incarnation or size >= max_bytes:
                 break
             found.append(item)
             size += item.byte_length
@@ -42,8 +47,8 @@ class ReadAhead:
     def put(self, log: Log, batch: CachedBatch) -> None:
         """Keep what was fetched; it replaces what it overlaps (a segment takes the place of its appends)."""
         for other in self._shelf.overlapping(log, batch.start_offset, batch.end_offset):
-            same_life = other.incarnation == batch.incarnation
-            if same_life and other.start_offset <= batch.start_offset and other.end_offset >= batch.end_offset:
+            same = (other.incarnation, other.compaction_version) == (batch.incarnation, batch.compaction_version)
+            if same and other.start_offset <= batch.start_offset and other.end_offset >= batch.end_offset:
                 return
             self._shelf.remove(log, other)
         self._shelf.put(log, batch)

@@ -28,6 +28,7 @@ class CachedBatch:
         "byte_length",
         "chunk",
         "committed_at_ms",
+        "compaction_version",
         "created_at_ms",
         "delivered",
         "encoding",
@@ -49,6 +50,7 @@ class CachedBatch:
         incarnation: int | None = None,
         committed_at_ms: float = 0.0,
         created_at_ms: int = 0,
+        compaction_version: int = 0,
         chunk: Chunk | None = None,
     ) -> None:
         self.start_offset, self.end_offset = start_offset, end_offset
@@ -59,6 +61,8 @@ class CachedBatch:
         """The life that the log was known to be in when this was appended: it belongs to that one or a later."""
         self.committed_at_ms = committed_at_ms
         """On the machine's monotonic clock."""
+        self.compaction_version = compaction_version
+        """Of what was read from the stores: the log's compaction record at that time."""
         self.delivered = False
         self.chunk = chunk
         self._body: Sequence[Buffer] = body if chunk is None else ()
@@ -214,6 +218,12 @@ class Shelf:
         row.remove(item)
         if len(row) == 0:
             del self._rows[log]
+
+    def drop_below(self, log: Log, offset: int) -> None:
+        """Everything that begins below `offset`."""
+        row = self._rows.get(log)
+        while row is not None and (item := row.at(row.first)) is not None and item.start_offset < offset:
+            self.remove(log, item)  # the last to go takes the row with it, and leaves this one empty
 
     def drop(self, log: Log) -> None:
         row = self._rows.pop(log, None)

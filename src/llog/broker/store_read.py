@@ -25,7 +25,6 @@ from llog.broker.store_plan import Piece, build_chunks, plan_part, plan_piece, p
 from llog.broker.tail_cache import LONG_AGO
 from llog.errors import FormatError, InconsistentReadState, LlogError, ObjectNotFound, ObjectRangeInvalid, StoreError
 from llog.formats.crc import Buffer
-from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.limits import (
     CONSUME_BYTES_IN_FLIGHT_MAX,
     CONSUME_ENTRIES_MAX,
@@ -40,8 +39,7 @@ from llog.log.fetch import Fetcher
 from llog.log.keys import Log
 from llog.log.metrics import READ_RECORDS, READ_RESTARTS, LogMetrics, NoMetrics
 from llog.log.scan import IndexWalk
-from llog.log.view import LogView, checked_view, view
-from llog.stores.metadata.port import Record
+from llog.log.view import LogView, checked_view, view, view_of
 
 
 class Want(NamedTuple):
@@ -159,7 +157,7 @@ class StoreReader:
         for reading, control, compaction in zip(readings, records[::2], records[1::2], strict=True):
             reading.as_of_ms = as_of_ms
             try:
-                reading.seen = _view_of(control, compaction)
+                reading.seen = view_of(control, compaction)
             except FormatError as error:
                 reading.error = error
                 continue
@@ -262,7 +260,7 @@ class StoreReader:
             return
         self._metrics.count(READ_RECORDS, sum(int(chunk.batches.record_count.sum()) for chunk in chunks))
         for chunk in chunks:
-            batch = _fetched(chunk, reading.seen.control.incarnation)
+            batch = _fetched(chunk, reading.seen)
             reading.batches.append(batch)
             if len(chunk.data):
                 self._ahead.put(reading.log, batch)
@@ -293,20 +291,6 @@ class StoreReader:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _view_of(control_record: Record | None, compaction_record: Record | None) -> LogView | None:
-    """None: no such log, as far as this read tells."""
-    if control_record is None:
-        return None
-    control = decode_value(ControlRecord, control_record.value, control_record.key.path)
-    if control.log_state == "DELETED":
-        return None
-    cursor = 0
-    if compaction_record is not None:
-        compaction = decode_value(CompactionRecord, compaction_record.value, compaction_record.key.path)
-        cursor = compaction.offset if compaction.incarnation == control.incarnation else 0
-    return LogView(control, control_record.version, cursor)
-
-
 def _covers(seen: LogView, offset: int) -> bool:
     return seen.log_start_offset <= offset <= seen.next_offset
 
@@ -325,7 +309,13 @@ def _has_bytes(reading: _Reading) -> bool:
     return any(int(chunk.batches.last_offset[-1]) >= reading.want.offset for chunk in chunks)
 
 
-def _fetched(chunk: Chunk, incarnation: int) -> CachedBatch:
+def _fetched(chunk: Chunk, seen: LogView) -> CachedBatch:
     return CachedBatch(
-        chunk.start_offset, chunk.end_offset, (), incarnation=incarnation, committed_at_ms=LONG_AGO, chunk=chunk
+        chunk.start_offset,
+        chunk.end_offset,
+        (),
+        incarnation=seen.control.incarnation,
+        committed_at_ms=LONG_AGO,
+        compaction_version=seen.compaction_version,
+        chunk=chunk,
     )

@@ -9,6 +9,7 @@ What must stay true
   record was read that confirms it (`confirm`). So records of an earlier life of a topic, records below a log's start
   and an old end are seen for `fresh_ms` at most after they stopped being true. What is older is `TailMiss` with
   `unconfirmed` set: read the control record and look again.
+- Of a log that is compacted by key, what was rewritten is not told from here (`see`): records of it may be gone.
 - A batch whose life is not known is dropped, not guessed: it counts by its own age until a control record shows the
   life that the log was known to be in before the append; then nothing else can have happened.
 - Bounded by bytes over all logs (oldest append first) and by the number of logs whose end is known.
@@ -27,6 +28,7 @@ from llog.formats.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.crc import Buffer
 from llog.limits import TAIL_CACHE_LOGS_MAX, TAIL_FRESH_MS_DEFAULT
 from llog.log.keys import Log
+from llog.log.view import LogView
 
 LONG_AGO: Final = float("-inf")
 
@@ -85,6 +87,7 @@ class Tail:
     """What is known of one log."""
 
     __slots__ = (
+        "compaction_version",
         "confirmed_at_ms",
         "control_next_offset",
         "end_at_ms",
@@ -112,6 +115,8 @@ class Tail:
         """When `next_offset` was the end."""
         self.unbound = False
         """Are there batches whose life is not known?"""
+        self.compaction_version: int | None = None
+        """Of the compaction record that was seen last; None for a log that is not compacted by key."""
 
 
 class TailCache:
@@ -193,15 +198,34 @@ class TailCache:
         self._move_end(log, tail, max(next_offset, told_later), as_of_ms, told=moved)
 
     def confirm_again(self, log: Log, version: int, as_of_ms: float) -> bool:
-        """The control record is still the one of this version. False: another was seen last, or none."""
+        """The control record is still the one of this version, and the log is not compacted by key. False: another
+        was seen last, or none."""
         tail = self._tails.get(log)
         if tail is None or tail.version != version or tail.incarnation is None:
             return False
+        tail.compaction_version = None
         tail.confirmed_at_ms = max(tail.confirmed_at_ms, as_of_ms)
         self._bind(log, tail, tail.incarnation, as_of_ms)
         if tail.next_offset == tail.control_next_offset:
             tail.end_at_ms = max(tail.end_at_ms, as_of_ms)
         return True
+
+    def see(self, log: Log, seen: LogView, as_of_ms: float, *, by_key: bool) -> None:
+        """`confirm`, and what compaction says of the log, which matters where it is compacted by key."""
+        control = seen.control
+        self.confirm(
+            log,
+            incarnation=control.incarnation,
+            version=seen.version,
+            log_start_offset=control.log_start_offset,
+            next_offset=control.sequence_counter,
+            as_of_ms=as_of_ms,
+        )
+        tail = self._tail(log)
+        tail.compaction_version = max(seen.compaction_version, tail.compaction_version or 0) if by_key else None
+        if by_key and tail.incarnation == control.incarnation:
+            self._shelf.drop_below(log, seen.cursor)
+            self._tell_size()
 
     def forget(self, log: Log) -> None:
         if self._tails.pop(log, None) is not None:

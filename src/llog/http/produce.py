@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from litestar import Request, Response, post
 
-from llog.broker.message_limits import Limit
+from llog.broker.topic_configs import Config
 from llog.errors import (
     AppendNotCommitted,
     BackPressureRejected,
@@ -60,8 +60,8 @@ async def produce(request: Request) -> Response[bytes]:  # type: ignore[type-arg
         encoded = await runtime.off_loop(
             body.size, lambda: encoded_request(body.joined(), encoding=encoding, now_ms=now_ms)
         )
-        limits = await services.message_limits.of({place.log.topic for place in encoded.places})
-        encoded = within_limits(encoded, limits)
+        configs = await services.topic_configs.of({place.log.topic for place in encoded.places})
+        encoded = within_limits(encoded, configs)
     # The body was given back just now, and `produce` takes the groups before anybody else has a turn.
     produced = await services.produce(encoded.groups)
     record = request_record(request)
@@ -73,9 +73,9 @@ async def produce(request: Request) -> Response[bytes]:  # type: ignore[type-arg
 # -- the topics' limits ------------------------------------------------------------------------------------------------
 
 
-def within_limits(encoded: EncodedRequest, limits: Mapping[str, Limit]) -> EncodedRequest:
+def within_limits(encoded: EncodedRequest, configs: Mapping[str, Config]) -> EncodedRequest:
     """Without the batches that hold a record too large for their topic; those are refused, each for itself."""
-    refusals = [_refusal(place, limits[place.log.topic]) for place in encoded.places]
+    refusals = [_refusal(place, configs[place.log.topic]) for place in encoded.places]
     if not any(refusals):
         return encoded
     places = [place._replace(refusal=why) for place, why in zip(encoded.places, refusals, strict=True)]
@@ -92,9 +92,10 @@ def within_limits(encoded: EncodedRequest, limits: Mapping[str, Limit]) -> Encod
     return EncodedRequest(groups, places)
 
 
-def _refusal(place: Place, limit: Limit) -> LogError | None:
-    if isinstance(limit, LlogError):
-        return AppendNotCommitted(*place.log, f"its topic's configs could not be read: {limit}")
+def _refusal(place: Place, config: Config) -> LogError | None:
+    if isinstance(config, LlogError):
+        return AppendNotCommitted(*place.log, f"its topic's configs could not be read: {config}")
+    limit = config.max_message_bytes
     return RecordTooLarge(*place.log, place.record_bytes_max, limit) if place.record_bytes_max > limit else None
 
 

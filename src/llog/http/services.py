@@ -11,8 +11,8 @@ from typing import Protocol
 
 from llog.broker.batching import TimedOutcomes
 from llog.broker.consume import ConsumeRequest, PartitionFetched
-from llog.broker.message_limits import MessageLimits
 from llog.broker.offsets import GroupOffsets
+from llog.broker.topic_configs import TopicConfigs
 from llog.log.append import EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -76,7 +76,7 @@ class BrokerServices(StatusServices, Protocol):
     def offsets(self) -> GroupOffsets: ...
 
     @property
-    def message_limits(self) -> MessageLimits: ...
+    def topic_configs(self) -> TopicConfigs: ...
 
     @property
     def pool(self) -> Pool: ...

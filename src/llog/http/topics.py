@@ -61,7 +61,7 @@ async def create(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     try:
         made = await create_topic(context, check_topic(body.topic), partitions=body.partitions, config=config)
     finally:
-        runtime_of(request).broker.message_limits.forget(body.topic)
+        runtime_of(request).broker.topic_configs.forget(body.topic)
     return json_reply(_summary(made), 201)
 
 
@@ -128,7 +128,7 @@ async def alter(request: Request, topic: TopicInPath) -> Response[bytes]:  # typ
     try:
         altered = await alter_topic(services.context, check_topic(topic), put=put, remove=removed)
     finally:
-        services.message_limits.forget(topic)
+        services.topic_configs.forget(topic)
     return json_reply(_summary(altered))
 
 
@@ -164,7 +164,7 @@ async def remove(request: Request, topic: TopicInPath, dry_run: FromQuery[bool] 
     try:
         done = await delete_topic(services.context, topic)
     finally:
-        services.message_limits.forget(topic)
+        services.topic_configs.forget(topic)
     for partition in range(done.partitions):
         services.log_changed(Log(topic, partition))
     return json_reply(TopicDeletion(topic, False, done.partitions, done.entries_removed, done.segments_removed))

@@ -12,6 +12,7 @@ from llog.errors import OffsetOutOfRange, PartitionNotInitialized
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.log.context import LogContext
 from llog.log.keys import Log
+from llog.stores.metadata.port import Record
 
 
 class LogView(NamedTuple):
@@ -20,6 +21,8 @@ class LogView(NamedTuple):
     control: ControlRecord
     version: int
     cursor: int
+    compaction_version: int = 0
+    """Of the record that holds the cursor: the same one, the same entries have been rewritten."""
 
     @property
     def next_offset(self) -> int:
@@ -34,18 +37,26 @@ async def view(context: LogContext, log: Log, *, strict: bool = False) -> LogVie
     """Control and cursor. `PartitionNotInitialized` only after a strict look."""
     keys = [context.keys.control(log), context.keys.compaction(log)]
     control_record, compaction_record = await context.metadata.get_many(keys, strict=strict)
-    control = None
-    if control_record is not None:
-        control = decode_value(ControlRecord, control_record.value, control_record.key.path)
-    if control_record is None or control is None or control.log_state == "DELETED":
-        if strict:
-            raise PartitionNotInitialized(*log)
-        return await view(context, log, strict=True)
-    cursor = 0
-    if compaction_record is not None:
-        compaction = decode_value(CompactionRecord, compaction_record.value, compaction_record.key.path)
-        cursor = compaction.offset if compaction.incarnation == control.incarnation else 0
-    return LogView(control, control_record.version, cursor)
+    seen = view_of(control_record, compaction_record)
+    if seen is not None:
+        return seen
+    if strict:
+        raise PartitionNotInitialized(*log)
+    return await view(context, log, strict=True)
+
+
+def view_of(control_record: Record | None, compaction_record: Record | None) -> LogView | None:
+    """None: no such log, as far as this read tells."""
+    if control_record is None:
+        return None
+    control = decode_value(ControlRecord, control_record.value, control_record.key.path)
+    if control.log_state == "DELETED":
+        return None
+    if compaction_record is None:
+        return LogView(control, control_record.version, cursor=0)
+    compaction = decode_value(CompactionRecord, compaction_record.value, compaction_record.key.path)
+    cursor = compaction.offset if compaction.incarnation == control.incarnation else 0
+    return LogView(control, control_record.version, cursor, compaction_record.version)
 
 
 async def checked_view(context: LogContext, log: Log, offset: int, *, end_is_data: bool) -> LogView:

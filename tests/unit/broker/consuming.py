@@ -56,6 +56,16 @@ class Counted:
         self.latencies_ms.append(ms)
 
 
+class Clock:
+    """One that the test moves."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+
 class CountingMetadata(MemoryStore):
     """Counts keys that are read, one by one or by a scan."""
 

@@ -33,6 +33,7 @@ from tests.unit.broker.consuming import (
     EVENTS,
     ORDERS,
     REFRESH_MS,
+    Clock,
     Stores,
     TestBroker,
     batch_bytes,
@@ -55,14 +56,6 @@ async def broker(stores: Stores) -> AsyncIterator[TestBroker]:
     await broker.close()
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_ms
-
-
 # -- where records come from -----------------------------------------------------------------------------------------
 
 
@@ -80,10 +73,11 @@ async def test_a_fresh_append_is_read_without_touching_a_store(stores: Stores, b
 
 async def test_an_old_append_is_read_from_memory_after_one_look_at_control(stores: Stores, broker: TestBroker) -> None:
     await broker.append(group(ORDERS, b"a"))
-    await asyncio.sleep(3 * REFRESH_MS / 1_000)
     reads, gets = broker.metadata.reads, stores.gets()
-    assert values((await broker.fetch(ORDERS))[0]) == [b"a"]
-    assert (broker.metadata.reads, stores.gets()) == (reads + 1, gets)
+    for looks in (2, 3):  # the first time at the topic too: is it compacted by key?
+        await asyncio.sleep(3 * REFRESH_MS / 1_000)
+        assert values((await broker.fetch(ORDERS))[0]) == [b"a"]
+        assert (broker.metadata.reads, stores.gets()) == (reads + looks, gets)
 
 
 async def test_without_a_cache_records_come_from_the_store(stores: Stores) -> None:

@@ -13,9 +13,9 @@ import httpx
 
 from llog.broker.batching import TimedOutcomes, Timings
 from llog.broker.consume import ConsumeRequest, PartitionFetch, PartitionFetched
-from llog.broker.message_limits import MessageLimits
 from llog.broker.offsets import GroupOffsets
 from llog.broker.pool import MemoryPool
+from llog.broker.topic_configs import TopicConfigs
 from llog.errors import BackPressureRejected, LlogError
 from llog.http.app import HttpApp, build_app
 from llog.log.append import Appender, EncodedGroup
@@ -79,7 +79,7 @@ class BrokerDouble:
         self.appender = Appender(self.context)
         self.offsets = GroupOffsets(self.context)
         self.trouble = ""
-        self.message_limits = MessageLimits(self.context, lambda: time.monotonic() * 1_000)
+        self.topic_configs = TopicConfigs(self.context, lambda: time.monotonic() * 1_000)
         self.metrics, self.pool = MetricsDouble(), MemoryPool(pool_bytes)
         self.writes, self.reads = writes, reads
         self.changed: list[Log] = []

@@ -1,12 +1,12 @@
-"""How large a record may be, topic by topic: `max.message.bytes`, as the broker knows it.
+"""What topics are configured to, as the broker knows it: how large a record may be, whether keys are compacted.
 
 Why it exists: every append must be judged by its topic's config, and a read of metadata for every append would double
 its cost. So what was read is good for TOPIC_CONFIG_FRESH_MS, and what was changed through this broker is read again at
-once (`forget`). After a change through another broker the older limit may hold for that long, here.
+once (`forget`). After a change through another broker the older config may hold for that long, here.
 
 What must stay true: many requests that ask for one topic at a time cost one read; a topic that cannot be looked up
-harms nobody but those who append to it, and while its last limit is known not even them; what is remembered, and what
-is asked of the store at a time, is bounded.
+harms nobody but those who ask for it, and while its last config is known not even them; what is remembered, and what is
+asked of the store at a time, is bounded.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from llog.log.context import LogContext
 from llog.log.topic_config import TopicConfig
 from llog.log.topics import load_topic
 
-Limit = int | LlogError
-"""Bytes, or why nobody can tell."""
+Config = TopicConfig | LlogError
+"""What holds, or why nobody can tell."""
 
 
 class _Known(NamedTuple):
-    limit_bytes: int
+    config: TopicConfig
     read_ms: float
 
 
-class MessageLimits:
-    """The limits of all topics, for every front end. `now_ms` must never go back."""
+class TopicConfigs:
+    """The configs of all topics, for everything in a broker. `now_ms` must never go back."""
 
     def __init__(self, context: LogContext, now_ms: Callable[[], float]) -> None:
         self._context, self._now_ms = context, now_ms
         self._known: dict[str, _Known] = {}
-        self._reading: dict[str, asyncio.Task[Limit]] = {}
+        self._reading: dict[str, asyncio.Task[Config]] = {}
         self._slots = asyncio.Semaphore(BATCH_NEW_LOGS_IN_FLIGHT_MAX)
 
-    async def of(self, topics: Iterable[str]) -> dict[str, Limit]:
-        """Does not wait where all of them are known. A topic that is not there yet has the default."""
+    async def of(self, topics: Iterable[str]) -> dict[str, Config]:
+        """Does not wait where all of them are known. A topic that is not there yet has the defaults."""
         fresh_since_ms = self._now_ms() - TOPIC_CONFIG_FRESH_MS
-        found: dict[str, Limit] = {}
+        found: dict[str, Config] = {}
         missing: list[str] = []
         for topic in topics:
             known = self._known.get(topic)
             if known is not None and known.read_ms > fresh_since_ms:
-                found[topic] = known.limit_bytes
+                found[topic] = known.config
             else:
                 missing.append(topic)
         if missing:
@@ -56,33 +56,37 @@ class MessageLimits:
             found |= zip(missing, read, strict=True)
         return found
 
+    async def compacted_by_key(self, topics: Iterable[str]) -> set[str]:
+        """Those whose records may go one by one; also any that cannot be looked up, which costs a few reads at most."""
+        configs = await self.of(topics)
+        return {topic for topic, config in configs.items() if isinstance(config, LlogError) or config.compact}
+
     def forget(self, topic: str) -> None:
         """Its config was changed, or it was created or deleted, through this broker."""
         self._known.pop(topic, None)
         self._reading.pop(topic, None)
 
-    def _task(self, topic: str) -> asyncio.Task[Limit]:
+    def _task(self, topic: str) -> asyncio.Task[Config]:
         task = self._reading.get(topic)
         if task is None:
             task = self._reading[topic] = asyncio.create_task(self._read(topic))
         return task
 
-    async def _read(self, topic: str) -> Limit:
+    async def _read(self, topic: str) -> Config:
         mine = asyncio.current_task()
         try:
             async with self._slots:
                 asked_ms = self._now_ms()
                 found = await load_topic(self._context, topic, strict=True)
             record = None if found is None else found[0]
-            config = record.config if record is not None and record.state == "LIVE" else {}
-            limit = TopicConfig.of(config).max_message_bytes
+            config = TopicConfig.of(record.config if record is not None and record.state == "LIVE" else {})
         except LlogError as error:
             known = self._known.get(topic)
-            return error if known is None else known.limit_bytes
+            return error if known is None else known.config
         else:
             if self._reading.get(topic) is mine:  # else it was forgotten meanwhile, and this may be the older one
-                self._remember(topic, _Known(limit, asked_ms))
-            return limit
+                self._remember(topic, _Known(config, asked_ms))
+            return config
         finally:
             if self._reading.get(topic) is mine:
                 del self._reading[topic]

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from llog.broker import message_limits
-from llog.broker.message_limits import MessageLimits
-from llog.errors import MetadataUnavailable
+from llog.broker import topic_configs
+from llog.broker.topic_configs import TopicConfigs
+from llog.errors import LlogError, MetadataUnavailable
 from llog.limits import TOPIC_CONFIG_FRESH_MS
 from llog.log.context import LogContext
 from llog.log.delete_topic import delete_topic
@@ -23,7 +24,7 @@ class Looked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.context, self.now_ms = memory_context(), 0.0
-        self.limits = MessageLimits(self.context, lambda: self.now_ms)
+        self.configs = TopicConfigs(self.context, lambda: self.now_ms)
         self.reads = 0
         self.failing = False
         self.gate: asyncio.Event | None = None
@@ -37,7 +38,11 @@ class Looked:
                 raise MetadataUnavailable("memory", "get", "no answer")
             return found
 
-        monkeypatch.setattr(message_limits, "load_topic", counted)
+        monkeypatch.setattr(topic_configs, "load_topic", counted)
+
+    async def limits(self, topics: Iterable[str]) -> dict[str, int | LlogError]:
+        found = await self.configs.of(topics)
+        return {topic: one if isinstance(one, LlogError) else one.max_message_bytes for topic, one in found.items()}
 
     async def create(self, topic: str, limit: int) -> None:
         await create_topic(self.context, topic, config={"max.message.bytes": str(limit)})
@@ -50,30 +55,30 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
 
 async def test_a_topic_has_its_own_limit_and_one_that_is_not_there_the_default(looked: Looked) -> None:
     await looked.create("t", 1_000)
-    assert await looked.limits.of(["t", "new"]) == {"t": 1_000, "new": DEFAULT}
+    assert await looked.limits(["t", "new"]) == {"t": 1_000, "new": DEFAULT}
 
 
 async def test_a_limit_is_read_again_when_it_is_old_and_not_before(looked: Looked) -> None:
     await looked.create("t", 1_000)
-    await looked.limits.of(["t"])
+    await looked.limits(["t"])
     await alter_topic(looked.context, "t", put={"max.message.bytes": "2000"})
     looked.now_ms = TOPIC_CONFIG_FRESH_MS - 1
-    assert (await looked.limits.of(["t"]), looked.reads) == ({"t": 1_000}, 1)
+    assert (await looked.limits(["t"]), looked.reads) == ({"t": 1_000}, 1)
     looked.now_ms = TOPIC_CONFIG_FRESH_MS
-    assert (await looked.limits.of(["t"]), looked.reads) == ({"t": 2_000}, 2)
+    assert (await looked.limits(["t"]), looked.reads) == ({"t": 2_000}, 2)
 
 
 async def test_what_was_forgotten_is_read_at_once(looked: Looked) -> None:
     await looked.create("t", 1_000)
-    await looked.limits.of(["t"])
+    await looked.limits(["t"])
     await delete_topic(looked.context, "t")
-    looked.limits.forget("t")
-    assert await looked.limits.of(["t"]) == {"t": DEFAULT}
+    looked.configs.forget("t")
+    assert await looked.limits(["t"]) == {"t": DEFAULT}
 
 
 async def test_many_who_ask_at_once_cost_one_read_and_outlive_one_that_goes_away(looked: Looked) -> None:
     looked.gate = asyncio.Event()
-    asked = [asyncio.create_task(looked.limits.of(["t"])) for _ in range(10)]
+    asked = [asyncio.create_task(looked.limits(["t"])) for _ in range(10)]
     await asyncio.sleep(0)
     asked[0].cancel()
     await asyncio.sleep(0)
@@ -85,32 +90,40 @@ async def test_many_who_ask_at_once_cost_one_read_and_outlive_one_that_goes_away
 async def test_a_read_that_was_overtaken_by_a_change_is_not_remembered(looked: Looked) -> None:
     await looked.create("t", 1_000)
     looked.gate = asyncio.Event()
-    late = asyncio.create_task(looked.limits.of(["t"]))
+    late = asyncio.create_task(looked.limits(["t"]))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await alter_topic(looked.context, "t", put={"max.message.bytes": "2000"})
-    looked.limits.forget("t")
+    looked.configs.forget("t")
     looked.gate.set()
     await late
-    assert await looked.limits.of(["t"]) == {"t": 2_000}
+    assert await looked.limits(["t"]) == {"t": 2_000}
 
 
 async def test_while_the_store_is_away_the_last_limit_holds_and_an_unknown_one_is_an_error(looked: Looked) -> None:
     await looked.create("t", 1_000)
-    await looked.limits.of(["t"])
+    await looked.limits(["t"])
     looked.failing, looked.now_ms = True, TOPIC_CONFIG_FRESH_MS + 1
-    found = await looked.limits.of(["t", "other"])
+    found = await looked.limits(["t", "other"])
     assert found["t"] == 1_000
     assert isinstance(found["other"], MetadataUnavailable)
     looked.failing = False
-    assert await looked.limits.of(["other"]) == {"other": DEFAULT}
+    assert await looked.limits(["other"]) == {"other": DEFAULT}
 
 
 async def test_what_is_remembered_is_bounded(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_limits, "TOPIC_CONFIGS_KNOWN_MAX", 3)
-    await looked.limits.of([f"t{number}" for number in range(5)])
+    monkeypatch.setattr(topic_configs, "TOPIC_CONFIGS_KNOWN_MAX", 3)
+    await looked.limits([f"t{number}" for number in range(5)])
     reads = looked.reads
-    await looked.limits.of(["t2", "t3", "t4"])
+    await looked.limits(["t2", "t3", "t4"])
     assert looked.reads == reads
-    await looked.limits.of(["t0"])
+    await looked.limits(["t0"])
     assert looked.reads == reads + 1
+
+
+async def test_topics_that_cannot_be_looked_up_count_as_compacted_by_key(looked: Looked) -> None:
+    await create_topic(looked.context, "keyed", config={"cleanup.policy": "compact,delete"})
+    await looked.create("plain", 1_000)
+    assert await looked.configs.compacted_by_key(["keyed", "plain", "new"]) == {"keyed"}
+    looked.failing = True
+    assert await looked.configs.compacted_by_key(["keyed", "plain", "unknown"]) == {"keyed", "unknown"}
