@@ -1,4 +1,4 @@
-"""Real servers as fixtures: `yield from started(OxiaServer)`."""
+"""What a machine may not have: real servers as fixtures (`yield from started(OxiaServer)`), and Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import pytest
 
+from llog.errors import JavaUnusable
 from llog.testing.servers import Server, ServerUnavailable
 
 S = TypeVar("S", bound=Server)
@@ -20,3 +21,14 @@ def started(make: Callable[[], S]) -> Iterator[S]:
         pytest.skip(str(reason))
     with server:
         yield server
+
+
+def need_spark() -> None:
+    """Skip, with the reason, where there is no Spark."""
+    pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
+    from llog.spark.java import find_java
+
+    try:
+        find_java()
+    except JavaUnusable as error:
+        pytest.skip(str(error))

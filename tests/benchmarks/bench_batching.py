@@ -31,7 +31,8 @@ from llog.stores.objects import file
 from llog.stores.objects.port import checked
 from tests.benchmarks.bench_log_append import at_a_time
 from tests.benchmarks.harness import Duel, benchmark
-from tests.benchmarks.log_setup import append_all, context_on, group, is_trial, record_batch
+from tests.benchmarks.log_setup import append_all, group, is_trial, record_batch
+from tests.contexts import log_context
 
 PRODUCERS = 8
 LOGS = 8
@@ -70,7 +71,7 @@ async def embedded(directory: str) -> AsyncIterator[tuple[Appender, BatchingProd
         await LmdbStore.open(Path(directory, "metadata")) as metadata,
         await checked(await file.open_from_url(f"file://{directory}/objects")) as objects,
     ):
-        appender = Appender(context_on(metadata, objects))
+        appender = Appender(log_context(metadata, objects))
         producer = BatchingProducer(
             appender,
             max_bytes=FLUSH_BYTES,

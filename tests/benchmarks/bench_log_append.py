@@ -28,7 +28,8 @@ from llog.stores.objects import file
 from llog.stores.objects.port import checked
 from tests.benchmarks.bench_objects import bare_durable_write
 from tests.benchmarks.harness import Duel, benchmark
-from tests.benchmarks.log_setup import append_all, context_on, group, record_batch
+from tests.benchmarks.log_setup import append_all, group, record_batch
+from tests.contexts import log_context
 
 GROUPS = 8
 RECORDS = 1_024
@@ -68,7 +69,7 @@ async def duel(in_flight: int) -> AsyncIterator[Duel]:
             await LmdbStore.open(Path(directory, "metadata")) as metadata,
             await checked(await file.open_from_url(f"file://{directory}/objects")) as objects,
         ):
-            appender = Appender(context_on(metadata, objects))
+            appender = Appender(log_context(metadata, objects))
 
             def bare_write() -> Awaitable[None]:
                 loop = asyncio.get_running_loop()

@@ -21,12 +21,12 @@ from tests.benchmarks.harness import Duel, benchmark
 from tests.benchmarks.log_setup import (
     CountingStore,
     append_all,
-    context_on,
     group,
     lmdb_transactions,
     record_batch,
     stores_of,
 )
+from tests.contexts import log_context
 
 LOGS = 1_024
 LOGS_ONE_BY_ONE = 64
@@ -37,7 +37,7 @@ WRITES_PER_LOG_MAX = 2.2
 async def duel(metadata: MetadataStore) -> AsyncIterator[Duel]:
     """Both sides append to logs of their own, so that neither meets what the other left pending."""
     store, objects = CountingStore(metadata), MemoryObjectStore("memory://bench-log-commit")
-    appender = Appender(context_on(store, objects))
+    appender = Appender(log_context(store, objects))
     batch = record_batch(1, 100)
     together = [group(Log("together", i), batch, 1) for i in range(LOGS)]
     alone = [group(Log("alone", i), batch, 1) for i in range(LOGS_ONE_BY_ONE)]

@@ -33,13 +33,13 @@ from tests.benchmarks.harness import Duel, benchmark
 from tests.benchmarks.log_setup import (
     CountingStore,
     append_all,
-    context_on,
     group,
     is_trial,
     open_store,
     record_batch,
     stores_of,
 )
+from tests.contexts import log_context
 
 WRITERS = 4
 BUSY, QUIET = Log("busy", 0), Log("quiet", 0)
@@ -62,7 +62,7 @@ class Writer:
 
     def __init__(self, metadata: MetadataStore) -> None:
         self.store = CountingStore(metadata)
-        self.appender = Appender(context_on(self.store, MemoryObjectStore("memory://bench-log-contention")))
+        self.appender = Appender(log_context(self.store, MemoryObjectStore("memory://bench-log-contention")))
         self._batch = record_batch(1, 100)
 
     async def write(self, log: Log, count: int) -> Written:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -24,6 +23,7 @@ from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects import file
 from llog.stores.objects.port import ObjectStore, checked
 from tests.benchmarks.harness import Duel, benchmark
+from tests.contexts import log_context
 
 LOG = Log("bench", 0)
 RECORD_BYTES, BATCH_RECORDS, APPEND_BATCHES = 1_000, 250, 8
@@ -36,18 +36,8 @@ class Counts(dict[str, int]):
 
 
 def context_on(objects: ObjectStore) -> LogContext:
-    async def find(uri: str) -> tuple[ObjectStore, str]:
-        return objects, objects.name_of(uri)
-
-    return LogContext(
-        metadata=MemoryStore(MemoryBacking(shards=1, atomic_groups=True)),
-        wal=objects,
-        segments=objects,
-        find_object=find,
-        now_ms=lambda: 1_700_000_000_000,
-        random_bits=random.Random(1).getrandbits,
-        sleep=asyncio.sleep,
-    )
+    metadata = MemoryStore(MemoryBacking(shards=1, atomic_groups=True))
+    return log_context(metadata, objects, seed=1, now_ms=lambda: 1_700_000_000_000)
 
 
 async def fill(context: LogContext) -> int:

@@ -36,7 +36,8 @@ from llog.stores.objects import file
 from llog.stores.objects.port import checked
 from llog.testing.servers import OxiaServer
 from tests.benchmarks.harness import Duel, benchmark
-from tests.benchmarks.log_setup import append_all, context_on, group, is_trial, open_store, record_batch
+from tests.benchmarks.log_setup import append_all, group, is_trial, open_store, record_batch
+from tests.contexts import log_context
 
 SMALL, LARGE = Log("small", 0), Log("large", 0)
 SMALL_ENTRIES: Final = 1_000
@@ -119,7 +120,7 @@ async def filled(kind: str) -> AsyncIterator[tuple[LogContext, Place]]:
         await open_store(place.url) as metadata,
         await checked(await file.open_from_url(f"file://{place.directory}/objects")) as objects,
     ):
-        context = context_on(metadata, objects)
+        context = log_context(metadata, objects)
         await place.fill(context)
         yield context, place
 

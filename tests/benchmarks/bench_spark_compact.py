@@ -32,7 +32,8 @@ from llog.stores.objects import file
 from llog.stores.objects.port import ObjectStore, checked
 from llog.testing.servers import ServerUnavailable
 from tests.benchmarks.harness import Cost, Duel, benchmark
-from tests.benchmarks.log_setup import append_all, context_on, group, is_trial, open_store, record_batch
+from tests.benchmarks.log_setup import append_all, group, is_trial, open_store, record_batch
+from tests.contexts import log_context
 
 PARTITIONS: Final = 64
 RECORDS: Final = 128
@@ -58,7 +59,7 @@ class Ground:
 
     async def fill(self) -> None:
         async with await open_store(f"lmdb://{self.directory}/before") as metadata:
-            context = context_on(metadata, self.objects)
+            context = log_context(metadata, self.objects)
             appender = Appender(context)
             for _ in range(blobs()):
                 batch = record_batch(RECORDS, VALUE_BYTES)
@@ -73,7 +74,7 @@ class Ground:
         metadata_at = self.directory / f"metadata-{next(self._names)}"
         await asyncio.to_thread(shutil.copytree, self.directory / "before", metadata_at)
         async with await open_store(f"lmdb://{metadata_at}") as metadata:
-            context = context_on(metadata, self.objects)
+            context = log_context(metadata, self.objects)
             runner, sizing = await make_runner(context, settings)
             began = time.perf_counter()
             report = await compact(context, runner, options=CompactOptions(sizing=sizing))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOGS = [Log("orders", partition) for partition in range(4)]
 BATCH_RECORDS = 1_000
 VALUE_BYTES = 1_000
-MEGABYTES = 4 if is_trial() else 1_024 if os.environ.get("LLOG_SOAK") else 512
+MEGABYTES = 4 if is_trial() else 1_024 if os.environ.get("LLOG_SOAK") == "1" else 512
 
 
 @asynccontextmanager

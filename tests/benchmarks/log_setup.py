@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from llog.errors import VersionConflict
 from llog.formats.records import encode_records
 from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.settings import Settings
 from llog.stores.metadata.lmdb import LmdbStore
-from llog.stores.metadata.port import Change, GroupOutcome, Key, MetadataStore, Record, Session, Write
-from llog.stores.objects.port import ObjectStore
+from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.testing.servers import OxiaServer, PostgresServer
 from llog.wiring import open_metadata_store
 
@@ -52,21 +49,6 @@ async def open_store(url: str) -> MetadataStore:
     return await open_metadata_store(url, Settings.from_env({}, metadata_url=url))
 
 
-def context_on(metadata: MetadataStore, objects: ObjectStore) -> LogContext:
-    async def find(uri: str) -> tuple[ObjectStore, str]:
-        return objects, objects.name_of(uri)
-
-    return LogContext(
-        metadata=metadata,
-        wal=objects,
-        segments=objects,
-        find_object=find,
-        now_ms=lambda: time.time_ns() // 1_000_000,
-        random_bits=random.SystemRandom().getrandbits,
-        sleep=asyncio.sleep,
-    )
-
-
 def record_batch(records: int, value_bytes: int) -> bytes:
     """One RecordBatch, as a producer sends it."""
     values: list[bytes | None] = [os.urandom(value_bytes) for _ in range(records)]
@@ -92,12 +74,11 @@ def lmdb_transactions(store: MetadataStore) -> int:
     return store.environment.read(lambda txn: int(txn.id()))
 
 
-class CountingStore(MetadataStore):
+class CountingStore(ForwardingMetadataStore):
     """Counts what is written through it."""
 
     def __init__(self, inner: MetadataStore) -> None:
-        self.inner = inner
-        self.capabilities, self.url = inner.capabilities, inner.url
+        super().__init__(inner)
         self.writes = 0
         """Records put or deleted, or tried to be."""
         self.control_writes = 0
@@ -125,23 +106,3 @@ class CountingStore(MetadataStore):
         """What appends leave to be written after their answer is written too."""
         await asyncio.sleep(0)  # so that it has begun
         await self._idle.wait()
-
-    async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
-        return await self.inner.get_many(keys, strict=strict)
-
-    async def scan(
-        self, parent: Key, *, start: str = "", stop: str | None = None, limit: int = 1_000, strict: bool = False
-    ) -> list[Record]:
-        return await self.inner.scan(parent, start=start, stop=stop, limit=limit, strict=strict)
-
-    def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
-        return self.inner.scan_tree(prefix)
-
-    async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
-        return await self.inner.open_session(timeout_ms=timeout_ms, on_lost=on_lost)
-
-    def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        return self.inner.watch(prefix, route=route)
-
-    async def close(self) -> None:
-        await self.inner.close()

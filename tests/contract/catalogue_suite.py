@@ -31,6 +31,7 @@ from llog.log.segments import list_segments
 from llog.log.topic_admin import create_topic
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, Write
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contract.log_suite import ORDERS, context_on, group
@@ -60,7 +61,7 @@ def told(catalogue: SegmentCatalogue) -> object:
     return epochs, catalogue.segments()
 
 
-class Refusing(FaultyMetadataStore):
+class Refusing(ForwardingMetadataStore):
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
         return [MetadataUnavailable("write", one[0].key.path, "injected") for one in groups]
 
@@ -171,14 +172,30 @@ class CatalogueContract:
         with pytest.raises(PartitionNotInitialized):
             await SegmentCatalogue.load(context, Log("nobody", 0))
 
+    async def test_a_value_that_could_not_be_read_back_is_never_stored(self, context: LogContext) -> None:
+        """One such record would end every listing of the log: compaction, retention and its deletion with it."""
+        catalogue = await SegmentCatalogue.load(context, ORDERS)
+        for bad in (new_segment(size_bytes=-1), new_segment(start=-1), new_segment(epochs={-1: 1})):
+            with pytest.raises(InvalidArgument):
+                await catalogue.add(bad)
+        with pytest.raises(InvalidArgument):
+            await catalogue.add(new_segment("../meta/control"))
+        await catalogue.add(new_segment())
+        for changes in ({"size_bytes": -1}, {"epochs": {"a": 1}}, {"epochs": None}, {"custom_metadata": b"x"}):
+            with pytest.raises(InvalidArgument) as refused:
+                await catalogue.update(SEGMENT, "COPY_SEGMENT_FINISHED", **changes)
+            assert refused.value.argument == next(iter(changes))
+        with pytest.raises(IllegalSegmentState):
+            await catalogue.update(SEGMENT, "COPY_SEGMENT_LOST")  # type: ignore[arg-type]
+        await catalogue.refresh()
+        assert catalogue.segments() == [new_segment()]
+
     async def test_memory_changes_only_after_the_store(self, context: LogContext) -> None:
         catalogue = await SegmentCatalogue.load(context, ORDERS)
         await catalogue.add(new_segment())
         before = told(catalogue)
         there = await list_segments(context, ORDERS)
-        catalogue._context = dataclasses.replace(
-            context, metadata=Refusing(context.metadata, random_source=random.Random(1))
-        )
+        catalogue._context = dataclasses.replace(context, metadata=Refusing(context.metadata))
         with pytest.raises(MetadataUnavailable):
             await catalogue.update(SEGMENT, "COPY_SEGMENT_FINISHED", epochs={0: 1})
         with pytest.raises(MetadataUnavailable):

@@ -41,7 +41,7 @@ from tests.contract.log_suite import context_on
 from tests.contract.on_stores import OpenStore
 
 ORDERS = Log("orders", 0)
-SCHEDULES = 100 if os.environ.get("LLOG_SOAK") else 3
+SCHEDULES = 100 if os.environ.get("LLOG_SOAK") == "1" else 3
 PIECE_BYTES = 64 * 1024
 
 

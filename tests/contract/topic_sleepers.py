@@ -6,8 +6,7 @@ import asyncio
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import pytest
 
@@ -37,16 +36,8 @@ from llog.log.topic_admin import (
     create_topic,
 )
 from llog.log.topics import initialize, load_topic
-from llog.stores.metadata.port import (
-    Capabilities,
-    Change,
-    GroupOutcome,
-    Key,
-    MetadataStore,
-    Record,
-    Session,
-    Write,
-)
+from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contract.log_suite import ORDERS, contents, group
@@ -60,13 +51,12 @@ class Crashed(Exception):
     """The process is gone: nothing of llog catches this."""
 
 
-class Interrupted(MetadataStore):
+class Interrupted(ForwardingMetadataStore):
     """Another store, up to one call: there its process crashes, or sleeps until `wake`."""
 
     def __init__(self, inner: MetadataStore, at_call: int, *, after: bool, sleeps: bool) -> None:
-        self.inner, self._left, self._after, self._sleeps = inner, at_call, after, sleeps
-        self.capabilities: Capabilities = inner.capabilities
-        self.url = inner.url
+        super().__init__(inner)
+        self._left, self._after, self._sleeps = at_call, after, sleeps
         self.reached = asyncio.Event()
         self.wake = asyncio.Event()
 
@@ -97,20 +87,11 @@ class Interrupted(MetadataStore):
         await self._step(after=True)
         return found
 
-    def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
-        return self.inner.scan_tree(prefix)
-
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
         await self._step(after=False)
         outcomes = await self.inner.write(groups)
         await self._step(after=True)
         return outcomes
-
-    async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
-        return await self.inner.open_session(timeout_ms=timeout_ms, on_lost=on_lost)
-
-    def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        return self.inner.watch(prefix, route=route)
 
     async def close(self) -> None:
         """The store belongs to whoever opened it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -22,8 +21,8 @@ from llog.log.read import iter_runs
 from llog.log.retention import delete_records, retain
 from llog.log.segments import list_segments
 from llog.log.vacuum import Vacuumed, vacuum
-from llog.stores.metadata.faulty import FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import Buffer, ObjectMeta, ObjectStore
 from tests.contract.log_suite import contents, context_on, group
@@ -286,11 +285,11 @@ class VacuumContract:
         assert [r.payload async for run in iter_runs(context, ORDERS, 3) for r in run.records()] == [b"c"]
 
 
-class WritesSeen(FaultyMetadataStore):
+class WritesSeen(ForwardingMetadataStore):
     """A metadata store whose writes are noted."""
 
     def __init__(self, inner: MetadataStore) -> None:
-        super().__init__(inner, random_source=random.Random(0))
+        super().__init__(inner)
         self.paths: list[str] = []
 
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:

@@ -8,13 +8,13 @@ What must stay true: a round goes one way as a whole; where nobody knows how muc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llog.limits import COMPACT_HERE_BYTES_MAX
 from llog.pipeline.compact_task import REWRITE_WINDOW
 from llog.pipeline.compact_window import Window, Written
-from llog.pipeline.windows_here import OnWindow, OnWindowRun, WindowsHere
-from llog.pipeline.work import Item, Result, Runner, Task, TaskFailed, TaskTools
+from llog.pipeline.windows_here import OnWindowRun, WindowsHere
+from llog.pipeline.work import Item, OnDone, Result, Runner, Task, TaskFailed, TaskTools
 
 
 class SmallHere(WindowsHere):
@@ -23,15 +23,12 @@ class SmallHere(WindowsHere):
         self._elsewhere, self._bytes_max = elsewhere, bytes_max
 
     async def run(
-        self,
-        task: Task[Item, Result],
-        items: Sequence[Item],
-        on_done: Callable[[int, Result | TaskFailed], None] | None = None,
+        self, task: Task[Item, Result], items: Sequence[Item], on_done: OnDone[Result] | None = None
     ) -> list[Result | TaskFailed]:
         return await self._elsewhere.run(task, items, on_done)
 
     async def run_windows(
-        self, windows: Sequence[Window], on_done: OnWindow, on_run: OnWindowRun
+        self, windows: Sequence[Window], on_done: OnDone[Written], on_run: OnWindowRun
     ) -> list[Written | TaskFailed]:
         if is_small(windows, self._bytes_max):
             return await super().run_windows(windows, on_done, on_run)

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from llog.errors import InvalidArgument
-from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
+from llog.limits import METADATA_WRITE_GROUPS_MAX
 from llog.log.context import LogContext
-from llog.stores.metadata.port import Change, GroupOutcome, Key, MetadataStore, Record, Session, Write
+from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 
 Groups = Sequence[Sequence[Write]]
 Outcomes = list[GroupOutcome]
@@ -63,17 +64,15 @@ class _Call:
         self.group_count += len(groups)
 
 
-class GatheringMetadataStore(MetadataStore):
+class GatheringMetadataStore(ForwardingMetadataStore):
     """The store belongs to whoever opened it: closing this one waits for its calls and closes nothing."""
 
     def __init__(self, inner: MetadataStore) -> None:
-        self.inner, self.url, self.capabilities = inner, inner.url, inner.capabilities
+        super().__init__(inner)
         self._waiting: deque[_Call] = deque()
         self._under_way: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-
-    # -- writes --------------------------------------------------------------------------------------------------------
 
     async def write(self, groups: Groups) -> Outcomes:
         paths = {write.key.path for group in groups for write in group}
@@ -127,39 +126,8 @@ class GatheringMetadataStore(MetadataStore):
         """Every call has its answer."""
         await self._idle.wait()
 
-    # -- everything else, as it is -------------------------------------------------------------------------------------
-
-    async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
-        return await self.inner.get_many(keys, strict=strict)
-
     async def ceiling(self, parent: Key, name: str, *, strict: bool = False) -> Record | None:
-        return await self.inner.ceiling(parent, name, strict=strict)
-
-    async def scan(
-        self,
-        parent: Key,
-        *,
-        start: str = "",
-        stop: str | None = None,
-        limit: int = METADATA_SCAN_PAGE_RECORDS_MAX,
-        strict: bool = False,
-    ) -> list[Record]:
-        return await self.inner.scan(parent, start=start, stop=stop, limit=limit, strict=strict)
-
-    def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
-        return self.inner.scan_tree(prefix)
-
-    async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
-        return await self.inner.open_session(timeout_ms=timeout_ms, on_lost=on_lost)
-
-    def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        return self.inner.watch(prefix, route=route)
-
-    async def server_time_ms(self) -> int | None:
-        return await self.inner.server_time_ms()
-
-    async def raise_versions(self, floor: int) -> bool:
-        return await self.inner.raise_versions(floor)
+        return await self.inner.ceiling(parent, name, strict=strict)  # cheaper than a scan in some stores
 
     async def close(self) -> None:
         await self.settled()

@@ -12,9 +12,8 @@ from functools import partial
 
 from llog.limits import COMPACT_TASKS_IN_PROCESS
 from llog.pipeline.compact_task import RunOutcome, Window, Written, rewrite_window
-from llog.pipeline.work import InProcessRunner, TaskFailed, TaskTools, attempted
+from llog.pipeline.work import InProcessRunner, OnDone, TaskFailed, TaskTools, attempted
 
-OnWindow = Callable[[int, Written | TaskFailed], None]
 OnWindowRun = Callable[[int, int, RunOutcome], None]
 """The number of the window, of the run in it, and what became of the run."""
 
@@ -29,7 +28,7 @@ class WindowsHere(InProcessRunner):
         self._on_window = on_window
 
     async def run_windows(
-        self, windows: Sequence[Window], on_done: OnWindow, on_run: OnWindowRun
+        self, windows: Sequence[Window], on_done: OnDone[Written], on_run: OnWindowRun
     ) -> list[Written | TaskFailed]:
         """As `run`, and `on_run` is told of each run as soon as its segment is written."""
         slots = asyncio.Semaphore(self._at_once)

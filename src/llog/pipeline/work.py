@@ -79,6 +79,10 @@ class TaskFailed(msgspec.Struct, frozen=True):
     retriable: bool = False
 
 
+OnDone = Callable[[int, Result | TaskFailed], None]
+"""Takes the number of an item, and its outcome."""
+
+
 class _Envelope(msgspec.Struct, frozen=True, array_like=True):
     """A result or a failure, on its way back."""
 
@@ -88,13 +92,10 @@ class _Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 class Runner(Protocol):
     async def run(
-        self,
-        task: Task[Item, Result],
-        items: Sequence[Item],
-        on_done: Callable[[int, Result | TaskFailed], None] | None = None,
+        self, task: Task[Item, Result], items: Sequence[Item], on_done: OnDone[Result] | None = None
     ) -> list[Result | TaskFailed]:
-        """One outcome per item, in order. `on_done` is told of each as soon as it is known (its number, its outcome):
-        on the event loop, and, where a task ran twice, of one of them."""
+        """One outcome per item, in order. `on_done` is told of each as soon as it is known: on the event loop, and,
+        where a task ran twice, of one of them."""
 
     async def close(self) -> None: ...
 
@@ -106,10 +107,7 @@ class InProcessRunner:
         self._tools, self._at_once = tools, at_once
 
     async def run(
-        self,
-        task: Task[Item, Result],
-        items: Sequence[Item],
-        on_done: Callable[[int, Result | TaskFailed], None] | None = None,
+        self, task: Task[Item, Result], items: Sequence[Item], on_done: OnDone[Result] | None = None
     ) -> list[Result | TaskFailed]:
         function, slots = task.function(), asyncio.Semaphore(self._at_once)
         outcomes: dict[int, Result | TaskFailed] = {}

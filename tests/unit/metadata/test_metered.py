@@ -18,8 +18,7 @@ from llog.stores.metadata.metered import (
     error_kind_of,
 )
 from llog.stores.metadata.port import ABSENT, GroupOutcome, Key, MetadataStore, Put, Write
-from llog.testing.metadata_contract import Link, OpenStore
-from tests.contract.test_metadata_memory import FaultyLink, MemoryContract
+from tests.contract.test_metadata_memory import MemoryContract
 
 PARENT = Key("a")
 
@@ -164,21 +163,5 @@ def test_every_operation_is_in_the_snapshot_before_it_happened() -> None:
 
 
 class TestMeteredMemoryStore(MemoryContract):
-    @pytest.fixture
-    async def open_store(self, backing: MemoryBacking) -> AsyncIterator[OpenStore]:
-        opened: list[MetadataStore] = []
-
-        async def open_another() -> MetadataStore:
-            opened.append(MeteredMetadataStore(MemoryStore(backing)))
-            return opened[-1]
-
-        yield open_another
-        for store in opened:
-            await store.close()
-
-    @pytest.fixture
-    async def link(self, backing: MemoryBacking) -> AsyncIterator[Link]:
-        async with MemoryStore(backing) as store:
-            link = FaultyLink(store)
-            link.store = MeteredMetadataStore(link.faulty)
-            yield link
+    def wrapped(self, store: MetadataStore) -> MetadataStore:
+        return MeteredMetadataStore(store)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -14,12 +13,6 @@ from llog.limits import OXIA_DISCOVERY_TIMEOUT_MS
 from llog.stores.metadata.oxia.client import Get, Misconfigured, Options, OxiaClient, Put, Unavailable
 from llog.testing.servers import free_port
 from tests.unit.oxia.fake_server import FakeOxia
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeOxia]:
-    async with FakeOxia() as server:
-        yield server
 
 
 async def test_a_missing_namespace_is_named_at_once(server: FakeOxia) -> None:

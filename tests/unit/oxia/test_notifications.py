@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-
-import pytest
 
 from llog.limits import METADATA_WATCH_QUEUE_MAX, OXIA_NOTIFICATIONS_RESUME_MS_MAX
 from llog.stores.metadata.oxia.client import Changed, Event, Gap, OxiaClient
@@ -14,19 +11,6 @@ from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import Change, ChangeKind
 from tests.unit.oxia.fake_server import FakeOxia
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeOxia]:
-    async with FakeOxia() as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: FakeOxia) -> AsyncIterator[OxiaClient]:
-    client = await server.client()
-    yield client
-    await client.close()
 
 
 class Heard:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
@@ -16,19 +15,6 @@ from llog.stores.metadata.port import Key, Put
 from tests.unit.oxia.fake_server import FakeOxia
 
 TIMEOUT_MS = 2_000
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeOxia]:
-    async with FakeOxia() as server:
-        yield server
-
-
-@pytest.fixture
-async def client(server: FakeOxia) -> AsyncIterator[OxiaClient]:
-    client = await server.client()
-    yield client
-    await client.close()
 
 
 async def test_heartbeats_are_faster_than_a_third_of_the_timeout(server: FakeOxia, client: OxiaClient) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import grpc
 import pytest
@@ -21,12 +20,6 @@ from llog.stores.metadata.oxia.client import (
 )
 from llog.stores.metadata.oxia.client.proto import pb
 from tests.unit.oxia.fake_server import FakeOxia, Refusal, error_details
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[FakeOxia]:
-    async with FakeOxia() as server:
-        yield server
 
 
 def puts(count: int, prefix: str = "k") -> list[Op]:

@@ -17,12 +17,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
 from llog.errors import InvalidArgument, MetadataTimeout, MetadataUnavailable, MetadataUncertain
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
-from llog.stores.metadata.port import Change, GroupOutcome, Key, MetadataStore, Record, Session, Write, check_groups
+from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Session, Write, check_groups
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -41,7 +41,7 @@ class FaultRates(NamedTuple):
     """Of a write: not done, `MetadataUncertain`. Of a read: `MetadataTimeout`."""
 
 
-class FaultyMetadataStore(MetadataStore):
+class FaultyMetadataStore(ForwardingMetadataStore):
     """`rates` may be changed at any time; `FaultRates()` is a faultless store."""
 
     def __init__(
@@ -52,8 +52,8 @@ class FaultyMetadataStore(MetadataStore):
         rates: FaultRates = FaultRates(),  # noqa: B008  a NamedTuple is immutable
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        self.inner, self.rates = inner, check_rates(rates)
-        self.capabilities, self.url = inner.capabilities, inner.url
+        super().__init__(inner)
+        self.rates = check_rates(rates)
         self._random, self._sleep = random_source, sleep
 
     async def _delay(self) -> None:
@@ -126,9 +126,6 @@ class FaultyMetadataStore(MetadataStore):
         await self._before_read("open session", self.url)
         return await self.inner.open_session(timeout_ms=timeout_ms, on_lost=on_lost)
 
-    def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        return self.inner.watch(prefix, route=route)
-
     async def server_time_ms(self) -> int | None:
         await self._before_read("time", self.url)
         return await self.inner.server_time_ms()
@@ -136,9 +133,6 @@ class FaultyMetadataStore(MetadataStore):
     async def raise_versions(self, floor: int) -> bool:
         await self._before_read("raise versions", self.url)
         return await self.inner.raise_versions(floor)
-
-    async def close(self) -> None:
-        await self.inner.close()
 
 
 def _subject(group: Sequence[Write]) -> str:

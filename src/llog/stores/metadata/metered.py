@@ -30,6 +30,7 @@ from llog.errors import (
 )
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.stores.metadata.port import ANY, Change, GroupOutcome, Key, MetadataStore, Record, Session, Write
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.pulse import StorePulse
 
 __all__ = ["ERRORS", "LATENCY_BOUNDS_MS", "OPERATIONS", "MetadataStoreStats", "MeteredMetadataStore", "error_kind_of"]
@@ -118,7 +119,7 @@ class MetadataStoreStats:
         return {"operations": operations, "sessions_lost": self.sessions_lost}
 
 
-class MeteredMetadataStore(MetadataStore):
+class MeteredMetadataStore(ForwardingMetadataStore):
     def __init__(
         self,
         inner: MetadataStore,
@@ -126,8 +127,7 @@ class MeteredMetadataStore(MetadataStore):
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.inner = inner
-        self.capabilities, self.url = inner.capabilities, inner.url
+        super().__init__(inner)
         self.stats = MetadataStoreStats() if stats is None else stats
         self._clock = clock
         """Seconds, from any origin."""
@@ -240,9 +240,6 @@ class MeteredMetadataStore(MetadataStore):
     async def raise_versions(self, floor: int) -> bool:
         with self._measured("raise_versions"):
             return await self.inner.raise_versions(floor)
-
-    async def close(self) -> None:
-        await self.inner.close()
 
 
 class _Measured:
