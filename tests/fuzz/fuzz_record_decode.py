@@ -33,7 +33,7 @@ def section(data: bytes) -> None:
         assert again.timestamps_ms.tolist() == columns.timestamps_ms.tolist()
         assert again.keys.tolist() == columns.keys.tolist()
         assert again.values.tolist() == columns.values.tolist()
-    to_arrow(columns, SOURCE)
+    to_arrow(columns)
 
 
 def inflate(codec: Codec, data: bytes) -> None:

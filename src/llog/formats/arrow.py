@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llog.errors import InvalidArgument, InvalidField
+from llog.errors import InvalidArgument
 from llog.formats.record_columns import (
     NOTHING,
     BinaryColumn,
@@ -42,9 +42,7 @@ _MICROSECONDS_PER_MS: Final = 1_000
 _TIMESTAMP_MS_MAX: Final = (2**63 - 1) // _MICROSECONDS_PER_MS
 
 
-def to_arrow(
-    columns: RecordColumns, source: str, *, topic: str | None = None, partition: int | None = None
-) -> pa.RecordBatch:
+def to_arrow(columns: RecordColumns, *, topic: str | None = None, partition: int | None = None) -> pa.RecordBatch:
     """The columns as a table of `SCHEMA`. Keys, values and headers are shared, not copied."""
     rows = len(columns)
     arrays = [
@@ -53,22 +51,17 @@ def to_arrow(
         pa.nulls(rows, pa.string()) if topic is None else pa.repeat(pa.scalar(topic, pa.string()), rows),
         pa.nulls(rows, pa.int32()) if partition is None else pa.repeat(pa.scalar(partition, pa.int32()), rows),
         _to_fixed(columns.offsets, pa.int64()),
-        _to_fixed(_microseconds(columns, source), pa.timestamp("us", tz="UTC")),
+        _to_fixed(_microseconds(columns.timestamps_ms), pa.timestamp("us", tz="UTC")),
         _to_fixed(columns.timestamp_types.astype(np.int32), pa.int32()),
         _to_headers(columns.headers),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _microseconds(columns: RecordColumns, source: str) -> Longs:
-    timestamps = columns.timestamps_ms
-    outside = np.flatnonzero((timestamps > _TIMESTAMP_MS_MAX) | (timestamps < -_TIMESTAMP_MS_MAX))
-    if len(outside):
-        bad = int(outside[0])
-        raise InvalidField(
-            source, f"offset {int(columns.offsets[bad])}: timestamp {int(timestamps[bad])} ms is beyond microseconds"
-        )
-    return timestamps * _MICROSECONDS_PER_MS
+def _microseconds(timestamps_ms: Longs) -> Longs:
+    """One that microseconds cannot tell (a producer sent nanoseconds) is their last one, which is also Spark's: the
+    records around it are to be read."""
+    return np.clip(timestamps_ms, -_TIMESTAMP_MS_MAX, _TIMESTAMP_MS_MAX) * _MICROSECONDS_PER_MS
 
 
 def _to_fixed(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:

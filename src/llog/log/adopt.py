@@ -4,21 +4,29 @@ Why it exists: between the backup and the loss compaction rewrote slices, and va
 index still names those blobs; the records live on in the segments, which describe themselves. Publishing one is the
 ordinary end of a run (steps 6 to 10 of `publish`), so it is safe at any moment and resumed by anyone.
 
-What must stay true: a segment is published only over whole valid entries that it covers exactly, all WAL (then the
-cursor moves past it) or all COMPACTED (a merge); its records are those of the entries, because both are the same
-offsets of the same life. It is older than the segment horizon, which is harmless only because vacuum is held: nothing
-takes the object away before it is named.
+What must stay true
+- A segment is published only over whole valid entries that it covers exactly; where some of them are WAL, the cursor
+  moves past it.
+- Its records are those of the entries. That both are the same offsets of the same life is not enough: whoever appended
+  between the restore and the recovery got offsets that others had before the loss. So each entry must have come with
+  the backup, or name a segment of the time before the restore at the offsets that this segment gives those bytes.
+- A segment that key compaction made has fewer records than the entries it replaces, and what it lacks was superseded by
+  records that may be lost. It is taken only where an object of those entries is gone: some records are better than
+  none, and fewer are not better than all.
+- It is older than the segment horizon, which is harmless only because vacuum is held: nothing takes the object away
+  before it is named.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from llog.errors import VersionConflict
+from llog.errors import ObjectNotFound, VersionConflict
 from llog.formats.values import CompactionKind, CompactionRun, ControlRecord, IndexEntry, SegmentRecord
 from llog.log import segments as catalogue
 from llog.log.context import LogContext
+from llog.log.ids import created_at_ms_of
 from llog.log.index import Entry, Verdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.publish import KnownCompaction, finish, load_compaction, publish
@@ -27,14 +35,31 @@ from llog.log.settle import settle_and_clear
 from llog.stores.metadata.port import after
 
 
-async def adopt_segments(context: LogContext, log: Log, found: Sequence[FoundSegment]) -> list[FoundSegment]:
+async def adopt_segments(
+    context: LogContext, log: Log, found: Sequence[FoundSegment], *, restored_at_ms: int
+) -> list[FoundSegment]:
     """Publish what fits, widest first at every place; those that were."""
+    old = [one for one in found if created_at_ms_of(one.segment_id) < restored_at_ms]
+    known = {one.uri: one for one in old}
+
+    def is_of_before(entry: Entry) -> bool:
+        return entry.value.created_at_ms < restored_at_ms or is_in_place(entry, known.get(entry.value.data_key))
+
     # Merges lie over segments of lower levels, so those come first; each adoption may make the next one fit.
-    in_order = sorted(found, key=lambda one: (one.extension.level, one.start_offset, -one.end_offset))
-    return [segment for segment in in_order if await _adopt(context, log, segment)]
+    in_order = sorted(old, key=lambda one: (one.extension.level, one.start_offset, -one.end_offset))
+    return [segment for segment in in_order if await _adopt(context, log, segment, is_of_before)]
 
 
-async def _adopt(context: LogContext, log: Log, segment: FoundSegment) -> bool:
+def is_in_place(entry: Entry, segment: FoundSegment | None) -> bool:
+    """Does the entry give the segment's bytes the offsets that the segment gives them?"""
+    if segment is None:
+        return False
+    batches = segment.footer.entries
+    starts = batches["base_offset"][batches["byte_position"] == (entry.value.byte_offset or 0)]
+    return entry.start_offset in starts
+
+
+async def _adopt(context: LogContext, log: Log, segment: FoundSegment, is_of_before: Callable[[Entry], bool]) -> bool:
     control = await settle_and_clear(context, log)
     record = await load_compaction(context, log, control.incarnation)
     if record.value.in_flight is not None:
@@ -42,7 +67,9 @@ async def _adopt(context: LogContext, log: Log, segment: FoundSegment) -> bool:
         record = await load_compaction(context, log, control.incarnation)
     covered = await _covered(context, log, control, record, segment)
     kind = plan_kind(covered, segment, control, cursor=record.value.offset)
-    if kind is None:
+    if kind is None or not all(map(is_of_before, covered)):
+        return False
+    if not is_worth_as_much(segment, covered) and not await _some_are_gone(context, covered):
         return False
     now_ms = context.now_ms()
     await _register(context, log, segment, covered, now_ms)
@@ -79,12 +106,33 @@ def plan_kind(
         return None
     if not covered or covered[-1].end_offset != segment.end_offset or covered[0].start_offset != segment.start_offset:
         return None
-    types = {entry.value.type for entry in covered}
-    if len(types) != 1 or any(b.start_offset != a.end_offset + 1 for a, b in itertools.pairwise(covered)):
+    if any(b.start_offset != a.end_offset + 1 for a, b in itertools.pairwise(covered)):
         return None
-    if types == {"COMPACTED"}:
-        return "MERGE" if segment.extension.level > max(entry.value.level for entry in covered) else None
-    return "COMPACT" if covered[0].covers(max(cursor, control.log_start_offset)) else None
+    compacted = [entry for entry in covered if entry.value.type == "COMPACTED"]
+    if any(one.value.level > segment.extension.level or one.value.data_key == segment.uri for one in compacted):
+        return None
+    fresh = [entry for entry in covered if entry.value.type == "WAL"]
+    if fresh and not fresh[0].covers(max(cursor, control.log_start_offset)):
+        return None
+    return "MERGE" if compacted else "COMPACT"
+
+
+def is_worth_as_much(segment: FoundSegment, covered: Sequence[Entry]) -> bool:
+    """All the records of the entries, in fewer segments than before."""
+    records = sum(
+        entry.value.msg_count if entry.value.record_count is None else entry.value.record_count for entry in covered
+    )
+    return segment.record_count >= records and all(one.value.level < segment.extension.level for one in covered)
+
+
+async def _some_are_gone(context: LogContext, covered: Sequence[Entry]) -> bool:
+    for uri in dict.fromkeys(entry.value.data_key for entry in covered):
+        store, name = await context.find_object(uri)
+        try:
+            await store.head(name)
+        except ObjectNotFound:
+            return True
+    return False
 
 
 def planned_adoption(
@@ -119,7 +167,7 @@ def planned_adoption(
         data_key=segment.uri,
         encoding="kafka-v2",
         created_at_ms=now_ms,
-        sources=() if kind == "COMPACT" else tuple(entry.value.data_key for entry in covered),
+        sources=tuple(entry.value.data_key for entry in covered if entry.value.type == "COMPACTED"),
         epochs=extension.epochs,
         entry=entry,
     )

@@ -16,7 +16,7 @@ from llog.errors import ClusterMismatch, MetadataUncertain, ObjectAlreadyExists,
 from llog.formats.values import ClusterId, decode_value, encode_value
 from llog.limits import CLUSTER_ROUNDS_MAX
 from llog.log.context import LogContext
-from llog.stores.metadata.port import ABSENT
+from llog.stores.metadata.port import ABSENT, Record
 from llog.stores.objects.port import ObjectStore
 
 
@@ -25,8 +25,7 @@ async def join_cluster(context: LogContext, stores: Sequence[ObjectStore] | None
     stores = context.stores() if stores is None else stores
     key = context.keys.cluster_id()
     for round_number in range(CLUSTER_ROUNDS_MAX):
-        found = await context.metadata.get(key, strict=True)
-        markers = {store.url: await read_marker(context, store) for store in stores}
+        found, markers = await _look(context, stores)
         try:
             if found is None:
                 _refuse_markers_without_identity(markers)
@@ -48,14 +47,27 @@ async def join_cluster(context: LogContext, stores: Sequence[ObjectStore] | None
 
 async def compare_cluster(context: LogContext, stores: Sequence[ObjectStore] | None = None) -> ClusterId | None:
     """As `join_cluster`, but nothing is written; None when there is no cluster yet."""
-    found = await context.metadata.get(context.keys.cluster_id(), strict=True)
-    markers = {store.url: await read_marker(context, store) for store in stores or context.stores()}
+    found, markers = await _look(context, context.stores() if stores is None else stores)
     if found is None:
         _refuse_markers_without_identity(markers)
         return None
     cluster = decode_value(ClusterId, found.value, found.key.path)
     plan_joining(cluster, markers)
     return cluster
+
+
+async def _look(
+    context: LogContext, stores: Sequence[ObjectStore]
+) -> tuple[Record | None, dict[str, ClusterId | None]]:
+    """The identity, then the markers: a marker is put after the identity it names, and before the identity names its
+    store. So a marker where no identity was found may only mean that the cluster was founded in between; a second look
+    tells."""
+    for _ in range(2):
+        found = await context.metadata.get(context.keys.cluster_id(), strict=True)
+        markers = {store.url: await read_marker(context, store) for store in stores}
+        if found is not None or not any(markers.values()):
+            break
+    return found, markers
 
 
 def plan_joining(cluster: ClusterId, markers: dict[str, ClusterId | None]) -> list[str]:

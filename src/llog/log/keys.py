@@ -77,7 +77,10 @@ def offset_of(name: str) -> int:
 
 def _external(kind: str, name: str) -> str:
     """A name from outside (consumer group, query) as one segment: percent-encoded where it must be."""
-    segment = quote(name, safe="@:,=+ ")
+    try:
+        segment = quote(name, safe="@:,=+ ")
+    except UnicodeEncodeError:
+        raise InvalidArgument(kind, f"{name!r:.100} is not text that UTF-8 can hold") from None
     if not name or len(segment) > _EXTERNAL_NAME_BYTES_MAX:
         raise InvalidArgument(kind, f"{name!r:.100} must not be empty or longer than {_EXTERNAL_NAME_BYTES_MAX} bytes")
     return segment

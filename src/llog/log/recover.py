@@ -239,7 +239,7 @@ class _Recovery:
     async def _adopt(self, found: LogSegments) -> None:
         fresh = [segment for segment in found.segments if await self._is_of_this_life(found.log, segment)]
         if fresh:
-            adopted = await adopt_segments(self._context, found.log, fresh)
+            adopted = await adopt_segments(self._context, found.log, fresh, restored_at_ms=self._hold.held_at_ms)
             self.done.adopted += [segment.uri for segment in adopted]
 
     # -- both ---------------------------------------------------------------------------------------------------------
@@ -330,10 +330,11 @@ def is_of_dead_life(topic: TopicRecord, created_at_ms: int, *, restored_at_ms: i
 
 
 def plan_next(segments: list[FoundSegment], position: int) -> FoundSegment | None:
-    """The segment to go on with at `position`: the one that reaches furthest from there, or the next behind a gap."""
+    """The segment to go on with at `position`: the one that reaches furthest from there, or the next behind a gap. One
+    that key compaction made comes last: what it was made of may be there still."""
     here = [one for one in segments if one.start_offset <= position <= one.end_offset]
     if here:
-        return max(here, key=lambda one: one.end_offset)
+        return max(here, key=lambda one: (one.is_dense(), one.end_offset))
     return min((one for one in segments if one.start_offset > position), key=lambda one: one.start_offset, default=None)
 
 

@@ -9,7 +9,7 @@ only segments are deleted here, because nobody else shares them: blobs belong to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -50,23 +50,34 @@ def plan_log_start(
     retention_ms: int | None,
     retention_bytes: int | None,
 ) -> int:
-    """Where the log should start: behind every leading entry that is too old, or more than the log may hold.
+    """Where the log should start: behind every leading entry that is too old, or that the log's size does not need.
 
-    Whole entries go, oldest first; by time an entry goes when its newest record is too old. The last entry may go too:
-    an idle log empties.
+    Whole entries go, oldest first. By time an entry goes when its newest record is too old, the last one too: an idle
+    log empties. By size it goes, as in Kafka, while at least `retention_bytes` are left without it: a segment larger
+    than that must not take the newest records along.
     """
-    kept = [entry for entry in entries if entry.end_offset >= log_start_offset]
+    kept = _uncovered([entry for entry in entries if entry.end_offset >= log_start_offset])
     start = log_start_offset
     size_bytes = sum(entry.value.byte_length or 0 for entry in kept)
     for entry in kept:
         newest_ms = entry.value.max_timestamp_ms if entry.value.max_timestamp_ms >= 0 else entry.value.created_at_ms
         too_old = retention_ms is not None and newest_ms < now_ms - retention_ms
-        too_much = retention_bytes is not None and size_bytes > retention_bytes
+        size_bytes -= entry.value.byte_length or 0
+        too_much = retention_bytes is not None and size_bytes >= retention_bytes
         if not (too_old or too_much):
             break
         start = entry.end_offset + 1
-        size_bytes -= entry.value.byte_length or 0
     return min(start, next_offset)
+
+
+def _uncovered(entries: Sequence[Entry]) -> list[Entry]:
+    """Without those that a later one covers: a run in flight is about to remove them, and counted with it they would
+    make the log look larger than it is."""
+    kept: list[Entry] = []
+    for entry in reversed(entries):
+        if not kept or entry.end_offset < kept[-1].start_offset:
+            kept.append(entry)
+    return kept[::-1]
 
 
 class Limits(NamedTuple):

@@ -142,9 +142,8 @@ def _encode_changed(
 
 
 def _filtered(rows: RecordColumns, keep: Flags) -> RecordColumns:
-    """Only the rows to be kept. Timestamps do not go through Arrow, which has no place for the outermost."""
-    nothing = frozen(np.zeros(len(rows), np.int64))
-    table = to_arrow(msgspec.structs.replace(rows, timestamps_ms=nothing), "").select(["key", "value", "headers"])
+    """Only the rows to be kept. Timestamps do not go through Arrow, which has no place for the outermost of them."""
+    table = to_arrow(rows).select(["key", "value", "headers"])
     left = from_arrow(table.filter(keep), timestamp_ms=0)
     return msgspec.structs.replace(
         left, offsets=frozen(rows.offsets[keep]), timestamps_ms=frozen(rows.timestamps_ms[keep])

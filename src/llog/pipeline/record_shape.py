@@ -47,7 +47,7 @@ class Shape(msgspec.Struct, frozen=True):
         rows = columns.row_of(stop_offset)
         if rows == 0:
             return
-        batch = to_arrow(columns, piece.data_key, topic=piece.topic, partition=piece.partition)
+        batch = to_arrow(columns, topic=piece.topic, partition=piece.partition)
         selected = batch if self.columns is None else batch.select(list(self.columns))
         begin = 0
         for end in _cuts(columns, rows):

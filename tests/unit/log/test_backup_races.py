@@ -25,7 +25,7 @@ from llog.stores.objects.memory import MemoryObjectStore
 from tests.contract.backup_suite import backed_up, memory_context
 from tests.contract.log_suite import ORDERS, contents, context_on, group
 
-SEEDS = 100 if os.environ.get("LLOG_SOAK") else 6
+SEEDS = 100 if os.environ.get("LLOG_SOAK") == "1" else 6
 
 
 async def turns(count: int) -> None:

@@ -197,6 +197,8 @@ def test_the_longest_names_still_make_keys_that_every_store_holds() -> None:
         Keys("r" * (ROOT_BYTES_MAX + 1))
     with pytest.raises(InvalidArgument, match="group"):
         keys.group("g" * 161)
+    with pytest.raises(InvalidArgument, match="UTF-8"):
+        keys.group("g\udcff")
 
 
 @given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))

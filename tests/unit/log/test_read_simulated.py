@@ -26,7 +26,7 @@ from llog.log.timestamps import max_timestamp, offset_for_timestamp
 from llog.testing.sim import MANY, ActorContext, Scenario, World, run_seed
 from llog.testing.sim_context import log_context
 
-SCHEDULES = 2_000 if os.environ.get("LLOG_SOAK") else 60
+SCHEDULES = 2_000 if os.environ.get("LLOG_SOAK") == "1" else 60
 
 
 ORDERS = Log("orders", 0)

@@ -14,6 +14,8 @@ from llog import (
     LeaderlessLogWriter,
     SharedAppendGroup,
 )
+from llog.broker.metering import Meters
+from llog.broker.metrics import BrokerMetrics
 from llog.errors import OffsetOutOfRange, StoreClosed
 from llog.log.metrics import READ_BYTES, READ_GETS, READ_RECORDS
 from llog.settings import Settings
@@ -83,3 +85,19 @@ async def test_the_asynchronous_reader_gives_the_same_answers(settings: Settings
         assert await reader.offset_for_timestamp("t", 0, 350) == (8, 350)
         assert await reader.max_timestamp("t", 0) == (10, 450)
         assert await reader.log_start_offset("t", 0) == 1
+
+
+def test_a_broker_s_metrics_count_for_a_face_too_stores_included(settings: Settings) -> None:
+    metrics = BrokerMetrics()
+    meters = Meters(settings, metrics)
+    with LeaderlessLogReader(settings, metrics=metrics, wrapping=meters.wrapping) as reader:
+        assert reader.read_offset("t", 0, 9).payload == b"4-a"
+    with LeaderlessLogCompactor(settings, metrics=metrics, wrapping=meters.wrapping) as compactor:
+        assert compactor.compact_once("t", 0) is not None
+    shown = metrics.snapshot()
+    assert shown["log"]["read_gets"] == 1
+    assert shown["log"]["compact_runs"] == 1
+    assert shown["s3"]["operations"]["range_get"]["bytes"] > 0
+    assert shown["s3"]["operations"]["put"]["requests"] > 0
+    assert shown["metadata"]["operations"]["put"]["calls"] > 0
+    assert shown["s3"]["billing"]["request_cost_usd"] > 0

@@ -11,16 +11,23 @@ import pytest
 
 from llog.errors import PartitionNotInitialized, RestoreRefused
 from llog.formats.crc import crc32c
+from llog.formats.records import encode_records
 from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.check_objects import read_footer
 from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.delete_topic import delete_topic
+from llog.log.index import entry_of
 from llog.log.invariants import check_log
 from llog.log.keys import Log
 from llog.log.merge import merge_once
 from llog.log.producers import ProducerClaim
 from llog.log.recover import recover
 from llog.log.restore import read_hold, release_vacuum
+from llog.log.topic_admin import create_topic
+from llog.pipeline.key_aggregate import InProcessAggregate
+from llog.pipeline.key_compact import KeyCompactOptions, key_compact
+from llog.pipeline.work import InProcessRunner, tools_of
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contract.backup_suite import LOGS, backed_up, check_all, memory_context, restored
@@ -245,3 +252,158 @@ async def test_recovery_needs_the_hold_and_the_hold_goes_only_when_asked(
     assert "restored from backup" in hold.reason
     assert await read_hold(target) is None
     assert await release_vacuum(target) is None
+
+
+async def test_records_appended_since_the_restore_are_not_replaced_by_those_that_had_their_offsets(
+    source: LogContext, target: LogContext, objects: ObjectStore
+) -> None:
+    """A restore, some work, and only then `--recover`: the offsets from the backup's end on belong to others now."""
+    await write(source, "before", 2, [ORDERS])
+    place = await backed_up(source, objects)
+    await write(source, "lost", 2, [ORDERS])
+    assert await compact_once(source, ORDERS) is not None
+    await restored(target, place)
+    await asyncio.sleep(0.002)
+    await write(target, "new", 2, [ORDERS])
+    assert await segment_of(objects, source, ORDERS) == (1, 8), "it would fit the entries that are there now"
+    await recover(target)
+    assert (await contents(target, ORDERS))[4:8] == [(5, b"new-0"), (6, b"+"), (7, b"new-1"), (8, b"+")]
+    await check_all(target, [ORDERS])
+
+
+async def test_segments_made_since_the_restore_are_not_replaced_either(
+    source: LogContext, target: LogContext, objects: ObjectStore
+) -> None:
+    await write(source, "before", 2, [ORDERS])
+    place = await backed_up(source, objects)
+    await write(source, "lost", 2, [ORDERS])
+    for _ in range(2):
+        assert await compact_once(source, ORDERS, max_offsets=4) is not None
+    assert await merge_once(source, ORDERS) is not None
+    await restored(target, place)
+    await asyncio.sleep(0.002)
+    await write(target, "new", 2, [ORDERS])
+    assert await compact_once(target, ORDERS) is not None
+    there = await contents(target, ORDERS)
+    await recover(target)
+    assert (await contents(target, ORDERS))[: len(there)] == there
+    await check_all(target, [ORDERS])
+
+
+async def test_a_merge_is_adopted_over_a_segment_and_the_slices_behind_it(
+    source: LogContext, target: LogContext, objects: ObjectStore
+) -> None:
+    """The backup knew one of the segments that were merged, and of the other only the blobs it was made of."""
+    await write(source, "before", 4, [ORDERS])
+    assert await compact_once(source, ORDERS, max_offsets=4) is not None
+    place = await backed_up(source, objects)
+    assert await compact_once(source, ORDERS) is not None
+    old = [meta.name async for meta in objects.list(source.keys.segment_objects(ORDERS))]
+    assert await merge_once(source, ORDERS) is not None
+    written = await contents(source, ORDERS)
+    await objects.delete_many(old)
+    await delete_blobs(objects, source)
+    await restored(target, place)
+    assert {fault.kind for fault in (await check_log(target, ORDERS)).faults} == {"missing object"}
+    assert len((await recover(target)).adopted) == 1
+    assert await contents(target, ORDERS) == written
+    await check_all(target, [ORDERS])
+    await write(target, "new", 1, [ORDERS])
+    assert await compact_once(target, ORDERS) is not None
+    assert (await contents(target, ORDERS))[: len(written)] == written
+    await check_all(target, [ORDERS])
+
+
+# -- compacted by key since the backup ---------------------------------------------------------------------------------
+
+PRICES = Log("prices", 0)
+
+
+async def write_keyed(context: LogContext, name: str, *keys: bytes) -> None:
+    values = [b"%s-%d" % (name.encode(), number) for number in range(len(keys))]
+    batch = encode_records(values, keys=list(keys), timestamps_ms=5)
+    [landed] = await Appender(context).append([EncodedGroup(PRICES, len(keys), "kafka-v2", [batch], 5)])
+    assert isinstance(landed, Appended)
+    assert await compact_once(context, PRICES) is not None
+    await asyncio.sleep(0.002)
+
+
+async def clean(context: LogContext) -> None:
+    tools = tools_of(context)
+    options = KeyCompactOptions(force=True, bytes_per_second=None, target_bytes=1)
+    done = await key_compact(context, InProcessRunner(tools), InProcessAggregate(tools), [PRICES], options=options)
+    assert [log.state for log in done.logs] == ["compacted"]
+
+
+async def named(context: LogContext, log: Log) -> set[str]:
+    """The objects that the log names, by their names."""
+    assert context.segments is not None
+    entries = [entry_of(item) async for item in context.metadata.scan_all(context.keys.index(log))]
+    return {context.segments.name_of(entry.value.data_key) for entry in entries}
+
+
+async def test_records_that_key_compaction_took_for_the_sake_of_lost_ones_stay(
+    source: LogContext, target: LogContext, objects: ObjectStore
+) -> None:
+    """The later records of the same keys are not in the restored log; the earlier ones still are."""
+    await create_topic(source, PRICES.topic, config={"cleanup.policy": "compact"})
+    await write_keyed(source, "before", b"a", b"b", b"c")
+    place = await backed_up(source, objects)
+    at_backup = await named(source, PRICES)
+    await write_keyed(source, "lost", b"a", b"b", b"a")
+    await clean(source)
+    assert len(await contents(source, PRICES)) == 3
+    gone = {meta.name async for meta in objects.list(source.keys.segment_objects(PRICES))}
+    await objects.delete_many(sorted(gone - at_backup - await named(source, PRICES)))
+    await delete_blobs(objects, source)
+    await restored(target, place)
+    await recover(target)
+    assert [value for _, value in await contents(target, PRICES)][:3] == [b"before-0", b"before-1", b"before-2"]
+    await check_all(target, [PRICES])
+
+
+async def test_what_was_appended_before_a_key_compaction_comes_back_from_the_segment_that_holds_it_all(
+    source: LogContext, target: LogContext, objects: ObjectStore
+) -> None:
+    await create_topic(source, PRICES.topic, config={"cleanup.policy": "compact"})
+    await write_keyed(source, "before", b"a", b"b")
+    place = await backed_up(source, objects)
+    await write_keyed(source, "after", b"a", b"a")
+    written = await contents(source, PRICES)
+    await clean(source)
+    await delete_blobs(objects, source)
+    await restored(target, place)
+    await recover(target)
+    assert await contents(target, PRICES) == written
+    await check_all(target, [PRICES])
+
+
+@pytest.mark.parametrize("passes_before", [0, 1])
+async def test_what_key_compaction_kept_is_adopted_where_the_rest_is_gone(
+    source: LogContext, target: LogContext, objects: ObjectStore, passes_before: int
+) -> None:
+    await create_topic(source, PRICES.topic, config={"cleanup.policy": "compact"})
+    await write_keyed(source, "first", b"a", b"a", b"b")
+    await write_keyed(source, "then", b"a", b"b", b"c")
+    for _ in range(passes_before):
+        await clean(source)
+        await write_keyed(source, "more", b"c", b"d")
+    place = await backed_up(source, objects)
+    await clean(source)
+    written = await contents(source, PRICES)
+    there = {meta.name async for meta in objects.list(source.keys.segment_objects(PRICES))}
+    await objects.delete_many(sorted(there - await named(source, PRICES)))
+    await delete_blobs(objects, source)
+    await restored(target, place)
+    assert (await check_log(target, PRICES)).faults
+    assert (await recover(target)).adopted
+    assert await contents(target, PRICES) == written
+    await check_all(target, [PRICES])
+
+
+async def segment_of(objects: ObjectStore, context: LogContext, log: Log) -> tuple[int, int]:
+    """The offsets of the one segment there is."""
+    [name] = [meta.name async for meta in objects.list(context.keys.segment_objects(log))]
+    footer, _ = await read_footer(objects, name, None, name)
+    assert footer.extension is not None
+    return footer.extension.start_offset, footer.extension.end_offset

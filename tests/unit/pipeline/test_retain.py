@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from llog.errors import InvalidArgument, MetadataUnavailable, PartitionOutOfRange, TopicNotFound
+from llog.log import publish
 from llog.log.compact import compact_once
+from llog.log.invariants import check_log
 from llog.log.keys import Log
-from llog.log.topic_admin import create_topic
+from llog.log.topic_admin import alter_topic, create_topic
 from llog.log.view import view
 from llog.pipeline.log_choice import chosen_logs, parse_choice
 from llog.pipeline.retain import RetainedLog, retain_logs
-from llog.stores.metadata.faulty import FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, Write
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from tests.unit.pipeline.auditing import Stage
 
 SHORT, LONG, SMALL = Log("short", 0), Log("long", 0), Log("small", 1)
@@ -29,7 +30,7 @@ async def stage(request: pytest.FixtureRequest) -> Stage:
     stage = Stage(atomic=request.param)
     await create_topic(stage.context, "short", config={"retention.ms": str(MINUTE_MS)})
     await create_topic(stage.context, "long", config={"retention.ms": "-1"})
-    await create_topic(stage.context, "small", partitions=2, config={"retention.ms": "-1", "retention.bytes": "300"})
+    await create_topic(stage.context, "small", partitions=2, config={"retention.ms": "-1", "retention.bytes": "200"})
     for _ in range(4):
         await stage.append(SHORT, LONG, SMALL)
         stage.now_ms += MINUTE_MS
@@ -70,13 +71,13 @@ async def test_a_dry_run_tells_the_same_and_writes_nothing(stage: Stage) -> None
 
 
 async def test_a_log_that_fails_does_not_keep_the_others(stage: Stage) -> None:
-    class ShortIsAway(FaultyMetadataStore):
+    class ShortIsAway(ForwardingMetadataStore):
         async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
             if any("/short/" in write.key.path for one in groups for write in one):
                 raise MetadataUnavailable("write", "short", "away")
             return await super().write(groups)
 
-    away = replace(stage.context, metadata=ShortIsAway(stage.metadata, random_source=random.Random(0)))
+    away = replace(stage.context, metadata=ShortIsAway(stage.metadata))
     report = await retain_logs(away, await chosen_logs(away))
     failed = [log for log in report.logs if log.error]
     assert [(log.topic, log.retriable) for log in failed] == [("short", True)]
@@ -101,3 +102,38 @@ async def test_logs_are_chosen_by_name(stage: Stage) -> None:
     for text in ("small:", "small:x", "sm all", ":1"):
         with pytest.raises(InvalidArgument):
             parse_choice(text)
+
+
+class _Died(Exception):
+    pass
+
+
+async def test_a_segment_larger_than_the_log_may_be_does_not_go_while_nothing_else_is_left(stage: Stage) -> None:
+    first = await starts(stage)
+    assert await compact_once(stage.context, SMALL) is not None
+    report = await retain_logs(stage.context, [SMALL])
+    assert (report.logs, await starts(stage)) == ((), first)
+    await stage.append(SMALL)
+    await stage.append(SMALL)
+    await retain_logs(stage.context, [SMALL])
+    assert (await starts(stage))[2] == first[2] + 8, "without it, as much is left as is to be kept"
+
+
+async def test_what_a_dead_compactor_left_is_not_counted_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its segment stands, and the entries it replaces are still there: together they are larger than the log."""
+
+    async def die(*_: object) -> None:
+        raise _Died
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "_delete_lower_keys", die)
+        with pytest.raises(_Died):
+            await compact_once(stage.context, LONG)
+    segment, first = await stage.entry(LONG, 8), await starts(stage)
+    assert segment.type == "COMPACTED"
+    await alter_topic(stage.context, "long", put={"retention.bytes": str(segment.byte_length)})
+    for dry_run in (True, False):
+        report = await retain_logs(stage.context, [LONG], dry_run=dry_run)
+        assert (report.failed, report.entries_removed) == (0, 0), dry_run
+    assert await starts(stage) == first
+    assert (await check_log(stage.context, LONG, deep=True)).faults == ()

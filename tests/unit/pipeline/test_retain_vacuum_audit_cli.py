@@ -30,7 +30,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FedCluster:
 
 
 def test_retention_goes_only_when_agreed_to(cluster: FedCluster) -> None:
-    assert cluster.run("topic", "alter", "orders", "--config", "retention.bytes=1").exit_code == 0
+    assert cluster.run("topic", "alter", "orders", "--config", "retention.bytes=0").exit_code == 0
     dry = cluster.run("pipeline", "retain", "--dry-run", "--json")
     assert dry.exit_code == 0, dry.output
     planned = json.loads(dry.stdout)
@@ -74,7 +74,10 @@ def test_a_dry_vacuum_leaves_every_object_as_it_is_and_adds_none(cluster: FedClu
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-def test_a_vacuum_that_met_a_record_it_cannot_read_says_so_in_the_end(cluster: FedCluster) -> None:
+@pytest.mark.parametrize("command", [("vacuum",), ("pipeline", "vacuum", "--in-process")])
+def test_a_vacuum_that_met_a_record_it_cannot_read_says_so_in_the_end(
+    cluster: FedCluster, command: tuple[str, ...]
+) -> None:
     for partition in ("0", "1"):
         assert cluster.run("delete-records", "orders", partition, "-1", "--yes").exit_code == 0
     key = Keys().index_entry(Log("orders", 0), 7)
@@ -84,12 +87,12 @@ def test_a_vacuum_that_met_a_record_it_cannot_read_says_so_in_the_end(cluster: F
             await stores.context.metadata.put(key, b"{}")
 
     asyncio.run(damage())
-    done = cluster.run("pipeline", "vacuum", "--in-process", "--yes")
+    done = cluster.run(*command, "--yes")
     assert done.exit_code == FAILED, done.output
     assert key.path in done.stderr
     assert "0 blobs and 0 segments deleted" in done.stdout
     assert "6 kept: a record that may name them cannot be read" in done.stdout
-    told = cluster.run("pipeline", "vacuum", "--in-process", "--yes", "--json")
+    told = cluster.run(*command, "--yes", "--json")
     report = json.loads(told.stdout)
     assert (told.exit_code, report["unreadable_count"], report["kept_unread"]) == (FAILED, 1, 6)
 
@@ -108,6 +111,8 @@ def test_an_audits_exit_code_says_clean_or_not(cluster: FedCluster) -> None:
     assert found.exit_code == FAILED
     assert "checksum" in found.stdout
     assert "NOT CLEAN: 1 damaged" in found.stdout
+    assert found.stdout.count(blob.name) == 1, "in the column of objects, and nowhere else"
+    assert "checksum: put the object back from a copy" in found.stdout
     document = json.loads(cluster.run("pipeline", "audit", "orders", "--in-process", "--json").stdout)
     assert (document["clean"], document["complete"], len(document["findings"])) == (False, True, 1)
     [finding] = document["findings"]
@@ -120,7 +125,28 @@ def test_leftovers_are_listed_and_count_when_asked(cluster: FedCluster) -> None:
         assert cluster.run("delete-records", "orders", partition, "-1", "--yes").exit_code == 0
     listed = cluster.run("pipeline", "audit", "--in-process")
     assert listed.exit_code == 0, listed.output
-    assert "orphan" in listed.stdout
+    assert "orphan: `llog vacuum` takes it" in listed.stdout
     assert "2.0 h old" in listed.stdout
     assert "clean: 0 damaged, 6 left over" in listed.stdout
     assert cluster.run("pipeline", "audit", "--in-process", "--strict").exit_code == FAILED
+
+
+def test_before_there_is_a_cluster_there_is_nothing_to_do(tmp_path: Path) -> None:
+    fresh = FedCluster(tmp_path)
+    assert fresh.run("pipeline", "audit", "--in-process").exit_code == 0
+    assert fresh.run("pipeline", "vacuum", "--in-process", "--dry-run").exit_code == 0
+    assert fresh.run("pipeline", "retain", "--dry-run").stdout == "nothing to do\n"
+
+
+def test_stores_of_another_cluster_are_never_clean(cluster: FedCluster, tmp_path: Path) -> None:
+    words = ("pipeline", "audit", "--in-process", "--metadata-url", f"lmdb://{tmp_path}/empty")
+    found = cluster.run(*words)
+    assert found.exit_code == FAILED
+    assert "store of others" in found.stdout
+    assert "stores of one cluster" in found.stdout
+    assert "orphan" not in found.stdout
+
+
+def test_retention_takes_the_options_of_the_other_jobs(cluster: FedCluster) -> None:
+    done = cluster.run("pipeline", "retain", "--dry-run", "--in-process", "--master", "local[2]")
+    assert (done.exit_code, done.stdout) == (0, "nothing to do\n")
