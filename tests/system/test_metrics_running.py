@@ -62,15 +62,15 @@ NOT_HERE: Final = {
     ),
     "llog_compaction_pending_runs": Unmet(
         "takes a service that died at work",
-        "tests/unit/compactor/test_service.py::test_a_run_that_a_dead_compactor_left_is_resumed",
+        "tests/unit/compactor/test_service_chores.py::test_a_run_that_a_dead_compactor_left_is_resumed",
     ),
     "llog_compaction_pending_appends": Unmet(
         "takes a writer that died at work, on a store without transactions",
-        "tests/unit/compactor/test_service.py::test_an_append_that_a_dead_writer_left_is_shown_and_settled",
+        "tests/unit/compactor/test_service_chores.py::test_an_append_that_a_dead_writer_left_is_shown_and_settled",
     ),
     "llog_recovery_events_total": Unmet(
         "takes a process that died at work",
-        "tests/unit/compactor/test_service.py::test_a_run_that_a_dead_compactor_left_is_resumed",
+        "tests/unit/compactor/test_service_chores.py::test_a_run_that_a_dead_compactor_left_is_resumed",
     ),
     "llog_metadata_sessions_lost_total": Unmet(
         "takes a process that was held for longer than its session lasts",

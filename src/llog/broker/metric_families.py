@@ -43,14 +43,15 @@ FLUSH_REASONS: Final = ("size", "delay", "idle", "pressure", "call", "close")
 CONSUME_SOURCES: Final = ("cache", "store", "empty")
 TAIL_CACHE_EVENTS: Final = ("hit", "empty", "miss", "evicted")
 COMPACTION_OUTCOMES: Final = ("compacted", "resumed", "idle", "busy", "claimed_elsewhere", "failed")
-COMPACTION_KINDS: Final = ("compact", "merge", "retain", "resume")
+COMPACTION_KINDS: Final = ("compact", "key_compact", "merge", "retain", "resume")
+RUN_STATES: Final = ("WRITING_COMPACTED_INDEX", "UPDATING_CURSOR", "DELETING_OLD")
 CLAIM_EVENTS: Final = (
     "acquired", "claimed_elsewhere", "released", "release_failed", "session_opened", "session_lost",
 )  # fmt: skip
 RECOVERY_EVENTS: Final = ("run_resumed", "pending_settled", "deletion_finished")
 VACUUM_EVENTS: Final = (
     "run", "refused", "failed", "blobs_deleted", "segments_marked", "segments_deleted", "phantoms_removed",
-    "kept_unreadable", "kept_unknown_log", "kept_unchecked",
+    "kept_unreadable", "kept_unknown_log", "kept_unchecked", "kept_planned", "kept_unread",
 )  # fmt: skip
 
 
@@ -203,7 +204,7 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _histogram("llog_compaction_candidate_entries", "compaction.candidate.{kind}.entries",
             "Index entries that one run rewrote, or retention removed.", "kind", buckets=COUNTS),
         _histogram("llog_compaction_candidate_bytes", "compaction.candidate.{kind}.bytes",
-            "Bytes that one run rewrote.", "kind", buckets=BYTES),
+            "Bytes that one run wrote.", "kind", buckets=BYTES),
         _histogram("llog_compaction_stage_seconds", "compaction.stages.{stage}", "Stages of a run.", "stage",
             buckets=STAGE_SECONDS),
         _gauge("llog_compaction_lag_offsets", "compaction.lag.offsets.{topic}.{partition}",
@@ -216,8 +217,8 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
             "How old the oldest of them is; of all others together the oldest.", "topic partition", collected=True),
         _gauge("llog_compaction_lagging_logs", "compaction.lag.logs", "Logs that have anything left to compact.",
             collected=True),
-        _gauge("llog_compaction_pending_runs", "compaction.pending.runs",
-            "Runs found in flight, begun and not finished."),
+        _gauge("llog_compaction_pending_runs", ("compaction.pending.runs", "compaction.pending.states.{state}"),
+            "Runs found in flight, begun and not finished, by how far they are.", "state", starts=(RUN_STATES,)),
         _gauge("llog_compaction_pending_appends", "compaction.pending.appends",
             "Logs found with an append that was reserved and not settled."),
         _counter("llog_recovery_events_total", "compaction.recovery.{kind}",

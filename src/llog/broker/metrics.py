@@ -27,7 +27,7 @@ from llog import __version__
 from llog.broker.billing import BilledStore
 from llog.broker.compaction_lag import CompactionLag
 from llog.broker.gathered_counts import GatheredCounts, HttpRow
-from llog.broker.metric_families import UNKNOWN
+from llog.broker.metric_families import RUN_STATES, UNKNOWN
 from llog.broker.metric_registry import Families
 from llog.broker.metric_tree import tree
 from llog.broker.object_metrics import AppendCollector, MetadataCollector, ObjectCollector, kind_of
@@ -263,8 +263,11 @@ class BrokerMetrics:
         """Zero and zero: nothing left to compact, or the log is gone."""
         self._lag.set(topic, partition, offsets, byte_length, oldest_ms)
 
-    def set_compaction_pending(self, runs: int, appends: int) -> None:
-        self._families.gauge("llog_compaction_pending_runs").set(runs)
+    def set_compaction_pending(self, runs: Mapping[str, int], appends: int) -> None:
+        """`runs` by their state."""
+        pending = self._families.gauge("llog_compaction_pending_runs")
+        for state in RUN_STATES:
+            pending.labels(state).set(runs.get(state, 0))
         self._families.gauge("llog_compaction_pending_appends").set(appends)
 
     def set_workers(self, busy: int, total: int) -> None:

@@ -5,6 +5,7 @@ backlog     what waits in each of them
 plan        what is to be done, decided without I/O
 worker      one visit to one log, under a claim
 chores      what is done once for the whole cluster: vacuum, backups, finishing deletions
+key_chore   … and key compaction, of the topics that ask for it
 runner      who does the work; in this process, or elsewhere behind the same interface
 pipeline_runner, gathering, tasks   compaction as jobs over many logs, in this process or on Spark
 service     all of it together: start, health, stop

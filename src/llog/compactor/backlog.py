@@ -19,6 +19,7 @@ from llog.compactor.plan import LogView, Rules
 from llog.errors import FormatError, InvalidArgument
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.limits import COMPACTOR_LOOK_LOGS_MAX, COMPACTOR_SCAN_PAGE_ENTRIES, COMPACTOR_SCANS_IN_FLIGHT_MAX
+from llog.log.coherent import run_of, shown_state
 from llog.log.context import LogContext
 from llog.log.index import Verdict, entry_of, judge
 from llog.log.keys import Log, offset_name
@@ -129,7 +130,7 @@ class Backlogs:
                     await self._scan(log, known, control)
         except (FormatError, InvalidArgument) as error:
             return BadLog(log, error)
-        known.view = self._view(log, known, control, compaction)
+        known.view = self._view(log, known, control, compaction, await self._run_state(log, control, compaction))
         known.versions = (compaction_record.version, control_record.version)
         return known.view
 
@@ -206,7 +207,17 @@ class Backlogs:
         known.count(entry.end_offset, entry.value.byte_length or 0, entry.value.created_at_ms)
         return True
 
-    def _view(self, log: Log, known: _Backlog, control: ControlRecord, compaction: CompactionRecord) -> LogView:
+    async def _run_state(self, log: Log, control: ControlRecord, compaction: CompactionRecord) -> str:
+        """Of the run in flight, as people are shown it; empty: none is."""
+        run = run_of(control, compaction)
+        if run is None:
+            return ""
+        found = await self._context.metadata.get(self._context.keys.index_entry(log, run.end_offset))
+        return shown_state(run, None if found is None else entry_of(found))
+
+    def _view(
+        self, log: Log, known: _Backlog, control: ControlRecord, compaction: CompactionRecord, run_state: str
+    ) -> LogView:
         ready_bytes, ready_entries, next_offset, oldest_ms = (
             known.byte_length,
             known.entries,
@@ -228,7 +239,7 @@ class Backlogs:
             counter=control.sequence_counter,
             lag_offsets=max(0, control.sequence_counter - known.floor),
             fenced=control.log_state == "FENCED",
-            in_flight=compaction.in_flight is not None,
+            run_state=run_state,
             ready_bytes=ready_bytes,
             ready_entries=ready_entries,
             ready_offsets=next_offset - known.floor,

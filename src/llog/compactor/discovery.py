@@ -23,9 +23,14 @@ class DyingTopic(NamedTuple):
     incarnation: int
 
 
+class FencedLog(NamedTuple):
+    log: Log
+    reason: str
+
+
 class Discovered(NamedTuple):
     logs: tuple[Log, ...] = ()
-    fenced: int = 0
+    fenced: tuple[FencedLog, ...] = ()
     dying: frozenset[DyingTopic] = frozenset()
     """Topics that are DELETING."""
     at_ms: int = 0
@@ -40,7 +45,7 @@ async def discover(context: LogContext, configured: Collection[Log]) -> Discover
     found, fenced = await _logs_of(context, live)
     logs, left_out = plan_targets(configured, found, context.random_bits)
     dying = frozenset(DyingTopic(name, record.incarnation) for name, record in topics if record.state == "DELETING")
-    return Discovered(logs, fenced, dying, context.now_ms(), left_out)
+    return Discovered(logs, tuple(fenced), dying, context.now_ms(), left_out)
 
 
 def plan_targets(
@@ -60,10 +65,10 @@ def plan_left_behind(before: Discovered, now: Discovered) -> list[DyingTopic]:
     return sorted(before.dying & now.dying)
 
 
-async def _logs_of(context: LogContext, topics: Iterable[Topic]) -> tuple[list[Log], int]:
-    """Logs that are there in their topic's current life, and how many of them are fenced."""
+async def _logs_of(context: LogContext, topics: Iterable[Topic]) -> tuple[list[Log], list[FencedLog]]:
+    """Logs that are there in their topic's current life, and those of them that are fenced."""
     found: list[Log] = []
-    fenced = 0
+    fenced: list[FencedLog] = []
     for batch in _batches(topics):
         controls = await context.metadata.get_many([context.keys.control(log) for log, _ in batch])
         for (log, topic), record in zip(batch, controls, strict=True):
@@ -73,7 +78,8 @@ async def _logs_of(context: LogContext, topics: Iterable[Topic]) -> tuple[list[L
             if control.incarnation != topic.incarnation or control.log_state == "DELETED":
                 continue
             found.append(log)
-            fenced += control.log_state == "FENCED"
+            if control.log_state == "FENCED":
+                fenced.append(FencedLog(log, control.fence_reason))
     return found, fenced
 
 

@@ -35,8 +35,8 @@ class CompactorMetrics(Protocol):
         """`byte_length` is of what a run could take now, `oldest_ms` when the first of it was appended; `offsets` of
         everything that is not compacted."""
 
-    def set_compaction_pending(self, runs: int, appends: int) -> None:
-        """Runs in flight, and appends reserved long ago and not cleared, that a pass over all logs met."""
+    def set_compaction_pending(self, runs: Mapping[str, int], appends: int) -> None:
+        """What a pass over all logs met: runs in flight by their state, appends reserved long ago and not cleared."""
 
     def set_workers(self, busy: int, total: int) -> None: ...
 

@@ -19,9 +19,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 import uvicorn
-from litestar import Litestar, Response, get
+from litestar import Litestar, MediaType, Request, Response, get
 from litestar.connection import ASGIConnection
-from litestar.exceptions import NotAuthorizedException
+from litestar.exceptions import HTTPException, NotAuthorizedException
 from litestar.handlers import BaseRouteHandler
 from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
 
@@ -81,7 +81,18 @@ def make_app(health: Health, metrics: ShownMetrics, *, token: str | None = None)
         # As a header, for a text's media type gets a second charset from Litestar.
         return Response(metrics.prometheus(), media_type=CONTENT_TYPE, headers={"content-type": CONTENT_TYPE})
 
-    return Litestar([show_health, show_ready, show_metrics, show_prometheus], openapi_config=None, logging_config=None)
+    return Litestar(
+        [show_health, show_ready, show_metrics, show_prometheus],
+        exception_handlers={HTTPException: _show_error},
+        openapi_config=None,
+        logging_config=None,
+    )
+
+
+def _show_error(_: Request[Any, Any, Any], error: HTTPException) -> Response[dict[str, str]]:
+    """In the form of a broker's errors."""
+    told = {"error_type": type(error).__name__, "error": error.detail}
+    return Response(told, status_code=error.status_code, headers=error.headers, media_type=MediaType.JSON)
 
 
 class _Counted:

@@ -1,4 +1,5 @@
 """The runner whose compaction and merges are pipeline jobs, over many logs at a time; in this process, or in Spark.
+Key compaction goes the same way.
 
 A visit asks for one log; what is asked for at the same time becomes one job (`gathering`), so a blob that holds slices
 of all these logs is read once. The service holds the claims; the job takes none of its own.
@@ -6,21 +7,30 @@ of all these logs is read once. The service holds the claims; the job takes none
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 from llog.compactor.gathering import Gathering
 from llog.compactor.runner import InProcessRunner
-from llog.compactor.tasks import TaskRunners
+from llog.compactor.tasks import TaskRunner, TaskRunners
 from llog.errors import CompactionFailed, LogBusy
-from llog.limits import COMPACT_LOGS_PER_WORKER
+from llog.limits import COMPACT_LOGS_PER_WORKER, COMPACTOR_KEYS_BYTES_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.runs import Compacted
 from llog.pipeline.compact import CompactOptions, compact_claimed
 from llog.pipeline.compact_plan import SegmentRules
 from llog.pipeline.compact_report import CompactReport, LogReport
+from llog.pipeline.key_compact_report import KeyCompactOptions, KeyCompactReport
 from llog.pipeline.merge import merge_claimed
+from llog.pipeline.work import Item, OnDone, Result, Task, TaskFailed, tools_of
+
+if TYPE_CHECKING:
+    from llog.pipeline.key_aggregate import KeyAggregate, SegmentKeys
+    from llog.pipeline.key_scratch import ScratchPart, ScratchPlace
 
 
 class _Terms(NamedTuple):
@@ -59,6 +69,18 @@ class PipelineRunner(InProcessRunner):
             raise answer
         return answer
 
+    async def key_compact(self, logs: Sequence[Log], *, bytes_per_second: int | None) -> KeyCompactReport:
+        await asyncio.to_thread(import_module, "llog.pipeline.key_compact")  # heavy, and most have no use for it
+        from llog.pipeline.key_aggregate import InProcessAggregate
+        from llog.pipeline.key_compact import key_compact
+
+        used, tools = self._tasks.current, tools_of(self._context)
+        make_aggregate = used.make_aggregate or partial(InProcessAggregate, bytes_max=COMPACTOR_KEYS_BYTES_MAX)
+        # A pass tells of its failures by log: whether Spark is still worth using is seen from here.
+        watched = _Watched(used, await asyncio.to_thread(make_aggregate, tools), self._tasks.failed)
+        options = KeyCompactOptions(bytes_per_second=bytes_per_second)
+        return await key_compact(self._context, watched, watched, logs, options=options)
+
     async def close(self) -> None:
         await self._compactions.close()
         await self._tasks.close()
@@ -79,6 +101,34 @@ class PipelineRunner(InProcessRunner):
             self._tasks.failed(used, error)
             raise
         return {log: runs.answer(log, report) for log, report in reports.items()}
+
+
+class _Watched:
+    """Runs tasks and aggregates keys, and tells of errors before others deal with them."""
+
+    def __init__(
+        self, used: TaskRunner, aggregate: KeyAggregate, on_error: Callable[[TaskRunner, BaseException], None]
+    ) -> None:
+        self._used, self._aggregate, self._on_error = used, aggregate, on_error
+
+    async def run(
+        self, task: Task[Item, Result], items: Sequence[Item], on_done: OnDone[Result] | None = None
+    ) -> list[Result | TaskFailed]:
+        try:
+            return await self._used.runner.run(task, items, on_done)
+        except Exception as error:
+            self._on_error(self._used, error)
+            raise
+
+    async def survivors(self, place: ScratchPlace, scanned: Sequence[SegmentKeys]) -> Mapping[int, ScratchPart]:
+        try:
+            return await self._aggregate.survivors(place, scanned)
+        except Exception as error:
+            self._on_error(self._used, error)
+            raise
+
+    async def close(self) -> None:
+        """The runner is somebody else's."""
 
 
 class _Runs:

@@ -77,7 +77,8 @@ class LogView(NamedTuple):
     counter: int
     lag_offsets: int
     fenced: bool = False
-    in_flight: bool = False
+    run_state: str = ""
+    """Of the run in flight; empty: there is none."""
     ready_bytes: int = 0
     ready_entries: int = 0
     ready_offsets: int = 0
@@ -93,7 +94,7 @@ class LogView(NamedTuple):
 
 def plan_work(view: LogView, rules: Rules, now_ms: int, *, may_merge: bool = True, hurry: bool = False) -> Kind | None:
     """What this log needs most; None: nothing. `hurry`: the WAL store fills up, so whatever is ready goes now."""
-    if view.in_flight:
+    if view.run_state:
         return Kind.RESUME
     # By its timetable, so it cannot starve the others; they could starve it.
     if now_ms - view.retained_at_ms >= rules.retention_interval_ms:

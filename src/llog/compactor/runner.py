@@ -8,11 +8,13 @@ whoever else runs them, so nothing here needs a claim to be safe.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Protocol
 
 from llog.errors import InvalidArgument
 from llog.formats.backup import BackupManifest
-from llog.limits import COMPACTOR_MERGES_AT_ONCE
+from llog.limits import COMPACTOR_KEYS_BYTES_MAX, COMPACTOR_MERGES_AT_ONCE
 from llog.log.backup import write_backup
 from llog.log.backup_places import BackupObjects
 from llog.log.compact import compact_once
@@ -23,7 +25,10 @@ from llog.log.keys import Log
 from llog.log.merge import merge_once
 from llog.log.retention import Retained, configured_limits, retain
 from llog.log.runs import Compacted
+from llog.pipeline.key_compact_report import KeyCompactOptions, KeyCompactReport
 from llog.pipeline.vacuum import VacuumReport, vacuum_here
+from llog.pipeline.work import InProcessRunner as TasksHere
+from llog.pipeline.work import tools_of
 
 
 class JobRunner(Protocol):
@@ -42,6 +47,9 @@ class JobRunner(Protocol):
 
     async def retain(self, log: Log) -> Retained:
         """Apply the limits of the topic's config, and remove what earlier calls left."""
+
+    async def key_compact(self, logs: Sequence[Log], *, bytes_per_second: int | None) -> KeyCompactReport:
+        """Clean those of them that are worth a pass, reading so fast at most. What fails a log stands in the report."""
 
     async def vacuum(self) -> VacuumReport: ...
 
@@ -78,6 +86,15 @@ class InProcessRunner:
 
     async def retain(self, log: Log) -> Retained:
         return await retain(self._context, log, await configured_limits(self._context, log.topic))
+
+    async def key_compact(self, logs: Sequence[Log], *, bytes_per_second: int | None) -> KeyCompactReport:
+        await asyncio.to_thread(import_module, "llog.pipeline.key_compact")  # heavy, and most have no use for it
+        from llog.pipeline.key_aggregate import InProcessAggregate
+        from llog.pipeline.key_compact import key_compact
+
+        tools, options = tools_of(self._context), KeyCompactOptions(bytes_per_second=bytes_per_second)
+        aggregate = InProcessAggregate(tools, bytes_max=COMPACTOR_KEYS_BYTES_MAX)
+        return await key_compact(self._context, TasksHere(tools), aggregate, logs, options=options)
 
     async def vacuum(self) -> VacuumReport:
         return await vacuum_here(self._context)

@@ -1,7 +1,7 @@
 """The service: it discovers logs, visits those that need work, does the cluster's chores, and stops in good order.
 
     discovery   ──►  targets  ──►  pass: look, plan, visit (bounded workers)  ──►  the next pass, or a rest
-    chores: measure the WAL store, vacuum, compare clocks, finish deletions, back up
+    chores: compact by key, measure the WAL store, vacuum, compare clocks, finish deletions, back up
 
 Each arrow is a loop of its own, and no error ends one: it is noted for the health page, and after a pause the loop goes
 on. What must stay true: at most one visit per log, and as many at once as `LLOG_COMPACTOR_WORKERS` workers have hands
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -26,6 +27,7 @@ from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.chores import Chores
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind
+from llog.compactor.key_chore import KeyChore
 from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pace import Pace
 from llog.compactor.pipeline_runner import PipelineRunner
@@ -38,10 +40,12 @@ from llog.formats.record_batch import verify_crcs, walk
 from llog.formats.records import encode_records, warm_up
 from llog.limits import (
     COMPACTOR_BACKUP_INTERVAL_MS_MIN,
+    COMPACTOR_KEYS_INTERVAL_MS,
     COMPACTOR_LOOK_LOGS_MAX,
     COMPACTOR_MERGES_AT_ONCE,
     COMPACTOR_PASS_PAUSE_MS_MIN,
     COMPACTOR_STOP_MS_MAX,
+    COMPACTOR_TROUBLES_SHOWN_MAX,
 )
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -72,6 +76,13 @@ class CompactorService:
             session_timeout_ms=settings.oxia_session_timeout_ms,
         )
         self._chores = Chores(context, settings, claims=self._claims, runner=self._runner, metrics=metrics)
+        self._keys = KeyChore(
+            context,
+            claims=self._claims,
+            runner=self._runner,
+            metrics=metrics,
+            bytes_per_second=settings.key_compact_bytes_per_second,
+        )
         self._worker = Worker(
             context,
             self._rules,
@@ -94,6 +105,9 @@ class CompactorService:
         self._wake, self._dying = asyncio.Event(), asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._passes = 0
+        self.started_at_ms = context.now_ms()
+        self.host, self.port = settings.compactor_bind_host, settings.compactor_port
+        """Of its pages; whoever serves them knows the port where the setting leaves it open."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -102,6 +116,7 @@ class CompactorService:
         loops: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("discovery", self._discover),
             ("passes", self._pass),
+            ("key compaction", self._compact_by_key),
             ("vacuum", self._vacuum),
             ("clocks", self._compare_clocks),
             ("topic deletions", self._finish_deletions),
@@ -150,7 +165,7 @@ class CompactorService:
             self._paused.pop(log, None)
             self._metrics.set_compaction_lag(log.topic, log.partition, 0, 0)
         self._metrics.set_discovery(len(now.logs), now.at_ms)
-        self._metrics.fenced_logs(now.fenced)
+        self._metrics.fenced_logs(len(now.fenced))
         self._left_behind = plan_left_behind(before, now)
         if self._left_behind:
             self._dying.set()
@@ -172,11 +187,12 @@ class CompactorService:
             logs = self._discovered.logs
         free = (log for log in logs if log not in self._visits and log not in self._paused)
         order = plan_pass(free, self._context.random_bits)
-        runs = appends = 0
+        runs, appends = Counter[str](), 0
         for first in range(0, len(order), COMPACTOR_LOOK_LOGS_MAX):
             for view in await self._backlogs.look(order[first : first + COMPACTOR_LOOK_LOGS_MAX]):
                 if isinstance(view, LogView):
-                    runs, appends = runs + view.in_flight, appends + view.pending_is_old
+                    runs[view.run_state] += bool(view.run_state)
+                    appends += view.pending_is_old
                 await self._consider(view)
                 if self._pace.stopping:
                     return
@@ -252,6 +268,11 @@ class CompactorService:
         return max(plan_pause_ms(sleep_ms, jitter_ms, self._context.random_bits), COMPACTOR_PASS_PAUSE_MS_MIN)
 
     # -- chores -------------------------------------------------------------------------------------------------------
+    async def _compact_by_key(self) -> None:
+        await self._pace.rest(COMPACTOR_KEYS_INTERVAL_MS)
+        if not self._pace.stopping and not self._chores.under_pressure:
+            await self._keys.clean()
+
     async def _vacuum(self) -> None:
         while (wait_ms := self._chores.vacuum_in_ms()) and not self._pace.stopping:
             await self._pace.rest(wait_ms, self._chores.pressed)
@@ -284,7 +305,7 @@ class CompactorService:
     # -- the health page ----------------------------------------------------------------------------------------------
     def health(self) -> dict[str, Any]:
         found, chores, settings = self._discovered, self._chores, self._settings
-        reasons = self._troubles.reasons()
+        reasons = [*self._troubles.reasons(), *self._keys.reasons]
         if chores.under_pressure:
             reasons.append(f"the WAL store holds {chores.wal_bytes} bytes of {settings.wal_max_bytes}")
         if found.left_out:
@@ -299,12 +320,17 @@ class CompactorService:
             "reasons": reasons,
             "service": "compactor",
             "compactor_id": settings.compactor_id,
+            "host": self.host,
+            "port": self.port,
+            "started_at_ms": self.started_at_ms,
             "workers": {"busy": self._workers_busy(), "total": settings.compactor_workers},
             "discovery": {"targets": len(found.logs), "configured": len(self._configured), "at_ms": found.at_ms},
             "in_session": self._claims.in_session,
             "passes": self._passes,
             "failing_logs": self._troubles.failing_logs,
-            "fenced_logs": found.fenced,
+            "fenced_logs": len(found.fenced),
+            # No fault of the service, nor always one at all: an operator may have closed the log on purpose.
+            "fenced": [f"{log}: {reason}" for log, reason in found.fenced[:COMPACTOR_TROUBLES_SHOWN_MAX]],
             "wal_bytes": chores.wal_bytes,
             "spark": self._runner.spark_state,
         }
@@ -346,11 +372,12 @@ async def serve(
         runner: JobRunner = PipelineRunner(context, tasks) if make_runner is None else make_runner(context)
         service = CompactorService(context, settings, metrics, runner=runner)
         async with serving(settings, health=service.health, metrics=metrics) as pages:
+            service.host, service.port = pages.host, pages.port
             metrics.set_compactor(
                 compactor_id=settings.compactor_id,
                 host=pages.host,
                 port=pages.port,
-                started_at_ms=context.now_ms(),
+                started_at_ms=service.started_at_ms,
                 metadata_url=settings.metadata_url,
                 wal_url=settings.wal_url,
                 objects_url=settings.objects_url,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from llog.compactor.small_here import SmallHere
 from llog.errors import LlogError, SparkJobFailed, SparkSessionFailed
@@ -21,7 +21,10 @@ from llog.limits import COMPACT_HERE_BYTES_MAX, COMPACT_SPARK_REJOIN_MS, COMPACT
 from llog.log.context import LogContext
 from llog.pipeline.compact_plan import Sizing
 from llog.pipeline.windows_here import WindowsHere
-from llog.pipeline.work import Runner, tools_of
+from llog.pipeline.work import Runner, TaskTools, tools_of
+
+if TYPE_CHECKING:
+    from llog.pipeline.key_aggregate import KeyAggregate
 
 STARTING: Final = "starting"
 READY: Final = "ready"
@@ -29,11 +32,16 @@ NOT_WANTED: Final = "unavailable (LLOG_COMPACTOR_SPARK is false)"
 _log: Final = logging.getLogger("llog.compactor")
 
 
+MakeAggregate = Callable[[TaskTools], "KeyAggregate"]
+
+
 class TaskRunner(NamedTuple):
     """Who runs tasks, and how large they are made for it."""
 
     runner: Runner
     sizing: Sizing
+    make_aggregate: MakeAggregate | None = None
+    """Its own way to aggregate keys, made in a thread; None: this process does it."""
 
 
 Join = Callable[[], Awaitable[TaskRunner]]
@@ -94,9 +102,9 @@ class TaskRunners:
             if self._spark is None:
                 try:
                     await self._close_left()
-                    runner, sizing = await join()
+                    runner, sizing, make_aggregate = await join()
                     small_here = SmallHere(tools_of(self._context), runner, bytes_max=self._here_bytes_max)
-                    self._spark = TaskRunner(small_here, sizing)
+                    self._spark = TaskRunner(small_here, sizing, make_aggregate)
                     self._tell(READY)
                 except LlogError as error:
                     self._tell(f"unavailable ({error})")

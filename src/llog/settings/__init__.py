@@ -26,6 +26,7 @@ from typing import Any, Final, Self
 
 from llog.limits import (
     GIB,
+    KEY_COMPACT_READ_BYTES_PER_SECOND,
     KIB,
     METADATA_SESSION_TIMEOUT_MS_MAX,
     METADATA_SESSION_TIMEOUT_MS_MIN,
@@ -259,6 +260,11 @@ class Settings:
         COMPACTOR, kinds.duration(0, _DAY_MS),
         "Younger entries are left alone, so that a writer without an answer can still find its append.",
         derive=derive.compactor_min_age_ms, default_doc="twice `LLOG_REQUEST_TIMEOUT_MS`",
+    )
+    key_compact_bytes_per_second: int = setting(
+        COMPACTOR, kinds.size(0, 1024 * GIB),
+        "How fast key compaction (`cleanup.policy=compact`) reads at most, so that it does not take from consumers; 0"
+        " for no limit.", KEY_COMPACT_READ_BYTES_PER_SECOND,
     )
     spark_master: str = setting(
         COMPACTOR, kinds.text("a Spark master's URL", r"\S+"),

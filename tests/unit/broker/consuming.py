@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,14 +13,14 @@ from llog.broker.tail_feed import feed
 from llog.errors import LogDeleted
 from llog.formats.records import encode_records
 from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.pieces import Piece
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
-from llog.stores.metadata.port import Key, MetadataStore, Record
+from llog.stores.metadata.port import Key, Record
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
+from tests.contexts import log_context
 
 ORDERS = Log("orders", 0)
 EVENTS = Log("events", 3)
@@ -98,21 +95,6 @@ class Stores:
         return operations["get"].request_count + operations["range_get"].request_count
 
 
-def context_on(metadata: MetadataStore, objects: ObjectStore) -> LogContext:
-    async def find(uri: str) -> tuple[ObjectStore, str]:
-        return objects, objects.name_of(uri)
-
-    return LogContext(
-        metadata=metadata,
-        wal=objects,
-        segments=objects,
-        find_object=find,
-        now_ms=lambda: time.time_ns() // 1_000_000,
-        random_bits=random.Random(next(_seeds)).getrandbits,
-        sleep=asyncio.sleep,
-    )
-
-
 class TestBroker:
     """An appender, a tail cache fed by it, and a consume service."""
 
@@ -129,7 +111,7 @@ class TestBroker:
         with_life: bool = True,
     ) -> None:
         self.metadata, self.metrics = metadata, Counted()
-        self.context = context_on(metadata, objects)
+        self.context = log_context(metadata, objects, seed=next(_seeds))
         self.appender = Appender(self.context)
         self.cache = TailCache(max_bytes, fresh_ms=refresh_ms, clock=clock, metrics=self.metrics)
         self.service = ConsumeService(self.context, self.cache, self.metrics, refresh_ms=refresh_ms)

@@ -93,7 +93,7 @@ class Activity:
         metrics.observe_compaction("compacted", "compact", 40, 1 << 22, {"claim": 1, "look": 2, "run": 300})
         metrics.observe_compaction("failed", "compact", 0, 0, {"claim": 1})
         metrics.set_compaction_lag("orders", 0, 1_000, 1 << 20, NOW_MS)
-        metrics.set_compaction_pending(1, 2)
+        metrics.set_compaction_pending({"DELETING_OLD": 1}, 2)
         metrics.set_workers(1, 4)
         metrics.set_discovery(16, NOW_MS)
         metrics.claim_event("acquired")

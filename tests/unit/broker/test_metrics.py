@@ -329,3 +329,11 @@ def test_a_scenario_that_is_none_is_refused_with_words(text: str) -> None:
 
 def test_every_section_of_the_table_has_families() -> None:
     assert all(SECTIONS.values())
+
+
+def test_runs_in_flight_are_told_by_their_state() -> None:
+    metrics = BrokerMetrics()
+    metrics.set_compaction_pending({"UPDATING_CURSOR": 2}, 0)
+    text = metrics.prometheus().decode()
+    for state, count in (("WRITING_COMPACTED_INDEX", 0), ("UPDATING_CURSOR", 2), ("DELETING_OLD", 0)):
+        assert f'llog_compaction_pending_runs{{state="{state}"}} {count}.0' in text

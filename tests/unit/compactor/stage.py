@@ -151,6 +151,7 @@ class RememberingMetrics:
         self.recoveries: Counter[str] = Counter()
         self.vacuums: Counter[str] = Counter()
         self.pending: list[tuple[int, int]] = []
+        self.run_states: set[str] = set()
         self.fenced = -1
         self.skew_ms = -1.0
         self.stages: set[str] = set()
@@ -168,8 +169,9 @@ class RememberingMetrics:
     ) -> None:
         self.lag[Log(topic, partition)] = (offsets, byte_length)
 
-    def set_compaction_pending(self, runs: int, appends: int) -> None:
-        self.pending.append((runs, appends))
+    def set_compaction_pending(self, runs: Mapping[str, int], appends: int) -> None:
+        self.pending.append((sum(runs.values()), appends))
+        self.run_states.update(state for state, count in runs.items() if count)
 
     def set_workers(self, busy: int, total: int) -> None:
         self.workers.append((busy, total))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.plan import LogView, Rules
 from llog.log.compact import compact_once
@@ -115,23 +117,33 @@ async def test_an_old_pending_append_counts_although_its_entry_is_not_written() 
     assert view.oldest_created_at_ms == START_MS
 
 
-async def test_a_run_in_flight_shows() -> None:
+@pytest.mark.parametrize(
+    ("dies_at", "after", "state"),
+    [
+        ("/index/", False, "WRITING_COMPACTED_INDEX"),
+        ("/index/", True, "UPDATING_CURSOR"),
+        ("DELETING_OLD", True, "DELETING_OLD"),
+    ],
+)
+async def test_a_run_in_flight_shows_with_its_state(dies_at: str, after: bool, state: str) -> None:
     cluster = Cluster()
     context = cluster.open()
     await Writer(context).append(ORDERS)
     put = context.metadata.put
 
     async def dying(key: Key, value: bytes, **conditions: Any) -> int:
-        if "/index/" in key.path:
+        meant = dies_at in key.path or dies_at.encode() in value
+        version = 0 if meant and not after else await put(key, value, **conditions)
+        if meant:
             raise KeyboardInterrupt
-        return await put(key, value, **conditions)
+        return version
 
     context.metadata.put = dying  # type: ignore[method-assign]
     try:
         await compact_once(context, ORDERS)
     except KeyboardInterrupt:
         pass
-    assert (await view_of(Backlogs(cluster.open(), RULES))).in_flight
+    assert (await view_of(Backlogs(cluster.open(), RULES))).run_state == state
 
 
 async def test_deleted_and_unknown_logs_are_not_there_and_a_damaged_one_is_named() -> None:

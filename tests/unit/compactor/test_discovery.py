@@ -37,7 +37,7 @@ async def test_fenced_logs_are_counted_and_stay_targets() -> None:
     await Writer(context).append(ORDERS, Log("visits", 0))
     await fence(context, ORDERS, expected_epoch=0)
     found = await discover(context, ())
-    assert found.fenced == 1
+    assert found.fenced == ((ORDERS, "fenced by an operator"),)
     assert ORDERS in found.logs
 
 

@@ -34,7 +34,8 @@ async def test_health_and_metrics_are_served_while_the_context_lasts() -> None:
             status["status"] = "degraded"
             assert (await client.get(f"{url}/health")).status_code == 200
             assert (await client.get(f"{url}/ready")).status_code == 503
-            assert (await client.get(f"{url}/nothing")).status_code == 404
+            nothing = await client.get(f"{url}/nothing")
+            assert (nothing.status_code, nothing.json()["error_type"]) == (404, "NotFoundException")
             assert (await client.post(f"{url}/health")).status_code == 405
             assert metrics.answered == [
                 ("/health", "GET", 200), ("/ready", "GET", 200), ("/metrics", "GET", 200),

@@ -41,7 +41,7 @@ def test_a_log_without_fresh_entries_is_left_alone() -> None:
 
 
 def test_a_run_in_flight_comes_before_everything() -> None:
-    view = FRESH._replace(in_flight=True, ready_bytes=10_000, segments_since_merge=100, retained_at_ms=0)
+    view = FRESH._replace(run_state="DELETING_OLD", ready_bytes=10_000, segments_since_merge=100, retained_at_ms=0)
     assert plan_work(view, RULES, NOW) is Kind.RESUME
 
 
