@@ -43,7 +43,7 @@ own (`UncertainOutcome`): whoever catches it must find out before trying again, 
     │   └── SparkJobFailed             a job ended without all its outcomes for a reason outside its tasks
     ├── SinkError                  a batch of a Spark query could not be written into its logs
     │   ├── SinkBatchOver              the query has gone on to a later batch: nothing was written
-    │   ├── SinkQueryTaken             another checkpoint writes under this query id: nothing was written
+    │   ├── SinkQueryTaken             another checkpoint, or topic, has this query id: nothing was written
     │   ├── SinkUploadLost             blobs were removed before a plan was recorded: nothing was written
     │   ├── SinkPlanLost               blobs of a recorded plan are gone: it can never be finished
     │   └── SinkBusy                   the query's records kept changing, or no answers came; ask again
@@ -637,15 +637,16 @@ class SinkBatchOver(SinkError):
 
 
 class SinkQueryTaken(SinkError):
-    """`theirs` is the checkpoint that the query id belongs to."""
+    """`theirs` is what the query id belongs to: a checkpoint, by its id, or the writes to one topic, in words."""
 
     def __init__(self, query: str, batch: int, ours: str, theirs: str) -> None:
         self.ours, self.theirs = ours, theirs
+        owner, other = (text if " " in text else f"checkpoint {text}" for text in (theirs, ours))
         super().__init__(
             query,
             batch,
-            f"this query id belongs to checkpoint {theirs}, this is {ours}: nothing was written. A new checkpoint "
-            "counts its batches from 0 and needs a queryId of its own",
+            f"this query id belongs to {owner}, this is {other}: nothing was written. A new checkpoint counts its "
+            "batches from 0, and a batch may go to several topics: each of them needs a queryId of its own",
         )
 
 
@@ -716,14 +717,18 @@ class SparkNotInstalled(SparkError):
 
 
 class JavaUnusable(SparkError):
-    """`found` says, place by place, what was there."""
+    """`found` says, place by place, what was there; `advice` what to do. `named`: by JAVA_HOME, which counts alone."""
 
-    def __init__(self, found: Sequence[str], wanted: int) -> None:
-        self.found, self.wanted = tuple(found), wanted
-        super().__init__(
-            f"Spark needs Java {wanted} or newer ({'; '.join(self.found)}): set JAVA_HOME to one, or install one"
-            ' (Debian: apt install openjdk-17-jre-headless; anywhere: pip install "leaderless-log[spark]" brings one)'
+    def __init__(self, found: Sequence[str], wanted: int, *, named: bool = False) -> None:
+        self.found, self.wanted, self.named = tuple(found), wanted, named
+        self.advice = (
+            "point JAVA_HOME at another, or unset it: then a Java on the PATH is used, or else the one that"
+            ' pip install "leaderless-log[spark]" brings'
+            if named
+            else "set JAVA_HOME to one, or install one (Debian: apt install openjdk-17-jre-headless; anywhere:"
+            ' pip install "leaderless-log[spark]" brings one)'
         )
+        super().__init__(f"Spark needs Java {wanted} or newer ({'; '.join(self.found)}): {self.advice}")
 
 
 class SparkSessionFailed(SparkError):

@@ -439,7 +439,7 @@ HTTP_RECORD_SIZES_KNOWN: Final = 4_096
 HTTP_DECODE_PIECE_BYTES: Final = MIB
 # Strings in one body: each costs some 160 bytes while it is decoded, whatever its length, and there are as many bodies
 # being decoded as there are worker threads.
-HTTP_BODY_STRINGS_MAX: Final = 500_000
+HTTP_BODY_STRINGS_MAX: Final = 400_000
 # The same for a body of plain form, which is read without decoding it: a record costs some 40 bytes meanwhile.
 HTTP_SCAN_ROWS_MAX: Final = 2_000_000
 # Connections at once; whoever comes later is told 503. Each costs some kilobytes while it waits.
@@ -791,3 +791,29 @@ COMPACT_ROOM_KEPT_MS: Final = 5_000
 # Segments of a room on their way into the store; their bytes are COMPACT_TASK_SEGMENT_BYTES_MAX at most. A file store
 # syncs as many at the same time as it has threads.
 COMPACT_ROOM_PUTS_MAX: Final = OBJECT_FILE_THREADS
+
+# --- the service's key compaction ------------------------------------------------------------------------------------
+# How often topics that are compacted by key are looked at; how long a log that was not worth a pass is left alone if it
+# does not change; how long one that failed is, at least and as a multiple of the time that the pass took: reading a
+# large log in vain must stay the exception.
+COMPACTOR_KEYS_INTERVAL_MS: Final = 15_000
+COMPACTOR_KEYS_REST_MS: Final = 600_000
+COMPACTOR_KEYS_RETRY_MS: Final = 60_000
+COMPACTOR_KEYS_RETRY_TIMES: Final = 10
+# Distinct keys of one log, in bytes, that the service aggregates in its own process, which may be a broker's too; more
+# wait for Spark, or for a job by hand.
+COMPACTOR_KEYS_BYTES_MAX: Final = 256 * MIB
+
+# --- a Spark master that does not answer ------------------------------------------------------------------------------
+# How long one address of it is tried before Spark is let loose on it.
+SPARK_MASTER_TIMEOUT_MS: Final = 10_000
+
+# --- a metadata store that is away ------------------------------------------------------------------------------------
+# How often streams and writes of Spark's ask it, and how long they wait at most before they ask again: about half a
+# minute together, in which a store restarts.
+SPARK_ASKS_MAX: Final = 16
+SPARK_ASK_BACKOFF_MS_MAX: Final = 10_000
+
+# --- fencing ---------------------------------------------------------------------------------------------------------
+# What an operator may say about why a log is closed (HTTP takes as much).
+FENCE_REASON_CHARS_MAX: Final = 1_000

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -133,7 +134,9 @@ class Run:
         found = []
         for uri in await parquet_files(store, "orders"):
             data = await store.get(store.name_of(uri))
-            found += rows_of(pq.read_table(io.BytesIO(bytes(data))))
+            rows = pq.read_table(io.BytesIO(bytes(data)))
+            partition = int(uri.partition("/partition=")[2].partition("/")[0])
+            found += rows_of(rows.append_column("partition", pa.array([partition] * rows.num_rows, pa.int32())))
         wanted = self.books.of("orders")
         assert sorted(found, key=lambda row: row[:3]) == wanted, "Parquet"
         assert rows_of(catalogue.load_table(f"shop.{name}").scan().to_arrow()) == wanted, "Iceberg"

@@ -1,16 +1,19 @@
-"""One Spark session for all tests that need one: it takes seconds to start."""
+"""What the tests on Spark share: one session for all, which takes seconds to start, and logs on disk to read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import llog.spark
-from llog.errors import JavaUnusable
+from llog.api.opening import OpenedLog
 from llog.settings import Settings
-from llog.spark.java import find_java
+from tests.servers import need_spark
+from tests.spark.places import Places
+from tests.unit.pipeline.mixed_log import opened_for_writing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,11 +24,7 @@ MASTER = "local[2,4]"
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skips where Spark cannot run."""
-    pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
-    try:
-        find_java()
-    except JavaUnusable as error:
-        pytest.skip(str(error))
+    need_spark()
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +33,16 @@ def spark(java: None) -> Iterator[SparkSession]:
     session = llog.spark.session(Settings.from_env({}), master=MASTER, app_name="llog-tests")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def places(spark: SparkSession, tmp_path: Path) -> Places:
+    llog.spark.register(spark)
+    return Places(tmp_path)
+
+
+@pytest.fixture
+async def opened(places: Places) -> AsyncIterator[OpenedLog]:
+    log = await opened_for_writing(places.settings)
+    yield log
+    await log.close()

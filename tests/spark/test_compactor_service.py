@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,13 @@ from llog.compactor.service import serve
 from llog.compactor.tasks import TaskRunner, TaskRunners
 from llog.formats.records import encode_records
 from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.context import LogContext
 from llog.log.keys import Log
+from llog.log.read import iter_runs
+from llog.log.records import LogRecord
+from llog.log.topic_admin import create_topic
 from llog.settings import Settings
-from llog.spark.compaction import sizing_of
+from llog.spark.compaction import task_runner
 from llog.spark.runner import SparkRunner
 from tests.unit.pipeline.compact_stage import cursor_and_counter
 
@@ -28,7 +33,14 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 LOGS = [Log("orders", partition) for partition in range(8)]
+PRICES = Log("prices", 0)
 PATIENCE_SECONDS = 60.0
+
+
+async def records_of(context: LogContext, log: Log) -> AsyncIterator[LogRecord]:
+    async for run in iter_runs(context, log, 1):
+        for record in run.records():
+            yield record
 
 
 async def test_the_service_begins_without_spark_and_goes_on_with_it(
@@ -60,18 +72,24 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
 
     async def join() -> TaskRunner:
         await joining.wait()
-        return TaskRunner(Watched(spark, settings), sizing_of(spark))
+        return task_runner(Watched(spark, settings), settings)
 
     # However little there is to do.
     monkeypatch.setattr(service, "TaskRunners", partial(TaskRunners, here_bytes_max=0))
+    monkeypatch.setattr(service, "COMPACTOR_KEYS_INTERVAL_MS", 200)
     serving = asyncio.create_task(serve(settings, stop, on_started=told.set_result, join_spark=join, on_spark=on_spark))
     url = await told
     async with httpx.AsyncClient() as client, opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
         appender = Appender(opened.context)
 
+        async def append(log: Log, *keys: bytes) -> None:
+            body = encode_records([b"x"] * len(keys), keys=list(keys), timestamps_ms=1)
+            [outcome] = await appender.append([EncodedGroup(log, len(keys), "kafka-v2", [body], 1)])
+            assert isinstance(outcome, Appended)
+
         async def append_and_wait() -> None:
-            groups = [EncodedGroup(log, 1, "kafka-v2", [encode_records([b"x"], timestamps_ms=1)], 1) for log in LOGS]
-            assert all(isinstance(outcome, Appended) for outcome in await appender.append(groups))
+            for log in LOGS:
+                await append(log, b"a")
             deadline = time.monotonic() + PATIENCE_SECONDS
             while [log for log in LOGS if len(set(await cursor_and_counter(opened.context, log))) > 1]:
                 assert time.monotonic() < deadline
@@ -87,6 +105,14 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
         health = (await client.get(f"{url}/health")).json()
         assert (health["spark"], health["status"]) == ("ready", "ok")
         assert sum(items) >= 1
+        items.clear()
+        await create_topic(opened.context, PRICES.topic, partitions=1, config={"cleanup.policy": "compact"})
+        await append(PRICES, b"a", b"b", b"a")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (left := [record.offset async for record in records_of(opened.context, PRICES)]) != [2, 3]:
+            assert time.monotonic() < deadline, left
+            await asyncio.sleep(0.05)
+        assert sum(items) >= 3, "compaction, a scan and a rewrite"
         await appender.close()
     stop.set()
     await serving

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llog.api.opening import OpenedLog, Use, opened_log
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.pipeline.export import export
 from llog.pipeline.export_decode import Decoder, Decoding
@@ -17,6 +15,7 @@ from llog.pipeline.export_parquet import ParquetTarget
 from llog.pipeline.export_plan import Sizes
 from llog.pipeline.iceberg import IcebergTarget, open_catalogue
 from llog.settings import Settings
+from tests.filling import append, group_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,17 +29,13 @@ COUNT = 300
 
 
 async def fill(opened: OpenedLog) -> None:
-    appender = Appender(opened.context)
     for first in range(0, COUNT, 50):
-        groups = []
+        numbers, groups = range(first, first + 50), []
+        stamps_ms = [FIRST_MS + n * 600_000 for n in numbers]
         for partition in (0, 1):
-            values: list[bytes | None] = [
-                b'{"id": %d, "tags": ["%s"]}' % (2 * n + partition, b"x" * 2_000) for n in range(first, first + 50)
-            ]
-            body = encode_records(values, timestamps_ms=[FIRST_MS + n * 600_000 for n in range(first, first + 50)])
-            groups.append(EncodedGroup(Log("orders", partition), 50, "kafka-v2", [body], FIRST_MS))
-        assert all(isinstance(outcome, Appended) for outcome in await appender.append(groups))
-    await appender.close()
+            values = [b'{"id": %d, "tags": ["%s"]}' % (2 * n + partition, b"x" * 2_000) for n in numbers]
+            groups.append(group_of(Log("orders", partition), values, stamps_ms=stamps_ms))
+        await append(opened.context, groups)
 
 
 async def test_spark_writes_an_export_and_reads_it_by_sql(spark: SparkSession, tmp_path: Path) -> None:

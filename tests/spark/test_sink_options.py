@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 import pytest
+
+import llog
 
 pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
 
@@ -20,7 +26,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from llog.errors import InvalidArgument
+from llog.errors import InvalidArgument, MetadataUncertain, SinkQueryTaken
+from llog.pipeline.sink_commit import Committed, commit_batch
+from llog.settings import Settings
+from llog.spark import sink_driver
 from llog.spark.sink_options import SinkOptions, check_columns, parse_sink_options
 from llog.spark.stream_writer import LlogStreamWriter
 from llog.spark.writer import LlogWriter
@@ -51,6 +60,7 @@ def columns(text: str) -> StructType:
         ({"topic": " "}, "topic: is empty"),
         ({"topik": "x"}, "topik: is no option of the sink llog; did you mean topic?"),
         ({"path": "/x"}, "path: records go to topics"),
+        ({"subscribe": "x"}, "subscribe: is an option of reads; topic says where the rows go"),
         ({"kafka.bootstrap.servers": "x"}, "is for Kafka's brokers"),
         ({"llog.s3.secret.access.key": "x"}, "give it by environment"),
         ({"llog.nothing": "x"}, "there is no setting LLOG_NOTHING"),
@@ -59,6 +69,7 @@ def columns(text: str) -> StructType:
         ({"blobBytes": "0"}, "blobBytes: '0' must be more than 0 bytes"),
         ({"batchId": "1"}, "batchId: means nothing without a queryId"),
         ({"queryId": "q", "batchId": "x"}, "batchId: 'x' is no number"),
+        ({"queryId": "q" * 161}, "queryId: 'qqq"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_named(options: dict[str, str], words: str) -> None:
@@ -127,3 +138,45 @@ def test_logs_are_never_overwritten() -> None:
         LlogWriter({"topic": "t"}, columns("value string"), overwrite=True)
     with pytest.raises(InvalidArgument, match="only ever appended"):
         LlogStreamWriter({"topic": "t"}, columns("value string"), overwrite=True)
+
+
+def written(directory: Path, value: str, **options: str) -> None:
+    """One row, as Spark writes it, without a session."""
+    stores = {"llog.metadata.url": f"lmdb://{directory}/metadata", "llog.objects.url": f"file://{directory}/objects"}
+    writer = LlogWriter({**stores, **options}, columns("value string"))
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pydict({"value": [value]})]))])
+
+
+def values(directory: Path, topic: str) -> list[bytes]:
+    urls = {"metadata_url": f"lmdb://{directory}/metadata", "objects_url": f"file://{directory}/objects"}
+    found: list[bytes] = llog.scan(topic, settings=Settings.from_env({}, **urls)).to_arrow()["value"].to_pylist()
+    return found
+
+
+def test_a_batch_that_goes_to_two_topics_needs_two_query_ids(tmp_path: Path) -> None:
+    """What `foreachBatch` is used for. The second topic would get nothing, as the repeat of a batch that is there."""
+    written(tmp_path, "x", topic="orders", queryId="q")
+    written(tmp_path, "x", topic="orders", queryId="q")
+    for batch in ("0", "1"):
+        with pytest.raises(SinkQueryTaken, match="belongs to writes to topic orders, this is writes to topic copies"):
+            written(tmp_path, "x", topic="copies", queryId="q", batchId=batch)
+    written(tmp_path, "x", topic="copies", queryId="q-copies")
+    for topic in ("orders", "copies"):
+        assert values(tmp_path, topic) == [b"x"]
+
+
+def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_adds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = []
+
+    async def loses_its_first_answer(*arguments: Any) -> Committed:
+        commits.append(await commit_batch(*arguments))
+        if len(commits) == 1:
+            raise MetadataUncertain("put", "a commit plan")
+        return commits[-1]
+
+    monkeypatch.setattr(sink_driver, "commit_batch", loses_its_first_answer)
+    written(tmp_path, "x", topic="orders")
+    assert [commit.ours for commit in commits] == [True, False]
+    assert values(tmp_path, "orders") == [b"x"]

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import llog.spark
 from llog.api.opening import OpenedLog
 from llog.log.compact import compact_once
 from llog.log.keys import Log
 from llog.log.retention import delete_records
-from llog.settings import Settings
+from tests.spark.places import Places
 from tests.unit.pipeline.mixed_log import (
     LOGS,
     Row,
     append,
-    opened_for_writing,
     random_group,
     rows_of,
     rows_read,
@@ -32,39 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-class Places:
-    """Stores on disk, which Spark's processes see too."""
-
-    def __init__(self, directory: Path) -> None:
-        self.settings = Settings.from_env(
-            {}, metadata_url=f"lmdb://{directory}/metadata", objects_url=f"file://{directory}/objects"
-        )
-        self.options = {
-            "llog.metadata.url": self.settings.metadata_url,
-            "llog.objects.url": self.settings.objects_url,
-            "llog.wal.url": self.settings.wal_url,
-        }
-
-    def read(self, spark: SparkSession, **options: object) -> DataFrame:
-        texts = {name: str(value) for name, value in {"subscribe": "orders,visits", **options}.items()}
-        if {"assign", "subscribePattern"} & texts.keys():
-            del texts["subscribe"]
-        return spark.read.format("llog").options(**self.options, **texts).load()
-
-
-@pytest.fixture
-def places(spark: SparkSession, tmp_path: Path) -> Places:
-    llog.spark.register(spark)
-    return Places(tmp_path)
-
-
-@pytest.fixture
-async def opened(places: Places) -> AsyncIterator[OpenedLog]:
-    log = await opened_for_writing(places.settings)
-    yield log
-    await log.close()
 
 
 def spark_rows(frame: DataFrame) -> list[Row]:
@@ -113,7 +76,7 @@ async def test_filters_on_offset_partition_and_timestamp_are_exact(
         f"timestamp > {instant}": lambda r: r.timestamp_us > middle,
         f"timestamp <= {instant} and value is not null": lambda r: r.timestamp_us <= middle and r.value is not None,
     }
-    if os.environ.get("LLOG_SOAK"):
+    if os.environ.get("LLOG_SOAK") == "1":
         conditions |= {
             "offset = 3 and topic = 'orders'": lambda r: r.offset == 3 and r.topic == "orders",
             "partition > 0": lambda r: r.partition > 0,

@@ -35,7 +35,7 @@ def test_defaults_are_those_of_kafka_s_source() -> None:
 
 def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark() -> None:
     given = {
-        "SUBSCRIBE": "a, b",
+        "SUBSCRIBE": "a, b,",
         "startingoffsets": '{"a": {"0": 5}, "b": {"0": -2}}',
         "EndingOffsetsByTimestamp": '{"a": {"0": 1}, "b": {"0": 2}}',
         "failOnDataLoss": "FALSE",
@@ -48,7 +48,7 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
         "llog.objects.url": "file:///x/objects",
     }
     options = parse_options(given, "batch")
-    assert options.request.subscription == Subscription(("a", "b"))
+    assert options.request.subscription == Subscription(("a", "b")), "as in Kafka's source, an empty name is none"
     assert options.request.starting.by_log == {Log("a", 0): 5, Log("b", 0): EARLIEST}
     assert options.request.ending.timestamps_by_log == {Log("a", 0): 1, Log("b", 0): 2}
     assert options.request.ending.newer_than_all == "latest"
@@ -64,7 +64,12 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
         ({}, "subscribe, subscribePattern, assign: none is given"),
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign are given"),
         ({"subscribe": "a b"}, "subscribe: topic: 'a b' may only hold"),
-        ({"subscribe": ""}, "subscribe: is empty"),
+        ({"subscribe": ""}, "^subscribe: is empty"),
+        ({"subscribe": " , "}, "^subscribe: names no topic"),
+        ({**SUBSCRIBED, "groupId": "g" * 161}, "^groupId: 'ggg.* longer than 160 bytes"),
+        ({**SUBSCRIBED, "path": "orders"}, "path: topics are named by the option subscribe; load\\(\\) takes no path"),
+        ({**SUBSCRIBED, "topic": "orders"}, "topic: is an option of writes; subscribe says what is read"),
+        ({**SUBSCRIBED, "compression": "zstd"}, "compression: is an option of writes"),
         ({"subscribePattern": "("}, "subscribePattern: pattern '\\('"),
         ({"assign": "orders"}, "assign: 'orders' is not JSON"),
         ({"assign": '{"orders": 3}'}, 'assign: orders: must be of the form {"orders": \\[0, 1\\]}'),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import pickle
 import random
@@ -17,13 +18,21 @@ from msgspec.structs import replace
 
 from llog.api.opening import OpenedLog, open_log
 from llog.broker.offsets import GroupOffsets
-from llog.errors import InvalidArgument, ObjectNotFound, OffsetOutOfRange, RecordsLost, TopicNotFound
+from llog.errors import (
+    InvalidArgument,
+    MetadataUnavailable,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    RecordsLost,
+    TopicNotFound,
+)
 from llog.log.compact import compact_once
 from llog.log.delete_topic import delete_topic
 from llog.log.keys import Log
 from llog.log.merge import merge_once
 from llog.log.retention import delete_records
 from llog.settings import Settings
+from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from tests.unit.pipeline.mixed_log import LOGS, append, opened_for_writing, random_group, rows_read, write_history
 
 if TYPE_CHECKING:
@@ -71,7 +80,7 @@ def offsets_read(reader: LlogStreamReader, start: dict[str, Any], end: dict[str,
     return rows
 
 
-@pytest.mark.parametrize("seed", range(100 if os.environ.get("LLOG_SOAK") else 3))
+@pytest.mark.parametrize("seed", range(100 if os.environ.get("LLOG_SOAK") == "1" else 3))
 async def test_a_stream_reads_every_record_once_over_many_triggers_and_restarts(
     opened: OpenedLog, options: dict[str, str], seed: int
 ) -> None:
@@ -197,6 +206,72 @@ async def test_a_topic_that_was_deleted_and_created_again_is_noticed(
     reader.stop()
 
 
+async def test_a_position_behind_the_end_of_its_log_is_lost_data_not_a_wait(
+    opened: OpenedLog, options: dict[str, str]
+) -> None:
+    """A checkpoint outlived its log: records of the new one would be passed over until it is as long."""
+    log = Log("orders", 0)
+    await append(opened, [random_group(random.Random(1), log)])
+    rows = [row[:3] for row in await rows_read(opened, [log])]
+    before = {"orders": {"0": 500}, "@lives": {"orders": 1}}
+    at = {"orders": {"0": 1_000}, "@lives": {"orders": 1}}
+    reader = stream(options, subscribe="orders")
+    words = rf"the stream's position: orders:0: offset \d+ is lost: the log ends at {len(rows) + 1} now"
+    with pytest.raises(RecordsLost, match=words):
+        reader.latestOffset(at, reader.getDefaultReadLimit())
+    with pytest.raises(RecordsLost, match=words):
+        reader.partitions(before, at)
+    reader.stop()
+    reader = stream(options, subscribe="orders", failOnDataLoss="false")
+    assert reader.partitions(before, at) == []
+    assert offsets_read(reader, at, reader.latestOffset(at, reader.getDefaultReadLimit())) == rows
+    reader.stop()
+
+
+async def test_a_topic_that_a_stream_is_no_longer_told_to_read_is_not_called_deleted_only(
+    opened: OpenedLog, options: dict[str, str]
+) -> None:
+    await append(opened, [random_group(random.Random(1), log) for log in LOGS])
+    reader = stream(options, subscribe="orders,visits")
+    at = reader.initialOffset()
+    reader.stop()
+    reader = stream(options, subscribe="orders")
+    with pytest.raises(RecordsLost, match=r"visits:0: .* its topic was deleted, or is not subscribed to any more"):
+        reader.latestOffset(at, reader.getDefaultReadLimit())
+    reader.stop()
+
+
+async def test_a_stream_outlives_a_metadata_store_that_is_away_for_a_while(
+    opened: OpenedLog, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from llog.spark import asking
+
+    await append(opened, [random_group(random.Random(1), Log("orders", 0))])
+    reader = stream(options, subscribe="orders", groupId="reports")
+    planner = reader._planning
+    context, away = planner._opened.context, random.Random(1)
+    faulty = FaultyMetadataStore(context.metadata, random_source=away, rates=FaultRates(unavailable=0.15))
+    planner._opened = planner._opened._replace(context=dataclasses.replace(context, metadata=faulty))
+    at = reader.initialOffset()
+    for _ in range(8):
+        end = reader.latestOffset(at, reader.getDefaultReadLimit())
+        assert [row[2] for row in offsets_read(reader, at, end)] == list(range(1, end["orders"]["0"]))
+    faulty.rates = FaultRates(unavailable=1)
+    monkeypatch.setattr(asking, "SPARK_ASKS_MAX", 4)
+    with pytest.raises(MetadataUnavailable):
+        reader.latestOffset(at, reader.getDefaultReadLimit())
+    reader.stop()
+
+
+async def test_a_stream_may_begin_at_offset_0(opened: OpenedLog, options: dict[str, str]) -> None:
+    await append(opened, [random_group(random.Random(1), Log("orders", 0))])
+    reader = stream(options | {"subscribe": "orders", "startingOffsets": '{"orders": {"0": 0}}'})
+    at = reader.initialOffset()
+    assert at["orders"] == {"0": 1}
+    assert offsets_read(reader, at, reader.latestOffset(at, reader.getDefaultReadLimit()))[0] == ("orders", 0, 1)
+    reader.stop()
+
+
 async def test_an_executor_plans_again_from_the_cluster_of_the_plan_and_from_no_other(
     opened: OpenedLog, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -232,5 +307,7 @@ def test_a_schema_may_name_some_of_the_columns_and_no_others(options: dict[str, 
     assert columns_of(StructType([StructField("offset", LongType())])) == ["offset"]
     with pytest.raises(InvalidArgument, match="schema: column value is binary"):
         columns_of(StructType([StructField("value", StringType())]))
+    with pytest.raises(InvalidArgument, match="schema: column offset: leave NOT NULL out"):
+        columns_of(StructType([StructField("offset", LongType(), nullable=False)]))
     with pytest.raises(InvalidArgument, match="schema: column payload: there are key, value"):
         columns_of(StructType([StructField("payload", StringType())]))

@@ -6,28 +6,28 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import llog.spark
 from llog.api.opening import OpenedLog
 from llog.broker.offsets import GroupOffsets
 from llog.log.compact import compact_once
 from llog.log.delete_topic import delete_topic
 from llog.log.keys import Log
 from llog.log.retention import delete_records
-from tests.spark.test_source import Places
-from tests.unit.pipeline.mixed_log import append, opened_for_writing, random_group, rows_read
+from tests.spark.places import Places
+from tests.unit.pipeline.mixed_log import append, random_group, rows_read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
-soak = pytest.mark.skipif(not os.environ.get("LLOG_SOAK"), reason="set LLOG_SOAK=1: without Spark it is tested anyway")
+soak = pytest.mark.skipif(
+    os.environ.get("LLOG_SOAK") != "1", reason="set LLOG_SOAK=1: without Spark it is tested anyway"
+)
 
 ORDERS = Log("orders", 0)
 Seen = Counter[tuple[str, int, int]]
@@ -55,19 +55,6 @@ class Stream:
 
     def seen(self) -> Seen:
         return Counter(tuple(row) for row in self._spark.read.parquet(f"{self._directory}/rows").collect())
-
-
-@pytest.fixture
-def places(spark: SparkSession, tmp_path: Path) -> Places:
-    llog.spark.register(spark)
-    return Places(tmp_path)
-
-
-@pytest.fixture
-async def opened(places: Places) -> AsyncIterator[OpenedLog]:
-    log = await opened_for_writing(places.settings)
-    yield log
-    await log.close()
 
 
 async def written(opened: OpenedLog, seed: int, *logs: Log) -> None:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from llog.api.opening import OpenedLog, Use, opened_log
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
 from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -25,6 +23,7 @@ from llog.pipeline.vacuum import vacuum
 from llog.pipeline.work import InProcessRunner, tools_of
 from llog.settings import Settings
 from llog.stores.objects.port import ObjectMeta
+from tests.filling import append, group_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,13 +52,9 @@ async def fill(context: LogContext, *, blobs: int) -> None:
     assert context.wal is not None
     then_ms = time.time_ns() // 1_000_000 - HOURS_AGO_MS
     earlier = replace(context, now_ms=lambda: then_ms)
-    appender = Appender(earlier)
     for number in range(blobs):
-        body = [encode_records([b"%d" % number, b"x" * 100], timestamps_ms=5)]
         logs = LOGS if number % 4 == 0 else LOGS[:1]
-        outcomes = await appender.append([EncodedGroup(log, 2, "kafka-v2", body, 5) for log in logs])
-        assert all(isinstance(outcome, Appended) for outcome in outcomes)
-    await appender.close()
+        await append(earlier, [group_of(log, [b"%d" % number, b"x" * 100], stamps_ms=5) for log in logs])
     while await compact_once(earlier, LOGS[0], max_offsets=16):
         pass
     make_old(Path(context.wal.url.removeprefix("file://")), then_ms / 1_000)

@@ -30,7 +30,10 @@ def session(
     app_name: str = "llog",
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """This process's session, started if there is none, with the data source `llog`; see `llog.spark.warm_session`."""
+    """This process's session, started if there is none, with the data source `llog`; see `llog.spark.warm_session`.
+
+    Of `settings` the master counts. Which stores a read or a write means, its options and the environment say.
+    """
     from llog.spark.warm_session import running_or_new
 
     return register(running_or_new(settings, master=master, app_name=app_name, config=config))
@@ -44,7 +47,7 @@ def register(spark: SparkSession) -> SparkSession:
     """
     try:
         from llog.spark.source import LlogDataSource
-        from llog.spark.warm_session import make_active
+        from llog.spark.warm_session import make_active, own_interpreter
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("pyspark"):
             raise
@@ -52,5 +55,6 @@ def register(spark: SparkSession) -> SparkSession:
 
         raise SparkNotInstalled(str(error)) from error
     make_active(spark)
-    spark.dataSource.register(LlogDataSource)
+    with own_interpreter(spark):
+        spark.dataSource.register(LlogDataSource)
     return spark

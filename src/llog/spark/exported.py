@@ -39,13 +39,14 @@ async def parquet_dataframe(spark: SparkSession, store: ObjectStore, topic: str)
     files = await parquet_files(store, topic)
     if not files:
         raise ExportRefused(f"parquet:{store.url}/{topic}", "holds no committed files yet")
-    return _read(spark, f"parquet:{store.url}/{topic}", files)
+    return _read(spark, f"parquet:{store.url}/{topic}", files, directory=f"{store.url}/{topic}")
 
 
-def _read(spark: SparkSession, title: str, files: Sequence[str]) -> DataFrame:
+def _read(spark: SparkSession, title: str, files: Sequence[str], *, directory: str | None = None) -> DataFrame:
     """Spark reads them with its own file systems, and as it comes it has none for buckets."""
     try:
-        frame = spark.read.parquet(*files)
+        reader = spark.read if directory is None else spark.read.option("basePath", directory)
+        frame = reader.parquet(*files)
         frame.schema  # noqa: B018  (a Connect session looks at the files only when it is asked)
     except Exception as error:
         if any(words in str(error) for words in _NO_FILE_SYSTEM):

@@ -75,19 +75,20 @@ def version_in(told: str) -> int | None:
 
 def _judged(program: str, source: str) -> Java:
     where = program if source == "PATH" else f"{source}: {program}"
+    named = source == "JAVA_HOME"
     timeout_s = SPARK_JAVA_TIMEOUT_MS / 1_000
     try:
         answer = subprocess.run([program, "-version"], capture_output=True, timeout=timeout_s, check=False)
     except OSError as error:
-        raise JavaUnusable([f"{where}: {error.strerror}"], JAVA_MIN) from error
+        raise JavaUnusable([f"{where}: {error.strerror}"], JAVA_MIN, named=named) from error
     except subprocess.TimeoutExpired as error:
-        raise JavaUnusable([f"{where} -version does not end"], JAVA_MIN) from error
+        raise JavaUnusable([f"{where} -version does not end"], JAVA_MIN, named=named) from error
     told = (answer.stderr + answer.stdout).decode(errors="replace")
     version = version_in(told)
     if version is None:
-        raise JavaUnusable([f"{where} -version says {told.strip()[:100]!r}"], JAVA_MIN)
+        raise JavaUnusable([f"{where} -version says {told.strip()[:100]!r}"], JAVA_MIN, named=named)
     if version < JAVA_MIN:
-        raise JavaUnusable([f"{where} is version {version}"], JAVA_MIN)
+        raise JavaUnusable([f"{where} is version {version}"], JAVA_MIN, named=named)
     return Java(program, version, source)
 
 

@@ -32,7 +32,7 @@ from llog.limits import (
     SPARK_JOB_ITEMS_MAX,
     SPARK_RUNS_AT_ONCE_MAX,
 )
-from llog.pipeline.work import Item, Result, Task, TaskFailed, decoded_outcome, encoded_item
+from llog.pipeline.work import Item, OnDone, Result, Task, TaskFailed, decoded_outcome, encoded_item
 from llog.settings import Settings
 from llog.spark.collecting import own_session, rows_as_they_come
 from llog.spark.reasons import reason_in
@@ -76,10 +76,7 @@ class SparkRunner:
         return cls(await started_in_background(settings, master=master), settings)
 
     async def run(
-        self,
-        task: Task[Item, Result],
-        items: Sequence[Item],
-        on_done: Callable[[int, Result | TaskFailed], None] | None = None,
+        self, task: Task[Item, Result], items: Sequence[Item], on_done: OnDone[Result] | None = None
     ) -> list[Result | TaskFailed]:
         outcomes: dict[int, Result | TaskFailed] = {}
 

@@ -32,6 +32,7 @@ from llog.pipeline.sink_targets import sink_order
 from llog.pipeline.sink_task import SinkOrder, Uploader, Uploads
 from llog.pipeline.work import TaskTools
 from llog.settings import Settings
+from llog.spark.asking import answered
 from llog.spark.sink_options import SinkOptions
 from llog.spark.worker_stores import sent_settings, settings_in_worker, tools_on
 from llog.wiring import ObjectStores
@@ -73,11 +74,12 @@ def ordered(options: SinkOptions) -> bytes:
 
     async def plan() -> Order:
         async with opened_log(settings, blobs=Use.PUT) as opened:
-            sink = await sink_order(
-                opened.context,
-                topic=options.topic,
-                compression=options.compression,
-                blob_bytes=options.blob_bytes,
+            context = opened.context
+            sink = await answered(
+                context,
+                lambda: sink_order(
+                    context, topic=options.topic, compression=options.compression, blob_bytes=options.blob_bytes
+                ),
             )
         return Order(sink, sent_settings(settings))
 
@@ -94,9 +96,11 @@ def committed(
 
 async def _committed(settings: Settings, batch: Batch, slices: Sequence[UploadedSlice], forget: bool) -> Committed:
     async with opened_log(settings, blobs=Use.PUT) as opened:
-        done = await commit_batch(opened.context, batch, slices)
+        context = opened.context
+        # Whoever finds the batch's plan finishes it, also when that is its own.
+        done = await answered(context, lambda: commit_batch(context, batch, slices))
         if forget:
-            await forget_query(opened.context, batch.query)
+            await answered(context, lambda: forget_query(context, batch.query))
         return done
 
 

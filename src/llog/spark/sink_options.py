@@ -33,11 +33,9 @@ from llog.limits import SINK_BLOB_BYTES
 from llog.log.keys import OFFSET_MAX, check_topic
 from llog.pipeline.sink_task import codec_of
 from llog.settings import Settings
-from llog.settings.units import parse_bytes
-from llog.spark.option_settings import SETTINGS_PREFIX, setting_of
+from llog.spark.option_settings import SETTINGS_PREFIX, WRITING, close_to, external_name, setting_of, size_of, stripped
+from llog.spark.source_options import OPTIONS as READING
 
-_NAMES: Final = ("topic", "queryId", "batchId", "compression", "blobBytes")
-_OPTIONS: Final = {name.lower(): name for name in _NAMES}
 # Spark's own, which it hands to every sink.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
 
@@ -75,8 +73,8 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     settings = dict(setting_of(name, value) for name, value in lowered.items() if name.startswith(SETTINGS_PREFIX))
     texts = {}
     for name, value in lowered.items():
-        if name in _OPTIONS:
-            texts[_OPTIONS[name]] = _text(_OPTIONS[name], value)
+        if name in WRITING:
+            texts[WRITING[name]] = stripped(WRITING[name], value)
         elif not name.startswith(SETTINGS_PREFIX):
             raise InvalidArgument(name, _unknown(name))
     if "batchId" in texts and (streaming or "queryId" not in texts):
@@ -86,10 +84,10 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     codec_of(compression)
     return SinkOptions(
         topic=check_topic(texts["topic"]) if "topic" in texts else None,
-        query=texts.get("queryId"),
+        query=external_name("queryId", texts["queryId"]) if "queryId" in texts else None,
         batch=_number("batchId", texts.get("batchId", "0")),
         compression=compression,
-        blob_bytes=_size("blobBytes", texts.get("blobBytes")),
+        blob_bytes=size_of("blobBytes", texts["blobBytes"]) if "blobBytes" in texts else SINK_BLOB_BYTES,
         settings=settings,
     )
 
@@ -131,28 +129,10 @@ def _is_headers(kind: DataType) -> bool:
     return names == ["key", "value"] and kinds == [StringType, BinaryType]
 
 
-def _text(name: str, value: str) -> str:
-    if not value.strip():
-        raise InvalidArgument(name, "is empty")
-    return value.strip()
-
-
 def _number(name: str, text: str) -> int:
     if not text.isdecimal() or int(text) > OFFSET_MAX:
         raise InvalidArgument(name, f"{text!r} is no number from 0 to {OFFSET_MAX}")
     return int(text)
-
-
-def _size(name: str, text: str | None) -> int:
-    if text is None:
-        return SINK_BLOB_BYTES
-    try:
-        size = parse_bytes(text)
-    except ValueError as error:
-        raise InvalidArgument(name, str(error)) from None
-    if size <= 0:
-        raise InvalidArgument(name, f"{text!r} must be more than 0 bytes")
-    return size
 
 
 def _unknown(name: str) -> str:
@@ -160,6 +140,6 @@ def _unknown(name: str) -> str:
         return "is for Kafka's brokers; records go to the object store, so llog.metadata.url names the cluster"
     if name == "path":
         return "records go to topics: give the option topic or a column topic, and save() or start() without a path"
-    close = get_close_matches(name, [*_OPTIONS, "llog.metadata.url", "llog.objects.url"], 1)
-    hint = f"; did you mean {_OPTIONS.get(close[0], close[0])}?" if close else ""
-    return f"is no option of the sink llog{hint}"
+    if name in READING:
+        return "is an option of reads; topic says where the rows go"
+    return f"is no option of the sink llog{close_to(name, WRITING)}"

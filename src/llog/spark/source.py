@@ -90,6 +90,8 @@ def columns_of(schema: StructType) -> list[str]:
         ours = SCHEMA[field.name].dataType
         if field.dataType != ours:
             raise InvalidArgument("schema", f"column {field.name} is {ours.simpleString()}")
+        if not field.nullable:  # Spark compares that with what a task gives, and refuses it there
+            raise InvalidArgument("schema", f"column {field.name}: leave NOT NULL out")
     if not schema.fields:
         raise InvalidArgument("schema", "names no column")
     return [field.name for field in schema.fields]

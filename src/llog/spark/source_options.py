@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, Final, Literal, cast
 
 import msgspec
@@ -24,8 +23,7 @@ from llog.pipeline.positions import EARLIEST, LATEST, Positions
 from llog.pipeline.scan_plan import ScanRequest
 from llog.pipeline.subscription import Subscription
 from llog.settings import Settings
-from llog.settings.units import parse_bytes
-from llog.spark.option_settings import SETTINGS_PREFIX, setting_of
+from llog.spark.option_settings import SETTINGS_PREFIX, WRITING, close_to, external_name, setting_of, size_of, stripped
 
 Kind = Literal["batch", "stream"]
 _READING: Final = (
@@ -82,11 +80,12 @@ def parse_options(given: Mapping[str, str], kind: Kind) -> SourceOptions:
         splits_min=options.number("minPartitions", 1, most=SPLITS_MAX) or 1,
         fail_on_data_loss=options.boolean("failOnDataLoss", True),
     )
+    group = options.text("groupId")
     return SourceOptions(
         request=request,
         offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
         bytes_per_trigger=options.size("maxBytesPerTrigger", 0) or None,
-        group=options.text("groupId"),
+        group=None if group is None else external_name("groupId", group),
         settings=options.settings,
     )
 
@@ -112,9 +111,7 @@ class _Given:
 
     def text(self, name: str) -> str | None:
         value = self._texts.get(name)
-        if value is not None and not value.strip():
-            raise InvalidArgument(name, "is empty")
-        return None if value is None else value.strip()
+        return None if value is None else stripped(name, value)
 
     def number(self, name: str, least: int, most: int = _COUNT_MAX) -> int | None:
         text = self.text(name)
@@ -130,15 +127,7 @@ class _Given:
 
     def size(self, name: str, default: int) -> int:
         text = self.text(name)
-        if text is None:
-            return default
-        try:
-            size = parse_bytes(text)
-        except ValueError as error:
-            raise InvalidArgument(name, str(error)) from None
-        if size <= 0:
-            raise InvalidArgument(name, f"{text!r} must be more than 0 bytes")
-        return size
+        return default if text is None else size_of(name, text)
 
     def boolean(self, name: str, default: bool) -> bool:
         text = self.text(name)
@@ -185,9 +174,11 @@ class _Given:
 def _unknown(name: str) -> str:
     if name.startswith("kafka."):
         return "is for Kafka's brokers; records are read from the object store, so llog.metadata.url names the cluster"
-    close = get_close_matches(name, [*OPTIONS, "llog.metadata.url", "llog.objects.url"], 1)
-    hint = f"; did you mean {OPTIONS.get(close[0], close[0])}?" if close else ""
-    return f"is no option of the source llog{hint}"
+    if name == "path":
+        return "topics are named by the option subscribe; load() takes no path"
+    if name in WRITING:
+        return "is an option of writes; subscribe says what is read"
+    return f"is no option of the source llog{close_to(name, OPTIONS)}"
 
 
 def _subscription(options: _Given) -> Subscription:
@@ -198,12 +189,16 @@ def _subscription(options: _Given) -> Subscription:
     [name] = named
     try:
         if name == "subscribe":
-            return Subscription(tuple(part.strip() for part in (options.text(name) or "").split(",")))
+            topics = tuple(part.strip() for part in (options.text(name) or "").split(",") if part.strip())
+            if not topics:
+                raise InvalidArgument(name, "names no topic")
+            return Subscription(topics)
         if name == "subscribePattern":
             return Subscription(pattern=options.text(name))
         return Subscription(assigned=_assigned(options))
     except InvalidArgument as error:
-        raise InvalidArgument(name, error.reason if error.argument == "subscription" else str(error)) from None
+        told = error.argument in ("subscription", name)
+        raise InvalidArgument(name, error.reason if told else str(error)) from None
 
 
 def _assigned(options: _Given) -> tuple[Log, ...]:

@@ -16,8 +16,8 @@ stream goes on behind it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -41,13 +41,16 @@ from llog.pipeline.record_shape import Shape
 from llog.pipeline.scan_plan import splits_between
 from llog.pipeline.stream_offsets import StreamOffsets, from_json, limited_by_bytes, limited_by_offsets, lives_of
 from llog.pipeline.subscription import LogEnds, find_logs
+from llog.spark.asking import answered
 from llog.spark.source_options import SourceOptions
 from llog.spark.source_reader import SplitPartition
 from llog.spark.source_worker import encoded_works, read_work
 
 POSITION: Final = "the stream's position"
 """What a message calls offsets that come from a checkpoint."""
+GONE: Final = "its topic was deleted, or is not subscribed to any more"
 _log: Final = logging.getLogger("llog.spark")
+T = TypeVar("T")
 
 
 class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,7 +69,7 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._planning.run(self._planning.initial()).to_json()
+        return self._planning.ask(self._planning.initial).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
@@ -78,23 +81,23 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         planning, begin = self._planning, from_json(start)
-        planning.run(planning.keep_progress(begin))
+        planning.ask(lambda: planning.keep_progress(begin))
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if rows is not None:
             # Spark carries one limit; where both options are given, both hold.
             size = self._options.bytes_per_trigger
-        return planning.run(planning.latest(begin, rows, size)).to_json()
+        return planning.ask(lambda: planning.latest(begin, rows, size)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return self._planning.run(self._planning.ends()).to_json()
+        return self._planning.ask(self._planning.ends).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._planning.run(self._planning.fix_target())
+        self._planning.ask(self._planning.fix_target)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        planning = self._planning
-        works = planning.run(planning.works(from_json(start), from_json(end), self._request.shape))
+        planning, begin, stop = self._planning, from_json(start), from_json(end)
+        works = planning.ask(lambda: planning.works(begin, stop, self._request.shape))
         return [SplitPartition(work) for work in works]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -114,9 +117,8 @@ class _Planner:
         self._options, self._request = options, options.request
         self._settings = options.settings_in_force()
         self._loop = LoopThread("llog-stream")
-        self.run = self._loop.run
         try:
-            self._opened: OpenedLog = self.run(open_log(self._settings))
+            self._opened: OpenedLog = self._loop.run(open_log(self._settings))
         except BaseException:
             self._loop.stop()
             raise
@@ -125,9 +127,13 @@ class _Planner:
 
     def close(self) -> None:
         try:
-            self.run(self._opened.close())
+            self._loop.run(self._opened.close())
         finally:
             self._loop.stop()
+
+    def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """All that is asked here may be asked twice."""
+        return self._loop.run(answered(self._opened.context, question))
 
     # -- where the logs end --------------------------------------------------------------------------------------------
     async def initial(self) -> StreamOffsets:
@@ -173,12 +179,12 @@ class _Planner:
     def _starts(self, begin: StreamOffsets, ends: Mapping[Log, LogEnds]) -> dict[Log, int]:
         """Where each log is to be read on from: those that are new, or of a new life, from their beginning."""
         for log in sorted(begin.offsets.keys() - ends.keys()):
-            self._lost(log, begin.offsets[log], "its topic was deleted")
+            self._lost(log, begin.offsets[log], GONE)
         starts: dict[Log, int] = {}
         for log, at in ends.items():
             known = begin.offsets.get(log)
-            if known is not None and begin.lives.get(log.topic, at.incarnation) != at.incarnation:
-                self._lost(log, known, "its topic was deleted and created again")
+            if known is not None and (reason := _another(begin, log, at)):
+                self._lost(log, known, reason)
                 known = None
             if known is not None and known < at.log_start_offset:
                 self._lost(log, known, f"the log begins at {at.log_start_offset} now")
@@ -197,10 +203,10 @@ class _Planner:
     async def works(self, begin: StreamOffsets, end: StreamOffsets, shape: Shape) -> list[bytes]:
         ends = {log: at for log, at in (await self._find()).items() if log in end.offsets}
         for log in sorted(end.offsets.keys() - ends.keys()):
-            self._lost(log, begin.offsets.get(log, 0), "its topic was deleted")
+            self._lost(log, begin.offsets.get(log, 0), GONE)
         for log, at in list(ends.items()):
-            if end.lives.get(log.topic, at.incarnation) != at.incarnation:
-                self._lost(log, begin.offsets.get(log, 0), "its topic was deleted and created again")
+            if reason := _another(end, log, at):
+                self._lost(log, begin.offsets.get(log, 0), reason)
                 del ends[log]
         ranges = ranges_between(
             self._batch_starts(begin, end, ends),
@@ -219,7 +225,9 @@ class _Planner:
         for log, at in ends.items():
             same_life = begin.lives.get(log.topic) == end.lives.get(log.topic)
             first = min(at.log_start_offset, end.offsets[log])
-            starts[log] = begin.offsets.get(log, first) if same_life else first
+            known = begin.offsets.get(log, first) if same_life else first
+            # A trigger takes no offset back: one behind the end is of a log that was there before.
+            starts[log] = known if known <= end.offsets[log] else first
         return starts
 
     # -- progress ------------------------------------------------------------------------------------------------------
@@ -236,3 +244,12 @@ class _Planner:
                 if error is not None:
                     _log.warning("group %s: the position of %s was not kept: %s", self._options.group, log, error)
         self._kept = begin
+
+
+def _another(told: StreamOffsets, log: Log, at: LogEnds) -> str | None:
+    """Why this log is not the one whose offset is told; None where it may be."""
+    if told.lives.get(log.topic, at.incarnation) != at.incarnation:
+        return "its topic was deleted and created again"
+    if told.offsets[log] > at.next_offset:
+        return f"the log ends at {at.next_offset} now: it is not the one that was read"
+    return None

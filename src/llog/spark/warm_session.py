@@ -19,8 +19,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
@@ -30,13 +30,13 @@ from llog.settings import Settings
 from llog.settings.urls import mask_url
 from llog.spark.java import find_java
 from llog.spark.launch import Launch, forget_dead_jvm
+from llog.spark.masters import CONNECT, check_master
 from llog.spark.reasons import reason_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 APP_NAME: Final = "llog"
-CONNECT: Final = "sc://"
 CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
 """In the environment of a process whose sessions are of the Connect kind: pyspark puts it there itself."""
 PYSPARK_MIN: Final = (4, 3)
@@ -154,6 +154,22 @@ def make_active(spark: SparkSession) -> None:
         kind._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
+@contextmanager
+def own_interpreter(spark: SparkSession) -> Iterator[None]:
+    """What is registered in here runs in this process's Python, where the session runs on this machine and nobody named
+    another. Spark would take the `python3` of the PATH, which of a program in an environment that is not activated is
+    one without llog."""
+    if is_connect(spark) or not is_local(master_of(spark)) or "PYSPARK_PYTHON" in os.environ:
+        yield
+        return
+    context = spark.sparkContext
+    before, context.pythonExec = context.pythonExec, sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = before
+
+
 def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
@@ -205,6 +221,7 @@ def _session_class() -> type[SparkSession]:
 
 def _start(master: str, app_name: str, config: Mapping[str, str], launch: Launch) -> SparkSession:
     builder = _session_class().builder.appName(app_name)
+    check_master(master)
     if master.startswith(CONNECT):
         builder = builder.remote(master)
     else:

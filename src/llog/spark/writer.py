@@ -1,7 +1,7 @@
 """Tables into logs: `df.write.format("llog").mode("append").option("topic", "orders").save()`.
 
 With `queryId` (and `batchId`, 0 by default) a write that is repeated adds nothing, however its rows are split then: for
-jobs that are retried, and for `foreachBatch`. Without it each write is its own.
+jobs that are retried, and for `foreachBatch`. A queryId belongs to one topic. Without it each write is its own.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ class LlogWriter(DataSourceArrowWriter):
         return uploaded(self._order, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        batch = Batch(self._query, self._options.batch)
+        batch = Batch(self._query, self._options.batch, self._owner())
         committed(self._options, batch, messages, forget=self._options.query is None)
+
+    def _owner(self) -> str:
+        """Another topic's write is no repeat of this one, whatever its number."""
+        return f"writes to topic {self._options.topic}" if self._options.topic else "writes to the topics of their rows"
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing: what was uploaded is an orphan, or belongs to a commit that took effect."""

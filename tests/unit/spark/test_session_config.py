@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from llog.spark.warm_session import is_local, local_cores, warm_config
+from llog.spark.warm_session import is_local, local_cores, own_interpreter, warm_config
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,29 @@ def test_a_local_session_listens_on_this_machine_only_and_runs_this_python() -> 
     assert config["spark.pyspark.python"] == sys.executable
     assert config["spark.ui.enabled"] == "false"
     assert warm_config("local[2]", {"PYSPARK_PYTHON": "/other"})["spark.pyspark.python"] == "/other"
+
+
+class Session:
+    """As much of one as is asked for its interpreter."""
+
+    def __init__(self, master: str) -> None:
+        self.sparkContext = SimpleNamespace(master=master, pythonExec="python3")
+
+
+@pytest.mark.parametrize(
+    ("master", "named", "expected"),
+    [("local[2]", None, sys.executable), ("local[2]", "/mine", "python3"), ("spark://host:7077", None, "python3")],
+)
+def test_a_source_runs_in_this_python_where_a_session_of_the_caller_s_was_told_of_none(
+    monkeypatch: pytest.MonkeyPatch, master: str, named: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if named is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", named)
+    session: Any = Session(master)
+    with own_interpreter(session):
+        assert session.sparkContext.pythonExec == expected
+    assert session.sparkContext.pythonExec == "python3", "what else the caller runs stays as it is"
 
 
 def test_a_cluster_is_reached_by_its_own_network_and_python() -> None:

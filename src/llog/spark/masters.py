@@ -1,0 +1,61 @@
+"""Is this a Spark master, and does anybody answer there? Asked before Spark is.
+
+Why it exists: Spark itself tries an address where nobody listens for minutes (ten of them on Connect), cannot be
+interrupted meanwhile, and in the end does not say why; a misspelt master is a stack trace of its launcher.
+
+What must stay true: a master that Spark would accept is not refused here; the look is bounded in time. Schedulers whose
+addresses are not in the URL (yarn, k8s) are Spark's to find.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from typing import Final
+from urllib.parse import urlsplit
+
+from llog.errors import InvalidArgument, SparkSessionFailed
+from llog.limits import SPARK_MASTER_TIMEOUT_MS
+
+CONNECT: Final = "sc://"
+STANDALONE: Final = "spark://"
+_CONNECT_PORT: Final = 15_002
+_STANDALONE_PORT: Final = 7_077
+_KNOWN: Final = re.compile(
+    r"local(\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|(spark|k8s|sc)://.+"
+)
+
+
+def check_master(master: str) -> None:
+    """`InvalidArgument` for what is no master; `SparkSessionFailed` where nobody listens."""
+    if _KNOWN.fullmatch(master) is None:
+        known = "local[*], spark://host:7077, yarn, k8s://…, or sc://host:15002 for Spark Connect"
+        raise InvalidArgument("Spark master", f"{master!r} must be one of {known}")
+    refused: list[str] = []
+    for host, port in addresses_of(master):
+        try:
+            socket.create_connection((host, port), SPARK_MASTER_TIMEOUT_MS / 1_000).close()
+            return
+        except OSError as error:
+            refused.append(f"nobody answers at {host}:{port} ({error.strerror or error})")
+    if refused:
+        raise SparkSessionFailed(master.partition(";")[0], "; ".join(refused))
+
+
+def addresses_of(master: str) -> list[tuple[str, int]]:
+    """Those that are in the URL; one that answers is enough."""
+    if master.startswith(CONNECT):
+        named, default = [master], _CONNECT_PORT
+    elif master.startswith(STANDALONE):
+        named = [f"{STANDALONE}{one}" for one in master.removeprefix(STANDALONE).split(",")]
+        default = _STANDALONE_PORT
+    else:
+        return []
+    found = []
+    for url in named:
+        try:
+            parts = urlsplit(url)
+            found.append((parts.hostname or "", parts.port or default))
+        except ValueError as error:
+            raise InvalidArgument("Spark master", f"{url!r}: {error}") from None
+    return found
