@@ -30,10 +30,10 @@ run: setup ## start the embedded stack: broker on HTTP 8080, compactor, Spark in
 demo: setup ## orders by HTTP, a stream on Spark, compaction, an Iceberg table, and what it would have cost
 	@$(BIN)/python examples/pipeline.py
 
-test: setup servers ## everything, with small counts (under 15 minutes on 2 cores once the servers are built)
+test: setup servers ## everything, with small counts (about 15 minutes on 2 cores once the servers are built)
 	@scripts/test.sh "$(BIN)" $(JOBS)
 
-soak: setup servers ## every count that a release must show, once (about an hour)
+soak: setup servers ## every count that a release must show, once (some hours on 2 cores)
 	@scripts/soak.sh "$(BIN)"
 
 check: setup ## lint, types, import arrows, formatting; changes nothing

@@ -194,18 +194,6 @@ def run_crasher(crasher: str, *arguments: str) -> subprocess.CompletedProcess[st
 kills_spark_drivers = pytest.mark.skipif(not SOAK, reason="LLOG_SOAK=1: each kill costs the start of a Spark session")
 
 
-def need_spark() -> None:
-    """Skip, with the reason, where there is no Spark."""
-    pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
-    from llog.errors import JavaUnusable
-    from llog.spark.java import find_java
-
-    try:
-        find_java()
-    except JavaUnusable as error:
-        pytest.skip(str(error))
-
-
 def kill_after(driver: Sequence[str], directory: Path, line: str, count: int) -> None:
     """Start `python -m tests.system.<driver…>` and kill it -9 once lines that begin with this word came so often."""
     command = [sys.executable, "-m", f"tests.system.{driver[0]}", *driver[1:]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import sys
 import time
 import zlib
@@ -20,7 +19,6 @@ from typing import Final
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
 from llog.settings import Settings
-from llog.stores.objects.port import ObjectStore
 from llog.testing.history import Client, Noted, encode_line
 from llog.testing.history.events import AnyEvent
 from llog.testing.history.operators import (
@@ -33,6 +31,7 @@ from llog.testing.history.operators import (
 )
 from llog.testing.history.workload import follow, tend, write, write_idempotently
 from llog.wiring import ObjectStores, open_metadata_store
+from tests.contexts import log_context
 
 ORDERS, CLICKS, VISITS = Log("orders", 0), Log("orders", 1), Log("visits", 0)
 LOGS: Final = (ORDERS, CLICKS, VISITS)
@@ -59,25 +58,11 @@ PAUSE_MS_DEFAULT: Final = 300
 @asynccontextmanager
 async def opened(settings: Settings, name: str) -> AsyncIterator[LogContext]:
     """A context as a process has it; every object is in one store."""
-    rng = random.SystemRandom()
     metadata = await open_metadata_store(settings.metadata_url, settings)
     async with metadata, ObjectStores(settings) as stores:
         objects = await stores.at(settings.objects_url)
-
-        async def find(uri: str) -> tuple[ObjectStore, str]:
-            return objects, objects.name_of(uri)
-
-        yield LogContext(
-            metadata=metadata,
-            wal=objects,
-            segments=objects,
-            find_object=find,
-            now_ms=lambda: time.time_ns() // 1_000_000,
-            random_bits=rng.getrandbits,
-            sleep=asyncio.sleep,
-            keys=Keys(settings.root_prefix),
-            options=LogOptions(writer_id=name, vacuum_grace_ms=int(os.environ[GRACE_VARIABLE])),
-        )
+        options = LogOptions(writer_id=name, vacuum_grace_ms=int(os.environ[GRACE_VARIABLE]))
+        yield log_context(metadata, objects, keys=Keys(settings.root_prefix), options=options)
 
 
 def recorder(path: Path, name: str) -> Callable[[AnyEvent], None]:

@@ -15,72 +15,49 @@ from typing import Final
 import pytest
 
 from llog.api.opening import Use, opened_log
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.context import LogContext
 from llog.log.invariants import check_log
 from llog.log.keys import Log
 from llog.log.publish import load_compaction
-from llog.log.read import iter_runs
-from llog.log.records import LogRecord
 from llog.pipeline.compact import compact
 from llog.pipeline.work import InProcessRunner, tools_of
+from tests.filling import Records, append, group_of, read_all
+from tests.servers import need_spark
 from tests.system.compact_crasher import OPTIONS, SESSION_MS
-from tests.system.crashing import (
-    SOAK,
-    crash_everywhere,
-    judge_all,
-    kill_after,
-    kills_spark_drivers,
-    need_spark,
-    settings_at,
-)
+from tests.system.crashing import SOAK, crash_everywhere, judge_all, kill_after, kills_spark_drivers, settings_at
 
 POINTS: Final = 50 if SOAK else 10
 LOGS: Final = [Log("orders", partition) for partition in range(4)] + [Log("visits", 0)]
 BLOBS: Final = 8
 CLAIMS_END_SECONDS: Final = 30.0
 
-Records = dict[Log, list[LogRecord]]
-
 
 async def fill(directory: Path, *, blobs: int = BLOBS, size: int = 1_000) -> Records:
     """Blobs that hold a slice of most logs each."""
     rng = random.Random(3)
     async with opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT) as opened:
-        appender = Appender(opened.context)
         for _ in range(blobs):
-            groups = []
-            for log in rng.sample(LOGS, 4):
-                values: list[bytes | None] = [rng.randbytes(size) for _ in range(rng.randint(1, 5))]
-                body = [encode_records(values, timestamps_ms=1_760_000_000_000)]
-                groups.append(EncodedGroup(log, len(values), "kafka-v2", body, 1_760_000_000_000))
-            outcomes = await appender.append(groups)
-            assert all(isinstance(outcome, Appended) for outcome in outcomes)
-        await appender.close()
-        return await read_all(opened.context)
-
-
-async def read_all(context: LogContext) -> Records:
-    return {log: [record async for run in iter_runs(context, log, 1) for record in run.records()] for log in LOGS}
+            logs = rng.sample(LOGS, 4)
+            groups = [group_of(log, [rng.randbytes(size) for _ in range(rng.randint(1, 5))]) for log in logs]
+            await append(opened.context, groups)
+        return await read_all(opened.context, LOGS)
 
 
 async def rerun_and_judge(directory: Path, expected: Records) -> None:
     async with opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT) as opened:
         context = opened.context
-        assert await read_all(context) == expected, "as the dead left it"
+        assert await read_all(context, LOGS) == expected, "as the dead left it"
         runner = InProcessRunner(tools_of(context))
         deadline = time.monotonic() + CLAIMS_END_SECONDS
         while True:
             job = compact(context, runner, options=OPTIONS, merge=True, session_timeout_ms=SESSION_MS)
-            report, during = await asyncio.gather(job, read_all(context))
+            report, during = await asyncio.gather(job, read_all(context, LOGS))
             assert during == expected, "while the next job runs"
             assert not report.failed, report.failed
             if not report.count("claimed_elsewhere"):
                 break
             assert time.monotonic() < deadline, "the claims of the dead do not end"
             await asyncio.sleep(0.2)
-        assert await read_all(context) == expected, "afterwards"
+        assert await read_all(context, LOGS) == expected, "afterwards"
         for log in LOGS:
             found = await check_log(context, log, deep=True)
             assert found.faults == ()

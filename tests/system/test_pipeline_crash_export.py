@@ -11,17 +11,15 @@ import random
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from llog.api.opening import OpenedLog, Use, opened_log
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
 from llog.log.compact import compact_once
 from llog.log.keys import Log
-from llog.log.read import iter_runs
 from llog.pipeline.iceberg import open_catalogue
+from tests.filling import append, group_of, read_all
+from tests.servers import need_spark
 from tests.system.crashing import (
     SOAK,
     Dead,
@@ -29,7 +27,6 @@ from tests.system.crashing import (
     judge_all,
     kill_after,
     kills_spark_drivers,
-    need_spark,
     settings_at,
 )
 from tests.system.export_crasher import run_export
@@ -42,34 +39,26 @@ FIRST_MS: Final = 20_000 * DAY_MS
 Rows = list[tuple[int, int, bytes]]
 
 
-async def append(opened: OpenedLog, blobs: int, seed: int) -> None:
+async def fill(opened: OpenedLog, blobs: int, seed: int) -> None:
     """Blobs with a slice of each log."""
     rng = random.Random(seed)
-    appender = Appender(opened.context)
     for _ in range(blobs):
         groups = []
         for log in LOGS:
-            values: list[bytes | None] = [rng.randbytes(4_000) for _ in range(rng.randint(1, 5))]
-            stamps = [FIRST_MS + rng.randint(0, 1) * DAY_MS for _ in values]
-            body = [encode_records(values, timestamps_ms=stamps)]
-            groups.append(EncodedGroup(log, len(values), "kafka-v2", body, max(stamps)))
-        assert all(isinstance(outcome, Appended) for outcome in await appender.append(groups))
-    await appender.close()
+            values = [rng.randbytes(4_000) for _ in range(rng.randint(1, 5))]
+            groups.append(group_of(log, values, stamps_ms=[FIRST_MS + rng.randint(0, 1) * DAY_MS for _ in values]))
+        await append(opened.context, groups)
 
 
 async def written(opened: OpenedLog) -> Rows:
-    rows: Rows = []
-    for log in LOGS:
-        async for run in iter_runs(opened.context, log, 1):
-            rows += [(log.partition, record.offset, record.payload or b"") for record in run.records()]
-    return sorted(rows)
+    records = await read_all(opened.context, LOGS)
+    return sorted((log.partition, one.offset, one.payload or b"") for log, read in records.items() for one in read)
 
 
 def exported(directory: Path, kind: str) -> Rows:
     """What a reader of the directory, or of the table, sees."""
     if kind == "parquet":
-        files = sorted((directory / "out" / "orders").rglob("*.parquet"))
-        table = pa.concat_tables([pq.read_table(file, partitioning=None) for file in files])
+        table = pq.read_table(directory / "out" / "orders")
     else:
         table = open_catalogue(settings_at(directory)).load_table("shop.orders").scan().to_arrow()
     columns = (table[name].to_pylist() for name in ("partition", "offset", "value"))
@@ -79,7 +68,7 @@ def exported(directory: Path, kind: str) -> Rows:
 async def rerun_and_judge(directory: Path, kind: str, *, changed: bool) -> None:
     async with opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT) as opened:
         if changed:
-            await append(opened, 2, seed=9)
+            await fill(opened, 2, seed=9)
             for log in LOGS:
                 while await compact_once(opened.context, log) is not None:
                     pass
@@ -93,7 +82,7 @@ async def rerun_and_judge(directory: Path, kind: str, *, changed: bool) -> None:
 async def test_an_export_that_dies_anywhere_leaves_nothing_that_a_rerun_does_not_make_whole(tmp_path: Path) -> None:
     template = tmp_path / "template"
     async with opened_log(settings_at(template), blobs=Use.PUT, segments=Use.PUT) as opened:
-        await append(opened, 5, seed=3)
+        await fill(opened, 5, seed=3)
     dead = await asyncio.to_thread(crash_everywhere, "export_crasher", template, POINTS)
 
     async def judge(one: Dead) -> None:
@@ -114,6 +103,6 @@ async def test_a_spark_driver_killed_at_work_leaves_nothing_that_a_rerun_does_no
 ) -> None:
     need_spark()
     async with opened_log(settings_at(tmp_path), blobs=Use.PUT, segments=Use.PUT) as opened:
-        await append(opened, 5, seed=3)
+        await fill(opened, 5, seed=3)
     await asyncio.to_thread(kill_after, ["export_spark_driver", str(tmp_path), kind], tmp_path, line, count)
     await rerun_and_judge(tmp_path, kind, changed=line == "commit")

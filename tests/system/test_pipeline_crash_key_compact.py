@@ -14,26 +14,23 @@ from typing import Final
 import pytest
 
 from llog.api.opening import Use, opened_log
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
 from llog.log.compact import compact_once
-from llog.log.context import LogContext
 from llog.log.invariants import check_log
 from llog.log.keys import Log
 from llog.log.publish import load_compaction
-from llog.log.read import iter_runs
 from llog.log.records import LogRecord
 from llog.log.topic_admin import create_topic
 from llog.pipeline.key_aggregate import InProcessAggregate
 from llog.pipeline.key_compact import key_compact
 from llog.pipeline.work import InProcessRunner, tools_of
+from tests.filling import Records, append, group_of, read_all
+from tests.servers import need_spark
 from tests.system.crashing import (
     SOAK,
     crash_everywhere,
     judge_all,
     kill_after,
     kills_spark_drivers,
-    need_spark,
     settings_at,
 )
 from tests.system.key_crasher import OPTIONS
@@ -41,8 +38,6 @@ from tests.system.key_crasher import OPTIONS
 POINTS: Final = 50 if SOAK else 10
 LOGS: Final = [Log("prices", 0), Log("prices", 1)]
 KEYS: Final = [b"k%d" % number for number in range(12)]
-
-Records = dict[Log, list[LogRecord]]
 
 
 async def fill(directory: Path) -> Records:
@@ -52,25 +47,17 @@ async def fill(directory: Path) -> Records:
         context = opened.context
         config = {"cleanup.policy": "compact", "delete.retention.ms": "0"}
         await create_topic(context, "prices", partitions=len(LOGS), config=config)
-        appender = Appender(context)
         for _ in range(6):
             groups = []
             for log in LOGS:
-                keys: list[bytes | None] = [rng.choice(KEYS) for _ in range(5)]
+                keys = [rng.choice(KEYS) for _ in range(5)]
                 values = [None if rng.random() < 0.3 else rng.randbytes(30) for _ in keys]
-                body = [encode_records(values, keys=keys, timestamps_ms=1_760_000_000_000)]
-                groups.append(EncodedGroup(log, len(values), "kafka-v2", body, 1_760_000_000_000))
-            outcomes = await appender.append(groups)
-            assert all(isinstance(outcome, Appended) for outcome in outcomes)
-        await appender.close()
+                groups.append(group_of(log, values, keys=keys))
+            await append(context, groups)
         for log in LOGS:
             while await compact_once(context, log, max_offsets=8) is not None:
                 pass
-        return await read_all(context)
-
-
-async def read_all(context: LogContext) -> Records:
-    return {log: [record async for run in iter_runs(context, log, 1) for record in run.records()] for log in LOGS}
+        return await read_all(context, LOGS)
 
 
 def folded(records: list[LogRecord]) -> dict[bytes | None, bytes]:
@@ -88,7 +75,7 @@ async def rerun_and_judge(directory: Path, written: Records) -> bool:
     """Was there something left to do?"""
     async with opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT) as opened:
         context = opened.context
-        for log, records in (await read_all(context)).items():
+        for log, records in (await read_all(context, LOGS)).items():
             assert folded(records) == folded(written[log]), "lost, or come back"
             assert {*records} <= {*written[log]}, "never written, or elsewhere"
         tools = tools_of(context)
@@ -96,7 +83,7 @@ async def rerun_and_judge(directory: Path, written: Records) -> bool:
         report = await key_compact(*both, options=OPTIONS)
         assert report.ok, report.logs
         expected = {log: survivors(records) for log, records in written.items()}
-        assert await read_all(context) == expected
+        assert await read_all(context, LOGS) == expected
         for log in LOGS:
             assert (await check_log(context, log, deep=True)).faults == ()
             assert (await load_compaction(context, log, 1)).value.in_flight is None

@@ -26,7 +26,8 @@ from llog.log.invariants import check_log
 from llog.log.keys import Log
 from llog.log.read import iter_runs, view
 from llog.log.topics import load_topic
-from tests.system.crashing import DIED, ROOT, SOAK, kills_spark_drivers, need_spark, run_crasher, settings_at
+from tests.servers import need_spark
+from tests.system.crashing import DIED, ROOT, SOAK, kills_spark_drivers, run_crasher, settings_at
 from tests.system.sink_crasher import ROWS, TOPICS
 
 POINTS: Final = 200 if SOAK else 10
@@ -49,7 +50,7 @@ async def rows_in(directory: Path, *topics: str) -> list[str]:
                 log = Log(topic, partition)
                 if await opened.context.metadata.get(opened.context.keys.control(log)) is None:
                     continue
-                await check_log(opened.context, log)
+                assert (await check_log(opened.context, log)).faults == ()
                 start = (await view(opened.context, log)).control.log_start_offset
                 runs = iter_runs(opened.context, log, start)
                 found += [(r.payload or b"").decode() async for run in runs for r in run.records()]

@@ -16,9 +16,7 @@ import pyarrow as pa
 import pytest
 
 from llog.api.opening import OpenedLog
-from llog.formats.records import encode_records
 from llog.formats.values import SegmentRecord
-from llog.log.append import Appended, Appender, EncodedGroup
 from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
@@ -29,6 +27,7 @@ from llog.pipeline.sink_plan import CommitPlan, plan_slices
 from llog.pipeline.sink_query import admit
 from llog.pipeline.sink_records import put_plan
 from llog.pipeline.work import tools_of
+from tests.filling import append, group_of
 from tests.system.crashing import DIED, SOAK, run_crasher
 from tests.system.vacuum_crasher import LOGS, PLANNED, PLANNED_ROWS, Expected, opened, records_of
 
@@ -65,14 +64,8 @@ def _ticking(start_ms: int) -> Callable[[], int]:
 
 
 async def _append(context: LogContext, rng: random.Random, *, blobs: int) -> None:
-    appender = Appender(context)
     for _ in range(blobs):
-        groups = []
-        for log in rng.sample(LOGS, 2):
-            body = [encode_records([rng.randbytes(50), b"x"], timestamps_ms=5)]
-            groups.append(EncodedGroup(log, 2, "kafka-v2", body, 5))
-        assert all(isinstance(outcome, Appended) for outcome in await appender.append(groups))
-    await appender.close()
+        await append(context, [group_of(log, [rng.randbytes(50), b"x"], stamps_ms=5) for log in rng.sample(LOGS, 2)])
 
 
 async def _litter(context: LogContext) -> None:

@@ -14,8 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from llog.errors import JavaUnusable
-from llog.spark.java import find_java
+from tests.servers import need_spark
 from tests.system.broker_process import LlogProcess, batch
 
 SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
@@ -26,11 +25,7 @@ READY_SECONDS: Final = 120.0
 
 @pytest.fixture
 def java() -> None:
-    pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
-    try:
-        find_java()
-    except JavaUnusable as error:
-        pytest.skip(str(error))
+    need_spark()
 
 
 def with_spark(directory: Path) -> dict[str, str]:

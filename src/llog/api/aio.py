@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
-from llog.api.opening import OpenedLog, Use, open_log
-from llog.errors import LogError
+from llog.api.opening import OpenedLog, Use, Wrapping, open_log
+from llog.errors import InvalidArgument, LogError
 from llog.formats.buffers import total_length
 from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
 from llog.log import fence as fencing
@@ -50,17 +51,31 @@ class _Face:
 
     @classmethod
     async def open(
-        cls, settings: Settings | None = None, *, metrics: LogMetrics | None = None, **overrides: object
+        cls,
+        settings: Settings | None = None,
+        *,
+        metrics: LogMetrics | None = None,
+        wrapping: Wrapping | None = None,
+        **overrides: object,
     ) -> Self:
-        """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`."""
+        """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`.
+
+        `metrics` counts what is appended, read and compacted, `wrapping` what the stores do (`llog.broker.metering`).
+        """
         settings = Settings.from_env(None, **overrides) if settings is None else settings.replaced(**overrides)
-        opened = await open_log(settings, blobs=cls._blobs, segments=cls._segments)
+        opened = await open_log(settings, blobs=cls._blobs, segments=cls._segments, wrapping=wrapping)
         return cls(opened, NoMetrics() if metrics is None else metrics)
 
     @classmethod
-    async def from_env(cls, environ: Mapping[str, str] | None = None, *, metrics: LogMetrics | None = None) -> Self:
+    async def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        metrics: LogMetrics | None = None,
+        wrapping: Wrapping | None = None,
+    ) -> Self:
         """From `LLOG_…` variables."""
-        return await cls.open(Settings.from_env(environ), metrics=metrics)
+        return await cls.open(Settings.from_env(environ), metrics=metrics, wrapping=wrapping)
 
     async def close(self) -> None:
         await self._opened.close()
@@ -92,7 +107,7 @@ class AsyncLeaderlessLogWriter(_Face):
         """Append every group, all in one object. When some fail, the first error is raised, with what became of each
         group in its `outcomes`; the others are appended all the same."""
         encoding, now_ms = self.context.options.encoding, self.context.now_ms()
-        encoded = [encode_group(g, encoding=encoding, now_ms=now_ms) for g in groups]
+        encoded = [encode_group(g, encoding=encoding, now_ms=now_ms) for g in _checked(groups)]
         outcomes = await self._appender.append(encoded)
         landed = [group for group, outcome in zip(encoded, outcomes, strict=True) if isinstance(outcome, Appended)]
         self.metrics.count(APPEND_GROUPS, len(landed))
@@ -127,12 +142,14 @@ class AsyncLeaderlessLogReader(_Face):
 
     async def read_offset(self, topic: str, partition: int, offset: int) -> LogRecord:
         """The record at `offset` (the next that is left, where key compaction removed it)."""
-        return await reading.read_offset(self.context, _log(topic, partition), offset, fetcher=self._fetcher)
+        log = _log(topic, partition)
+        return await reading.read_offset(self.context, log, _whole("offset", offset), fetcher=self._fetcher)
 
     async def read_range(self, topic: str, partition: int, start: int, end: int) -> list[LogRecord]:
         """Records from `start` to `end`, both included; fewer when the log ends before."""
         records: list[LogRecord] = []
-        async with aclosing(self.iter_runs(topic, partition, start, end_offset=max(start, end))) as runs:
+        last = max(_whole("start", start), _whole("end", end))
+        async with aclosing(self.iter_runs(topic, partition, start, end_offset=last)) as runs:
             async for run in runs:
                 records += (record for record in run.records() if record.offset <= end)
         return records
@@ -148,12 +165,13 @@ class AsyncLeaderlessLogReader(_Face):
         self, topic: str, partition: int, offset: int, *, end_offset: int | None = None
     ) -> AsyncGenerator[RecordRun, None]:
         """The same as columns, some MiB at a time. With `end_offset` no more is fetched than it takes to get there."""
-        log = _log(topic, partition)
-        return reading.iter_runs(self.context, log, offset, end_offset=end_offset, fetcher=self._fetcher)
+        log, start = _log(topic, partition), _whole("offset", offset)
+        return reading.iter_runs(self.context, log, start, end_offset=end_offset, fetcher=self._fetcher)
 
     async def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """The first record, in offset order, at least as new as `timestamp_ms`; None when there is none."""
-        return await offset_for_timestamp(self.context, _log(topic, partition), timestamp_ms, fetcher=self._fetcher)
+        log, from_ms = _log(topic, partition), _whole("timestamp_ms", timestamp_ms)
+        return await offset_for_timestamp(self.context, log, from_ms, fetcher=self._fetcher)
 
     async def max_timestamp(self, topic: str, partition: int) -> OffsetAndTimestamp | None:
         """The newest record, the first of them when several are; None for a log without records."""
@@ -188,9 +206,9 @@ class AsyncLeaderlessLogCompactor(_Face):
             await compact_once(
                 self.context,
                 _log(topic, partition),
-                max_offsets=2**62 if max_offsets is None else max_offsets,
-                target_bytes=target_bytes,
-                min_age_ms=min_age_ms,
+                max_offsets=2**62 if max_offsets is None else _whole("max_offsets", max_offsets, at_least=1),
+                target_bytes=_whole("target_bytes", target_bytes, at_least=1),
+                min_age_ms=_whole("min_age_ms", min_age_ms, at_least=0),
             )
         )
 
@@ -213,6 +231,10 @@ class AsyncLeaderlessLogCompactor(_Face):
         """Remove whole entries that are too old, or more than the log may hold. Without limits: those of the topic's
         config (`retention.ms`, `retention.bytes`), where its `cleanup.policy` says delete."""
         log = _log(topic, partition)
+        for name, limit in (("retention_ms", retention_ms), ("retention_bytes", retention_bytes)):
+            # Kafka's -1 means "for ever"; taken as a number it would remove everything.
+            if limit is not None and _whole(name, limit) < 0:
+                raise InvalidArgument(name, f"{limit}: 0 and above are accepted; left out, it is no limit")
         limits = Limits(retention_ms, retention_bytes)
         if retention_ms is None and retention_bytes is None:
             limits = await configured_limits(self.context, topic)
@@ -220,7 +242,7 @@ class AsyncLeaderlessLogCompactor(_Face):
 
     async def delete_records(self, topic: str, partition: int, before_offset: int) -> Retained:
         """Make `before_offset` the first readable offset (-1: the end of the log)."""
-        return await delete_records(self.context, _log(topic, partition), before_offset)
+        return await delete_records(self.context, _log(topic, partition), _whole("before_offset", before_offset))
 
     async def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
         """Delete objects of all logs that nothing names any more, or only list them."""
@@ -231,6 +253,22 @@ class AsyncLeaderlessLogCompactor(_Face):
 
 def _log(topic: str, partition: int) -> Log:
     return Log(check_topic(topic), check_partition(partition))
+
+
+def _whole(argument: str, value: int, *, at_least: int | None = None) -> int:
+    """As a plain integer: those of numpy and others are taken too."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise InvalidArgument(argument, f"{value!r} is no integer")
+    if at_least is not None and value < at_least:
+        raise InvalidArgument(argument, f"{value} is below {at_least}")
+    return index(value)
+
+
+def _checked(groups: Iterable[SharedAppendGroup]) -> list[SharedAppendGroup]:
+    found = list(groups) if isinstance(groups, Iterable) else []
+    if not found or not all(isinstance(group, SharedAppendGroup) for group in found):
+        raise InvalidArgument("groups", "a list of at least one SharedAppendGroup is accepted")
+    return found
 
 
 def results_of(outcomes: Sequence[AppendOutcome]) -> list[AppendResult]:

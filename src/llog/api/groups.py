@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import index
 
 from llog.errors import InvalidArgument
 from llog.formats.bytes_batch import ENCODING as BYTES_BATCH
@@ -46,6 +47,8 @@ class AppendResult:
 
 def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> EncodedGroup:
     """Raises `InvalidArgument` for a group that can never be stored."""
+    if isinstance(group.payloads, str | bytes):  # which are sequences too, of what nobody meant as records
+        raise InvalidArgument("payloads", f"{group.log}: one {type(group.payloads).__name__}, not a list of records")
     if not group.payloads:
         raise InvalidArgument("payloads", f"{group.log}: a group holds at least one record")
     payloads = [_bytes("payloads", payload) for payload in group.payloads]
@@ -55,11 +58,20 @@ def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> Enc
             raise InvalidArgument("encoding", f"{BYTES_BATCH} holds bare payloads: no key, header, timestamp or null")
         body = encode_bytes_batch([payload for payload in payloads if payload is not None])
         return EncodedGroup(group.log, len(payloads), encoding, body, now_ms)
-    timestamps = now_ms if group.timestamps_ms is None else group.timestamps_ms
+    timestamps = None if group.timestamps_ms is None else _timestamps(group.timestamps_ms)
     keys = None if group.keys is None else [_bytes("keys", key) for key in group.keys]
-    batch = encode_records(payloads, keys=keys, headers=group.headers, timestamps_ms=timestamps)
-    newest = now_ms if group.timestamps_ms is None else max(group.timestamps_ms)
-    return EncodedGroup(group.log, len(payloads), encoding, [batch], newest)
+    batch = encode_records(
+        payloads, keys=keys, headers=group.headers, timestamps_ms=now_ms if timestamps is None else timestamps
+    )
+    return EncodedGroup(group.log, len(payloads), encoding, [batch], now_ms if timestamps is None else max(timestamps))
+
+
+def _timestamps(given: Sequence[int]) -> list[int]:
+    """As plain integers: the newest goes into metadata, which takes nothing else."""
+    try:
+        return [index(timestamp_ms) for timestamp_ms in given]
+    except TypeError as error:
+        raise InvalidArgument("timestamps_ms", f"whole milliseconds are accepted: {error}") from None
 
 
 def _bytes(argument: str, value: bytes | str | None) -> bytes | None:

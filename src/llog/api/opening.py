@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import NamedTuple
 
+from llog.errors import ObjectStoreMisconfigured
 from llog.limits import OBJECT_STORES_WRAPPED_MAX
 from llog.log.cluster import join_cluster
 from llog.log.context import LogContext, LogOptions
@@ -85,15 +87,16 @@ async def open_log(
     belong together are refused here (`ClusterMismatch`), not found out by missing records."""
     metadata = await open_metadata_store(settings.metadata_url, settings)
     objects = ObjectStores(settings)
-    wrap = _Wrapped(settings, wrapping).wrapped
+    wrap, keys = _Wrapped(settings, wrapping).wrapped, Keys(settings.root_prefix)
 
     async def find(uri: str) -> tuple[ObjectStore, str]:
         found = await objects.resolve(uri)
         return wrap(found.store), found.name
 
     try:
-        wal = await _store(objects, settings.wal_url, blobs)
-        segment_store = await _store(objects, settings.objects_url, segments)
+        founded = functools.partial(metadata.get, keys.cluster_id(), strict=True)
+        wal = await _store(objects, settings.wal_url, blobs, founded)
+        segment_store = await _store(objects, settings.objects_url, segments, founded)
         context = LogContext(
             metadata=metadata if wrapping is None else wrapping.metadata(metadata),
             wal=None if wal is None else wrap(wal),
@@ -102,7 +105,7 @@ async def open_log(
             now_ms=lambda: time.time_ns() // 1_000_000,
             random_bits=secrets.randbits,
             sleep=asyncio.sleep,
-            keys=Keys(settings.root_prefix),
+            keys=keys,
             options=_options(settings),
         )
         if Use.PUT in (blobs, segments):
@@ -125,8 +128,18 @@ async def opened_log(
         await opened.close()
 
 
-async def _store(objects: ObjectStores, url: str, use: Use) -> ObjectStore | None:
-    return None if use is Use.NOTHING else await objects.at(url, writing=use is Use.PUT)
+async def _store(
+    objects: ObjectStores, url: str, use: Use, founded: Callable[[], Awaitable[object | None]]
+) -> ObjectStore | None:
+    if use is Use.NOTHING:
+        return None
+    try:
+        return await objects.at(url, writing=use is Use.PUT)
+    except ObjectStoreMisconfigured:
+        # A directory that is missing is a disk that is not mounted; but before a cluster is founded there is none yet.
+        if use is Use.PUT or await founded() is not None:
+            raise
+        return await objects.at(url)
 
 
 def _options(settings: Settings) -> LogOptions:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import AppendResult, SharedAppendGroup
+from llog.api.opening import Wrapping
 from llog.errors import StoreClosed
 from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
 from llog.log.compact import Compacted
@@ -60,20 +61,35 @@ class _SyncFace(Generic[F]):
     _kind: type[F]
 
     def __init__(
-        self, settings: Settings | None = None, *, metrics: LogMetrics | None = None, **overrides: object
+        self,
+        settings: Settings | None = None,
+        *,
+        metrics: LogMetrics | None = None,
+        wrapping: Wrapping | None = None,
+        **overrides: object,
     ) -> None:
-        """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`."""
+        """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`.
+
+        `metrics` counts what is appended, read and compacted, `wrapping` what the stores do (`llog.broker.metering`).
+        """
         self._thread = _LoopThread(type(self).__name__)
+        opening = self._kind.open(settings, metrics=metrics, wrapping=wrapping, **overrides)
         try:
-            self._face: F = self._thread.run(self._kind.open(settings, metrics=metrics, **overrides))
+            self._face: F = self._thread.run(opening)
         except BaseException:
             self._thread.stop()
             raise
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None, *, metrics: LogMetrics | None = None) -> Self:
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        metrics: LogMetrics | None = None,
+        wrapping: Wrapping | None = None,
+    ) -> Self:
         """From `LLOG_…` variables."""
-        return cls(Settings.from_env(environ), metrics=metrics)
+        return cls(Settings.from_env(environ), metrics=metrics, wrapping=wrapping)
 
     def close(self) -> None:
         """Idempotent."""

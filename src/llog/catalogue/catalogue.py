@@ -15,10 +15,12 @@ What must stay true
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Any, Final, Self
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import asdict, replace
 
 from llog.catalogue.epoch_state import EpochState
 from llog.catalogue.state import CatalogueState
@@ -217,11 +219,17 @@ class Doubts:
 
 
 def check_record(record: SegmentRecord) -> None:
-    """Raises `InvalidArgument` for offsets or epochs that no segment can have."""
+    """Raises `InvalidArgument` for what no segment can have. A struct does not check itself when it is made, and one
+    record that cannot be read back would end every listing of its log."""
+    try:
+        msgspec.convert(asdict(record), SegmentRecord)
+    except msgspec.ValidationError as error:
+        field = re.search(r"\$\.(\w+)", str(error))
+        raise InvalidArgument(field[1] if field else "record", str(error)) from None
     if record.end_offset < record.start_offset:
         raise InvalidArgument("end_offset", f"{record.end_offset} is below start_offset {record.start_offset}")
     starts = [start for _, start in sorted(record.epochs.items())]
     inside = all(record.start_offset <= start <= record.end_offset for start in starts)
-    if not inside or any(later <= earlier for earlier, later in pairwise(starts)):
+    if not inside or min(record.epochs, default=0) < 0 or any(later <= earlier for earlier, later in pairwise(starts)):
         held = f"{record.start_offset} … {record.end_offset}"
-        raise InvalidArgument("epochs", f"{record.epochs} must begin one behind the other, inside {held}")
+        raise InvalidArgument("epochs", f"{record.epochs} must begin one behind the other, from 0 up, inside {held}")

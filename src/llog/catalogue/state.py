@@ -75,14 +75,12 @@ class CatalogueState:
         return None if state is None else state.highest_log_offset
 
     def segments(self, epoch: int | None = None) -> list[SegmentRecord]:
-        """All of them, in every state, by start offset; with `epoch`, those with offsets of it, by where it begins."""
-        if epoch is None:
-            records = [known.record for known in self._segments.values()]
-            return sorted(records, key=lambda record: (record.start_offset, record.end_offset, record.segment_id))
-        state = self._epochs.get(epoch)
-        ids = set() if state is None else state.all_ids()
+        """All of them, in every state, by start offset; with `epoch`, those with offsets of it."""
+        ids: Iterable[str] = self._segments
+        if epoch is not None:
+            ids = self._epochs[epoch].all_ids() if epoch in self._epochs else ()
         records = [self._segments[segment_id].record for segment_id in ids]
-        return sorted(records, key=lambda record: (record.epochs[epoch], record.end_offset, record.segment_id))
+        return sorted(records, key=lambda record: (record.start_offset, record.end_offset, record.segment_id))
 
     def log_size_bytes(self, epoch: int | None = None) -> int:
         """Of every object that may be there, replaced and dying ones too: what the log takes up, not what it holds. A

@@ -18,6 +18,9 @@ def main() -> None:
 
         print(f"llog {__version__}")
         return
-    from llog.cli.app import app
+    try:
+        from llog.cli.app import app
 
-    app(prog_name="llog")
+        app(prog_name="llog")
+    except KeyboardInterrupt:  # before a command began
+        sys.exit(130)

@@ -18,6 +18,7 @@ from llog.cli import (
     meta,
     offsets,
     pipeline,
+    pipeline_vacuum,
     records,
     segments,
     serve,
@@ -89,6 +90,6 @@ app.command(name="unfence")(fencing.unfence)
 app.command(name="compact")(compact.compact)
 # "-1" is an offset there, not an option.
 app.command(name="delete-records", context_settings={"ignore_unknown_options": True})(compact.delete_records)
-app.command(name="vacuum")(compact.vacuum)
+app.command(name="vacuum")(pipeline_vacuum.vacuum_here)
 app.add_typer(pipeline.app, name="pipeline")
 app.command(name="doctor")(doctor.doctor)

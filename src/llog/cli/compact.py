@@ -1,4 +1,4 @@
-"""`llog compact`, `llog delete-records`, `llog vacuum`: what the compactor service does by itself, by hand.
+"""`llog compact`, `llog delete-records`: what the compactor service does by itself, by hand (and `pipeline_vacuum`).
 
 What must stay true: what takes data away asks first, says how much, and has a `--dry-run` that changes no log; a log
 that grows all the time does not keep `compact` busy for ever.
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from llog.log.keys import Log
     from llog.log.retention import Retained
     from llog.log.runs import Compacted
-    from llog.pipeline.vacuum import VacuumReport
     from llog.settings import Settings
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")]
@@ -157,10 +156,11 @@ def first_kept(ends: Ends, offset: int) -> int:
 
 async def _ends(settings: Settings, topic: str, partition: int) -> Ends:
     from llog.api.opening import opened_log
-    from llog.cli.seeking import chosen_logs, read_ends
+    from llog.cli.seeking import read_ends
+    from llog.pipeline.log_choice import logs_of
 
     async with opened_log(settings) as stores:
-        [ends] = await read_ends(stores.context, await chosen_logs(stores.context, topic, partition))
+        [ends] = await read_ends(stores.context, await logs_of(stores.context, topic, partition))
         return ends
 
 
@@ -172,61 +172,3 @@ async def _delete(settings: Settings, log: Log, before_offset: int) -> Retained:
     async with opened_log(settings) as stores:
         with progress_line(f"deleting below {before_offset} of {log}"):
             return await delete(stores.context, log, before_offset)
-
-
-# -- vacuum ----------------------------------------------------------------------------------------------------------
-
-
-def vacuum(
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
-    objects_url: ObjectsUrl = None,
-    wal_url: WalUrl = None,
-) -> None:
-    """Delete objects that no log names any more and that are older than the grace (LLOG_VACUUM_GRACE_MS)."""
-    import asyncio
-
-    from llog.settings import Settings
-
-    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
-    if not (yes or dry_run):
-        where = " and ".join(sorted({settings.objects_url, settings.wal_url}))
-        ask(f"Delete what nothing names in {_masked(where)}? --dry-run shows it")
-    done = asyncio.run(_vacuum(settings, dry_run))
-    if as_json:
-        print_json(done)
-        return
-    rows = [
-        ("blobs", f"{done.blobs_deleted} {'would go' if dry_run else 'deleted'}"),
-        ("segments", f"{done.segments_deleted} {'would go' if dry_run else 'deleted'}"),
-        ("segments marked", f"{done.segments_marked}, to go when another grace is over"),
-        ("bytes", f"{done.bytes_deleted:,}"),
-        ("left-over entries", str(done.phantoms_removed)),
-        ("kept: unreadable", str(done.kept_unreadable)),
-        ("kept: of a log unknown here", str(done.kept_unknown_log)),
-        ("kept: log did not answer", str(done.kept_unchecked)),
-        ("kept: of an unfinished write of Spark", str(done.kept_planned)),
-        ("kept: a metadata record cannot be read", str(done.kept_unread)),
-    ]
-    print_table(("what", "how many"), rows)
-    for name in done.names:
-        typer.echo(name)
-
-
-def _masked(text: str) -> str:
-    from llog.settings.urls import mask_url
-
-    return mask_url(text)
-
-
-async def _vacuum(settings: Settings, dry_run: bool) -> VacuumReport:
-    from llog.api.opening import Use, opened_log
-    from llog.cli.progress import progress_line
-    from llog.pipeline.vacuum import vacuum_here
-
-    use = Use.LIST if dry_run else Use.PUT
-    async with opened_log(settings, blobs=use, segments=use) as stores:
-        with progress_line("looking for what nothing names"):
-            return await vacuum_here(stores.context, dry_run=dry_run)

@@ -28,7 +28,7 @@ from llog.log.vacuum_clock import plan_now, read_clocks
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure, is_loopback
 from llog.settings.urls import PATH_SCHEMES, mask_url
-from llog.spark.java import ABSENT, JAVA_MIN, find_java
+from llog.spark.java import ABSENT, find_java
 
 Result = Literal["ok", "note", "WRONG"]
 
@@ -138,9 +138,9 @@ async def look_for_java(environ: Mapping[str, str]) -> list[Finding]:
     try:
         java = await asyncio.to_thread(find_java, environ)
     except JavaUnusable as error:
-        install = f"for Spark jobs install Java {JAVA_MIN} or later and set JAVA_HOME; everything else works without"
         result: Result = "note" if error.found == (ABSENT,) else "WRONG"
-        return [Finding("java", result, "; ".join(error.found), install)]
+        advice = f"for Spark jobs {error.advice}; everything else works without"
+        return [Finding("java", result, "; ".join(error.found), advice)]
     return [Finding("java", "ok", f"{java.program}, version {java.version}")]
 
 

@@ -34,7 +34,7 @@ def fence(
     from llog.settings import Settings
 
     settings = Settings.from_env(metadata_url=metadata_url)
-    control = asyncio.run(_change(settings, topic, partition, True, reason, expected_epoch))
+    control = asyncio.run(_change(settings, topic, partition, True, _checked(reason), expected_epoch))
     _print(topic, partition, control, as_json, wanted="FENCED")
 
 
@@ -53,6 +53,20 @@ def unfence(
     settings = Settings.from_env(metadata_url=metadata_url)
     control = asyncio.run(_change(settings, topic, partition, False, "", expected_epoch))
     _print(topic, partition, control, as_json, wanted="OPEN")
+
+
+def _checked(reason: str) -> str:
+    """It becomes part of the log's control record, which is read and written with every append."""
+    from llog.errors import InvalidArgument
+    from llog.limits import FENCE_REASON_CHARS_MAX
+
+    if len(reason) > FENCE_REASON_CHARS_MAX:
+        raise InvalidArgument("--reason", f"{len(reason)} characters, at most {FENCE_REASON_CHARS_MAX}")
+    try:
+        reason.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument("--reason", f"{reason!r} is not UTF-8") from None
+    return reason
 
 
 async def _change(

@@ -87,13 +87,14 @@ async def _topic(
     settings: Settings, name: str, partition: int | None, timestamp_ms: int | None
 ) -> list[tuple[Ends, OffsetAndTimestamp | None]]:
     from llog.api.opening import opened_log
-    from llog.cli.seeking import chosen_logs, read_ends
+    from llog.cli.seeking import read_ends
     from llog.log.timestamps import offset_for_timestamp
+    from llog.pipeline.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         context = stores.context
         found: list[tuple[Ends, OffsetAndTimestamp | None]] = []
-        for ends in await read_ends(context, await chosen_logs(context, name, partition)):
+        for ends in await read_ends(context, await logs_of(context, name, partition)):
             since = None
             if timestamp_ms is not None and ends.there:
                 since = await offset_for_timestamp(context, ends.log, timestamp_ms)
@@ -150,13 +151,14 @@ async def _fetch(
 ) -> list[tuple[Ends, Committed]]:
     from llog.api.opening import opened_log
     from llog.broker.offsets import GroupOffsets
-    from llog.cli.seeking import chosen_logs, read_ends
+    from llog.cli.seeking import read_ends
+    from llog.pipeline.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         context = stores.context
         positions = await GroupOffsets(context).fetch(name)
         if topic_name is not None:
-            wanted = await chosen_logs(context, topic_name, partition)
+            wanted = await logs_of(context, topic_name, partition)
             positions = {log: positions[log] for log in wanted if log in positions}
         ends = await read_ends(context, sorted(positions))
         return [(one, committed) for one in ends if (committed := positions[one.log]) is not None]
@@ -203,12 +205,13 @@ async def _commit(
     """By log: the offset, and why it was not kept."""
     from llog.api.opening import opened_log
     from llog.broker.offsets import GroupOffsets, Position
-    from llog.cli.seeking import chosen_logs, find_place, read_ends
+    from llog.cli.seeking import find_place, read_ends
     from llog.limits import GROUP_OFFSETS_PER_CALL_MAX
+    from llog.pipeline.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         context = stores.context
-        ends = await read_ends(context, await chosen_logs(context, topic_name, partition))
+        ends = await read_ends(context, await logs_of(context, topic_name, partition))
         positions = {one.log: Position(await find_place(context, one, place)) for one in ends}
         outcomes: dict[Log, LogError | None] = {}
         logs = list(positions)

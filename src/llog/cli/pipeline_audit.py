@@ -19,6 +19,24 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = ("severity", "kind", "log", "offsets", "object", "what is wrong")
 HOUR_MS: Final = 3_600_000
+_COPY: Final = (
+    "put the object back from a copy (earlier versions of a bucket, a snapshot of a disk); where there is none, "
+    "`llog delete-records TOPIC PARTITION OFFSET` lets the log begin behind what is lost"
+)
+_VACUUM: Final = "`llog vacuum` takes it"
+ADVICE: Final = {
+    "store of others": "point LLOG_METADATA_URL, LLOG_OBJECTS_URL and LLOG_WAL_URL at stores of one cluster",
+    **dict.fromkeys(("missing object", "checksum", "short object", "malformed object"), _COPY),
+    "unsupported": "a newer release wrote it: audit with that one",
+    **dict.fromkeys(("orphan", "unnamed segment", "phantom record", "expired plan"), _VACUUM),
+    "phantom": "compaction or `llog vacuum` takes it",
+    "below start": "`llog pipeline retain` takes it",
+    "stalled run": "`llog pipeline compact` finishes it",
+}
+CONTRADICTION: Final = (
+    "its metadata contradicts itself: fence the log (`llog fence`), look at it (`llog log describe`), and compare with "
+    "a backup restored beside the store (`llog meta restore`)"
+)
 
 
 def audit(
@@ -76,12 +94,25 @@ def document_of(report: AuditReport) -> dict[str, Any]:
 def _row(finding: Finding) -> tuple[str, ...]:
     offsets = f"{finding.start_offset} … {finding.end_offset}" if finding.start_offset >= 0 else ""
     age = "" if finding.age_ms is None else f" ({finding.age_ms / HOUR_MS:.1f} h old)"
-    return finding.severity, finding.kind, finding.log, offsets, finding.object, finding.reason + age
+    # The object has a column of its own.
+    reason = finding.reason.partition(f"{finding.object}: ")[2] if finding.object else ""
+    return finding.severity, finding.kind, finding.log, offsets, finding.object, (reason or finding.reason) + age
+
+
+def _advice(report: AuditReport) -> list[str]:
+    """What to do, once for each kind that was found."""
+    kinds: dict[str, list[str]] = {}
+    for finding in report.findings:
+        told = kinds.setdefault(ADVICE.get(finding.kind, CONTRADICTION), [])
+        told += [finding.kind] if finding.kind not in told else []
+    return [f"{', '.join(named)}: {advice}" for advice, named in kinds.items()]
 
 
 def _summary(report: AuditReport) -> str:
     looked = f"{report.logs} logs, {report.entries} entries, {report.objects} objects"
-    lines = [f"\n{looked}, {report.bytes_read:,} bytes read; {report.surveyed} old objects looked up"]
+    lines = [f"{looked}, {report.bytes_read:,} bytes read; {report.surveyed} old objects looked up"]
+    if report.findings:
+        lines = ["", *_advice(report), "", *lines]
     lines += [f"not settled, look again: {log}" for log in report.unsettled]
     lines += [f"not looked at: {what}" for what in report.unchecked]
     verdict = "clean" if report.clean else "NOT CLEAN" if report.count_of("damage") else "NOT COMPLETE"

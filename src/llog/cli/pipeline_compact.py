@@ -13,18 +13,20 @@ from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_rep
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
-    from llog.log.keys import Log
     from llog.pipeline.compact_plan import Sizing
     from llog.pipeline.compact_report import CompactReport, LogReport
     from llog.pipeline.work import Runner
 
-Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be given again.")]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="The same as a topic alone; may be given again.")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="Only this partition of the one --topic.")]
 Merge = Annotated[bool, typer.Option("--merge", help="Then make larger segments of small neighbours.")]
 MinAgeMs = Annotated[int, typer.Option("--min-age-ms", min=0, help="Leave what was appended more recently alone.")]
 
 
 def compact(
+    logs: Annotated[
+        list[str] | None, typer.Argument(help="Topics, or topic:partition; without any, all of them.")
+    ] = None,
     topic: Topics = None,
     partition: Partition = None,
     merge: Merge = False,
@@ -43,9 +45,10 @@ def compact(
 
     if partition is not None and len(topic or ()) != 1:
         raise InvalidArgument("--partition", "is of one topic: give exactly one --topic")
+    names = [*(logs or ()), *(one if partition is None else f"{one}:{partition}" for one in topic or ())]
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
     setting = JobSetting("compacting", settings, master=master, in_process=in_process, segments=Use.PUT)
-    report = run_job(setting, lambda job: _compact(job, topic or (), partition, merge, min_age_ms))
+    report = run_job(setting, lambda job: _compact(job, names, merge, min_age_ms))
     busy = [log for log in report.logs if log.outcome == "busy"]
     columns = ("log", "outcome", "segments", "merges", "entries", "offsets", "bytes", "what is wrong")
     print_report(report, as_json, columns, [_row(log) for log in report.logs if log.outcome != "idle"])
@@ -60,16 +63,12 @@ def compact(
 app.command(name="compact")(compact)
 
 
-async def _compact(
-    job: Job, topics: Sequence[str], partition: int | None, merge: bool, min_age_ms: int
-) -> CompactReport:
-    from llog.cli.seeking import chosen_logs
+async def _compact(job: Job, names: Sequence[str], merge: bool, min_age_ms: int) -> CompactReport:
     from llog.pipeline.compact import CompactOptions
     from llog.pipeline.compact import compact as run_compact
+    from llog.pipeline.log_choice import chosen_logs
 
-    logs: list[Log] | None = None
-    if topics:
-        logs = [log for topic in dict.fromkeys(topics) for log in await chosen_logs(job.context, topic, partition)]
+    logs = await chosen_logs(job.context, names) if names else None
     runner, sizing = _sized(job)
     return await run_compact(
         job.context,

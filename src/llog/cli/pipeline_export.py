@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +14,7 @@ from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_rep
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
-    from llog.pipeline.export import ExportReport
+    from llog.pipeline.export import ExportReport, PartitionExport
     from llog.pipeline.export_decode import Decoding
     from llog.pipeline.export_target import ExportTarget
     from llog.wiring import ObjectStores
@@ -90,7 +91,10 @@ def export(
     from llog.settings import Settings
 
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
-    where = _Where(check_topic(topic), *parse_target(to), catalog, warehouse, dates, discard_plan)
+    kind, place = parse_target(to)
+    _check_options(kind, {"--catalog": catalog, "--warehouse": warehouse}, {"--discard-plan": discard_plan})
+    warehouse = None if warehouse is None else _url(warehouse)
+    where = _Where(check_topic(topic), kind, place, catalog, warehouse, dates, discard_plan)
     decoding = Decoding(decode, _text(schema), on_error, prefix)
     setting = JobSetting(f"exporting {topic}", settings, master=master, in_process=in_process, spark=not in_process)
     try:
@@ -121,9 +125,20 @@ def parse_target(text: str) -> tuple[str, str]:
     kind, separator, place = text.partition(":")
     if not separator or kind not in ("parquet", "iceberg") or not place:
         raise InvalidArgument("--to", f"{text!r} must be parquet:URL or iceberg:namespace.table")
-    if kind == "parquet" and "://" not in place:
-        place = f"file://{Path(place).absolute()}"
-    return kind, place
+    return kind, _url(place) if kind == "parquet" else place
+
+
+def _url(place: str) -> str:
+    """A path is one of this machine's. (A shell leaves `~` alone behind a colon.)"""
+    return place if "://" in place else f"file://{Path(place).expanduser().absolute()}"
+
+
+def _check_options(kind: str, of_iceberg: Mapping[str, object], of_parquet: Mapping[str, object]) -> None:
+    from llog.errors import InvalidArgument
+
+    for name, given in (of_iceberg if kind == "parquet" else of_parquet).items():
+        if given:
+            raise InvalidArgument(name, f"means nothing for {kind}: targets")
 
 
 def _text(path: Path | None) -> str:
@@ -176,7 +191,8 @@ async def _target(job: Job, objects: ObjectStores, where: _Where, decoding: Deco
         parquet = ParquetTarget(RetryingObjectStore(await objects.at(where.place)), where.topic)
         if where.discard:
             dropped = await parquet.discard()
-            typer.echo(f"llog: dropped {dropped} files of a plan that was not finished", err=True)
+            nothing, told = "no plan was left unfinished", f"dropped a plan that was not finished, and {dropped} files"
+            typer.echo(f"llog: {nothing if dropped is None else told}", err=True)
         return parquet
     catalogue = open_catalogue(job.settings, where.catalog, warehouse=where.warehouse)
     schema, random_bits = Decoder(decoding).schema, job.context.random_bits
@@ -195,4 +211,8 @@ def _rows(report: ExportReport) -> list[tuple[str, str]]:
     ]
     rows += [("values not decoded", f"{report.bad_records:,}")] if report.bad_records else []
     rows += [("in quarantine", name) for name in report.quarantine_files]
-    return rows + [(f"partition {one.partition}", f"up to offset {one.next_offset - 1}") for one in report.partitions]
+    return rows + [(f"partition {one.partition}", _reached(one)) for one in report.partitions]
+
+
+def _reached(one: PartitionExport) -> str:
+    return "nothing yet" if one.empty else f"up to offset {one.next_offset - 1}"

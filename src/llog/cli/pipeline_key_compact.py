@@ -14,13 +14,12 @@ from llog.cli.exits import FAILED
 from llog.cli.output import AsJson
 from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_report, run_job
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
-from llog.limits import KEY_COMPACT_READ_BYTES_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from llog.pipeline.key_aggregate import KeyAggregate
-    from llog.pipeline.key_compact import KeyCompacted, KeyCompactOptions, KeyCompactReport
+    from llog.pipeline.key_compact import KeyCompactOptions, KeyCompactReport
 
 COLUMNS: Final = ("log", "outcome", "dirty", "clean below", "segments", "records", "superseded", "tombstones", "bytes")
 MB: Final = 1_000_000
@@ -33,8 +32,13 @@ def key_compact(
     dry_run: DryRun = False,
     force: Annotated[bool, typer.Option("--force", help="Whatever min.cleanable.dirty.ratio says.")] = False,
     mb_per_second: Annotated[
-        float, typer.Option("--mb-per-second", min=0, help="Of reading, all tasks together; 0 for no limit.")
-    ] = KEY_COMPACT_READ_BYTES_PER_SECOND / MB,
+        float | None,
+        typer.Option(
+            "--mb-per-second",
+            min=0,
+            help="Of reading, all tasks together, instead of LLOG_KEY_COMPACT_BYTES_PER_SECOND; 0 for no limit.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     master: Master = None,
     in_process: InProcess = False,
@@ -48,16 +52,21 @@ def key_compact(
     from llog.settings import Settings
 
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
-    rate = mb_per_second * MB if mb_per_second else None
-    options = KeyCompactOptions(dry_run=dry_run, force=force, bytes_per_second=rate).checked()
+    rate = settings.key_compact_bytes_per_second if mb_per_second is None else mb_per_second * MB
+    options = KeyCompactOptions(dry_run=dry_run, force=force, bytes_per_second=rate or None).checked()
     setting = JobSetting(
         "compacting by key", settings, master=master, in_process=in_process, segments=Use.PUT, progress=not as_json
     )
     report = run_job(setting, lambda job: _run(job, logs or [], options))
-    print_report(report, as_json, COLUMNS, _rows(report.logs))
+    print_report(report, as_json, COLUMNS, _rows(report))
     for one in report.logs:
         if one.error:
             typer.echo(f"llog: {one.log}: {one.error}", err=True)
+    waiting = [one for one in report.logs if one.not_in_segments]
+    if waiting and not as_json:
+        count = sum(one.not_in_segments for one in waiting)
+        told = f"{count:,} offsets of {len(waiting)} logs are in shared blobs still, where keys are not looked at"
+        typer.echo(f"llog: {told}: first `llog pipeline compact`", err=True)
     if dry_run and not as_json:
         typer.echo("nothing was changed", err=True)
     if not report.ok:
@@ -85,11 +94,11 @@ def _aggregate(job: Job) -> KeyAggregate:
     return SparkKeyAggregate(spark, job.settings, tools_of(job.context))
 
 
-def _rows(reports: Sequence[KeyCompacted]) -> list[tuple[str, ...]]:
+def _rows(report: KeyCompactReport) -> list[tuple[str, ...]]:
     return [
         (
             str(one.log),
-            one.state,
+            "to be compacted" if report.dry_run and one.state == "compacted" else one.state,
             f"{one.dirty_ratio:.0%}",
             str(one.clean_until),
             f"{one.segments_replaced} → {one.segments_written}",
@@ -98,7 +107,7 @@ def _rows(reports: Sequence[KeyCompacted]) -> list[tuple[str, ...]]:
             str(one.tombstones),
             f"{one.bytes_before:,} → {one.bytes_after:,}",
         )
-        for one in reports
+        for one in report.logs
     ]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llog.cli.progress import Advance
-from llog.pipeline.work import Item, Result, Runner, Task, TaskFailed
+from llog.pipeline.work import Item, OnDone, Result, Runner, Task, TaskFailed
 
 
 class ToldRunner:
@@ -16,10 +16,7 @@ class ToldRunner:
         self._done = self._planned = 0
 
     async def run(
-        self,
-        task: Task[Item, Result],
-        items: Sequence[Item],
-        on_done: Callable[[int, Result | TaskFailed], None] | None = None,
+        self, task: Task[Item, Result], items: Sequence[Item], on_done: OnDone[Result] | None = None
     ) -> list[Result | TaskFailed]:
         def told(number: int, outcome: Result | TaskFailed) -> None:
             self._done += 1

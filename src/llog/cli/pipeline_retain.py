@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from llog.pipeline.retain import RetainedLog, RetainReport
 
 Logs = Annotated[list[str] | None, typer.Argument(help="Topics, or topic:partition; without any, all of them.")]
+# It has no tasks; whoever runs one job after another in the same way shall not have to know.
+Unused = Annotated[str | None, typer.Option("--master", hidden=True)]
+UnusedFlag = Annotated[bool, typer.Option("--in-process", hidden=True)]
 COLUMNS = ("log", "began at", "begins at", "entries", "segments", "bytes", "what is wrong")
 
 
@@ -24,6 +27,8 @@ def retain(
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
+    master: Unused = None,
+    in_process: UnusedFlag = False,
     metadata_url: MetadataUrl = None,
     objects_url: ObjectsUrl = None,
     wal_url: WalUrl = None,
@@ -37,6 +42,8 @@ def retain(
     setting = JobSetting("retaining", settings, spark=False)
     report = run_job(setting, lambda job: _retain(job, logs or [], dry_run))
     print_report(report, as_json, COLUMNS, [_row(log) for log in report.logs])
+    if dry_run and report.logs and not as_json:
+        typer.echo("nothing was changed", err=True)
     if report.failed:
         lasting = any(log.error and not log.retriable for log in report.logs)
         raise typer.Exit(FAILED if lasting else UNAVAILABLE)

@@ -1,4 +1,7 @@
-"""`llog pipeline vacuum`: `llog vacuum` for stores with very many objects: tasks list them and read their headers."""
+"""`llog vacuum` and `llog pipeline vacuum`: one job, in this process, or with its tasks in Spark for very many objects.
+
+Both end with 1 when a record of the metadata cannot be read: what it may name stays, everything else is done.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,26 @@ from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
     from llog.pipeline.vacuum import VacuumReport
+    from llog.settings import Settings
+
+
+def vacuum_here(
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    metadata_url: MetadataUrl = None,
+    objects_url: ObjectsUrl = None,
+    wal_url: WalUrl = None,
+) -> None:
+    """Delete objects that no log names any more and that are older than the grace (LLOG_VACUUM_GRACE_MS).
+
+    Ends with 1 when a record of the metadata cannot be read: what it may name stays, everything else is done.
+    """
+    from llog.settings import Settings
+
+    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
+    report = _vacuum(settings, dry_run=dry_run, yes=yes, in_process=True)
+    _tell(report, as_json, named=True)
 
 
 def vacuum(
@@ -26,31 +49,44 @@ def vacuum(
     objects_url: ObjectsUrl = None,
     wal_url: WalUrl = None,
 ) -> None:
-    """Delete objects that no log names any more and that are older than the grace (LLOG_VACUUM_GRACE_MS).
+    """As `llog vacuum`, where there are very many objects: tasks list them and read their headers.
 
     Ends with 1 when a record of the metadata cannot be read: what it may name stays, everything else is done.
     """
-    from llog.api.opening import Use
-    from llog.pipeline.vacuum import vacuum as run_vacuum
     from llog.settings import Settings
-    from llog.settings.urls import mask_url
 
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
+    report = _vacuum(settings, dry_run=dry_run, yes=yes, master=master, in_process=in_process)
+    _tell(report, as_json, named=False)
+
+
+app.command(name="vacuum")(vacuum)
+
+
+def _vacuum(
+    settings: Settings, *, dry_run: bool, yes: bool, in_process: bool, master: str | None = None
+) -> VacuumReport:
+    from llog.api.opening import Use
+    from llog.pipeline.vacuum import vacuum as run_vacuum
+    from llog.settings.urls import mask_url
+
     if not (yes or dry_run):
         where = " and ".join(mask_url(url) for url in sorted({settings.objects_url, settings.wal_url}))
         ask(f"Delete what nothing names in {where}? --dry-run shows it")
     use = Use.LIST if dry_run else Use.PUT
     setting = JobSetting("vacuuming", settings, master=master, in_process=in_process, blobs=use, segments=use)
-    report = run_job(setting, lambda job: run_vacuum(job.context, job.runner, dry_run=dry_run))
+    return run_job(setting, lambda job: run_vacuum(job.context, job.runner, dry_run=dry_run))
+
+
+def _tell(report: VacuumReport, as_json: bool, *, named: bool) -> None:
     if as_json:
         print_json(report)
     else:
         _print(report)
+        for name in report.names if named else ():
+            typer.echo(name)
     if report.unreadable_count:
         raise typer.Exit(FAILED)
-
-
-app.command(name="vacuum")(vacuum)
 
 
 def _print(report: VacuumReport) -> None:
@@ -59,7 +95,7 @@ def _print(report: VacuumReport) -> None:
         (place, str(swept.surveyed), f"{swept.surveyed_bytes:,}", str(swept.deleted), f"{swept.deleted_bytes:,}")
         for place, swept in report.places.items()
     ]
-    print_table(("place", "old objects", "bytes", went, "bytes"), rows)
+    print_table(("place", "old objects", "bytes", went, "bytes"), rows, unbroken=0)
     typer.echo(_summary(report, went))
     for reason in report.unreadable:
         typer.echo(f"llog: cannot be read, so what it may name stays: {reason}", err=True)
@@ -73,10 +109,13 @@ def _summary(report: VacuumReport, went: str) -> str:
         "named by a commit plan that is not finished": report.kept_planned,
         "a record that may name them cannot be read": report.kept_unread,
     }
-    lines = [
-        f"\n{report.blobs_deleted} blobs and {report.segments_deleted} segments {went}: {report.bytes_deleted:,} bytes",
-        f"{report.segments_marked} segments {'to be ' if report.dry_run else ''}marked: they go a grace later",
-    ]
+    gone = f"{report.blobs_deleted} blobs and {report.segments_deleted} segments {went}"
+    lines = [f"\n{gone}: {report.bytes_deleted:,} bytes"]
+    if report.segments_marked:
+        marked = "to be marked" if report.dry_run else "marked"
+        lines.append(f"{report.segments_marked} segments {marked}: they go a grace later")
+    if report.phantoms_removed:
+        lines.append(f"{report.phantoms_removed} left-over entries of deleted topics removed")
     lines += [f"{count} kept: {reason}" for reason, count in kept.items() if count]
     lines += [f"never finished, and kept no longer: {path}" for path in report.plans_expired]
     return "\n".join(lines)

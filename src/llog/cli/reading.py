@@ -16,13 +16,14 @@ import typer
 from llog.api.opening import opened_log
 from llog.cli.progress import Advance
 from llog.cli.record_text import Write
-from llog.cli.seeking import Ends, Place, chosen_logs, find_place, read_ends
+from llog.cli.seeking import Ends, Place, find_place, read_ends
 from llog.errors import OffsetOutOfRange, TopicNotFound
 from llog.limits import CLI_TAIL_POLL_MS
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read import iter_runs
 from llog.log.topic_admin import PartitionDescription, describe_topic
+from llog.pipeline.log_choice import logs_of
 from llog.settings import Settings
 
 
@@ -73,7 +74,7 @@ async def consume(settings: Settings, topic: str, partition: int | None, place: 
 
 async def find_starts(context: LogContext, topic: str, partition: int | None, place: Place) -> list[tuple[int, Ends]]:
     starts = []
-    for ends in await read_ends(context, await chosen_logs(context, topic, partition)):
+    for ends in await read_ends(context, await logs_of(context, topic, partition)):
         start = await find_place(context, ends, place)
         if not ends.log_start_offset <= start <= ends.next_offset:
             raise OffsetOutOfRange(*ends.log, start, ends.log_start_offset, ends.next_offset)

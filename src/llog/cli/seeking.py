@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from llog.errors import InvalidArgument, PartitionNotInitialized, PartitionOutOfRange, TopicNotFound
+from llog.errors import InvalidArgument, PartitionNotInitialized, TopicNotFound
 from llog.log.context import LogContext
-from llog.log.keys import OFFSET_MAX, Log, check_partition, check_topic
+from llog.log.keys import OFFSET_MAX, Log
 from llog.log.timestamps import offset_for_timestamp
 from llog.log.topics import load_topic
 from llog.log.view import view
@@ -44,19 +44,6 @@ def parse_place(text: str, argument: str = "--from") -> Place:
         return Place("last", -number) if digits.startswith("-") else Place("offset", number)
     reason = "must be earliest, latest, an offset, -N for the last N, or @MS for a timestamp in milliseconds"
     raise InvalidArgument(argument, f"{text!r} {reason}")
-
-
-async def chosen_logs(context: LogContext, topic: str, partition: int | None) -> list[Log]:
-    """The one partition, or all of them. The topic must be there."""
-    found = await load_topic(context, check_topic(topic), strict=True)
-    if found is None or found[0].state != "LIVE":
-        raise TopicNotFound(topic, "no such topic; `llog topic list` shows those there are")
-    count = found[0].partition_count
-    if partition is None:
-        return [Log(topic, number) for number in range(count)]
-    if check_partition(partition) >= count:
-        raise PartitionOutOfRange(topic, partition, f"the topic has {count} partitions, numbered from 0")
-    return [Log(topic, partition)]
 
 
 async def read_ends(context: LogContext, logs: Sequence[Log]) -> list[Ends]:

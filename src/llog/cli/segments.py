@@ -43,21 +43,20 @@ def list_(
     if as_json:
         print_json([_document(*one) for one in found])
         return
-    columns = ("partition", "segment", "start", "end", "state", "epochs", "bytes", "max timestamp")
+    # Few columns: half of a terminal's width is the name that `describe` is asked with.
+    columns = ("segment", "log", "offsets", "state", "epochs", "bytes")
     rows = [
         (
-            str(catalogue.log.partition),
             record.segment_id,
-            str(record.start_offset),
-            str(record.end_offset),
+            str(catalogue.log),
+            f"{record.start_offset} … {record.end_offset}",
             _state(record, referenced),
             _epochs(record),
             f"{record.size_bytes:,}",
-            _instant(record.max_timestamp_ms),
         )
         for catalogue, record, referenced in found
     ]
-    print_table(columns, rows, unbroken=4)
+    print_table(columns, rows)
 
 
 @app.command()
@@ -132,7 +131,7 @@ def find(
 
 @app.command()
 def size(topic: str, partition: Partition = None, as_json: AsJson = False, metadata_url: MetadataUrl = None) -> None:
-    """How many bytes segments take up, by log and state. What is still in the WAL is not in it."""
+    """How many bytes segments take up, log by log. What is still in the WAL is not in it."""
     import asyncio
 
     from llog.settings import Settings
@@ -182,10 +181,11 @@ async def _deletion(settings: Settings, topic: str) -> TopicDeletion:
 async def _load(settings: Settings, topic: str, partition: int | None) -> list[SegmentCatalogue]:
     from llog.api.opening import opened_log
     from llog.catalogue import SegmentCatalogue
-    from llog.cli.seeking import chosen_logs, read_ends
+    from llog.cli.seeking import read_ends
+    from llog.pipeline.log_choice import logs_of
 
     async with opened_log(settings) as stores:
-        ends = await read_ends(stores.context, await chosen_logs(stores.context, topic, partition))
+        ends = await read_ends(stores.context, await logs_of(stores.context, topic, partition))
         # A partition to which nothing was ever written has no segments.
         return [
             await SegmentCatalogue.load(stores.context, one.log)
@@ -232,6 +232,12 @@ def _epochs(record: SegmentRecord) -> str:
 
 
 def _instant(ms: int) -> str:
+    """Timestamps are the producers' own, and need not be dates."""
     from datetime import UTC, datetime
 
-    return "unknown" if ms <= 0 else datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    if ms < 0:
+        return "unknown"
+    try:
+        return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"

@@ -46,7 +46,7 @@ def broker(
     from llog.settings import Settings
     from llog.settings.exposure import check_exposure
 
-    settings = Settings.from_env()
+    settings = Settings.from_env(client_identifier=broker_id, http_bind_host=host, http_port=port)
     check_exposure(settings, host=host)
     beside: dict[str, object] = {}
 
@@ -71,7 +71,7 @@ def broker(
 
 
 def compactor(as_json: Json = False) -> None:
-    """Run the compactor service: compaction, merge, retention, vacuum, over all logs."""
+    """Run the compactor service: compaction, by key too, merge, retention, vacuum, over all logs."""
     from llog.cli.stack import first_spark_state, joining_spark
     from llog.compactor.service import serve
     from llog.settings import Settings

@@ -37,7 +37,7 @@ def up(
     from llog.settings import Settings
     from llog.settings.exposure import check_exposure
 
-    settings = Settings.from_env()
+    settings = Settings.from_env(client_identifier=broker_id, http_bind_host=host, http_port=port)
     check_exposure(settings, host=host)
     check_exposure(settings, host=settings.compactor_bind_host, variable="LLOG_COMPACTOR_BIND_HOST")
     if brokers == 1:

@@ -8,7 +8,8 @@
 
 What must stay true: nothing is written, and nothing a log does meanwhile makes a finding. For an object that order is
 the proof: it was wrong (or gone) and only then did a strict read show that the log still names it; vacuum and retention
-take a name away before its object.
+take a name away before its object. A store that stops answering hides nothing that was found before: what it gave no
+answer for is told as not looked at.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llog.errors import FormatError, LlogError
+from llog.errors import ClusterMismatch, FormatError, LlogError
 from llog.formats.values import SegmentRecord, TopicRecord, decode_value
 from llog.limits import AUDIT_ENTRIES_HELD_MAX, AUDIT_LOGS_IN_FLIGHT_MAX
+from llog.log.cluster import compare_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.audit_catalogue import UNNAMED_SEGMENT
@@ -69,6 +71,7 @@ class _Audit:
         self._whole = True
 
     async def run(self, logs: Sequence[Log] | None) -> AuditReport:
+        ours = logs is None and await self._of_one_cluster()
         chosen = await self._all_logs() if logs is None else [_LogToAudit(log) for log in logs]
         for first in range(0, len(chosen), AUDIT_LOGS_IN_FLIGHT_MAX):
             helping = chosen[first : first + AUDIT_LOGS_IN_FLIGHT_MAX]
@@ -76,10 +79,24 @@ class _Audit:
             if self._grouped.claims >= AUDIT_ENTRIES_HELD_MAX:
                 await self._compare_all()
         await self._compare_all()
-        if logs is None:
+        if ours:
             await self._orphans()
         await self._confirm_leftovers()
         return self.report
+
+    async def _of_one_cluster(self) -> bool:
+        """Else nothing that is listed tells anything of these logs; an empty metadata store would even be clean."""
+        try:
+            await compare_cluster(self._context)
+        except ClusterMismatch as error:
+            found = Finding(
+                severity="damage", rule="cluster", kind="store of others", reason=error.reason, object=error.store
+            )
+            self.report.add(found)
+            return False
+        except LlogError as error:
+            self.report.not_checked(f"whose stores these are: {error}")
+        return True
 
     # -- logs ----------------------------------------------------------------------------------------------------------
     async def _all_logs(self) -> list[_LogToAudit]:
@@ -137,10 +154,14 @@ class _Audit:
         slots = asyncio.Semaphore(AUDIT_LOGS_IN_FLIGHT_MAX)
 
         async def confirm(claim: Claim, suspect: Suspect) -> None:
-            async with slots:
-                still = await still_claims(self._context, claim)
+            start, end, uri = claim.start_offset, claim.end_offset, claim.entry.data_key
+            try:
+                async with slots:
+                    still = await still_claims(self._context, claim)
+            except LlogError as error:
+                self.report.not_checked(f"{claim.log}, offsets {start} … {end}, {suspect.kind} {uri}: {error}")
+                return
             if still:
-                start, end, uri = claim.start_offset, claim.end_offset, claim.entry.data_key
                 self.report.add(damage(claim.log, "I8", suspect.kind, suspect.reason, start, end, uri))
             else:
                 self.report.moved_on += 1
@@ -156,7 +177,11 @@ class _Audit:
             if self._told is not None and counted:
                 self._told(0, f"{len(items[number].objects)} objects")
 
-        outcomes = await self._runner.run(COMPARE_OBJECTS, items, told)
+        try:
+            outcomes = await self._runner.run(COMPARE_OBJECTS, items, told)
+        except LlogError as error:
+            self.report.not_checked(f"{sum(len(item.objects) for item in items)} objects: {error}")
+            return []
         return [
             suspect
             for item, outcome in zip(items, outcomes, strict=True)
@@ -181,15 +206,24 @@ class _Audit:
     async def _orphans(self) -> None:
         known = Known(self._named, self._records, self._segments, self._whole)
         search = OrphanSearch(self._context, self._runner, known, self.report)
-        if self._context.wal is not None:
-            await search.blobs(self._context.wal)
-        if self._context.segments is not None:
-            await search.segments(self._context.segments)
+        for name, store, look in (
+            ("blobs", self._context.wal, search.blobs),
+            ("segments", self._context.segments, search.segments),
+        ):
+            try:
+                if store is not None:
+                    await look(store)
+            except LlogError as error:
+                self.report.not_checked(f"old {name}: {error}")
 
     async def _confirm_leftovers(self) -> None:
         orphans = {finding.object for finding in self.report.findings if finding.kind == "orphan"}
         for one, findings in self._leftovers.items():
-            still = await look_at(self._context, one.log, strict=True, being_deleted=one.being_deleted)
+            try:
+                still = await look_at(self._context, one.log, strict=True, being_deleted=one.being_deleted)
+            except LlogError as error:
+                self.report.not_checked(f"what is left over of {one.log}: {error}")
+                continue
             for finding in findings:
                 told = finding.kind == UNNAMED_SEGMENT and finding.object in orphans
                 if finding in still.findings and not told:

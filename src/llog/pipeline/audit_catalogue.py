@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from llog.formats.values import CompactionRun, SegmentRecord
+from llog.log.ids import is_object_id
 from llog.log.index import Entry
 from llog.log.keys import Log
 from llog.log.segments import KnownSegment
@@ -35,7 +36,8 @@ def catalogue_findings(
     own_objects: str,
 ) -> list[Finding]:
     """`named`: valid COMPACTED entries by URI. `before_ms`: a grace ago. `own_objects`: how names of this log's
-    segments begin; what an entry names elsewhere was written before there was a catalogue."""
+    segments begin; what an entry names elsewhere, or by a name that is no id of ours, was written before there was a
+    catalogue."""
     findings: list[Finding] = []
     in_flight = set() if run is None else {run.data_key, *run.sources}
     recorded: set[str] = set()
@@ -49,7 +51,7 @@ def catalogue_findings(
         elif record.data_key not in in_flight:
             findings += _unnamed(log, record, before_ms)
     for uri, entry in named.items():
-        if uri not in recorded and f"/{own_objects}" in uri:
+        if uri not in recorded and f"/{own_objects}" in uri and is_object_id(uri.rpartition("/")[2]):
             reason = f"the segment of {entry.start_offset} … {entry.end_offset} is not in the catalogue"
             findings.append(damage(log, RULE, "no record", reason, entry.start_offset, entry.end_offset, uri))
     return findings

@@ -141,7 +141,7 @@ class OrphanSearch:
 
     async def _judge(self, store: ObjectStore, seen: Seen, logs: Collection[Log], words: str) -> None:
         uri = store.uri(seen.name)
-        for log in logs:
+        for log in sorted(logs):
             named = await self._named_by(log)
             if named is None or uri in named:
                 return

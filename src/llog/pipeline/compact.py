@@ -77,11 +77,14 @@ async def compact(
     found = await live_logs(context, logs)
     async with (
         gathered(context) as context,
-        claimed(context, found, owner=owner, session_timeout_ms=session_timeout_ms) as ours,
+        claimed(context, found, owner=owner, session_timeout_ms=session_timeout_ms) as taken,
     ):
-        reports = await compact_claimed(context, runner, ours, report, options, on_run)
+        reports = await compact_claimed(context, runner, taken.ours, report, options, on_run)
         if merge:
             await merge_claimed(context, runner, reports, report, options, on_run)
+    for log, error in taken.failed.items():
+        reports[log] = LogReport(topic=log.topic, partition=log.partition)
+        note_error(reports, log, error)
     for log in found:
         elsewhere = LogReport(topic=log.topic, partition=log.partition, outcome="claimed_elsewhere")
         report.logs.append(reports.get(log, elsewhere))
@@ -177,12 +180,21 @@ class _Job:
             return False
         self._in_vain[log] = 0 if ended.runs else self._in_vain[log] + 1
         if self._in_vain[log] >= COMPACT_REPLANS_MAX:
-            reason = "others were faster" if ended.ended == "lost" else "its objects had gone when they were read"
-            self.reports[log].fail("busy", "LogBusy", f"{reason} {COMPACT_REPLANS_MAX} times; try again")
+            note_in_vain(self.reports[log], ended)
             return False
         if ended.runs and self._options.once:
             return False
         return ended.ended != "all" or ended.runs[-1].end_offset + 1 < self._ends[log]
+
+
+def note_in_vain(report: LogReport, ended: LogPublished) -> None:
+    """Of a log that came no further however often it was planned. Others may be faster for ever; but an object that is
+    gone each time, while fresh metadata names it, is lost."""
+    if ended.failed is None:
+        report.fail("busy", "LogBusy", f"others were faster {COMPACT_REPLANS_MAX} times; try again")
+        return
+    times = f"each of the {COMPACT_REPLANS_MAX} times it was planned; `llog pipeline audit` tells what is missing"
+    report.fail("failed", ended.failed.error_type, f"{ended.failed.error}, {times}")
 
 
 def note_error(reports: Mapping[Log, LogReport], log: Log, error: LlogError) -> None:

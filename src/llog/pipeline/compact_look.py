@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
-from llog.errors import LogBusy
+from llog.errors import LlogError, LogBusy
 from llog.formats.values import ControlRecord, decode_value
 from llog.limits import COMPACT_LOGS_AT_ONCE, COMPACT_REPLANS_MAX, METADATA_GET_MANY_MAX
 from llog.log.claim import claim
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 
 async def for_each(logs: Sequence[Log], work: Callable[[Log], Awaitable[T]]) -> list[T]:
-    """For every log, a bounded number at a time; in order."""
+    """For every log, a bounded number at a time; in order. `work` answers with an error of one log, and raises none:
+    it would end the others."""
     slots = asyncio.Semaphore(COMPACT_LOGS_AT_ONCE)
 
     async def one(log: Log) -> T:
@@ -61,21 +62,33 @@ async def live_logs(context: LogContext, logs: Sequence[Log] | None) -> dict[Log
     return found
 
 
+class Claimed(NamedTuple):
+    ours: list[Log]
+    failed: dict[Log, LlogError]
+    """Nobody could say whose these are."""
+
+
 @asynccontextmanager
 async def claimed(
     context: LogContext, logs: dict[Log, int], *, owner: str, session_timeout_ms: int
-) -> AsyncIterator[list[Log]]:
+) -> AsyncIterator[Claimed]:
     """The logs that are ours to work on; the claims go with their session. A session lost meanwhile harms nobody: a
     claim only saves work (R12)."""
     name = f"{owner}/{context.random_bits(64):016x}"
     session = await context.metadata.open_session(timeout_ms=session_timeout_ms, on_lost=lambda: None)
     try:
 
-        async def take(log: Log) -> bool:
-            return await claim(context, log, session, compactor_id=name, incarnation=logs[log])
+        async def take(log: Log) -> bool | LlogError:
+            try:
+                return await claim(context, log, session, compactor_id=name, incarnation=logs[log])
+            except LlogError as error:
+                return error
 
-        taken = await for_each(list(logs), take)
-        yield [log for log, ours in zip(logs, taken, strict=True) if ours]
+        taken = dict(zip(logs, await for_each(list(logs), take), strict=True))
+        yield Claimed(
+            [log for log, ours in taken.items() if ours is True],
+            {log: error for log, error in taken.items() if isinstance(error, LlogError)},
+        )
     finally:
         await session.close()
 

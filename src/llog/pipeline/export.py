@@ -47,6 +47,8 @@ class PartitionExport(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int
     """The first that the target does not hold."""
     log_end_offset: int
+    empty: bool = False
+    """The log never had a record."""
 
 
 class ExportReport(msgspec.Struct, kw_only=True):
@@ -134,6 +136,7 @@ async def export(
             partition=log.partition,
             next_offset=progress.reached.get(log.partition, at.log_start_offset),
             log_end_offset=at.next_offset,
+            empty=at.next_offset == subject.first_offset,
         )
         for log, at in ends.items()
     ]
@@ -219,6 +222,7 @@ class _Performing:
             store_url=place.store_url,
             data_prefix=place.data_prefix,
             quarantine_prefix=place.quarantine_prefix,
+            path_columns=place.path_columns,
             file_name=self._target.file_name(self._plan, number),
             by_date=self._plan.by_date,
         )

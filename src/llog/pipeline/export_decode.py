@@ -77,13 +77,13 @@ class Decoder:
             self.schema = SCHEMA
             return
         own = [field.with_name(decoding.prefix + field.name) for field in self._values.fields]
-        errors = [pa.field(ERROR, pa.string()), pa.field(RAW_VALUE, pa.binary())]
-        fields = [*ENVELOPE, *own, *(errors if decoding.on_error == "column" else ())]
-        names = [field.name for field in fields]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InvalidArgument("schema", f"column {twice[0]!r} is there already; a prefix would tell them apart")
-        self.schema = pa.schema(fields)
+        errors = [pa.field(ERROR, pa.string()), pa.field(RAW_VALUE, pa.binary())] * (decoding.on_error == "column")
+        # Spark and DuckDB do not tell `Key` from `key`.
+        others = {field.name.lower() for field in (*ENVELOPE, *errors)}
+        twice = next((field.name for field in own if field.name.lower() in others), None)
+        if twice is not None:
+            raise InvalidArgument("schema", f"column {twice!r} is there already; a prefix would tell them apart")
+        self.schema = pa.schema([*ENVELOPE, *own, *errors])
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         """A batch of records as rows of the table."""

@@ -11,6 +11,9 @@ next. (One that cannot be finished, for its options do not fit its records, is d
     _llog/orders/999999999999.commit    and a commit comes before its own plan
     _llog/orders/999999999999.plan
 
+As in Hive, the partition stands in the directory's name and not in the file (pyarrow and pandas refuse a column that is
+in both), and a date of the records' own would be hidden by the directory's: such a column is refused.
+
 Readers that pass over names with a leading underscore (Spark, Hive) can be given the whole directory.
 """
 
@@ -22,7 +25,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from llog.errors import ExportRefused, InvalidField, ObjectAlreadyExists, ObjectNotFound, UnsupportedFormat
+from llog.errors import (
+    ExportRefused,
+    InvalidArgument,
+    InvalidField,
+    ObjectAlreadyExists,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
 from llog.pipeline.export_plan import ExportPlan, Subject
 from llog.pipeline.export_target import Place, Progress, check_subject
 from llog.pipeline.export_task import ExportWritten, WrittenFile
@@ -42,6 +52,7 @@ class ExportCommit(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[WrittenFile, ...]
     quarantine: tuple[WrittenFile, ...]
     created_at_ms: int
+    by_date: bool | None = None
 
 
 S = TypeVar("S", ExportPlan, ExportCommit)
@@ -51,9 +62,11 @@ class ParquetTarget:
     def __init__(self, store: ObjectStore, topic: str) -> None:
         self._store, self._topic = store, topic
         self.title = f"parquet:{store.url}/{topic}"
+        self._by_date: bool | None = None
+        """Of the last commit: all files lie equally deep, or readers cannot tell columns from directories."""
 
     def place(self) -> Place:
-        return Place(self._store.url, self._topic, f"{QUARANTINE_PREFIX}/{self._topic}")
+        return Place(self._store.url, self._topic, f"{QUARANTINE_PREFIX}/{self._topic}", path_columns=("partition",))
 
     def file_name(self, plan: ExportPlan, split: int) -> str:
         return f"{plan.number:012d}-{split:06d}"
@@ -69,9 +82,16 @@ class ParquetTarget:
             if there is not None:
                 check_subject(self.title, subject, there.subject)
         reached = {} if committed is None else committed.next_offsets
+        self._by_date = None if committed is None else committed.by_date
         return Progress(number + 1, reached) if plan is None else Progress(number, reached, plan)
 
     async def begin(self, plan: ExportPlan) -> ExportPlan:
+        if plan.by_date and any(name.lower() == "date" for name, _ in plan.subject.columns):
+            reason = "column 'date' would be hidden by the directories' (date=…); a prefix would tell them apart"
+            raise InvalidArgument("schema", f"{reason}, or files without dates")
+        if self._by_date not in (None, plan.by_date):
+            how = "by date, too" if self._by_date else "by partition only"
+            raise ExportRefused(self.title, f"its files are divided {how}; go on like this, or into another place")
         try:
             await self._store.put(self._name(plan.number, "plan"), [msgspec.json.encode(plan)], if_absent=True)
             return plan
@@ -88,6 +108,7 @@ class ParquetTarget:
             files=tuple(file for one in written for file in one.files),
             quarantine=tuple(file for one in written for file in one.quarantine),
             created_at_ms=plan.created_at_ms,
+            by_date=plan.by_date,
         )
         try:
             await self._store.put(self._name(plan.number, "commit"), [msgspec.json.encode(commit)], if_absent=True)
@@ -95,13 +116,14 @@ class ParquetTarget:
             pass  # somebody else carried out the same plan: the same files
         return True
 
-    async def discard(self) -> int:
-        """Drop a plan that cannot be finished as it was made, with the files that were written for it; how many.
+    async def discard(self) -> int | None:
+        """Drop a plan that cannot be finished as it was made, with the files that were written for it; how many. None:
+        there is no such plan.
 
         An operator's act: nobody may be carrying out that plan meanwhile."""
         latest = await self._latest()
         if latest is None or latest[1] != "plan":
-            return 0
+            return None
         begins = f"{latest[0]:012d}-"
         found: list[str] = []
         for prefix in self.place()[1:]:

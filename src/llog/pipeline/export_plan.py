@@ -7,7 +7,6 @@ target follow each other without a hole and without an overlap; each begins wher
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -15,12 +14,12 @@ from itertools import accumulate
 import msgspec
 from msgspec.structs import replace
 
-from llog.errors import ExportRefused, LlogError, RecordsLost
-from llog.limits import EXPORT_COMMIT_BYTES_DEFAULT, EXPORT_SPLIT_BYTES_DEFAULT, SPLIT_PLAN_LOGS_IN_FLIGHT_MAX
+from llog.errors import ExportRefused, RecordsLost
+from llog.limits import EXPORT_COMMIT_BYTES_DEFAULT, EXPORT_SPLIT_BYTES_DEFAULT
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.export_decode import Decoding
-from llog.pipeline.split_plan import first_error, pieces_between, plan_again
+from llog.pipeline.split_plan import gathered_pieces, plan_again
 from llog.pipeline.splits import LogRange, Piece, Split, plan_splits
 from llog.pipeline.subscription import LogEnds
 
@@ -126,21 +125,14 @@ async def plan_round(
 
 async def _beginnings(context: LogContext, ranges: Sequence[LogRange], sizes: Sizes) -> list[list[Piece]]:
     """Of each range its share of a commit."""
-    share, slots = max(1, sizes.commit_bytes // len(ranges)), asyncio.Semaphore(SPLIT_PLAN_LOGS_IN_FLIGHT_MAX)
+    share = max(1, sizes.commit_bytes // len(ranges))
+    return [_up_to(share, pieces) for pieces in await gathered_pieces(context, ranges, bytes_max=share)]
 
-    async def one(wanted: LogRange) -> list[Piece]:
-        async with slots:
-            pieces = await pieces_between(context, wanted, bytes_max=share)
-        # The index is walked by pages, so that more may have come; at least one piece is taken.
-        sizes_up_to = list(accumulate(piece.wanted_bytes() for piece in pieces))
-        return pieces[: bisect_left(sizes_up_to, share) + 1]
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(wanted)) for wanted in ranges]
-    except* LlogError as failed:
-        raise first_error(failed) from None
-    return [task.result() for task in tasks]
+def _up_to(share: int, pieces: list[Piece]) -> list[Piece]:
+    """The index is walked by pages, so that more may have come; at least one piece is taken."""
+    sizes_up_to = list(accumulate(piece.wanted_bytes() for piece in pieces))
+    return pieces[: bisect_left(sizes_up_to, share) + 1]
 
 
 async def splits_again(

@@ -24,10 +24,11 @@ def table_files(table: Table) -> list[str]:
     return [task.file.file_path for task in table.scan().plan_files()]
 
 
-def duckdb_files(connection: Any, files: list[str]) -> Any:
-    """A DuckDB relation over Parquet files."""
+def duckdb_files(connection: Any, files: list[str], *, hive_partitioning: bool = True) -> Any:
+    """A DuckDB relation over Parquet files; those of an Iceberg table hold all of its columns: no `hive_partitioning`
+    there."""
     plain = [file.removeprefix("file://") for file in files]
-    return connection.read_parquet(plain, hive_partitioning=False, union_by_name=True)
+    return connection.read_parquet(plain, hive_partitioning=hive_partitioning, union_by_name=True)
 
 
 def duckdb_table(connection: Any, table: Table, **selection: Any) -> Any:

@@ -20,6 +20,8 @@ class Place(NamedTuple):
     store_url: str
     data_prefix: str
     quarantine_prefix: str
+    path_columns: tuple[str, ...] = ()
+    """That readers take from a file's directories (`partition=0`): some refuse a file that holds them, too."""
 
 
 class Progress(NamedTuple):

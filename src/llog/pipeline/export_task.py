@@ -1,8 +1,9 @@
 """The task of an export: a split of a topic as Parquet files, one per partition and date.
 
 What must stay true: a file's name follows from the item alone, so a task that runs twice writes the same files again
-(a put is atomic; nobody sees half of one), and none counts until the driver has committed it; memory holds the bytes
-of the split, some rows that are not encoded yet, and the encoded files; rows of a file stand in offset order.
+(a put is atomic; nobody sees half of one), and none counts until the driver has committed it; a task that comes late,
+when the log has lost some of its records, takes none of them out of a file that is there; memory holds the bytes of the
+split, some rows that are not encoded yet, and the encoded files; rows of a file stand in offset order.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
-from llog.errors import ExportRefused
+from llog.errors import ExportRefused, ObjectAlreadyExists
 from llog.limits import EXPORT_FILES_PER_TASK_MAX, EXPORT_PENDING_BYTES_MAX, EXPORT_ROW_GROUP_BYTES
 from llog.log.fetch import Fetcher
 from llog.pipeline.export_decode import QUARANTINE_SCHEMA, Decoder, Decoding
 from llog.pipeline.split_read import split_batches
 from llog.pipeline.splits import Split
 from llog.pipeline.work import Task, TaskTools
-from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.port import Buffer, ObjectStore
 
 _DAY_US: Final = 86_400_000_000
 # Values and keys rarely repeat, offsets and timestamps never do: a dictionary of them would be built and thrown away.
@@ -40,6 +42,8 @@ class ExportItem(msgspec.Struct, frozen=True, kw_only=True):
     file_name: str
     """The same for all files of the item: they lie in directories of their own."""
     by_date: bool = True
+    path_columns: tuple[str, ...] = ()
+    """Left out of the files: their directories tell."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +72,8 @@ class ExportWritten(msgspec.Struct, frozen=True, kw_only=True):
 async def export_split(tools: TaskTools, item: ExportItem) -> ExportWritten:
     decoder = Decoder(item.decoding)
     store = await tools.open_store(item.store_url)
-    good = _Files(decoder.schema, item.data_prefix, item.file_name, item.by_date)
-    bad = _Files(QUARANTINE_SCHEMA, item.quarantine_prefix, item.file_name, item.by_date)
+    good = _Files(decoder.schema, item.data_prefix, item)
+    bad = _Files(QUARANTINE_SCHEMA, item.quarantine_prefix, item)
     records = bad_records = 0
 
     def add(batch: pa.RecordBatch) -> int:
@@ -98,10 +102,11 @@ EXPORT_SPLIT: Final = Task("llog.pipeline.export_task:export_split", ExportItem,
 class _Files:
     """The files of one task that are being written, by partition and day."""
 
-    def __init__(self, schema: pa.Schema, prefix: str, file_name: str, by_date: bool) -> None:
-        self._schema, self._prefix, self._file_name, self._by_date = schema, prefix, file_name, by_date
+    def __init__(self, schema: pa.Schema, prefix: str, item: ExportItem) -> None:
+        self._schema = pa.schema([field for field in schema if field.name not in item.path_columns])
+        self._prefix, self._file_name, self._by_date = prefix, item.file_name, item.by_date
         self._files: dict[tuple[int, int], _File] = {}
-        self._dictionary = [name for name in _leaves(schema) if name.partition(".")[0] not in _PLAIN_COLUMNS]
+        self._dictionary = [name for name in _leaves(self._schema) if name.partition(".")[0] not in _PLAIN_COLUMNS]
 
     def add(self, batch: pa.RecordBatch) -> None:
         for (partition, day), part in _divided(batch, self._by_date):
@@ -109,9 +114,9 @@ class _Files:
             if file is None:
                 if len(self._files) == EXPORT_FILES_PER_TASK_MAX:
                     reason = f"records of more than {EXPORT_FILES_PER_TASK_MAX} partitions and dates in one task"
-                    raise ExportRefused(self._prefix, f"{reason}: export without dates, or in smaller splits")
+                    raise ExportRefused(self._prefix, f"{reason}: export elsewhere without dates, or in smaller splits")
                 file = self._files[partition, day] = _File(self._schema, self._dictionary)
-            file.add(part)
+            file.add(part.select(self._schema.names))
         if sum(file.pending_bytes for file in self._files.values()) > EXPORT_PENDING_BYTES_MAX:
             max(self._files.values(), key=lambda file: file.pending_bytes).flush()
 
@@ -122,19 +127,42 @@ class _Files:
             date = str(np.datetime64(day, "D")) if self._by_date else ""
             directory = f"{self._prefix}/partition={partition}" + (f"/date={date}" if date else "")
             name = f"{directory}/{self._file_name}.parquet"
-            await store.put(name, [memoryview(data)])
-            written.append(
-                WrittenFile(
-                    name=name,
-                    partition=partition,
-                    date=date,
-                    records=file.records,
-                    byte_length=data.size,
-                    first_offset=file.first_offset,
-                    last_offset=file.last_offset,
-                )
+            mine = WrittenFile(
+                name=name,
+                partition=partition,
+                date=date,
+                records=file.records,
+                byte_length=data.size,
+                first_offset=file.first_offset,
+                last_offset=file.last_offset,
             )
+            written.append(await _put(store, mine, memoryview(data)))
         return tuple(written)
+
+
+async def _put(store: ObjectStore, mine: WrittenFile, data: memoryview) -> WrittenFile:
+    """The file that lies there afterwards: of two of one name the one with more records, for what one of them lacks
+    the log has lost meanwhile (retention, key compaction)."""
+    try:
+        await store.put(mine.name, [data], if_absent=True)
+        return mine
+    except ObjectAlreadyExists:
+        there = await store.get(mine.name)
+        offsets = await asyncio.to_thread(_offsets_in, there)
+        if len(offsets) > mine.records:
+            ends = {"first_offset": offsets[0], "last_offset": offsets[-1]}
+            return replace(mine, records=len(offsets), byte_length=memoryview(there).nbytes, **ends)
+        await store.put(mine.name, [data])
+        return mine
+
+
+def _offsets_in(data: Buffer) -> list[int]:
+    """Nothing where it is no file of an export: that gives way to one."""
+    try:
+        found: list[int] = pq.read_table(pa.py_buffer(data), columns=["offset"])["offset"].to_pylist()
+        return found
+    except (pa.ArrowException, KeyError):
+        return []
 
 
 def _divided(batch: pa.RecordBatch, by_date: bool) -> list[tuple[tuple[int, int], pa.RecordBatch]]:

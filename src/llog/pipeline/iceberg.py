@@ -74,8 +74,15 @@ def open_catalogue(settings: Settings, url: str | None = None, *, warehouse: str
         if url.startswith("pyiceberg:"):
             return load_catalog(url.removeprefix("pyiceberg:"))
         return load_catalog("llog", uri=url, **properties)
-    except Exception as error:  # a driver that is missing, an address nobody answers at, a URL of no known kind
-        raise ExportFailed(f"catalogue {mask_url(url)}", f"{type(error).__name__}: {error}") from error
+    except ValueError as error:
+        raise InvalidArgument("catalogue", f"{mask_url(url)}: {error}") from error
+    except Exception as error:  # a driver that is missing, an address nobody answers at
+        away = isinstance(error, OSError) or (type(error).__name__ == "OperationalError" and "sqlite" not in url)
+        raise ExportFailed(f"catalogue {mask_url(url)}", _first_line(error), retriable=away) from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _s3_properties(settings: Settings) -> dict[str, str | None]:
@@ -110,6 +117,9 @@ class IcebergTarget:
         """The table, made if it is not there, with these columns; `ExportRefused` if it has others."""
         table = await _aside(f"iceberg:{name}", _load_or_create, catalogue, name, schema, by_date)
         _check_columns(name, table, schema)
+        if not by_date and {field.source_id for field in table.spec().fields} - {_id_of(table, "partition")}:
+            reason = "is divided by more than the partition, so that files must be divided by date, too"
+            raise ExportRefused(f"iceberg:{name}", reason)
         return cls(catalogue, table, name, random_bits)
 
     def place(self) -> Place:
@@ -161,6 +171,11 @@ class IcebergTarget:
             return True
         except CommitFailedException:
             return False
+        except OverflowError as error:  # before anything was sent: the days of these files cannot be told
+            reason = (
+                "a record's timestamp is not of the years 1 to 9999, which is all that the table's library can tell"
+            )
+            raise ExportFailed(self.title, f"{reason} (a clock in microseconds?); parquet: targets hold it") from error
         except Exception as error:
             there = None
             try:
@@ -250,6 +265,10 @@ def _check_columns(name: str, table: Table, schema: pa.Schema) -> None:
             raise ExportRefused(f"iceberg:{name}", f"its column {field.name} is {kinds}")
 
 
+def _id_of(table: Table, column: str) -> int:
+    return table.schema().find_field(column).field_id
+
+
 def _plain(kind: Any) -> str:
     """Large and small variants are one type on disk, and so are the two names that a list's member goes by."""
     return str(kind).replace("large_", "").replace("list<item: ", "list<element: ")
@@ -272,4 +291,4 @@ async def _aside(title: str, function: Callable[P, T], *arguments: P.args, **nam
     except LlogError:
         raise
     except Exception as error:
-        raise ExportFailed(title, f"{type(error).__name__}: {error}", retriable=True) from error
+        raise ExportFailed(title, _first_line(error), retriable=True) from error

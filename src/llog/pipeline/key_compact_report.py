@@ -49,6 +49,8 @@ class KeyCompacted(msgspec.Struct, kw_only=True):
     """Of the range, before."""
     clean_until: int = 0
     """Offsets below it have been through a whole pass."""
+    not_in_segments: int = 0
+    """Offsets that lie in shared blobs still, out of its reach."""
     segments_read: int = 0
     segments_replaced: int = 0
     segments_written: int = 0

@@ -40,10 +40,12 @@ async def look_at(
         report.state = "not by key"
         return None
     if read_only:
-        control, _, cursor = await view(context, log, strict=True)
+        seen = await view(context, log, strict=True)
+        control, cursor = seen.control, seen.cursor
     else:
         control = await settle_and_clear(context, log, found[0].incarnation)
         cursor = (await settled_compaction(context, log, control)).value.offset
+    report.not_in_segments = control.sequence_counter - max(cursor, control.log_start_offset)
     now_ms = context.now_ms()
     chosen = plan_range(await _compacted_entries(context, log, control, cursor), config, now_ms)
     report.dirty_ratio, report.clean_until = round(chosen.dirty_ratio, 4), chosen.clean_until

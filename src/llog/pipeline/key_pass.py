@@ -141,7 +141,12 @@ class KeyPass:
 
         async def scan(places: Sequence[_Place]) -> None:
             item = KeyScan(tuple(one.source for one in places), place, rate)
-            outcome = await self._run_one(SCAN_KEYS, item)
+            try:
+                outcome = await self._run_one(SCAN_KEYS, item)
+            except LlogError as error:  # of the runner
+                for one in places:
+                    one.log_pass.report.fail(str(error))
+                return
             if isinstance(outcome, TaskFailed):
                 for one in places:
                     one.log_pass.fail(outcome)

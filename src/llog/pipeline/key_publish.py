@@ -34,7 +34,8 @@ Ending = Literal["published", "changed"]
 async def publish_group(
     context: LogContext, log: Log, control: ControlRecord, entries: Sequence[Entry], written: KeyRewritten
 ) -> Ending:
-    """`changed`: the entries are not those any more, or vacuum may have the new segment; the log is planned again."""
+    """`changed`: the entries are not those any more, or vacuum may have the new segment; the log is planned again. A
+    segment that was not published is nobody's, and goes with vacuum."""
     taken = Run(tuple(entries))
     await segments.register(context, log, _segment_record(control, taken, written))
     chosen = Choice("KEY_COMPACT", KEY_COMPACT_LEVEL, taken)
@@ -44,13 +45,14 @@ async def publish_group(
     for round_number in range(KEY_COMPACT_RACES_MAX):
         record = await settled_compaction(context, log, control)
         stand = await _still_stand(context, log, control, record, taken)
-        if not stand or run.created_at_ms < record.value.segment_horizon_ms:
-            await segments.mark_uri(context, log, written.uri, "DELETE_SEGMENT_STARTED")
+        if not stand:
+            # Perhaps by this very run: an attempt that got no answer may have landed late, and others have finished it.
+            return "published" if (await finish(context, log, control, run)).done else "changed"
+        if run.created_at_ms < record.value.segment_horizon_ms:
             return "changed"
         if await publish(context, log, record, run):
             return "published" if (await finish(context, log, control, run)).done else "changed"
         await context.back_off(round_number)
-    await segments.mark_uri(context, log, written.uri, "DELETE_SEGMENT_STARTED")
     raise LogBusy(*log, f"other compactors were faster {KEY_COMPACT_RACES_MAX} times; try again")
 
 

@@ -7,6 +7,7 @@ stands for every offset its sources stood for, also where no record is left.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import Final
 
@@ -20,7 +21,7 @@ from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
 from llog.pipeline.key_batches import Longs, Removed, Rule, cleaned
 from llog.pipeline.key_scratch import ScratchPart, ScratchPlace, get_survivors
-from llog.pipeline.key_segments import Pace, SegmentSource, footer_of, read_batches
+from llog.pipeline.key_segments import Batches, Pace, SegmentSource, footer_of, read_batches
 from llog.pipeline.work import Task, TaskTools
 
 
@@ -123,12 +124,17 @@ async def _add_survivors(
     seen_before = removed.survivors_seen
     uri = source.segment.uri
     async for batches in read_batches(tools.find_object, source.segment, pace):
-        left = cleaned(batches, rule, uri, removed)
-        if left:
-            builder.add(left, walk(left, uri, rule=BatchRule.COMPACTED))
+        # In a thread: a compactor, or a whole embedded stack, may share this event loop.
+        await asyncio.to_thread(_add_cleaned, batches, rule, uri, builder, removed)
     seen = removed.survivors_seen - seen_before
     if seen != len(survivors):
         raise InvalidField(uri, f"{len(survivors)} offsets are to survive, {seen} of them hold a record with a key")
+
+
+def _add_cleaned(batches: Batches, rule: Rule, uri: str, builder: SegmentBuilder, removed: Removed) -> None:
+    left = cleaned(batches, rule, uri, removed)
+    if left:
+        builder.add(left, walk(left, uri, rule=BatchRule.COMPACTED))
 
 
 async def _survivors(tools: TaskTools, item: KeyRewrite, source: RewriteSource) -> Longs:

@@ -10,7 +10,8 @@ Python runs per record.
 
 from __future__ import annotations
 
-from typing import Final
+import asyncio
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llog.errors import LlogError
+from llog.formats.crc import Buffer
 from llog.formats.record_batch import BatchColumns, BatchRule
 from llog.formats.record_columns import BinaryColumn, RecordColumns
 from llog.formats.records import decode_in_chunks
@@ -82,16 +84,32 @@ async def _scan_segment(tools: TaskTools, item: KeyScan, source: SegmentSource, 
     async for data, batches in read_batches(tools.find_object, source, pace):
         data_bytes += memoryview(data).nbytes
         records += int(batches.record_count[~batches.is_control].sum())
-        for columns in decode_in_chunks(data, batches, source.uri, rule=BatchRule.COMPACTED):
-            keyed += keys.add(columns)
-            new, soonest_ms = _tombstones(columns, batches)
-            unmarked += new
-            due_ms = min({due_ms, soonest_ms} - {NO_HORIZON}, default=NO_HORIZON)
-        if keys.byte_length > item.part_bytes_max and keys.combine() > item.part_bytes_max:
+        # In a thread: a compactor, or a whole embedded stack, may share this event loop.
+        found = await asyncio.to_thread(_scan_chunk, keys, data, batches, source.uri)
+        keyed, unmarked = keyed + found.keyed, unmarked + found.unmarked
+        due_ms = min({due_ms, found.due_ms} - {NO_HORIZON}, default=NO_HORIZON)
+        if keys.byte_length > item.part_bytes_max and await asyncio.to_thread(keys.combine) > item.part_bytes_max:
             parts.append(await put_keys(tools, item.scratch, keys.take()))
-    if keys.combine():
+    if await asyncio.to_thread(keys.combine):
         parts.append(await put_keys(tools, item.scratch, keys.take()))
     return ScannedSegment(tuple(parts), records, keyed, unmarked, due_ms, data_bytes)
+
+
+class _Found(NamedTuple):
+    keyed: int
+    unmarked: int
+    due_ms: int
+
+
+def _scan_chunk(keys: _KeyTable, data: Buffer, batches: BatchColumns, uri: str) -> _Found:
+    keyed = unmarked = 0
+    due_ms = NO_HORIZON
+    for columns in decode_in_chunks(data, batches, uri, rule=BatchRule.COMPACTED):
+        keyed += keys.add(columns)
+        new, soonest_ms = _tombstones(columns, batches)
+        unmarked += new
+        due_ms = min({due_ms, soonest_ms} - {NO_HORIZON}, default=NO_HORIZON)
+    return _Found(keyed, unmarked, due_ms)
 
 
 def _tombstones(columns: RecordColumns, batches: BatchColumns) -> tuple[int, int]:

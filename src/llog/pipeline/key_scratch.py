@@ -10,6 +10,7 @@ needed after its job, and what a crash left goes with a later one.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from typing import Final
 
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from llog.errors import ChecksumMismatch, InvalidField, ValueTooLarge
+from llog.errors import ChecksumMismatch, InvalidField, ObjectStoreError, ValueTooLarge
 from llog.formats.crc import Buffer, crc32c
 from llog.limits import KEY_COMPACT_SCRATCH_AGE_MS_MAX, KEY_SURVIVORS_BYTES_MAX
 from llog.log.ids import created_at_ms_of, is_object_id, new_object_id
@@ -26,6 +27,7 @@ from llog.pipeline.work import TaskTools
 from llog.stores.objects.port import ObjectStore
 
 Longs = npt.NDArray[np.int64]
+_log: Final = logging.getLogger("llog.pipeline")
 
 KEYS_SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("offset", pa.int64())])
 _IPC: Final = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -102,8 +104,12 @@ async def get_survivors(tools: TaskTools, place: ScratchPlace, part: ScratchPart
 
 
 async def remove_pass(store: ObjectStore, place: ScratchPlace) -> None:
-    """Everything of one pass, also what a task that ran twice left."""
-    await store.delete_many([found.name async for found in store.list(place.prefix)])
+    """Everything of one pass, also what a task that ran twice left. What the pass did to its logs is done: objects that
+    cannot be removed now are told and left to `remove_old`."""
+    try:
+        await store.delete_many([found.name async for found in store.list(place.prefix)])
+    except ObjectStoreError as error:
+        _log.warning("%s is left for a later key compaction to remove: %s", place.prefix, error)
 
 
 async def remove_old(store: ObjectStore, root: str, now_ms: int) -> int:

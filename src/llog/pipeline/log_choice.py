@@ -22,18 +22,22 @@ def parse_choice(text: str) -> tuple[str, int | None]:
     return check_topic(topic), check_partition(int(partition)) if separator else None
 
 
+async def logs_of(context: LogContext, topic: str, partition: int | None = None) -> list[Log]:
+    """The one partition, or all of them. The topic must be there."""
+    found = await load_topic(context, check_topic(topic), strict=True)
+    if found is None or found[0].state != "LIVE":
+        raise TopicNotFound(topic, "no such topic; `llog topic list` shows those there are")
+    count = found[0].partition_count
+    if partition is None:
+        return [Log(topic, number) for number in range(count)]
+    if check_partition(partition) >= count:
+        raise PartitionOutOfRange(topic, partition, f"the topic has {count} partitions, numbered from 0")
+    return [Log(topic, partition)]
+
+
 async def chosen_logs(context: LogContext, names: Sequence[str] = ()) -> list[Log]:
     """In order, each once; without names every partition of every live topic."""
     if not names:
         topics = await list_topics(context, states=["LIVE"])
         return sorted(Log(topic, number) for topic, record in topics for number in range(record.partition_count))
-    logs: set[Log] = set()
-    for topic, partition in map(parse_choice, names):
-        found = await load_topic(context, topic, strict=True)
-        if found is None or found[0].state != "LIVE":
-            raise TopicNotFound(topic, "no such topic")
-        count = found[0].partition_count
-        if partition is not None and partition >= count:
-            raise PartitionOutOfRange(topic, partition, f"the topic has {count} partitions, numbered from 0")
-        logs |= {Log(topic, number) for number in (range(count) if partition is None else [partition])}
-    return sorted(logs)
+    return sorted({log for choice in map(parse_choice, names) for log in await logs_of(context, *choice)})

@@ -18,7 +18,7 @@ from llog.log.keys import Log
 from llog.log.merge import _segment_entries as segment_entries
 from llog.log.merge import select_merge
 from llog.log.runs import Choice
-from llog.pipeline.compact import CompactOptions, note_error
+from llog.pipeline.compact import CompactOptions, note_error, note_in_vain
 from llog.pipeline.compact_gather import gathered
 from llog.pipeline.compact_look import LogHead, for_each, settled_head
 from llog.pipeline.compact_plan import Sizing
@@ -53,7 +53,9 @@ async def merge_claimed(
                 reports[log].fail("failed", how.failed.error_type, how.failed.error)
                 continue
             in_vain[log] = 0 if how.runs else in_vain[log] + 1
-            if in_vain[log] < COMPACT_REPLANS_MAX and not (how.runs and options.once):
+            if in_vain[log] >= COMPACT_REPLANS_MAX:
+                note_in_vain(reports[log], how)
+            elif not (how.runs and options.once):
                 rest.append(log)
         left = rest
 

@@ -97,13 +97,17 @@ def ranges_between(
 
 
 def _named(option: str, error: OffsetOutOfRange | RecordsLost) -> OffsetOutOfRange | RecordsLost:
-    hint = "; failOnDataLoss=false goes on with what is left" if isinstance(error, RecordsLost) else ""
+    told_as = "fail_on_data_loss=False" if "_" in option else "failOnDataLoss=false"
+    hint = f"; {told_as} goes on with what is left" if isinstance(error, RecordsLost) else ""
     error.args = (f"{option}: {error}{hint}",)
     return error
 
 
 def _known(position: int, ends: LogEnds) -> int:
-    return {EARLIEST: ends.log_start_offset, LATEST: ends.next_offset}.get(position, position)
+    if position == EARLIEST:
+        return ends.log_start_offset
+    # Offset 0, where Kafka's logs begin, is before the first record of ours: nothing is lost between them.
+    return ends.next_offset if position == LATEST else max(position, ends.first_offset)
 
 
 def _check_logs(where: Positions, named: Mapping[Log, int], ends: Mapping[Log, LogEnds]) -> None:

@@ -14,19 +14,20 @@ What must stay true: stores and threads live as long as an iteration does; what 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Final
+from operator import index
+from typing import Final, SupportsIndex
 
 import pyarrow as pa
 
 from llog.api.opening import OpenedLog, open_log
 from llog.errors import InvalidArgument
-from llog.limits import SCAN_THREADS_DEFAULT, SCAN_THREADS_MAX, SPLIT_BYTES_DEFAULT
+from llog.limits import SCAN_THREADS_DEFAULT, SCAN_THREADS_MAX, SPLIT_BYTES_DEFAULT, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN
 from llog.log.fetch import Fetcher
-from llog.log.keys import Log, check_topic
+from llog.log.keys import OFFSET_MAX, Log, check_topic
 from llog.log.metrics import LogMetrics
 from llog.pipeline.positions import EARLIEST, LATEST, Positions
 from llog.pipeline.pump import LoopThread, pumped
@@ -67,8 +68,10 @@ def scan(
     datetime with a zone, and beat offsets: the first record at least as new. Keywords beside these are settings:
     `metadata_url=…`, `objects_url=…`; without any, those of the environment count.
     """
-    if not 1 <= threads <= SCAN_THREADS_MAX:
-        raise InvalidArgument("threads", f"{threads} must be from 1 to {SCAN_THREADS_MAX}")
+    _check_number("threads", threads, 1, SCAN_THREADS_MAX)
+    _check_number("split_bytes", split_bytes, SPLIT_BYTES_MIN, SPLIT_BYTES_MAX)
+    if isinstance(columns, str):
+        raise InvalidArgument("columns", f"{columns!r} is a text: name them in a list")
     topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
     request = ScanRequest(
         subscription=_subscription(topics, partitions, pattern),
@@ -151,11 +154,14 @@ class Scan:
 def _subscription(topics: tuple[str, ...], partitions: Sequence[int] | None, pattern: str | None) -> Subscription:
     if partitions is None:
         return Subscription(topics, pattern)
+    if not isinstance(partitions, Iterable):
+        raise InvalidArgument("partitions", f"{partitions!r} is no list of numbers")
     if pattern is not None or not topics:
         raise InvalidArgument("partitions", "are chosen of topics that are named")
-    if not partitions:
+    numbers = [_partition("partitions", number) for number in partitions]
+    if not numbers:
         raise InvalidArgument("partitions", "none is named")
-    return Subscription(assigned=tuple(Log(check_topic(topic), number) for topic in topics for number in partitions))
+    return Subscription(assigned=tuple(Log(check_topic(topic), number) for topic in topics for number in numbers))
 
 
 def _positions(
@@ -169,23 +175,57 @@ def _positions(
         if offsets not in _NAMED:
             raise InvalidArgument(offsets_option, f"{offsets!r} is neither 'earliest' nor 'latest'")
         return Positions(offsets_option, all_logs=_NAMED[offsets])
-    if isinstance(offsets, int):
-        if not offsets >= LATEST - 1:
-            raise InvalidArgument(offsets_option, f"{offsets} is no offset")
-        return Positions(offsets_option, all_logs=offsets)
+    if (offset := _whole(offsets)) is not None:
+        if not EARLIEST <= offset <= OFFSET_MAX:
+            raise InvalidArgument(offsets_option, f"{offset} is no offset")
+        return Positions(offsets_option, all_logs=offset)
+    if not isinstance(offsets, Mapping):
+        raise InvalidArgument(offsets_option, f"{offsets!r} is neither a name, nor an offset, nor offsets by partition")
     by_topic = {key: value for key, value in offsets.items() if isinstance(key, str) and isinstance(value, Mapping)}
     if len(by_topic) != len(offsets):
         if by_topic or len(topics) != 1:
             raise InvalidArgument(offsets_option, "of several topics: {topic: {partition: offset}}")
         by_topic = {topics[0]: offsets}  # type: ignore[dict-item]
-    by_log = {Log(topic, number): offset for topic, of in by_topic.items() for number, offset in of.items()}
+    by_log = {
+        Log(topic, _partition(offsets_option, number)): offset
+        for topic, of in by_topic.items()
+        for number, offset in of.items()
+    }
+    for log, value in by_log.items():
+        if _whole(value) is None:
+            raise InvalidArgument(offsets_option, f"{log}: {value!r} is no offset, nor -1 (latest) or -2 (earliest)")
     return Positions(offsets_option, by_log=by_log, all_logs=LATEST if ending else EARLIEST)
 
 
 def _milliseconds(option: str, instant: Instant) -> int:
-    if isinstance(instant, int):
-        return instant
+    if (milliseconds := _whole(instant)) is not None:
+        return milliseconds
+    if not isinstance(instant, datetime):
+        raise InvalidArgument(option, f"{instant} is neither milliseconds since 1970 nor a datetime")
     if instant.tzinfo is None:
         raise InvalidArgument(option, f"{instant} has no time zone")
     microseconds = round(instant.timestamp() * 1_000_000)
     return -(-microseconds // 1_000)
+
+
+# -- what callers hand in ----------------------------------------------------------------------------------------------
+
+
+def _whole(value: object) -> int | None:
+    """A whole number of whichever kind (numpy has its own); None for anything else."""
+    if isinstance(value, bool):
+        return None
+    return index(value) if isinstance(value, SupportsIndex) else None
+
+
+def _partition(argument: str, value: object) -> int:
+    number = _whole(value)
+    if number is None:
+        raise InvalidArgument(argument, f"{value!r} is no partition")
+    return number
+
+
+def _check_number(argument: str, value: object, least: int, most: int) -> None:
+    number = _whole(value)
+    if number is None or not least <= number <= most:
+        raise InvalidArgument(argument, f"{value!r} must be a whole number from {least} to {most}")

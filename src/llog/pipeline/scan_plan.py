@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
-from llog.errors import InvalidArgument
+from llog.errors import InvalidArgument, OffsetOutOfRange, PartitionNotInitialized, RecordsLost
 from llog.limits import SPLIT_BYTES_DEFAULT, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, SPLITS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import OFFSET_MAX, PARTITION_MAX
 from llog.pipeline.positions import LATEST, Positions, offsets_at, ranges_between
 from llog.pipeline.record_shape import Shape
-from llog.pipeline.split_plan import newer_than, splits_of
+from llog.pipeline.split_plan import newer_than, plan_again, splits_of
 from llog.pipeline.splits import LogRange, Split
 from llog.pipeline.subscription import Subscription, find_logs
 
@@ -79,4 +79,9 @@ async def splits_between(context: LogContext, request: ScanRequest, ranges: list
     since_us = request.shape.since_us
     # A record has whole milliseconds: the first that can fit is the next one.
     keep = None if since_us is None else newer_than(-(-since_us // 1_000))
-    return await splits_of(context, ranges, split_bytes=request.split_bytes, splits_min=request.splits_min, keep=keep)
+    size = request.split_bytes
+    try:
+        return await splits_of(context, ranges, split_bytes=size, splits_min=request.splits_min, keep=keep)
+    except (OffsetOutOfRange, PartitionNotInitialized, RecordsLost):
+        # Retention or a deletion came since the ranges were made.
+        return await plan_again(context, ranges, split_bytes=size, fail_on_data_loss=request.fail_on_data_loss)

@@ -36,7 +36,8 @@ class Batch(NamedTuple):
     query: str
     number: int
     checkpoint: str = ""
-    """Tells one run of batches from another under the same query id; empty: not told."""
+    """Tells one run of batches from another under the same query id: the id of a stream's checkpoint, or of writes
+    where they go; empty: not told."""
 
     def may_be_of(self, checkpoint: str) -> bool:
         return not self.checkpoint or not checkpoint or self.checkpoint == checkpoint

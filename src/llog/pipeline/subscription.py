@@ -29,6 +29,8 @@ class LogEnds(NamedTuple):
     next_offset: int
     incarnation: int
     """Which life of the topic this is."""
+    first_offset: int
+    """Where logs of this life begin: no record ever stood before it."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -68,9 +70,11 @@ async def ends_of(context: LogContext, logs: dict[Log, TopicRecord]) -> dict[Log
         control = None if record is None else decode_value(ControlRecord, record.value, record.key.path)
         if control is None or control.incarnation != topic.incarnation or control.log_state == "DELETED":
             # Nobody has appended in this life.
-            ends[log] = LogEnds(topic.first_offset, topic.first_offset, topic.incarnation)
+            ends[log] = LogEnds(topic.first_offset, topic.first_offset, topic.incarnation, topic.first_offset)
         else:
-            ends[log] = LogEnds(control.log_start_offset, control.sequence_counter, control.incarnation)
+            ends[log] = LogEnds(
+                control.log_start_offset, control.sequence_counter, control.incarnation, topic.first_offset
+            )
     return ends
 
 

@@ -6,6 +6,7 @@
     4. of those that nothing names, tasks read the headers: which logs may name them?
     5. those logs are asked: horizon raised, then a strict scan
     6. only then, the sink's plans are asked for again; what neither names is deleted               (`vacuum_plans`)
+    7. logs in which the plain pass saw a phantom are asked as well: that removes it
 
 Why it is safe: 5 is the function of `llog.log.vacuum`, with its arguments; 2, 3 and 4 can do no more than name
 candidates (I10). T is fixed before anything is listed. A task that ran twice, late or on an old listing brings
@@ -23,7 +24,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from llog.errors import FormatError, InvalidArgument, ObjectStoreUnavailable
+from llog.errors import FormatError, InvalidArgument, LogError, MetadataStoreError, ObjectStoreUnavailable
 from llog.limits import VACUUM_REPORT_NAMES_MAX, VACUUM_TASK_HEADERS_MAX, VACUUM_UNREADABLE_NAMED_MAX
 from llog.log import vacuum as protocol
 from llog.log.cluster import compare_cluster, join_cluster
@@ -60,6 +61,7 @@ async def vacuum(context: LogContext, runner: Runner, *, dry_run: bool = False) 
     await sweep.blobs(context.wal)
     await sweep.segments(context.segments)
     if not dry_run:
+        await sweep.phantoms()
         await sweep.leftovers()
         await protocol.remove_old_clocks(context, done)
     return sweep.report()
@@ -210,6 +212,16 @@ class _Sweep:
                     self.done.kept_unread += 1
                     continue
                 yield ObjectMeta(seen.name, seen.byte_length, seen.last_modified_ms)
+
+    # -- phantoms that no candidate led to -----------------------------------------------------------------------------
+    async def phantoms(self) -> None:
+        """Whoever settled late names a blob that may be gone: then nothing else makes its log be asked."""
+        for log in sorted(self.overview.with_phantoms - self.overview.deleted - self._asked.keys()):
+            try:
+                named = await named_blobs(self.context, log, self.done.blobs_before_ms)
+            except (LogError, MetadataStoreError, FormatError):
+                continue  # they harm nobody, and the next vacuum asks again
+            self.done.phantoms_removed += 0 if named is None else named.phantoms_removed
 
     # -- what is left of deleted logs ----------------------------------------------------------------------------------
     async def leftovers(self) -> None:

@@ -48,6 +48,7 @@ class Overview:
     """Logs with a control record, tombstones included; without those of which something cannot be read."""
     deleted: set[Log] = field(default_factory=set)
     """Those of which only a tombstone is left."""
+    with_phantoms: set[Log] = field(default_factory=set)
     segments: dict[Log, list[KnownSegment]] = field(default_factory=dict)
     unreadable: Unreadable = field(default_factory=Unreadable)
 
@@ -79,7 +80,7 @@ async def _look_at(context: LogContext, log: Log, overview: Overview) -> None:
     named, known = set[str](), list[KnownSegment]()
     try:
         control = decode_value(ControlRecord, found.value, found.key.path)
-        named = await _named(context, log, control, unreadable)
+        named = await _named(context, log, control, overview)
         known = await list_segments(context, log)
     except FormatError as error:
         unreadable.note(str(error))
@@ -93,9 +94,10 @@ async def _look_at(context: LogContext, log: Log, overview: Overview) -> None:
         overview.deleted.add(log)
 
 
-async def _named(context: LogContext, log: Log, control: ControlRecord, unreadable: Unreadable) -> set[str]:
+async def _named(context: LogContext, log: Log, control: ControlRecord, overview: Overview) -> set[str]:
     """What the log's entries and its pending append name. A phantom names nothing: else what only it names would never
     become a candidate, and its log never be asked (h27)."""
+    unreadable = overview.unreadable
     named = set() if control.pending is None else {control.pending.data_key}
     cursor = await cursor_of(context, log, control.incarnation)
     async for record in context.metadata.scan_all(context.keys.index(log)):
@@ -110,6 +112,8 @@ async def _named(context: LogContext, log: Log, control: ControlRecord, unreadab
         verdict = judge(
             entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=control.log_start_offset
         )
-        if verdict is not Verdict.PHANTOM:
+        if verdict is Verdict.PHANTOM:
+            overview.with_phantoms.add(log)
+        else:
             named.add(entry.value.data_key)
     return named

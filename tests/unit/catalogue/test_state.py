@@ -126,9 +126,8 @@ def test_every_segment_of_an_epoch_is_referenced_or_unreferenced_and_referenced_
         assert set(referenced) | one.unreferenced_segment_ids == {r.segment_id for r in state.segments(epoch)}
         ranges = [epoch_ranges(state.get(segment_id))[epoch] for segment_id in referenced]  # type: ignore[arg-type]
         assert all(a.start_offset < b.start_offset and a.end_offset < b.end_offset for a, b in pairwise(ranges))
-        assert [r.epochs[epoch] for r in state.segments(epoch)] == sorted(
-            r.epochs[epoch] for r in state.segments(epoch)
-        )
+        starts = [record.start_offset for record in state.segments(epoch)]
+        assert starts == sorted(starts)
 
 
 def test_a_merged_segment_replaces_its_sources_and_they_answer_again_when_it_goes() -> None:
@@ -154,6 +153,13 @@ def test_an_epoch_ends_where_the_next_begins() -> None:
     assert state.find(4, 12) is not None
     assert state.find(4, 11) is None
     assert (state.highest_offset(3), state.highest_offset(4), state.highest_offset(5)) == (11, 19, None)
+
+
+def test_segments_are_listed_by_their_start_also_those_of_one_epoch() -> None:
+    state = state_of(segment(1, 9, 14, epochs={4: 9}), segment(2, 0, 14, epochs={3: 0, 4: 9}), segment(3, 15, 20))
+    assert [record.start_offset for record in state.segments()] == [0, 9, 15]
+    assert [record.start_offset for record in state.segments(4)] == [0, 9]
+    assert state.segments(7) == []
 
 
 def test_a_late_record_does_not_undo_a_newer_one() -> None:

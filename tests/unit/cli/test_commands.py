@@ -251,3 +251,12 @@ def test_help_lists_the_commands_and_the_exit_codes() -> None:
     assert shown.exit_code == 0
     for word in ("settings", "stores", "Exit codes", "--version", "--install-completion"):
         assert word in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["broker", "up"])
+def test_a_broker_s_options_are_checked_as_the_settings_are(command: str) -> None:
+    names = [("--broker-id", name, "1 to 128 letters") for name in ("", "two words", "a/b", "x" * 129, "\udcff")]
+    for option, value, accepted in (*names, ("--port", "70000", "0 to 65,535"), ("--host", "a b", "host")):
+        refused = llog(command, option, value)
+        assert refused.exit_code == 2, refused.output
+        assert accepted in refused.stderr

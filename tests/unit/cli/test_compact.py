@@ -114,7 +114,8 @@ def test_vacuum_takes_what_nothing_names_and_a_dry_run_only_lists_it(
         assert cluster.run("delete-records", "orders", partition, "-1", "--yes").exit_code == 0
     dry = cluster.run("vacuum", "--dry-run")
     assert dry.exit_code == 0, dry.output
-    assert "2 would go" in dry.stdout
+    assert "2 blobs and 0 segments would go" in dry.stdout
+    assert all(f"file://{blob}" in dry.stdout.splitlines() for blob in cluster.blobs())
     assert len(cluster.blobs()) == 2
     assert json.loads(cluster.run("vacuum", "--yes", "--json").stdout)["blobs_deleted"] == 2
     assert cluster.blobs() == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llog.cli.exits import NOT_FOUND
+from llog.cli.exits import NOT_FOUND, USAGE
 from tests.unit.cli.feeding import FedCluster
 
 
@@ -52,3 +52,11 @@ def test_a_log_that_is_not_there_ends_with_a_code_of_its_own(cluster: FedCluster
         assert told.exit_code == NOT_FOUND
         assert "nobody" in told.stderr
         assert cluster.run(command, "no/topic", "0").exit_code == 2
+
+
+@pytest.mark.parametrize("reason", ["x" * 1_001, b"\xff".decode(errors="surrogateescape")])
+def test_a_reason_that_no_control_record_should_hold_is_refused(cluster: FedCluster, reason: str) -> None:
+    refused = cluster.run("fence", "orders", "0", "--reason", reason)
+    assert refused.exit_code == USAGE
+    assert "--reason" in refused.stderr
+    assert cluster.run("fence", "orders", "0", "--reason", "ü" * 1_000).exit_code == 0

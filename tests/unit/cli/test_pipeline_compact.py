@@ -14,10 +14,9 @@ from llog.cli.app import app
 from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
 from llog.cli.stack import joining_spark
 from llog.errors import InvalidArgument
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.settings import Settings
+from tests.filling import append, group_of
 
 COMPACT = ("pipeline", "compact", "--in-process")
 
@@ -25,15 +24,10 @@ COMPACT = ("pipeline", "compact", "--in-process")
 async def fill(directory: Path) -> None:
     settings = Settings.from_env({"LLOG_DATA_DIR": str(directory)})
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
-        appender = Appender(opened.context)
-        for _ in range(2):
-            groups = [
-                EncodedGroup(Log(topic, partition), 2, "kafka-v2", [encode_records([b"a", b"b"], timestamps_ms=1)], 1)
-                for topic in ("orders", "visits")
-                for partition in (0, 1)
-            ]
-            assert all(isinstance(outcome, Appended) for outcome in await appender.append(groups))
-        await appender.close()
+        groups = [
+            group_of(Log(topic, partition), [b"a", b"b"]) for topic in ("orders", "visits") for partition in (0, 1)
+        ]
+        await append(opened.context, groups, groups)
 
 
 @pytest.fixture
@@ -62,6 +56,11 @@ def test_one_topic_or_one_partition_may_be_chosen(filled: Path) -> None:
     report = json.loads(told)
     assert code == OK
     assert [(log["topic"], log["partition"], log["outcome"]) for log in report["logs"]] == [("orders", 1, "compacted")]
+    code, told = run("visits:0", "orders:1", "--json")
+    assert [(log["topic"], log["outcome"]) for log in json.loads(told)["logs"]] == [
+        ("orders", "idle"),
+        ("visits", "compacted"),
+    ]
     code, told = run("--topic", "orders", "--json")
     assert [log["outcome"] for log in json.loads(told)["logs"]] == ["compacted", "idle"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from llog.cli.exits import FAILED, NOT_FOUND, USAGE
+from llog.cli.exits import FAILED, NOT_FOUND, UNAVAILABLE, USAGE
 from tests.unit.cli.feeding import FedCluster
 
 
@@ -52,6 +52,14 @@ def test_an_iceberg_table_appears_in_the_data_directory(cluster: Exports, tmp_pa
     assert list((tmp_path / "wh").rglob("*.metadata.json"))
 
 
+def test_paths_are_of_this_machine_and_know_the_home_directory(cluster: Exports, tmp_path: Path) -> None:
+    for words, place in (("parquet:~/out",), "out"), (("iceberg:shop.orders", "--warehouse", "~/wh"), "wh"):
+        arguments = ("pipeline", "export", "orders", "--in-process", "--to", *words)
+        done = cluster.run(*arguments, LLOG_DATA_DIR=str(tmp_path / "data"), HOME=str(tmp_path / "home"))
+        assert done.exit_code == 0, done.stderr
+        assert list((tmp_path / "home" / place).rglob("*.parquet"))
+
+
 def test_values_that_cannot_be_decoded_are_told_on_stderr(cluster: Exports, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object", "properties": {"id": {"type": "integer"}}}')
@@ -74,6 +82,14 @@ def test_values_that_cannot_be_decoded_are_told_on_stderr(cluster: Exports, tmp_
         (("orders", "--to", "parquet:/tmp/x", "--decode", "json", "--schema", "/nowhere"), USAGE, "--schema"),
         (("nobody", "--to", "iceberg:a.b"), NOT_FOUND, "nobody"),
         (("orders", "--to", "iceberg:a.b", "--catalog", "sqlite:////nowhere/at/all.db"), FAILED, "catalogue"),
+        (("orders", "--to", "iceberg:a.b", "--catalog", "nonsense://x"), USAGE, "catalogue"),
+        (("orders", "--to", "iceberg:a.b", "--catalog", "http://127.0.0.1:1/"), UNAVAILABLE, "catalogue"),
+        (("orders", "--to", "iceberg:a.b", "--discard-plan"), USAGE, "--discard-plan: means nothing for iceberg:"),
+        (
+            ("orders", "--to", "parquet:/tmp/x", "--warehouse", "/tmp/y"),
+            USAGE,
+            "--warehouse: means nothing for parquet",
+        ),
     ],
 )
 def test_what_cannot_be_done_ends_with_a_word_and_its_own_exit_code(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from llog.api.opening import Use, opened_log
 from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
+from tests.unit.cli.feeding import FedCluster
 from tests.unit.cli.looking import Cluster
 from tests.unit.pipeline.key_stage import LOG, Row, Stage, at_a_time
 
@@ -34,6 +35,7 @@ def test_a_dry_run_tells_and_the_real_one_does(tmp_path: Path) -> None:
     [told] = json.loads(dry.stdout)["logs"]
     assert (told["state"], told["superseded"], told["tombstones"]) == ("compacted", 1, 1)
     assert asyncio.run(_records(cluster)) == [b"1", b"2", None]
+    assert "to be compacted" in cluster.run("pipeline", "key-compact", "--in-process", "--dry-run").stdout
     real = cluster.run("pipeline", "key-compact", "prices:0", "--in-process", "--mb-per-second", "0")
     assert real.exit_code == OK
     assert "prices:0" in real.stdout
@@ -58,3 +60,13 @@ def test_what_is_asked_wrongly_is_refused_by_name(tmp_path: Path) -> None:
     assert cluster.run("pipeline", "key-compact", "nowhere", "--in-process").exit_code == NOT_FOUND
     assert cluster.run("pipeline", "key-compact", "prices:x", "--in-process").exit_code == USAGE
     assert cluster.run("pipeline", "key-compact", "--mb-per-second", "-1").exit_code == USAGE
+
+
+def test_what_is_not_compacted_yet_is_not_called_clean_without_a_word(tmp_path: Path) -> None:
+    cluster = FedCluster(tmp_path)
+    asyncio.run(_fill(cluster))
+    assert "shared blobs" not in cluster.run("pipeline", "key-compact", "--in-process").stderr
+    assert cluster.run("produce", "prices", "-p", "0", "-K", ":", stdin="a:3\nb:4\n").exit_code == OK
+    told = cluster.run("pipeline", "key-compact", "--in-process")
+    assert "2 offsets of 1 logs are in shared blobs still" in told.stderr
+    assert "first `llog pipeline compact`" in told.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llog import LeaderlessLogWriter, SharedAppendGroup
 from llog.cli.exits import NOT_FOUND
 from tests.unit.cli.feeding import FedCluster
 
@@ -90,3 +91,14 @@ def test_a_deletion_is_shown_partition_by_partition(cluster: FedCluster) -> None
     told = json.loads(cluster.run("segments", "deletion", "orders", "--json").stdout)
     assert (told["state"], told["done"]) == ("DELETED", True)
     assert "DELETE_PARTITION_FINISHED" in cluster.run("segments", "deletion", "orders").stdout
+
+
+def test_a_timestamp_that_is_no_date_is_shown_as_the_number_it_is(cluster: FedCluster) -> None:
+    with LeaderlessLogWriter(cluster.settings) as writer:
+        writer.append_shared([SharedAppendGroup("far", 0, [b"x"], timestamps_ms=[2**63 - 1])])
+        writer.append_shared([SharedAppendGroup("first", 0, [b"x"], timestamps_ms=[0])])
+    for topic, shown in (("far", f"{2**63 - 1} ms"), ("first", "1970-01-01T00:00:00.000+00:00")):
+        assert cluster.run("compact", topic, "0").exit_code == 0
+        [segment] = json.loads(cluster.run("segments", "list", topic, "--json").stdout)
+        assert shown in cluster.run("segments", "describe", topic, "0", segment["segment_id"]).stdout
+        assert cluster.run("segments", "list", topic).exit_code == 0

@@ -5,22 +5,33 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from llog.formats.records import encode_records
-from llog.formats.values import IndexEntry, decode_value, encode_value
-from llog.log.append import Appended, Appender, EncodedGroup
+import msgspec
+
+from llog.formats.values import (
+    IndexEntry,
+    Value,
+    decode_value,
+    encode_value,
+)
+from llog.log.append import EncodedGroup
 from llog.log.cluster import join_cluster
 from llog.log.compact import compact_once
 from llog.log.context import LogContext, LogOptions
-from llog.log.keys import Keys, Log
+from llog.log.keys import Log
 from llog.log.merge import merge_once
+from llog.pipeline.audit import audit
+from llog.pipeline.audit_report import AuditReport
 from llog.pipeline.work import InProcessRunner, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
+from llog.stores.metadata.port import Key
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
+from tests.contexts import hurry, log_context
+from tests.filling import append, group_of
 
 ORDERS, CLICKS = Log("orders", 0), Log("clicks", 3)
 GRACE_MS: Final = 3_600_000
@@ -33,7 +44,8 @@ class Stage:
 
     def __init__(self, *, atomic: bool = False, seed: int = 1) -> None:
         self.now_ms = START_MS
-        url = f"memory://stage-{time.time_ns()}-{next(_numbers)}"
+        # Of one length: objects name others by their URI, and two stages that do the same have objects of one size.
+        url = f"memory://stage-{time.time_ns()}-{next(_numbers):06}"
         self.objects = MemoryObjectStore(url, clock_ms=lambda: self.now_ms)
         self.metadata = MemoryStore(MemoryBacking(shards=1 if atomic else 4, atomic_groups=atomic, clock_ms=self.clock))
         self.rng = random.Random(seed)
@@ -43,23 +55,9 @@ class Stage:
         return self.now_ms
 
     def context_on(self, objects: ObjectStore) -> LogContext:
-        async def find(uri: str) -> tuple[ObjectStore, str]:
-            return objects, objects.name_of(uri)
-
-        async def no_sleep(_: float) -> None:
-            return None
-
-        return LogContext(
-            metadata=self.metadata,
-            wal=objects,
-            segments=objects,
-            find_object=find,
-            now_ms=self.clock,
-            random_bits=self.rng.getrandbits,
-            sleep=no_sleep,
-            keys=Keys(),
-            options=LogOptions(vacuum_grace_ms=GRACE_MS),
-        )
+        options = LogOptions(vacuum_grace_ms=GRACE_MS)
+        context = log_context(self.metadata, objects, now_ms=self.clock, sleep=hurry, options=options)
+        return replace(context, random_bits=self.rng.getrandbits)
 
     @property
     def runner(self) -> InProcessRunner:
@@ -71,13 +69,8 @@ class Stage:
     # -- writing -------------------------------------------------------------------------------------------------------
     async def append(self, *logs: Log, records: int = 2, context: LogContext | None = None) -> str:
         """One blob with some records of each log; its URI."""
-        appender = Appender(context or self.context)
-        outcomes = await appender.append([group(log, records, self.rng) for log in logs])
-        await appender.close()
-        assert all(isinstance(outcome, Appended) for outcome in outcomes), outcomes
-        [first, *_] = outcomes
-        assert isinstance(first, Appended)
-        return first.wal_uri
+        landed = await append(context or self.context, [group(log, records, self.rng) for log in logs])
+        return landed[0].wal_uri
 
     async def fill(self) -> None:
         """Orders: a merged segment of 1-8, one of 9-12, and 13-16 in blobs that clicks share."""
@@ -111,17 +104,25 @@ class Stage:
 
 
 def group(log: Log, records: int, rng: random.Random) -> EncodedGroup:
-    values = [rng.randbytes(20) for _ in range(records)]
-    return EncodedGroup(log, records, "kafka-v2", [encode_records(values, timestamps_ms=5)], 5, ())
+    return group_of(log, [rng.randbytes(20) for _ in range(records)], stamps_ms=5)
 
 
-def with_objects(stage: Stage, objects: ObjectStore) -> LogContext:
-    """The stage's log, seen through another object store."""
-    return stage.context_on(objects)
+async def audited(stage: Stage, **options: Any) -> AuditReport:
+    return await audit(stage.context, stage.runner, **options)
 
 
-def at(stage: Stage, now_ms: Callable[[], int]) -> LogContext:
-    return replace(stage.context, now_ms=now_ms)
+def found(report: AuditReport) -> list[tuple[str, str, int, int]]:
+    return [(f.kind, f.log, f.start_offset, f.end_offset) for f in report.findings]
 
 
-Act = Callable[[], Awaitable[object]]
+async def change_value(stage: Stage, key: Key, kind: type[Value], **fields: Any) -> None:
+    record = await stage.metadata.get(key)
+    assert record is not None
+    changed = msgspec.structs.replace(decode_value(kind, record.value, key.path), **fields)
+    await stage.metadata.put(key, encode_value(changed))
+
+
+async def filled() -> Stage:
+    stage = Stage()
+    await stage.fill()
+    return stage

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from llog.errors import ObjectNotFound
 from llog.formats.records import encode_records
@@ -19,10 +18,13 @@ from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
 from llog.log.read import iter_runs
 from llog.log.records import LogRecord
+from llog.pipeline.compact_task import Window
+from llog.pipeline.work import InProcessRunner, Task, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.port import Buffer, ByteRange, ObjectStore
+from llog.stores.objects.port import Buffer, ByteRange
+from tests.contexts import hurry, log_context
 
 _numbers = itertools.count()
 
@@ -66,21 +68,8 @@ class Stage:
         self.appended: dict[Log, list[bytes | None]] = {}
 
     def open(self, metadata: MetadataStore | None = None) -> LogContext:
-        async def find(uri: str) -> tuple[ObjectStore, str]:
-            return self.objects, self.objects.name_of(uri)
-
-        async def hurry(seconds: float) -> None:
-            await asyncio.sleep(0)
-
-        return LogContext(
-            metadata=MemoryStore(self.backing) if metadata is None else metadata,
-            wal=self.objects,
-            segments=self.objects,
-            find_object=find,
-            now_ms=lambda: time.time_ns() // 1_000_000,
-            random_bits=random.Random(next(_numbers)).getrandbits,
-            sleep=hurry,
-        )
+        store = MemoryStore(self.backing) if metadata is None else metadata
+        return log_context(store, self.objects, seed=next(_numbers), sleep=hurry)
 
     async def append(self, *logs: Log, records: int = 3, size: int = 200, encoding: str = "kafka-v2") -> None:
         """One blob with a slice for each of the logs."""
@@ -115,3 +104,34 @@ async def records_of(context: LogContext, log: Log) -> list[LogRecord]:
     records = [record async for run in iter_runs(context, log, 1) for record in run.records()]
     assert [record.offset for record in records] == list(range(1, counter))
     return records
+
+
+def runner_of(stage: Stage) -> InProcessRunner:
+    return InProcessRunner(tools_of(stage.context))
+
+
+class Between:
+    """A runner that lets something happen once tasks are planned, before they run; or after they did."""
+
+    def __init__(
+        self, inner: InProcessRunner, before: Callable[[], Any] | None, after: Callable[[], Any] | None
+    ) -> None:
+        self._inner, self._before, self._after = inner, before, after
+        self.windows: list[Window] = []
+
+    async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
+        self.windows += items
+        if self._before is not None:
+            await self._before()
+        outcomes = await self._inner.run(task, items)
+        if self._after is not None:
+            await self._after()
+        for number, outcome in enumerate(outcomes):
+            on_done(number, outcome)
+        return outcomes
+
+    async def close(self) -> None: ...
+
+
+def between(stage: Stage, before: Callable[[], Any] | None = None, after: Callable[[], Any] | None = None) -> Between:
+    return Between(runner_of(stage), before, after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import uuid
 from collections.abc import Sequence
@@ -50,6 +51,12 @@ def raw_rows(records: Sequence[tuple[int, int, bytes | None]]) -> pa.RecordBatch
         ],
         schema=SCHEMA,
     )
+
+
+KINDS = ["parquet", "iceberg"]
+ORDER_SCHEMA = json.dumps(
+    {"type": "object", "properties": {"id": {"type": "integer"}, "item": {"type": "string"}}, "required": ["id"]}
+)
 
 
 class Exporting:
@@ -119,9 +126,8 @@ class Exporting:
         if kind == "iceberg":
             rows = self.table().scan().to_arrow()
         else:
-            files = sorted((self.directory / "parquet" / "orders").rglob("*.parquet"))
-            tables = [pq.read_table(file, partitioning=None) for file in files]
-            rows = pa.concat_tables(tables) if tables else pa.Table.from_batches([], SCHEMA)
+            root = self.directory / "parquet" / "orders"
+            rows = pq.read_table(root) if root.exists() else pa.Table.from_batches([], SCHEMA)
         columns = rows["partition"].to_pylist(), rows["offset"].to_pylist(), rows["value"].to_pylist()
         return sorted(zip(*columns, strict=True))
 
@@ -131,3 +137,7 @@ class Exporting:
     async def close(self) -> None:
         for store in self.opened.values():
             await store.close()
+
+
+async def target_of(exporting: Exporting, kind: str, decoding: Decoding | None = None) -> ExportTarget:
+    return await exporting.iceberg(decoding) if kind == "iceberg" else await exporting.parquet()

@@ -22,6 +22,7 @@ from llog.log.records import LogRecord
 from llog.log.topic_admin import create_topic
 from llog.log.topic_config import TopicConfig
 from llog.log.view import view
+from llog.pipeline.audit import audit
 from llog.pipeline.key_aggregate import InProcessAggregate, KeyAggregate
 from llog.pipeline.key_compact import KeyCompacted, KeyCompactOptions, key_compact
 from llog.pipeline.work import InProcessRunner, Runner, tools_of
@@ -152,11 +153,13 @@ class Stage:
         return {found.name async for found in self.objects.list(self.context.keys.root)}
 
     async def check(self) -> None:
-        """It reads as the reference says, and nothing is wrong with the log."""
+        """It reads as the reference says, and nothing is wrong with the log, by the checker's word and the audit's."""
         start = (await view(self.context, self.log, strict=True)).log_start_offset
         expected = [kept.record for kept in self.model if kept.record.offset >= start]
         assert await self.read() == expected
         assert (await check_log(self.context, self.log, deep=True)).faults == ()
+        report = await audit(self.context, InProcessRunner(tools_of(self.context)), logs=[self.log])
+        assert report.clean, (report.findings, report.unsettled, report.unchecked)
 
     # -- the reference -------------------------------------------------------------------------------------------------
     async def clean_model(self) -> int:

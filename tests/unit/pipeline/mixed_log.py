@@ -23,7 +23,6 @@ from llog.settings import Settings
 
 NOW_MS = 1_760_000_000_000
 LOGS = (Log("orders", 0), Log("orders", 1), Log("visits", 0))
-WRITING = {"blobs": Use.PUT, "segments": Use.PUT}
 
 
 class Row(NamedTuple):

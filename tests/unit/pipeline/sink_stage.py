@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import random
 import time
 from collections.abc import Sequence
 
@@ -20,7 +18,8 @@ from llog.pipeline.work import tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Key, Record, Write
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.port import Buffer, ByteRange, ObjectStore
+from llog.stores.objects.port import Buffer, ByteRange
+from tests.contexts import hurry, log_context
 
 _numbers = itertools.count()
 
@@ -92,20 +91,11 @@ class Stage:
     def open(self, fuse: Fuse | None = None) -> LogContext:
         fuse = Fuse() if fuse is None else fuse
         self.objects.fuse = fuse
-
-        async def find(uri: str) -> tuple[ObjectStore, str]:
-            return self.objects, self.objects.name_of(uri)
-
-        async def hurry(_: float) -> None:
-            await asyncio.sleep(0)
-
-        return LogContext(
-            metadata=FusedMetadata(self.backing, fuse),
-            wal=self.objects,
-            segments=self.objects,
-            find_object=find,
+        return log_context(
+            FusedMetadata(self.backing, fuse),
+            self.objects,
+            seed=next(_numbers),
             now_ms=self.now_ms,
-            random_bits=random.Random(next(_numbers)).getrandbits,
             sleep=hurry,
             options=LogOptions(vacuum_grace_ms=3_600_000),
         )

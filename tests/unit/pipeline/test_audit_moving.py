@@ -26,7 +26,7 @@ from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
 from tests.unit.pipeline.auditing import CLICKS, ORDERS, Stage, group
 
-RUNS = 12 if os.environ.get("LLOG_SOAK") else 1
+RUNS = 12 if os.environ.get("LLOG_SOAK") == "1" else 1
 AUDITS = 2
 """In each run: the log grows with every request of the audit, so a third would take as long as ten runs."""
 

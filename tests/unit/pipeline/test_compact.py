@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from llog.formats.values import CompactionRecord, decode_value
-from llog.limits import COMPACT_REPLANS_MAX
 from llog.log.claim import holder
 from llog.log.compact import compact_once
 from llog.log.delete_topic import delete_topic
@@ -23,47 +21,15 @@ from llog.log.select import Run
 from llog.log.settle import settle_and_clear
 from llog.pipeline.compact import CompactOptions, compact
 from llog.pipeline.compact_plan import SegmentRules, Sizing
-from llog.pipeline.compact_task import Window
 from llog.pipeline.windows_here import WindowsHere
-from llog.pipeline.work import InProcessRunner, Task, TaskFailed, tools_of
+from llog.pipeline.work import InProcessRunner, tools_of
 from tests.unit.compactor.stage import Cluster, leave_pending
-from tests.unit.pipeline.compact_stage import Stage, cursor_and_counter, entries_of, records_of
+from tests.unit.pipeline.compact_stage import Stage, between, cursor_and_counter, entries_of, records_of, runner_of
 
 ORDERS = [Log("orders", partition) for partition in range(4)]
 SMALL = CompactOptions(
     rules=SegmentRules(target_bytes=4_096), sizing=Sizing(2, window_bytes_min=4_096, window_bytes_max=16_384)
 )
-
-
-def runner_of(stage: Stage) -> InProcessRunner:
-    return InProcessRunner(tools_of(stage.context))
-
-
-class Between:
-    """A runner that lets something happen once tasks are planned, before they run; or after they did."""
-
-    def __init__(
-        self, inner: InProcessRunner, before: Callable[[], Any] | None, after: Callable[[], Any] | None
-    ) -> None:
-        self._inner, self._before, self._after = inner, before, after
-        self.windows: list[Window] = []
-
-    async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
-        self.windows += items
-        if self._before is not None:
-            await self._before()
-        outcomes = await self._inner.run(task, items)
-        if self._after is not None:
-            await self._after()
-        for number, outcome in enumerate(outcomes):
-            on_done(number, outcome)
-        return outcomes
-
-    async def close(self) -> None: ...
-
-
-def between(stage: Stage, before: Callable[[], Any] | None = None, after: Callable[[], Any] | None = None) -> Between:
-    return Between(runner_of(stage), before, after)
 
 
 async def test_each_blob_is_read_once_whatever_the_number_of_partitions() -> None:
@@ -215,96 +181,6 @@ async def test_several_runs_of_a_log_are_published_one_after_the_other() -> None
     assert {known.record.state for known in await list_segments(stage.context, log)} == {"COPY_SEGMENT_FINISHED"}
 
 
-async def test_a_run_that_another_compactor_overtook_is_planned_again_and_nothing_is_doubled() -> None:
-    stage = Stage()
-    for _ in range(6):
-        await stage.append(*ORDERS)
-    before = {log: await records_of(stage.context, log) for log in ORDERS}
-    other = stage.open()
-    overtaken: list[object] = []
-
-    async def overtake() -> None:
-        if not overtaken:
-            overtaken.append(await compact_once(other, ORDERS[2], max_offsets=5))
-
-    report = await compact(stage.context, between(stage, after=overtake))
-    assert [log.outcome for log in report.logs] == ["compacted"] * 4
-    assert report.rounds == 2
-    assert [await cursor_and_counter(stage.context, log) for log in ORDERS] == [(19, 19)] * 4
-    assert {log: await records_of(stage.context, log) for log in ORDERS} == before
-
-
-async def test_an_object_that_is_gone_means_plan_again_and_only_for_the_logs_in_it() -> None:
-    """Another compactor published the log between plan and task, and vacuum took the blob (R10)."""
-    stage = Stage()
-    await stage.append(ORDERS[0])
-    await stage.append(ORDERS[1])
-    lost = (await entries_of(stage.context, ORDERS[0]))[0].value.data_key
-    other = stage.open()
-
-    async def overtake() -> None:
-        if not stage.objects.lost:
-            await compact_once(other, ORDERS[0])
-            stage.objects.lost.add(stage.objects.name_of(lost))
-
-    report = await compact(stage.context, between(stage, overtake))
-    assert [log.outcome for log in report.logs] == ["idle", "compacted"]
-    assert [await cursor_and_counter(stage.context, log) for log in ORDERS[:2]] == [(4, 4)] * 2
-
-
-async def test_objects_that_stay_away_end_the_log_as_busy_and_not_the_others() -> None:
-    stage = Stage()
-    await stage.append(ORDERS[0])
-    await stage.append(ORDERS[1])
-    stage.objects.lost.add(stage.objects.name_of((await entries_of(stage.context, ORDERS[0]))[0].value.data_key))
-    report = await compact(stage.context, runner_of(stage))
-    assert [log.outcome for log in report.logs] == ["busy", "compacted"]
-    assert str(COMPACT_REPLANS_MAX) in report.logs[0].error
-
-
-async def test_a_damaged_slice_fails_its_log_and_no_other() -> None:
-    stage = Stage()
-    await stage.append(*ORDERS)
-    damaged = (await entries_of(stage.context, ORDERS[1]))[0].value
-    name = stage.objects.name_of(damaged.data_key)
-    content = bytearray(await stage.objects.get(name))
-    assert damaged.byte_offset is not None
-    content[damaged.byte_offset + 80] ^= 1
-    await stage.objects.put(name, [content])
-    report = await compact(stage.context, runner_of(stage))
-    assert [log.outcome for log in report.logs] == ["compacted", "failed", "compacted", "compacted"]
-    assert report.logs[1].error_type == "ChecksumMismatch"
-    assert damaged.data_key in report.logs[1].error
-    assert await cursor_and_counter(stage.context, ORDERS[1]) == (1, 4)
-
-
-async def test_a_task_that_fails_as_a_whole_fails_its_logs_with_its_reason() -> None:
-    stage = Stage()
-    await stage.append(*ORDERS)
-
-    class Failing(InProcessRunner):
-        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
-            return [TaskFailed("ObjectStoreUnavailable", "down", True) for _ in items]
-
-    report = await compact(stage.context, Failing(tools_of(stage.context)))
-    assert [(log.outcome, log.error_type) for log in report.logs] == [("failed", "ObjectStoreUnavailable")] * 4
-
-
-async def test_what_was_written_is_published_even_where_the_runner_fails_afterwards() -> None:
-    stage = Stage()
-    for _ in range(2):
-        await stage.append(*ORDERS)
-
-    class Dying(InProcessRunner):
-        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
-            await super().run(task, items[:1], on_done)
-            raise RuntimeError("the cluster is gone")
-
-    with pytest.raises(RuntimeError, match="the cluster is gone"):
-        await compact(stage.context, Dying(tools_of(stage.context)))
-    assert [await cursor_and_counter(stage.context, log) for log in ORDERS] == [(7, 7)] * 4
-
-
 async def test_in_this_process_a_log_is_published_while_its_window_is_still_being_written() -> None:
     stage = Stage()
     for _ in range(2):
@@ -328,28 +204,6 @@ async def test_in_this_process_a_log_is_published_while_its_window_is_still_bein
     assert report.tasks == 1
     assert published[-1] == 3
     assert report.objects_read == 2
-
-
-async def test_a_cancelled_job_leaves_nothing_that_the_next_cannot_finish() -> None:
-    stage = Stage()
-    for _ in range(3):
-        await stage.append(*ORDERS)
-    before = {log: await records_of(stage.context, log) for log in ORDERS}
-    begun = asyncio.Event()
-
-    async def hang() -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    job = asyncio.create_task(compact(stage.context, between(stage, hang)))
-    await begun.wait()
-    job.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await job
-    assert [await holder(stage.context, log) for log in ORDERS] == [None] * 4
-    await compact(stage.context, runner_of(stage))
-    assert {log: await records_of(stage.context, log) for log in ORDERS} == before
-    assert [await cursor_and_counter(stage.context, log) for log in ORDERS] == [(10, 10)] * 4
 
 
 async def test_what_comes_after_the_first_look_is_left_to_the_next_job() -> None:

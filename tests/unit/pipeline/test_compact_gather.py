@@ -15,7 +15,8 @@ from llog.pipeline.compact import compact
 from llog.pipeline.compact_gather import GatheringMetadataStore, gathered
 from llog.pipeline.work import InProcessRunner, tools_of
 from llog.stores.metadata.memory import MemoryStore
-from llog.stores.metadata.port import ABSENT, Delete, GroupOutcome, Key, Put, Write
+from llog.stores.metadata.port import ABSENT, Delete, GroupOutcome, Key, MetadataStore, Put, Write
+from tests.contract.test_metadata_memory import MemoryContract
 from tests.unit.pipeline.compact_stage import Stage, entries_of, records_of
 
 KEYS = [Key(f"llog/{number}") for number in range(8)]
@@ -183,3 +184,16 @@ async def test_publishing_many_logs_takes_few_calls_and_ends_as_log_by_log() -> 
         calls.append(len(inner.calls))
     assert ends[0] == ends[1]
     assert calls[0] * 4 < calls[1]
+
+
+class Owned(GatheringMetadataStore):
+    """Closed with the store in it, as the contract asks of whoever opened one."""
+
+    async def close(self) -> None:
+        await super().close()
+        await self.inner.close()
+
+
+class TestGatheringMemoryStore(MemoryContract):
+    def wrapped(self, store: MetadataStore) -> MetadataStore:
+        return Owned(store)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from llog.errors import (
     ExportFailed,
-    ExportNotInstalled,
     ExportRefused,
     InvalidArgument,
     ObjectNotFound,
@@ -29,33 +25,16 @@ from llog.log.keys import Log
 from llog.log.retention import delete_records
 from llog.log.topic_admin import add_partitions, create_topic
 from llog.pipeline.export import export
-from llog.pipeline.export_decode import QUARANTINE_SCHEMA, Decoder, Decoding
+from llog.pipeline.export_decode import Decoder, Decoding
+from llog.pipeline.export_parquet import committed
 from llog.pipeline.export_plan import Sizes
-from llog.pipeline.export_read import duckdb_files, duckdb_table, parquet_files, table_files
-from llog.pipeline.export_target import ExportTarget
 from llog.pipeline.iceberg import OFFSETS, IcebergTarget, open_catalogue, progress_of, store_url_of
 from llog.pipeline.work import InProcessRunner, TaskTools
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
-from tests.unit.pipeline.exporting import DAY_0_MS, Exporting
+from tests.unit.pipeline.exporting import DAY_0_MS, KINDS, ORDER_SCHEMA, Exporting, target_of
 
 ORDERS = Log("orders", 0)
-KINDS = ["parquet", "iceberg"]
-ORDER_SCHEMA = json.dumps(
-    {"type": "object", "properties": {"id": {"type": "integer"}, "item": {"type": "string"}}, "required": ["id"]}
-)
-
-
-@pytest.fixture
-async def exporting(tmp_path: Path) -> AsyncIterator[Exporting]:
-    exporting = Exporting(tmp_path)
-    await exporting.create()
-    yield exporting
-    await exporting.close()
-
-
-async def target_of(exporting: Exporting, kind: str, decoding: Decoding | None = None) -> ExportTarget:
-    return await exporting.iceberg(decoding) if kind == "iceberg" else await exporting.parquet()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,7 +64,7 @@ async def test_many_small_commits_hold_the_same_as_one(exporting: Exporting, kin
     exporting.check(kind)
 
 
-async def test_parquet_files_lie_by_partition_and_date_are_compressed_and_hold_the_columns_of_the_source(
+async def test_parquet_files_lie_by_partition_and_date_are_compressed_and_hold_the_other_columns_of_the_source(
     exporting: Exporting,
 ) -> None:
     await exporting.write(10, days=2)
@@ -95,7 +74,7 @@ async def test_parquet_files_lie_by_partition_and_date_are_compressed_and_hold_t
     assert files == ["partition=0/date=2024-10-04", "partition=0/date=2024-10-05"]
     for file in root.rglob("*.parquet"):
         whole = pq.ParquetFile(file)
-        assert whole.schema_arrow.equals(SCHEMA)
+        assert whole.schema_arrow.equals(pa.schema([field for field in SCHEMA if field.name != "partition"]))
         assert whole.metadata.row_group(0).column(0).compression == "ZSTD"
         offsets = whole.read()["offset"].to_pylist()
         assert offsets == sorted(offsets)
@@ -105,6 +84,33 @@ async def test_without_dates_there_is_one_file_per_partition(exporting: Exportin
     await exporting.write(10, days=5)
     report = await exporting.run(await exporting.parquet(), by_date=False)
     assert report.files == 1
+    exporting.check("parquet")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_files_that_are_divided_by_date_are_not_mixed_with_others(exporting: Exporting, kind: str) -> None:
+    await exporting.write(10, days=5)
+    await exporting.run(await target_of(exporting, kind))
+    await exporting.write(10, days=5)
+
+    async def otherwise() -> None:
+        target = await (exporting.iceberg(by_date=False) if kind == "iceberg" else exporting.parquet())
+        await exporting.run(target, by_date=False)
+
+    with pytest.raises(ExportRefused, match="divided"):
+        await otherwise()
+    await exporting.run(await target_of(exporting, kind))
+    exporting.check(kind)
+
+
+async def test_a_timestamp_that_a_table_cannot_hold_is_no_passing_trouble_and_files_hold_it(
+    exporting: Exporting,
+) -> None:
+    await exporting.write(10, days=4_000_000)
+    with pytest.raises(ExportFailed, match="years 1 to 9999") as refused:
+        await exporting.run(await exporting.iceberg())
+    assert not refused.value.retriable
+    await exporting.run(await exporting.parquet())
     exporting.check("parquet")
 
 
@@ -123,9 +129,12 @@ async def test_a_plan_that_somebody_left_is_finished_before_the_next_and_as_it_w
     await exporting.write(5)
     while await compact_once(exporting.context, ORDERS) is not None:
         pass
-    # The later run would divide files otherwise; the plan says how its own are made.
-    report = await exporting.run(await exporting.parquet(), by_date=False)
-    assert (report.resumed, report.commits, report.records) == (1, 2, 25)
+    # The later run would divide files otherwise; the plan says how its own are made, and that all others are.
+    with pytest.raises(ExportRefused, match="by date, too"):
+        await exporting.run(await exporting.parquet(), by_date=False)
+    assert len(exporting.found("parquet")) == 20
+    report = await exporting.run(await exporting.parquet())
+    assert (report.commits, report.records) == (1, 5)
     exporting.check("parquet")
 
 
@@ -336,6 +345,34 @@ async def test_objects_that_vanish_between_plan_and_task_are_planned_again(expor
     exporting.check("parquet")
 
 
+async def test_an_exporter_that_comes_late_takes_nothing_back_that_another_exported(exporting: Exporting) -> None:
+    """Between the two, retention took records of the plan that both carry out: the later one can read fewer."""
+    await exporting.write(30, days=1)
+    source = exporting.objects
+
+    class Late(InProcessRunner):
+        overtaken = False
+
+        async def run(self, *arguments: Any, **named: Any) -> Any:
+            if not Late.overtaken:
+                Late.overtaken = True
+                assert (await exporting.run(await exporting.parquet())).records == 30
+                while await compact_once(exporting.context, ORDERS, max_offsets=10):
+                    pass
+                await delete_records(exporting.context, ORDERS, 21)
+                await source.delete_many([m.name async for m in source.list(exporting.context.keys.blobs())])
+            return await super().run(*arguments, **named)
+
+    runner = Late(TaskTools(exporting.context.find_object, exporting.open_store))
+    target = await exporting.parquet()
+    report = await export(exporting.context, runner, "orders", target, allow_gaps=True)
+    assert report.resumed == 0
+    exporting.check("parquet")
+    [commit] = await committed(await exporting.open_store(target.place().store_url), "orders")
+    [file] = commit.files
+    assert (file.records, file.first_offset, file.last_offset) == (30, 1, 30)
+
+
 async def test_objects_that_stay_away_end_the_export_with_words(exporting: Exporting) -> None:
     await exporting.write(10)
 
@@ -348,86 +385,13 @@ async def test_objects_that_stay_away_end_the_export_with_words(exporting: Expor
     assert failed.value.retriable
 
 
-# -- decoding --------------------------------------------------------------------------------------------------------
-
-
-def order(number: int) -> bytes | None:
-    if number % 10 == 3:
-        return b"not json"
-    return None if number % 10 == 7 else json.dumps({"id": number, "item": f"i{number}", "more": [1]}).encode()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_values_become_columns_and_bad_ones_keep_their_bytes_and_the_reason(
-    exporting: Exporting, kind: str
-) -> None:
-    await exporting.write(30, value=order)
-    decoding = Decoding("json", ORDER_SCHEMA)
-    report = await exporting.run(await target_of(exporting, kind, decoding), decoding=decoding)
-    assert (report.records, report.bad_records) == (30, 3)
-    if kind == "iceberg":
-        rows = exporting.table().scan().to_arrow().sort_by("offset").to_pylist()
-    else:
-        files = [
-            f.removeprefix("file://") for f in await parquet_files(exporting.opened[report.target[8:-7]], "orders")
-        ]
-        rows = [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
-    assert len(rows) == 30
-    for row in rows:
-        number = row["offset"] - 1
-        if number % 10 == 3:
-            assert (row["id"], row["_raw_value"], row["_error"]) == (None, b"not json", "not a JSON object")
-        elif number % 10 == 7:
-            assert (row["id"], row["_raw_value"], row["_error"]) == (None, None, None)
-        else:
-            assert (row["id"], row["item"], row["_error"]) == (number, f"i{number}", None)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_bad_values_go_into_quarantine_when_asked_and_are_counted_and_named(
-    exporting: Exporting, kind: str
-) -> None:
-    await exporting.write(30, value=order)
-    decoding = Decoding("json", ORDER_SCHEMA, on_error="quarantine")
-    target = await target_of(exporting, kind, decoding)
-    report = await exporting.run(target, decoding=decoding)
-    assert (report.records, report.bad_records) == (30, 3)
-    root = Path(target.place().store_url.removeprefix("file://"))
-    tables = [pq.read_table(root / name, partitioning=None) for name in report.quarantine_files]
-    assert all(table.schema.equals(QUARANTINE_SCHEMA) for table in tables)
-    bad = [row for table in tables for row in table.to_pylist()]
-    assert sorted((row["offset"], row["value"]) for row in bad) == [(n + 1, b"not json") for n in (3, 13, 23)]
-    if kind == "iceberg":
-        said = progress_of(exporting.table(), "orders")
-        assert said is not None
-        assert list(said.quarantine) == report.quarantine_files
-        assert exporting.table().scan().to_arrow().num_rows == 27
-
-
-async def test_a_bad_value_ends_the_export_when_asked_and_names_its_place(exporting: Exporting) -> None:
-    await exporting.write(30, value=order)
-    decoding = Decoding("json", ORDER_SCHEMA, on_error="fail")
-    with pytest.raises(ExportFailed, match="orders:0 offset 4"):
-        await exporting.run(await exporting.parquet(), decoding=decoding)
-    assert not list((exporting.directory / "parquet" / "orders").rglob("*.parquet"))
-
-
-async def test_a_plan_that_ended_at_a_bad_value_goes_on_with_quarantine(exporting: Exporting) -> None:
-    await exporting.write(30, value=order)
-    stops, aside = (Decoding("json", ORDER_SCHEMA, on_error=how) for how in ("fail", "quarantine"))
-    with pytest.raises(ExportFailed):
-        await exporting.run(await exporting.parquet(), decoding=stops)
-    report = await exporting.run(await exporting.parquet(), decoding=aside)
-    assert (report.resumed, report.records, report.bad_records) == (1, 30, 3)
-
-
 async def test_a_plan_that_cannot_be_finished_is_dropped_with_its_files_and_nothing_else_is(
     exporting: Exporting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await exporting.write(10, days=1)
     target = await exporting.parquet()
     await exporting.run(target)
-    assert await target.discard() == 0
+    assert await target.discard() is None
     for days, count in ((1, 90), (20, 30)):
         await exporting.write(count, days=days, batch=30, value=lambda n: b"%d" % n + b"x" * 3_000)
     monkeypatch.setattr("llog.pipeline.export_task.EXPORT_FILES_PER_TASK_MAX", 3)
@@ -435,57 +399,11 @@ async def test_a_plan_that_cannot_be_finished_is_dropped_with_its_files_and_noth
     for by_date in (True, False):
         with pytest.raises(ExportFailed, match="without dates"):
             await exporting.run(target, by_date=by_date, sizes=sizes)
-    assert await target.discard() > 0
+    assert await target.discard()
     assert len(exporting.found("parquet")) == 10
-    await exporting.run(target, by_date=False, sizes=sizes)
+    monkeypatch.undo()
+    await exporting.run(target, sizes=sizes)
     exporting.check("parquet")
-
-
-async def test_a_round_of_nothing_but_quarantine_still_moves_the_offsets(exporting: Exporting) -> None:
-    await exporting.write(5, value=lambda n: b"bad")
-    decoding = Decoding("json", ORDER_SCHEMA, on_error="quarantine")
-    assert (await exporting.run(await exporting.iceberg(decoding), decoding=decoding)).bad_records == 5
-    again = await exporting.run(await exporting.iceberg(decoding), decoding=decoding)
-    assert (again.records, again.commits) == (0, 0)
-
-
-@pytest.mark.parametrize("package", ["pyiceberg", "fastavro"])
-async def test_a_package_that_is_missing_is_named_with_what_to_install(
-    exporting: Exporting, monkeypatch: pytest.MonkeyPatch, package: str
-) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, "llog.pipeline.iceberg_files", raising=False)
-    avro = Decoding("avro", '"string"')
-    with pytest.raises(ExportNotInstalled, match=r"leaderless-log\[export\]") as missing:
-        open_catalogue(exporting.settings) if package == "pyiceberg" else Decoder(avro)
-    assert missing.value.package == package
-
-
-# -- reading it ------------------------------------------------------------------------------------------------------
-
-
-async def test_duckdb_reads_the_files_and_the_table(exporting: Exporting) -> None:
-    await exporting.write(40)
-    for kind in KINDS:
-        await exporting.run(await target_of(exporting, kind))
-    connection = duckdb.connect()
-    store = await exporting.open_store(f"file://{exporting.directory}/parquet")
-    question = 'count(*), count(distinct "offset"), min("partition"), max(epoch_ms("timestamp"))'
-    answer = (40, 40, 0, DAY_0_MS + 86_400_000 + 39)
-    assert duckdb_files(connection, await parquet_files(store, "orders")).aggregate(question).fetchall() == [answer]
-    assert duckdb_files(connection, table_files(exporting.table())).aggregate(question).fetchall() == [answer]
-    assert duckdb_table(connection, exporting.table()).aggregate(question).fetchall() == [answer]
-    some = duckdb_table(connection, exporting.table(), row_filter="offset > 30", selected_fields=("offset",))
-    assert some.aggregate("count(*)").fetchall() == [(10,)]
-
-
-async def test_a_directory_with_hive_partitions_is_read_as_it_stands(exporting: Exporting) -> None:
-    await exporting.write(40)
-    await exporting.run(await exporting.parquet())
-    found = duckdb.connect().read_parquet(f"{exporting.directory}/parquet/orders/**/*.parquet", hive_partitioning=True)
-    assert found.aggregate("count(*), count(distinct date)").fetchall() == [(40, 2)]
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
@@ -495,8 +413,11 @@ async def test_a_table_needs_a_namespace_and_a_catalogue_that_answers(exporting:
     catalogue = open_catalogue(exporting.settings)
     with pytest.raises(InvalidArgument, match="namespace"):
         await IcebergTarget.open(catalogue, "orders", Decoder(Decoding()).schema, lambda _: 1)
-    with pytest.raises(ExportFailed):
+    with pytest.raises(InvalidArgument, match="nonsense"):
         open_catalogue(exporting.settings, "nonsense://x")
+    with pytest.raises(ExportFailed, match="Connection refused") as away:
+        open_catalogue(exporting.settings, "http://127.0.0.1:1/")
+    assert away.value.retriable
 
 
 def test_a_tables_location_is_the_url_of_a_store() -> None:

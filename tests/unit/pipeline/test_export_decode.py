@@ -215,11 +215,12 @@ def test_a_schema_that_cannot_be_columns_is_refused_by_its_place(kind: Any, sche
         Decoder(Decoding(kind, schema))
 
 
-def test_names_that_are_taken_are_refused_and_a_prefix_tells_them_apart() -> None:
-    schema = '{"type": "object", "properties": {"offset": {"type": "integer"}}}'
-    with pytest.raises(InvalidArgument, match="'offset'"):
+@pytest.mark.parametrize("name", ["offset", "Offset", "topic"])
+def test_names_that_are_taken_are_refused_and_a_prefix_tells_them_apart(name: str) -> None:
+    schema = json.dumps({"type": "object", "properties": {name: {"type": "string"}}})
+    with pytest.raises(InvalidArgument, match=f"'{name}'"):
         Decoder(Decoding("json", schema))
-    assert "v_offset" in Decoder(Decoding("json", schema, prefix="v_")).schema.names
+    assert f"v_{name}" in Decoder(Decoding("json", schema, prefix="v_")).schema.names
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:

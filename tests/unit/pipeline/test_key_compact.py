@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
 import pytest
 
-from llog.errors import InvalidArgument, ObjectNotFound, TopicNotFound
-from llog.formats.crc import Buffer
+from llog.errors import InvalidArgument, TopicNotFound
 from llog.formats.record_batch import BatchRule, Codec, walk
 from llog.limits import KEY_COMPACT_LEVEL, KEY_COMPACT_SCRATCH_AGE_MS_MAX
 from llog.log import publish
@@ -21,18 +18,15 @@ from llog.log.check_objects import read_footer
 from llog.log.compact import compact_once
 from llog.log.ids import new_object_id
 from llog.log.keys import Log
-from llog.log.merge import merge_once
 from llog.log.read import read_offset
 from llog.log.retention import delete_records
 from llog.log.topic_admin import create_topic
 from llog.pipeline import key_pass
-from llog.pipeline.key_aggregate import InProcessAggregate, SegmentKeys
+from llog.pipeline.key_aggregate import InProcessAggregate
 from llog.pipeline.key_compact import KeyCompactOptions, key_compact
 from llog.pipeline.key_publish import publish_group
-from llog.pipeline.key_rewrite_task import REWRITE_KEYS
-from llog.pipeline.key_scratch import ScratchPart, ScratchPlace, put_survivors, scratch_root
+from llog.pipeline.key_scratch import scratch_root
 from llog.pipeline.work import InProcessRunner, tools_of
-from llog.stores.objects.memory import MemoryObjectStore
 from tests.unit.pipeline.compact_stage import CountingObjects
 from tests.unit.pipeline.key_stage import FAST, HOUR, LOG, START_MS, Row, Stage, random_rows
 
@@ -319,126 +313,7 @@ async def test_a_dry_run_says_what_would_go_and_changes_nothing() -> None:
     assert (real.superseded, real.tombstones, real.bytes_after) == (1, 1, done.bytes_after)
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------
-
-
-async def test_a_log_with_a_damaged_segment_fails_alone() -> None:
-    stage = await Stage.open()
-    other = await Stage.open(log=Log("stock", 0), context=stage.context)
-    for one in (stage, other):
-        await one.write(Row(b"a", b"1"), Row(b"a", b"2"))
-        await one.compact()
-    [entry] = await stage.entries()
-    store, name = await stage.context.find_object(entry.value.data_key)
-    data = bytearray(await store.get(name))
-    data[70] ^= 1
-    await store.put(name, [data])
-    tools = tools_of(stage.context)
-    report = await key_compact(stage.context, InProcessRunner(tools), InProcessAggregate(tools), options=FAST)
-    assert [(one.topic, one.state) for one in report.logs] == [("prices", "failed"), ("stock", "compacted")]
-    assert "ChecksumMismatch" in report.logs[0].error
-    assert [r.payload for r in await other.read()] == [b"2"]
-
-
-class _Forgetful(InProcessAggregate):
-    async def survivors(self, place: ScratchPlace, scanned: Sequence[SegmentKeys]) -> dict[int, ScratchPart]:
-        return {}
-
-
-async def test_survivors_that_cannot_be_right_remove_nothing() -> None:
-    stage = await Stage.open()
-    await stage.write(Row(b"a", b"1"), Row(b"a", b"2"))
-    await stage.compact()
-    tools = tools_of(stage.context)
-    report = await key_compact(stage.context, InProcessRunner(tools), _Forgetful(tools), options=FAST)
-    assert [one.state for one in report.logs] == ["failed"]
-    await stage.check()
-
-
-class _Muddled(InProcessAggregate):
-    """Names the offset of a record without a key in place of one that survives."""
-
-    async def survivors(self, place: ScratchPlace, scanned: Sequence[SegmentKeys]) -> dict[int, ScratchPart]:
-        return {keys.segment: await put_survivors(self._tools, place, np.array([1, 3])) for keys in scanned}
-
-
-async def test_survivors_that_are_not_in_the_segment_remove_nothing() -> None:
-    stage = await Stage.open()
-    await stage.write(Row(None, b"1"), Row(b"a", b"2"), Row(b"b", b"3"), Row(b"b", b"4"))
-    await stage.compact()
-    tools = tools_of(stage.context)
-    report = await key_compact(stage.context, InProcessRunner(tools), _Muddled(tools), options=FAST)
-    assert [one.state for one in report.logs] == ["failed"]
-    assert "InvalidField" in report.logs[0].error
-    await stage.check()
-
-
-class _Tampering(MemoryObjectStore):
-    """Loses the last survivor of every list."""
-
-    async def get(self, name: str) -> Buffer:
-        data = await super().get(name)
-        is_list = "@scratch" in name and bytes(data[:4]) != b"\xff\xff\xff\xff"  # as Arrow's streams begin
-        return data[:-8] if is_list else data
-
-
-async def test_a_list_of_survivors_that_was_changed_on_the_way_is_refused() -> None:
-    stage = await Stage.open(objects=_Tampering("memory://tampering"))
-    await stage.write(Row(b"a", b"1"), Row(b"a", b"2"), Row(b"b", b"3"))
-    await stage.compact()
-    tools = tools_of(stage.context)
-    report = await key_compact(stage.context, InProcessRunner(tools), InProcessAggregate(tools), options=FAST)
-    assert [one.state for one in report.logs] == ["failed"]
-    assert "ChecksumMismatch" in report.logs[0].error
-    await stage.check()
-
-
-class _Lossy(CountingObjects):
-    """Says once that a segment is gone."""
-
-    async def get_ranges(self, name, ranges):  # type: ignore[no-untyped-def]
-        if "compacted" in name and not self.lost:
-            self.lost.add("once")
-            raise ObjectNotFound(self.url, name)
-        return await super().get_ranges(name, ranges)
-
-
-async def test_a_segment_that_is_gone_makes_the_log_be_planned_again() -> None:
-    stage = await Stage.open(objects=_Lossy())
-    await stage.write(Row(b"a", b"1"), Row(b"a", b"2"))
-    await stage.compact()
-    assert (await stage.clean()).superseded == 1
-    await stage.clean_model()
-    await stage.check()
-
-
-class _MergingRunner(InProcessRunner):
-    """Merges the first neighbours of the log while the first group is being written."""
-
-    def __init__(self, stage: Stage, target_bytes: int) -> None:
-        super().__init__(tools_of(stage.context))
-        self._stage, self._target_bytes, self.merged = stage, target_bytes, False
-
-    async def run(self, task: Any, items: Any, on_done: Any = None) -> Any:
-        outcomes = await super().run(task, items, on_done)
-        if task is REWRITE_KEYS and not self.merged:
-            merged = await merge_once(self._stage.context, self._stage.log, target_bytes=self._target_bytes)
-            self.merged = merged is not None
-        return outcomes
-
-
-async def test_a_group_whose_lower_entries_were_merged_away_is_not_published_over_them() -> None:
-    stage = await Stage.open()
-    for rows in ([Row(b"z", b"1")], [Row(b"a", b"1"), Row(b"b", b"1")], [Row(b"a", b"2"), Row(b"b", b"2")] * 3):
-        await stage.write(*rows)
-        await stage.compact()
-    sizes = [entry.value.byte_length or 0 for entry in await stage.entries()]
-    runner = _MergingRunner(stage, sizes[0] + sizes[1])
-    done = await stage.clean(runner=runner)
-    assert runner.merged
-    assert done.superseded == 6
-    await stage.clean_model()
-    await stage.check()
+# -- how much it reads, and what others left ---------------------------------------------------------------------------
 
 
 async def test_each_pass_reads_a_segment_once() -> None:

@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -19,6 +20,7 @@ import llog
 from llog.api.opening import OpenedLog
 from llog.errors import InvalidArgument, OffsetOutOfRange, RecordsLost, TopicNotFound
 from llog.formats.arrow import SCHEMA
+from llog.formats.records import encode_records
 from llog.limits import SPLIT_BATCH_BYTES_MAX, SPLIT_BYTES_MIN
 from llog.log.append import EncodedGroup
 from llog.log.compact import compact_once
@@ -27,11 +29,11 @@ from llog.log.fetch import Fetcher
 from llog.log.keys import Log
 from llog.log.metrics import READ_GETS
 from llog.log.retention import delete_records
-from llog.pipeline.scan_plan import ScanRequest, plan_scan
+from llog.pipeline.scan_plan import ScanRequest, plan_scan, splits_between
 from llog.pipeline.split_plan import plan_again
 from llog.pipeline.split_read import split_batches
 from llog.pipeline.splits import LogRange, Split
-from llog.pipeline.subscription import Subscription
+from llog.pipeline.subscription import Subscription, find_logs
 from llog.settings import Settings
 from tests.benchmarks.log_setup import record_batch
 from tests.unit.pipeline.mixed_log import (
@@ -73,7 +75,7 @@ def scanned(settings: Settings, **options: Any) -> pa.Table:
 # -- the same bytes --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(200 if os.environ.get("LLOG_SOAK") else 4))
+@pytest.mark.parametrize("seed", range(200 if os.environ.get("LLOG_SOAK") == "1" else 4))
 async def test_a_scan_gives_what_the_reader_gives(opened: OpenedLog, settings: Settings, seed: int) -> None:
     rng = random.Random(seed)
     await write_history(opened, rng, appends=rng.randint(1, 40))
@@ -106,7 +108,7 @@ async def test_segments_cut_into_many_splits_give_every_record_once(opened: Open
     assert rows_of(scan.to_arrow()) == expected
 
 
-@pytest.mark.parametrize("seed", range(50 if os.environ.get("LLOG_SOAK") else 2))
+@pytest.mark.parametrize("seed", range(50 if os.environ.get("LLOG_SOAK") == "1" else 2))
 async def test_any_range_of_offsets_is_cut_out_exactly(opened: OpenedLog, settings: Settings, seed: int) -> None:
     rng, log = random.Random(seed), Log("orders", 0)
     await write_history(opened, rng, appends=25, logs=[log], compacting=0.2)
@@ -258,6 +260,22 @@ async def test_timestamps_are_exact(opened: OpenedLog, settings: Settings) -> No
     assert len(scanned(settings, topic="orders", starting_timestamp=10**15)) == 0
 
 
+async def test_a_timestamp_beyond_microseconds_is_their_last_and_stops_no_reader(
+    opened: OpenedLog, settings: Settings
+) -> None:
+    """A producer that sends nanoseconds: its records are in the log, and must not keep others from being read."""
+    log, nanoseconds = Log("orders", 0), NOW_MS * 1_000_000
+    newer = bytes(encode_records([b"a", b"b"], timestamps_ms=[NOW_MS, nanoseconds]))
+    older = bytes(encode_records([b"c"], timestamps_ms=[-nanoseconds]))
+    await append(opened, [EncodedGroup(log, 3, "kafka-v2", [newer, older], nanoseconds)])
+    for _ in range(2):
+        table = scanned(settings, topic="orders")
+        assert table["value"].to_pylist() == [b"a", b"b", b"c"]
+        last_us = (2**63 - 1) // 1_000 * 1_000
+        assert table["timestamp"].cast(pa.int64()).to_pylist() == [NOW_MS * 1_000, last_us, -last_us]
+        await compact_once(opened.context, log)
+
+
 async def test_duckdb_and_record_batch_readers_take_a_scan(opened: OpenedLog, settings: Settings) -> None:
     duckdb = pytest.importorskip("duckdb")
     await write_history(opened, random.Random(2), appends=5, logs=[Log("orders", 0)])
@@ -297,16 +315,74 @@ async def test_errors_name_what_is_wrong(opened: OpenedLog, settings: Settings) 
         llog.scan(pattern="(", settings=settings)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"columns": "offset"}, "columns: 'offset' is a text: name them in a list"),
+        ({"partitions": 0}, "partitions: 0 is no list of numbers"),
+        ({"partitions": ["0"]}, "partitions: '0' is no partition"),
+        ({"split_bytes": 1}, "split_bytes: 1 must be a whole number from"),
+        ({"split_bytes": "64MiB"}, "split_bytes: '64MiB' must be a whole number from"),
+        ({"threads": "2"}, "threads: '2' must be a whole number from 1 to"),
+        ({"starting_offsets": None}, "starting_offsets: None is neither"),
+        ({"starting_offsets": 1.5}, "starting_offsets: 1.5 is neither"),
+        ({"starting_offsets": -3}, "starting_offsets: -3 is no offset"),
+        ({"ending_offsets": {0: 1.5}}, "ending_offsets: orders:0: 1.5 is no offset"),
+        ({"ending_offsets": {0: "latest"}}, "ending_offsets: orders:0: 'latest' is no offset"),
+        ({"starting_offsets": {"0": 1}}, "starting_offsets: '0' is no partition"),
+        ({"starting_offsets": {"orders": {"0": 1}}}, "starting_offsets: '0' is no partition"),
+        ({"starting_timestamp": 1.5}, "starting_timestamp: 1.5 is neither milliseconds"),
+        ({"ending_timestamp": date(2026, 1, 1)}, "ending_timestamp: 2026-01-01 is neither milliseconds"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        llog.scan("orders", **arguments)
+    assert words in str(refused.value)
+
+
+async def test_offset_0_is_before_the_first_record_and_loses_nothing(opened: OpenedLog, settings: Settings) -> None:
+    """In Kafka logs begin there, so that is what its users write."""
+    log = Log("orders", 0)
+    await append(opened, [random_group(random.Random(1), log)])
+    rows = await rows_read(opened, [log])
+    for start in (0, {0: 0}):
+        assert rows_of(scanned(settings, topic="orders", starting_offsets=start)) == rows
+    assert len(scanned(settings, topic="orders", ending_offsets=0)) == 0
+    await delete_records(opened.context, log, 3)
+    with pytest.raises(RecordsLost, match="starting_offsets: orders:0: offset 1 is lost: the log begins at 3 now"):
+        scanned(settings, topic="orders", starting_offsets=0)
+
+
 async def test_lost_records_are_an_error_unless_they_may_be(opened: OpenedLog, settings: Settings) -> None:
     log = Log("orders", 0)
     await write_history(opened, random.Random(4), appends=10, logs=[log])
     rows = await rows_read(opened, [log])
     await delete_records(opened.context, log, rows[10].offset)
-    with pytest.raises(RecordsLost, match=r"starting_offsets: orders:0: offset 3 is lost.*failOnDataLoss"):
+    with pytest.raises(RecordsLost, match=r"starting_offsets: orders:0: offset 3 is lost.*fail_on_data_loss=False"):
         scanned(settings, topic="orders", starting_offsets={0: 3})
     table = scanned(settings, topic="orders", starting_offsets={0: 3}, fail_on_data_loss=False)
     assert rows_of(table) == rows[10:]
     assert rows_of(scanned(settings, topic="orders")) == rows[10:]
+
+
+async def test_records_that_go_while_a_read_is_planned_are_lost_data_like_any_other(opened: OpenedLog) -> None:
+    """Between the look at the logs' ends and the walk through their entries retention may pass, or a deletion."""
+    log, context = Log("orders", 0), opened.context
+    await append(opened, [random_group(random.Random(1), log)])
+    [ends] = (await find_logs(context, Subscription(("orders",)))).values()
+    seen = [LogRange(log, 1, ends.next_offset, ends.incarnation)]
+    await delete_records(context, log, 4)
+    request = ScanRequest(subscription=Subscription(("orders",)))
+    with pytest.raises(RecordsLost, match="offset 1 is lost: the log begins at 4 now"):
+        await splits_between(context, request, seen)
+    lenient = msgspec.structs.replace(request, fail_on_data_loss=False)
+    [split] = await splits_between(context, lenient, seen)
+    assert [(piece.start_offset, piece.stop_offset) for piece in split.pieces] == [(4, ends.next_offset)]
+    await delete_topic(context, "orders")
+    assert await splits_between(context, lenient, seen) == []
+    await append(opened, [random_group(random.Random(2), log)])
+    assert await splits_between(context, lenient, seen) == []
 
 
 async def test_planning_again_notices_a_new_life_of_the_topic(opened: OpenedLog) -> None:

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from llog.errors import InvalidArgument, LogFenced, SinkBatchOver, SinkPlanLost, SinkQueryTaken, SinkUploadLost
-from llog.formats.values import ControlRecord, decode_value, encode_value
-from llog.log.compact import compact_once
-from llog.log.delete_topic import delete_topic
+from llog.errors import LogFenced, SinkBatchOver, SinkPlanLost, SinkQueryTaken
 from llog.log.fence import fence, unfence
-from llog.log.keys import Log
-from llog.log.producer_state import KnownProducers
 from llog.log.topics import initialize
-from llog.pipeline import sink_commit, sink_perform, sink_plan, sink_records
+from llog.pipeline import sink_commit, sink_plan, sink_records
 from llog.pipeline.sink import Batch, commit_batch, forget_query, write
-from llog.pipeline.sink_plan import decode_head, decode_plan, head_key, plan_key
+from llog.pipeline.sink_plan import plan_key
 from llog.pipeline.sink_query import admit
 from llog.pipeline.sink_uploads import committable
+from tests.unit.pipeline.sink_batches import (
+    FIRST,
+    SECOND,
+    A,
+    B,
+    bytes_of,
+    head_of,
+    numbered,
+    plan_of,
+    planned_only,
+    undone,
+)
 from tests.unit.pipeline.sink_stage import Crash, Fuse, Stage, placed, rows
 
-A, B = Log("orders", 0), Log("orders", 1)
 SOAK = os.environ.get("LLOG_SOAK") == "1"
-FIRST, SECOND = Batch("q", 0), Batch("q", 1)
 
 
 @pytest.fixture(params=[True, False], ids=["atomic", "compare-and-set"])
 def stage(request: pytest.FixtureRequest) -> Stage:
     return Stage(atomic=request.param)
-
-
-def numbered(count: int, log: Log = A) -> list[pa.Table]:
-    """So many tasks with one row each: as many slices of one log."""
-    return [placed((f"r{n}", *log)) for n in range(count)]
-
-
-def bytes_of(count: int) -> list[bytes]:
-    return [b"r%d" % n for n in range(count)]
 
 
 async def test_a_batch_is_in_its_logs(stage: Stage) -> None:
@@ -77,24 +70,6 @@ async def test_more_slices_of_a_log_than_it_remembers_are_recognised(stage: Stag
     done = await commit_batch(stage.context, FIRST, [])
     assert done.slices == (0, slices, 0)
     assert await stage.values(A) == bytes_of(slices)
-
-
-async def undone(stage: Stage, batch: Batch, uploads: Sequence[sink_plan.UploadedSlice]) -> None:
-    """The plan as it was before it was marked as done."""
-    context = stage.context
-    key = plan_key(context.keys, batch.query, batch.number)
-    record = await context.metadata.get(key)
-    assert record is not None
-    plan = decode_plan(record.value, key.path)
-    assert plan.done
-    living = await committable(context, batch, uploads)
-    slices = sink_plan.plan_slices(batch.query, batch.number, living)
-    again = sink_plan.CommitPlan(
-        query=plan.query, batch=plan.batch, plan_id=plan.plan_id, producer_id=plan.producer_id,
-        first_epoch=plan.first_epoch, slices=slices, records=plan.records, created_at_ms=plan.created_at_ms,
-        confirmed=True,
-    )  # fmt: skip
-    await context.metadata.put(key, encode_value(again), expected=record.version)
 
 
 @pytest.mark.parametrize("atomic", [True, False])
@@ -148,17 +123,6 @@ async def test_the_next_batch_finishes_what_its_predecessor_left(stage: Stage) -
     await stage.commit(Batch("q", 2), rows("two"), topic="orders")
     assert await stage.values(A) == [b"zero", b"one", b"two"]
     assert (await plan_of(stage, SECOND)) is not None
-
-
-async def head_of(stage: Stage) -> sink_plan.SinkHead:
-    record = await stage.context.metadata.get(head_key(stage.context.keys, "q"))
-    assert record is not None
-    return decode_head(record.value, "head")
-
-
-async def plan_of(stage: Stage, batch: Batch) -> sink_plan.CommitPlan | None:
-    record = await stage.context.metadata.get(plan_key(stage.context.keys, batch.query, batch.number))
-    return None if record is None else decode_plan(record.value, "plan")
 
 
 async def test_a_driver_that_slept_writes_nothing(stage: Stage) -> None:
@@ -301,159 +265,7 @@ async def test_a_fenced_log_stops_the_batch_and_the_replay_finishes_it(stage: St
     assert (await stage.values(A), await stage.values(B)) == ([b"a", b"c"], [b"b", b"d"])
 
 
-@pytest.mark.parametrize("confirmed", [False, True])
-async def test_a_blob_that_is_too_old_is_copied(stage: Stage, confirmed: bool) -> None:
-    uploads = await planned_only(stage, confirmed=confirmed)
-    await raise_horizon(stage, A)
-    done = await commit_batch(stage.context, FIRST, [])
-    assert done.slices.appended == len(uploads) == 3
-    assert await stage.values(A) == [b"a", b"c"]
-    assert await stage.values(B) == [b"b"]
-
-
-async def test_uploads_that_vacuum_removed_fail_before_anything_is_visible(stage: Stage) -> None:
-    uploads = await stage.upload(placed(("a", *A), ("b", *B)))
-    await commit_batch(stage.context, FIRST, [])
-    await initialize(stage.context, A)
-    await raise_horizon(stage, A)
-    await remove_blobs(stage)
-    with pytest.raises(SinkUploadLost, match="nothing was written"):
-        await commit_batch(stage.context, SECOND, uploads)
-    assert await plan_of(stage, SECOND) is None
-    assert await stage.values(A) == []
-
-
-async def test_a_slice_that_is_there_is_known_although_its_blob_is_too_old(stage: Stage) -> None:
-    """Compacted, its blob removed: nothing but the producers' state tells that it is there."""
-    uploads = await stage.upload(*numbered(7))
-    await commit_batch(stage.context, FIRST, uploads)
-    await undone(stage, FIRST, uploads)
-    while await compact_once(stage.context, A) is not None:
-        pass
-    await raise_horizon(stage, A)
-    await remove_blobs(stage)
-    done = await commit_batch(stage.context, FIRST, [])
-    assert done.slices == (0, 7, 0)
-    assert await stage.values(A) == bytes_of(7)
-
-
-async def test_a_plan_whose_blobs_are_gone_says_so(stage: Stage) -> None:
-    await planned_only(stage, confirmed=True)
-    await raise_horizon(stage, A)
-    await remove_blobs(stage)
-    with pytest.raises(SinkPlanLost, match="new queryId"):
-        await commit_batch(stage.context, FIRST, [])
-
-
-async def finished_by_another(stage: Stage) -> tuple[sink_plan.CommitPlan, Sequence[sink_plan.PlanSlice]]:
-    """A plan as a driver holds it that slept: others have finished it, compacted the logs and removed its blobs."""
-    await planned_only(stage, confirmed=True)
-    plan = await plan_of(stage, FIRST)
-    assert plan is not None
-    await commit_batch(stage.context, FIRST, [])
-    for log in (A, B):
-        while await compact_once(stage.context, log) is not None:
-            pass
-    await raise_horizon(stage, A, B)
-    await remove_blobs(stage)
-    return plan, plan.slices
-
-
-async def test_a_blob_that_is_gone_says_nothing_as_long_as_nobody_can_tell_what_is_there(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, slices = await finished_by_another(stage)
-    answers, catch_up = iter([False, False]), KnownProducers.catch_up
-
-    async def holey_at_first(*args: Any) -> bool:
-        return next(answers, True) and await catch_up(*args)
-
-    monkeypatch.setattr(KnownProducers, "catch_up", holey_at_first)
-    monkeypatch.setattr("llog.pipeline.sink_perform._Performance._is_done", _never)
-    assert await sink_perform.perform(stage.context, plan, slices) == (0, 3, 0)
-
-
-async def test_a_blob_that_is_gone_says_that_the_slice_is_there_when_the_plan_is_done(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The driver looked at the log before the others wrote to it, and for the blob after they were done with it."""
-    plan, slices = await finished_by_another(stage)
-    monkeypatch.setattr("llog.pipeline.sink_perform._Performance._is_there", _never)
-    assert await sink_perform.perform(stage.context, plan, slices) == (0, 3, 0)
-    assert (await stage.values(A), await stage.values(B)) == ([b"a", b"c"], [b"b"])
-
-
-async def _never(*_: Any) -> bool:
-    return False
-
-
-async def test_a_topic_deleted_after_the_plan_takes_its_records_with_it(stage: Stage) -> None:
-    await planned_only(stage)
-    await delete_topic(stage.context, "orders")
-    await initialize(stage.context, A)
-    done = await commit_batch(stage.context, FIRST, [])
-    assert done.slices.gone == 3
-    assert await stage.values(A) == []
-
-
-async def test_a_topic_recreated_before_the_plan_gets_the_records(stage: Stage) -> None:
-    uploads = await stage.upload(rows("a"), topic="orders")
-    await delete_topic(stage.context, "orders")
-    await initialize(stage.context, A)
-    stage.objects.puts = 0
-    await commit_batch(stage.context, FIRST, uploads)
-    assert await stage.values(A) == [b"a"]
-    assert stage.objects.puts == 1, "never from a blob drawn for another life"
-
-
-async def test_a_slice_of_an_unknown_log_is_never_planned() -> None:
-    part = sink_plan.UploadedSlice(
-        topic="t", partition=0, incarnation=sink_plan.UNKNOWN_LIFE, data_key="memory://x", encoding="kafka-v2",
-        byte_offset=0, byte_length=1, msg_count=1,
-    )  # fmt: skip
-    with pytest.raises(InvalidArgument):
-        sink_plan.plan_slices("q", 0, [part])
-
-
 async def test_write_is_all_of_it(stage: Stage) -> None:
     done = await write(stage.context, FIRST, rows("a", "b"), topic="orders")
     assert done.records == 2
     assert await stage.values(A) == [b"a", b"b"]
-
-
-# -- making trouble ---------------------------------------------------------------------------------------------------
-
-
-async def planned_only(stage: Stage, *, confirmed: bool = False) -> list[sink_plan.UploadedSlice]:
-    """A driver crashed right after it recorded its plan, or confirmed it."""
-    uploads = await stage.upload(placed(("a", *A), ("b", *B)), placed(("c", *A)))
-    for calls in range(1_000):
-        plan = await plan_of(stage, FIRST)
-        if plan is not None and plan.confirmed >= confirmed:
-            break
-        with pytest.raises(Crash):
-            await commit_batch(stage.open(Fuse(calls, last_takes_effect=True)), FIRST, uploads)
-        stage.open()
-    assert await stage.values(A) == []
-    return uploads
-
-
-async def raise_horizon(stage: Stage, *logs: Log) -> None:
-    for log in logs or (A,):
-        key = stage.context.keys.control(log)
-        record = await stage.context.metadata.get(key)
-        assert record is not None
-        control = decode_value(ControlRecord, record.value, key.path)
-        raised = encode_value(_with_horizon(control, stage.now_ms()))
-        await stage.context.metadata.put(key, raised, expected=record.version)
-
-
-def _with_horizon(control: ControlRecord, horizon_ms: int) -> ControlRecord:
-    from msgspec.structs import replace
-
-    return replace(control, commit_horizon_ms=horizon_ms)
-
-
-async def remove_blobs(stage: Stage) -> None:
-    names = [found.name async for found in stage.objects.list(stage.context.keys.blobs())]
-    await stage.objects.delete_many(names)

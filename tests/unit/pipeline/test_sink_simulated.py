@@ -94,7 +94,7 @@ async def read_all(ctx: ActorContext) -> list[bytes]:
     for log in LOGS:
         if await context.metadata.get(context.keys.control(log), strict=True) is None:
             continue
-        await check_log(context, log)
+        assert (await check_log(context, log)).faults == ()
         start = (await view(context, log, strict=True)).control.log_start_offset
         found += [r.payload or b"" async for run in iter_runs(context, log, start) for r in run.records()]
     return found

@@ -26,8 +26,8 @@ from llog.pipeline.survey_task import LIST_OBJECTS, SurveyPart
 from llog.pipeline.vacuum import vacuum
 from llog.pipeline.vacuum_task import READ_OWNERS, Blobs
 from llog.pipeline.work import InProcessRunner, TaskFailed, decoded_outcome, encoded_item, perform, tools_of
-from llog.stores.metadata.faulty import FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, Key, Write
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.port import Buffer, ByteRange, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
 from tests.unit.pipeline.auditing import CLICKS, GRACE_MS, ORDERS, START_MS, Stage, group
@@ -55,6 +55,24 @@ def stage(request: pytest.FixtureRequest) -> Stage:
 
 
 # -- what goes -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_phantom_whose_blob_has_gone_goes_too(stage: Stage) -> None:
+    """A settle that slept past compaction and vacuum: no object is left that would lead to its log."""
+    await stage.append(ORDERS)
+    await stage.append(ORDERS)
+    key = stage.context.keys.index_entry(ORDERS, 2)
+    late = await stage.metadata.get(key)
+    assert late is not None
+    await compact_once(stage.context, ORDERS)
+    stage.later(1.5)
+    assert (await vacuum(stage.context, stage.runner)).blobs_deleted == 2
+    await stage.metadata.put(key, late.value)
+    dry = await vacuum(stage.context, stage.runner, dry_run=True)
+    assert (dry.phantoms_removed, await stage.metadata.get(key) is None) == (0, False)
+    assert (await vacuum(stage.context, stage.runner)).phantoms_removed == 1
+    assert await stage.metadata.get(key) is None
+    assert (await audit(stage.context, stage.runner)).findings == []
 
 
 async def test_what_nothing_names_goes_and_the_report_says_from_where(stage: Stage) -> None:
@@ -149,12 +167,12 @@ async def test_only_logs_that_a_candidate_names_are_written_to(stage: Stage) -> 
     await vacuum(stage.context, stage.runner, dry_run=True)
     paths: list[str] = []
 
-    class Watched(FaultyMetadataStore):
+    class Watched(ForwardingMetadataStore):
         async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
             paths.extend(write.key.path for one in groups for write in one)
             return await super().write(groups)
 
-    watched = replace(stage.context, metadata=Watched(stage.metadata, random_source=random.Random(0)))
+    watched = replace(stage.context, metadata=Watched(stage.metadata))
     assert (await vacuum(watched, stage.runner)).blobs_deleted == 2
     assert any("/orders/" in path for path in paths)
     assert not any("/visits/" in path for path in paths)
@@ -195,13 +213,13 @@ async def test_blobs_whose_logs_cannot_be_told_or_asked_stay(stage: Stage) -> No
     await delete_records(stage.context, CLICKS, -1)
     stage.later(2)
 
-    class ClicksCannotBeWritten(FaultyMetadataStore):
+    class ClicksCannotBeWritten(ForwardingMetadataStore):
         async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
             if any("/clicks/" in write.key.path for one in groups for write in one):
                 raise MetadataUnavailable("write", "clicks", "away")
             return await super().write(groups)
 
-    away = replace(stage.context, metadata=ClicksCannotBeWritten(stage.metadata, random_source=random.Random(0)))
+    away = replace(stage.context, metadata=ClicksCannotBeWritten(stage.metadata))
     report = await vacuum(away, stage.runner)
     assert report.names == [unknown]
     assert (report.kept_unreadable, report.kept_unknown_log, report.kept_unchecked) == (1, 2, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -26,8 +25,8 @@ from llog.pipeline.sink_plan import CommitPlan, decode_head, decode_plan, head_k
 from llog.pipeline.vacuum import vacuum
 from llog.pipeline.vacuum_plans import planned_blobs
 from llog.pipeline.work import InProcessRunner, tools_of
-from llog.stores.metadata.faulty import FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
+from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.port import Buffer, ByteRange
 from llog.stores.objects.wrapper import ForwardingObjectStore
 from tests.unit.pipeline.auditing import GRACE_MS, Stage
@@ -43,13 +42,13 @@ class Crash(BaseException):
     """The driver is gone."""
 
 
-class Interrupted(FaultyMetadataStore):
+class Interrupted(ForwardingMetadataStore):
     """Does something before, or after, the n-th write to a key; by itself: the process ends there."""
 
     def __init__(
         self, inner: MetadataStore, path: str, number: int, *, before: Act | None = None, after: Act | None = None
     ) -> None:
-        super().__init__(inner, random_source=random.Random(0))
+        super().__init__(inner)
         self._path, self._left, self._before, self._after = path, number, before, after
 
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:

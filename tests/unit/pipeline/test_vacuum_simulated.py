@@ -41,7 +41,7 @@ from llog.testing.log_scenarios import (
 )
 from llog.testing.sim import ActorContext, Scenario, World, run_seed
 
-SEEDS: Final = 400 if os.environ.get("LLOG_SOAK") else 5
+SEEDS: Final = 400 if os.environ.get("LLOG_SOAK") == "1" else 5
 SEED_CHOSEN: Final = int(os.environ.get("LLOG_SIM_SEED", "-1"))
 
 
