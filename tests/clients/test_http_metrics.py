@@ -276,7 +276,7 @@ def test_compaction_tells_outcomes_lag_pending_recovery_candidates_and_stages(pa
 
     until(compacted, "a compaction", seconds=20.0)
     told = pair.compactor.get("/metrics")["compaction"]
-    assert set(told["pending"]) == {"runs", "appends"}
+    assert set(told["pending"]) == {"runs", "states", "appends"}
     assert {"run_resumed", "pending_settled"} <= set(told["recovery"])
     assert told["lag"]["logs"] >= 0
     for candidate in told["candidate"].values():
