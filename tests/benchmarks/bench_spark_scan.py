@@ -77,7 +77,9 @@ def _write_file(batches: list[pa.RecordBatch], path: Path) -> None:
 
 def session() -> SparkSession:
     try:
-        spark = llog.spark.session(Settings.from_env({}), master="local[2,4]", app_name="llog-bench")
+        spark = llog.spark.session(
+            Settings.from_env({}), app_name="llog-bench"
+        )  # or the one that another benchmark left
     except (JavaUnusable, SparkNotInstalled) as error:
         raise ServerUnavailable(str(error)) from error
     return llog.spark.register(spark)
