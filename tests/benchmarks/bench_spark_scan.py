@@ -77,9 +77,8 @@ def _write_file(batches: list[pa.RecordBatch], path: Path) -> None:
 
 def session() -> SparkSession:
     try:
-        spark = llog.spark.session(
-            Settings.from_env({}), app_name="llog-bench"
-        )  # or the one that another benchmark left
+        # Or the one that another benchmark left.
+        spark = llog.spark.session(Settings.from_env({}), app_name="llog-bench")
     except (JavaUnusable, SparkNotInstalled) as error:
         raise ServerUnavailable(str(error)) from error
     return llog.spark.register(spark)
