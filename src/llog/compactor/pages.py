@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import hmac
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
@@ -26,10 +24,11 @@ from litestar.handlers import BaseRouteHandler
 from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
 
 from llog.broker.metrics import CONTENT_TYPE
-from llog.errors import ExposureRefused, SettingsError
+from llog.errors import ExposureRefused
 from llog.limits import COMPACTOR_PAGES_AT_ONCE, COMPACTOR_PAGES_BACKLOG, COMPACTOR_PAGES_STOP_MS_MAX
 from llog.settings import Settings
 from llog.settings.exposure import check_certificate, is_loopback
+from llog.settings.listening import listening_socket
 
 _PATHS: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})
 Scope = MutableMapping[str, Any]
@@ -131,7 +130,7 @@ async def serving(settings: Settings, *, health: Health, metrics: ShownMetrics) 
     """Serve the pages while the context lasts. Raises `SettingsError` where nobody can, or should, listen."""
     check_pages_exposure(settings)
     host = settings.compactor_bind_host
-    listening = _listen(host, settings.compactor_port)
+    listening = listening_socket(host, settings.compactor_port, of="LLOG_COMPACTOR", backlog=COMPACTOR_PAGES_BACKLOG)
     config = uvicorn.Config(
         _Counted(make_app(health, metrics, token=settings.http_read_token), metrics),
         log_config=None,
@@ -168,23 +167,3 @@ def check_pages_exposure(settings: Settings) -> None:
     missing = [name for name, value in needed.items() if value is None]
     if missing:
         raise ExposureRefused("LLOG_COMPACTOR_BIND_HOST", settings.compactor_bind_host, missing)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, proto)
-    except OSError as error:
-        raise SettingsError("LLOG_COMPACTOR_BIND_HOST", host, f"an address of this machine ({error})") from error
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(COMPACTOR_PAGES_BACKLOG)
-        listening.setblocking(False)
-    except OSError as error:
-        listening.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise SettingsError("LLOG_COMPACTOR_BIND_HOST", host, "an address of this machine") from error
-        accepted = f"a free port of {host} ({error.strerror}); 0 takes one"
-        raise SettingsError("LLOG_COMPACTOR_PORT", str(port), accepted) from error
-    return listening

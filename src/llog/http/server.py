@@ -26,6 +26,7 @@ from llog.http.pace import paced
 from llog.limits import HTTP_CONNECTIONS_MAX, HTTP_KEEP_ALIVE_MS
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure
+from llog.settings.listening import listening_socket
 
 _log: Final = logging.getLogger("llog.http")
 # What uvicorn itself takes to notice that it shall stop, and to let go of connections it has cancelled.
@@ -55,12 +56,10 @@ class HttpServer:
         *,
         host: str | None = None,
         port: int | None = None,
-        host_variable: str = "LLOG_HTTP_BIND_HOST",
     ) -> None:
         self._app, self._settings = app, settings
         self.host = settings.http_bind_host if host is None else host
         self.port = settings.http_port if port is None else port
-        self._host_variable = host_variable
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -75,9 +74,9 @@ class HttpServer:
 
     async def start(self) -> None:
         """`ExposureRefused` or `SettingsError` when it cannot listen so."""
-        check_exposure(self._settings, host=self.host, variable=self._host_variable)
+        check_exposure(self._settings, host=self.host)
         config = self._config()
-        listener = self._bind()
+        listener = listening_socket(self.host, self.port, of="LLOG_HTTP", backlog=config.backlog)
         self.port = listener.getsockname()[1]
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="llog-http")
@@ -131,16 +130,3 @@ class HttpServer:
             reason = f"certificate or key cannot be used: {error}"
             raise SettingsError("LLOG_TLS_CERT_FILE", str(settings.tls_cert_file), reason) from error
         return config
-
-    def _bind(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self.host, self.port))
-            listener.setblocking(False)
-        except OSError as error:
-            listener.close()
-            variable = self._host_variable
-            raise SettingsError(variable, f"{self.host}:{self.port}", f"cannot listen there: {error}") from error
-        return listener
