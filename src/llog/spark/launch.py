@@ -38,6 +38,14 @@ class Launch:
         """Of the JVM, or of the script that becomes it; None before it is launched, and on Spark Connect."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def ending(self) -> str:
+        """How the JVM ended, for a message; empty while it runs, or when there was none."""
+        status = None if self._process is None else self._process.poll()
+        if status is None:
+            return ""
+        return f"its process was ended by signal {-status}" if status < 0 else f"its process ended with {status}"
+
     @contextmanager
     def noted(self) -> Iterator[None]:
         """What pyspark launches in here is ours. Raises where `end` came first."""

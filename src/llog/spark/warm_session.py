@@ -233,8 +233,9 @@ def _start(master: str, app_name: str, config: Mapping[str, str], launch: Launch
         with launch.noted():
             return builder.getOrCreate()
     except Exception as error:
+        reason = "; ".join(filter(None, [reason_in(str(error)) or type(error).__name__, launch.ending]))
         forget_dead_jvm()
-        raise SparkSessionFailed(mask_url(master), reason_in(str(error)) or type(error).__name__) from error
+        raise SparkSessionFailed(mask_url(master), reason) from error
 
 
 def prepare_environment(master: str) -> None:

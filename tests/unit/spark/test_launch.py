@@ -56,6 +56,16 @@ def test_what_was_launched_ends_with_all_it_started(tmp_path: Path, script: str)
     launch.end()
 
 
+@pytest.mark.parametrize(("script", "told"), [("exit 3", "ended with 3"), ("kill -9 $$", "ended by signal 9")])
+def test_how_it_ended_is_told(script: str, told: str) -> None:
+    launch = Launch()
+    assert launch.ending == ""
+    with launch.noted():
+        java_gateway.Popen(["sh", "-c", script])  # type: ignore[attr-defined]
+    wait_until("its end", lambda: launch.ending != "")
+    assert told in launch.ending
+
+
 def test_nothing_is_launched_once_it_was_given_up(tmp_path: Path) -> None:
     launch = Launch()
     with launch.noted():
