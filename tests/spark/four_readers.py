@@ -63,6 +63,10 @@ class FourReaders:
         assert await asyncio.to_thread(self.by_scan, logs) == expected
         assert await asyncio.to_thread(self.by_spark, logs) == expected
 
+    async def refresh(self) -> None:
+        """So long a broker may go on telling what key compaction removed."""
+        await asyncio.sleep(self.settings.tail_refresh_ms / 1_000)
+
     async def by_reader(self, logs: Sequence[Log]) -> list[Row]:
         return await rows_read(self.opened, logs)
 

@@ -131,6 +131,7 @@ async def test_four_readers_agree_after_every_step(spark: SparkSession, tmp_path
                 await readers.agree_on(expected, LOGS)
 
             await cluster.compact_by_key()
+            await readers.refresh()
             keyed, mixed = await readers.by_reader([KEYED]), await readers.by_reader(MIXED)
             assert len(keyed) < len(expected) - len(mixed), "some went"
             expected = survivors([row for row in expected if row[:2] == KEYED]) + mixed
@@ -165,6 +166,7 @@ async def test_four_readers_agree_in_the_middle_of_compaction(spark: SparkSessio
 
         async with cluster.looking(look_at_keys, rng) as watched:
             await watched.compact_by_key()
+        await readers.refresh()
         await readers.agree_on(stay, [KEYED])
 
 
