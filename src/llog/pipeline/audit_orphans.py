@@ -24,7 +24,7 @@ from llog.pipeline.audit_log import look_at
 from llog.pipeline.audit_report import AuditReport, Finding
 from llog.pipeline.survey import survey_blobs, survey_segments
 from llog.pipeline.survey_task import Seen
-from llog.pipeline.vacuum_plans import PlannedBlobs, planned_blobs
+from llog.pipeline.vacuum_plans import PlannedBlobs, planned_blobs, waited_for
 from llog.pipeline.vacuum_task import READ_OWNERS, Blobs
 from llog.pipeline.work import Runner, TaskFailed
 from llog.stores.objects.port import ObjectStore
@@ -82,7 +82,7 @@ class OrphanSearch:
         return planned
 
     async def _missing(self, uris: Collection[str]) -> list[str]:
-        """Those that are not there, and only then were still named."""
+        """Those that are not there, and only then were still waited for."""
         slots = asyncio.Semaphore(VACUUM_READS_IN_FLIGHT_MAX)
 
         async def is_missing(uri: str) -> bool:
@@ -101,8 +101,8 @@ class OrphanSearch:
         missing = [uri for uri, is_gone in zip(ordered, gone, strict=True) if is_gone]
         if not missing:
             return []
-        still = (await planned_blobs(self._context, now_ms=self._now_ms)).confirmed
-        return [uri for uri in missing if uri in still]
+        wanted = await waited_for(self._context, missing)
+        return [uri for uri in missing if uri in wanted]
 
     async def _judge_blobs(self, store: ObjectStore, unnamed: list[Seen]) -> None:
         [owners] = await self._runner.run(READ_OWNERS, [Blobs(store_url=store.url, blobs=tuple(unnamed))])

@@ -14,13 +14,15 @@ What must stay true
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
 from llog.errors import FormatError, InvalidField
 from llog.limits import SINK_PLAN_KEPT_MS_MAX, SINK_ROUNDS_MAX
 from llog.log.context import LogContext
-from llog.pipeline.sink_plan import CommitPlan, decode_page, decode_plan, page_keys, queries_key
+from llog.log.keys import Log
+from llog.log.view import view_of
+from llog.pipeline.sink_plan import CommitPlan, PlanSlice, decode_page, decode_plan, page_keys, queries_key
 from llog.stores.metadata.port import Record
 
 
@@ -55,6 +57,39 @@ async def planned_blobs(context: LogContext, *, now_ms: int) -> PlannedBlobs:
         except FormatError as error:
             unreadable.append(f"{path}: {error}")
     return PlannedBlobs(frozenset(uris), frozenset(confirmed), tuple(expired), tuple(unreadable))
+
+
+async def waited_for(context: LogContext, uris: Collection[str]) -> set[str]:
+    """Those of them that a confirmed plan is still to write to a log. What it has for a topic that was deleted since,
+    created again or not, nobody writes any more; vacuum may have taken that before the plan was there."""
+    wanted: set[str] = set()
+    async for record in _plan_records(context):
+        try:
+            plan = decode_plan(record.value, record.key.path)
+            if plan.done or not plan.confirmed:
+                continue
+            lives: dict[tuple[Log, int], set[str]] = {}
+            async for part in _slices(context, plan):
+                if part.data_key in uris:
+                    lives.setdefault((part.log, part.incarnation), set()).add(part.data_key)
+        except FormatError:
+            continue  # a finding of its own
+        for (log, incarnation), named in lives.items():
+            found = await context.metadata.get(context.keys.control(log), strict=True)
+            seen = view_of(found, None)
+            if seen is not None and seen.control.incarnation == incarnation:
+                wanted |= named
+    return wanted
+
+
+async def _slices(context: LogContext, plan: CommitPlan) -> AsyncIterator[PlanSlice]:
+    """As far as they are there."""
+    for part in plan.slices:
+        yield part
+    for key in page_keys(context.keys, plan):
+        found = await context.metadata.get(key, strict=True)
+        for part in () if found is None else decode_page(found.value, key.path).slices:
+            yield part
 
 
 async def _plan_records(context: LogContext) -> AsyncIterator[Record]:

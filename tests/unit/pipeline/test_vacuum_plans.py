@@ -15,6 +15,7 @@ from llog.formats.values import encode_value
 from llog.limits import SINK_PLAN_CONFIRM_MS_MAX, SINK_PLAN_KEPT_MS_MAX
 from llog.log.cluster import join_cluster
 from llog.log.context import LogContext
+from llog.log.delete_topic import delete_topic
 from llog.log.keys import Log
 from llog.log.read import iter_runs
 from llog.log.topics import initialize
@@ -433,3 +434,5 @@ async def test_audit_finds_a_blob_that_a_plan_waits_for_in_vain(stage: Stage) ->
     await stage.objects.delete(stage.objects.name_of(first))
     [finding] = (await audit(stage.context, stage.runner)).findings
     assert (finding.severity, finding.kind, finding.object) == ("damage", "missing object", first)
+    await delete_topic(stage.context, A.topic)
+    assert (await audit(stage.context, stage.runner)).findings == [], "nobody is to get it any more"
