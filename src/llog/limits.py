@@ -753,7 +753,9 @@ EXPORT_COMMIT_BYTES_DEFAULT: Final = 8 * GIB
 EXPORT_ROW_GROUP_BYTES: Final = 16 * MIB
 EXPORT_PENDING_BYTES_MAX: Final = 64 * MIB
 # Partitions and dates that one task writes; clocks gone wild would make a file per record.
-EXPORT_FILES_PER_TASK_MAX: Final = 1_024
+EXPORT_FILES_PER_TASK_MAX: Final = 16_384
+# Of these, how many are on their way into the store at a time.
+EXPORT_PUTS_IN_FLIGHT_MAX: Final = 8
 # Rounds in which tasks whose objects were gone are planned again, and commits that others were faster with.
 EXPORT_REPLANS_MAX: Final = 5
 EXPORT_CONFLICTS_MAX: Final = 5
@@ -817,3 +819,23 @@ SPARK_ASK_BACKOFF_MS_MAX: Final = 10_000
 # --- fencing ---------------------------------------------------------------------------------------------------------
 # What an operator may say about why a log is closed (HTTP takes as much).
 FENCE_REASON_CHARS_MAX: Final = 1_000
+
+# --- closed logs on a broker's health page ----------------------------------------------------------------------------
+# How many of those that it met are shown, and how often it looks whether they are still closed.
+BROKER_FENCED_LOGS_MAX: Final = 100
+BROKER_FENCED_LOOK_MS: Final = 2_000
+
+# --- empty directories -----------------------------------------------------------------------------------------------
+# How often a put makes its directory again that somebody removed, because it was empty, right before.
+OBJECT_FILE_PLACE_TRIES_MAX: Final = 8
+
+# --- a cluster without executors --------------------------------------------------------------------------------------
+# How often a job that waits looks whether there is one, when it tells that there is none, and when it gives up. A
+# scheduler that makes machines first needs minutes.
+SPARK_STARVED_LOOK_MS: Final = 5_000
+SPARK_STARVED_TOLD_MS: Final = 20_000
+SPARK_STARVED_MS_MAX: Final = 300_000
+
+# --- a cluster's Python -----------------------------------------------------------------------------------------------
+# How long the look at it may take; one that is slower is taken as it is.
+SPARK_PYTHON_TIMEOUT_MS: Final = 30_000

@@ -37,8 +37,9 @@ class Report(msgspec.Struct, kw_only=True):
     unreadable: list[str] = []
 
     def incomplete(self) -> bool:
-        """Something is there that did not come back."""
-        return bool(self.unreadable) or any(one.outcome.startswith("refused") for one in self.slices)
+        """Something is there that did not come back, though it was to."""
+        missing = self.recovering and any(one.outcome.startswith(("refused", "left")) for one in self.slices)
+        return bool(self.unreadable) or missing
 
     def document(self) -> dict[str, object]:
         slices = [{**one._asdict(), "log": str(one.log)} for one in self.slices]
@@ -54,13 +55,18 @@ class Report(msgspec.Struct, kw_only=True):
         told.append("restored" + (", going on from where it stopped" if self.resumed else ""))
         if not self.versions_raised:
             told.append("versions could not be raised here: no process that used the lost store may come back")
-        told += [f"{one.outcome}: {one.log}, {one.msg_count} messages in {one.uri}" for one in self.slices]
+        told += [_told(one) for one in self.slices]
         told += [f"adopted: {uri}" for uri in self.adopted]
         told += [f"cannot be read: {uri}" for uri in self.unreadable]
-        if self.slices and not self.recovering:
-            told.append("the slices above are not in the restored logs: the same command with --recover appends them")
+        if any(one.outcome == "found" for one in self.slices):
+            told.append("what was found is not in the restored logs: the same command with --recover appends it")
         told.append("vacuum is held: check the logs (llog log check), then llog meta release-vacuum")
         return told
+
+
+def _told(one: UnknownSlice) -> str:
+    others = f" and {one.objects - 1} other objects" if one.objects > 1 else ""
+    return f"{one.outcome}: {one.log}, {one.msg_count} messages in {one.uri}{others}"
 
 
 async def run_restore(

@@ -5,7 +5,9 @@ this module only turns them into bytes and back. What must stay true
 - every value carries `v`, and a process never writes a value whose `v` is higher than it knows: a newer release put
   fields there that it would drop (hazard h18). `encode_value` refuses;
 - every value under a log carries `incarnation`: which life of the topic name it belongs to;
-- fields are only ever added, with a default; golden files of every value are read by all later releases.
+- fields are only ever added, with a default; golden files of every value are read by all later releases;
+- what is written can be read. Nothing checks a struct when it is made, so a float or a bool where a number belongs
+  would stay in the store for ever, and whoever reads it next would find the log damaged. `encode_value` reads it first.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
-from llog.errors import UnsupportedFormat
+from llog.errors import InvalidField, UnsupportedFormat
 from llog.formats.buffers import json_decoder, json_value
 from llog.formats.crc import Buffer
 
@@ -197,6 +199,9 @@ class SegmentRecord(Value, frozen=True, kw_only=True):
     state: SegmentState
     state_changed_at_ms: Count = 0
     data_key: str = ""
+    adopted_over: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of a segment that a recovery published: what the entries named that it took the place of, which need not be what
+    it was made of. Not written for any other."""
 
 
 class PartitionDelete(Value, frozen=True, kw_only=True):
@@ -291,11 +296,20 @@ def decode_value(kind: type[V], data: Buffer, source: str) -> V:
 
 
 def encode_value(value: Value, source: str = "") -> bytes:
-    """Bytes of a value; refuses one that a newer release wrote (hazard h18)."""
+    """Bytes of a value; refuses one that a newer release wrote (hazard h18), and one that nobody could read."""
+    kind = type(value)
     if value.v > value.known_version:
         raise UnsupportedFormat(
-            source or type(value).__name__,
+            source or kind.__name__,
             f"written by a newer release (v {value.v}, this one knows {value.known_version}): "
             "upgrade this process before it may change the value",
         )
-    return _ENCODER.encode(value)
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        decoder = _DECODERS[kind] = json_decoder(kind)
+    try:
+        data = _ENCODER.encode(value)
+        decoder.decode(data)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise InvalidField(source or kind.__name__, f"{kind.__name__} is not written: {error}") from None
+    return data

@@ -13,6 +13,7 @@ What must stay true
 - A segment that key compaction made has fewer records than the entries it replaces, and what it lacks was superseded by
   records that may be lost. It is taken only where an object of those entries is gone: some records are better than
   none, and fewer are not better than all.
+- Only what is gone for good is given up: the log's start is raised to a segment where every object below it is gone.
 - It is older than the segment horizon, which is harmless only because vacuum is held: nothing takes the object away
   before it is named.
 """
@@ -21,6 +22,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
 
 from llog.errors import ObjectNotFound, VersionConflict
 from llog.formats.values import CompactionKind, CompactionRun, ControlRecord, IndexEntry, SegmentRecord
@@ -31,6 +34,7 @@ from llog.log.index import Entry, Verdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.publish import KnownCompaction, finish, load_compaction, publish
 from llog.log.recover_find import FoundSegment
+from llog.log.retention import delete_records
 from llog.log.settle import settle_and_clear
 from llog.stores.metadata.port import after
 
@@ -45,9 +49,17 @@ async def adopt_segments(
     def is_of_before(entry: Entry) -> bool:
         return entry.value.created_at_ms < restored_at_ms or is_in_place(entry, known.get(entry.value.data_key))
 
-    # Merges lie over segments of lower levels, so those come first; each adoption may make the next one fit.
-    in_order = sorted(old, key=lambda one: (one.extension.level, one.start_offset, -one.end_offset))
-    return [segment for segment in in_order if await _adopt(context, log, segment, is_of_before)]
+    # Merges lie over segments of lower levels, so those come first. But each adoption may make another fit: what
+    # follows a merge is passed over until the cursor has come there.
+    waiting = sorted(old, key=lambda one: (one.extension.level, one.start_offset, -one.end_offset))
+    adopted: list[FoundSegment] = []
+    while True:
+        while fitting := [segment for segment in waiting if await _adopt(context, log, segment, is_of_before)]:
+            adopted += fitting
+            taken = {segment.segment_id for segment in fitting}
+            waiting = [segment for segment in waiting if segment.segment_id not in taken]
+        if not await _pass_what_is_gone(context, log, waiting, is_of_before):
+            return adopted
 
 
 def is_in_place(entry: Entry, segment: FoundSegment | None) -> bool:
@@ -79,12 +91,44 @@ async def _adopt(context: LogContext, log: Log, segment: FoundSegment, is_of_bef
     return (await finish(context, log, control, run)).done
 
 
+async def _pass_what_is_gone(
+    context: LogContext, log: Log, waiting: Sequence[FoundSegment], is_of_before: Callable[[Entry], bool]
+) -> bool:
+    """Let the log begin at the first segment that would fit there. True: it does now.
+
+    Retention raised the log's start since the backup, and the restored one is lower. The segment is a witness that
+    compaction had come by: what was below it was in segments, too, and where no object of those entries is left,
+    nothing of them is.
+    """
+    control = await settle_and_clear(context, log)
+    record = await load_compaction(context, log, control.incarnation)
+    for segment in sorted(waiting, key=lambda one: one.start_offset):
+        if segment.start_offset <= control.log_start_offset:
+            continue
+        covered = await _covered(context, log, control, record, segment)
+        begun_there = replace(control, log_start_offset=segment.start_offset)
+        if plan_kind(covered, segment, begun_there, cursor=record.value.offset) is None:
+            continue
+        below = await _between(context, log, control, record, control.log_start_offset, segment.start_offset - 1)
+        known = all(map(is_of_before, (*below, *covered)))
+        if known and await _some_are_gone(context, covered) and await _all_are_gone(context, below):
+            await delete_records(context, log, segment.start_offset)
+            return True
+    return False
+
+
 async def _covered(
     context: LogContext, log: Log, control: ControlRecord, record: KnownCompaction, segment: FoundSegment
 ) -> list[Entry]:
     """The valid entries from the segment's first offset to its last."""
+    return await _between(context, log, control, record, segment.start_offset, segment.end_offset)
+
+
+async def _between(
+    context: LogContext, log: Log, control: ControlRecord, record: KnownCompaction, first_offset: int, last_offset: int
+) -> list[Entry]:
     found: list[Entry] = []
-    start, stop = offset_name(segment.start_offset), after(offset_name(segment.end_offset))
+    start, stop = offset_name(first_offset), after(offset_name(last_offset))
     async for item in context.metadata.scan_all(context.keys.index(log), start=start, stop=stop, strict=True):
         entry = entry_of(item)
         verdict = judge(
@@ -109,12 +153,18 @@ def plan_kind(
     if any(b.start_offset != a.end_offset + 1 for a, b in itertools.pairwise(covered)):
         return None
     compacted = [entry for entry in covered if entry.value.type == "COMPACTED"]
-    if any(one.value.level > segment.extension.level or one.value.data_key == segment.uri for one in compacted):
+    if any(one.value.data_key == segment.uri or _is_later(one, segment) for one in compacted):
         return None
     fresh = [entry for entry in covered if entry.value.type == "WAL"]
     if fresh and not fresh[0].covers(max(cursor, control.log_start_offset)):
         return None
     return "MERGE" if compacted else "COMPACT"
+
+
+def _is_later(entry: Entry, segment: FoundSegment) -> bool:
+    """Levels rise with every merge, but not with every pass of key compaction: there the instants tell."""
+    extension = segment.extension
+    return entry.value.level > extension.level and entry.value.created_at_ms >= extension.created_at_ms
 
 
 def is_worth_as_much(segment: FoundSegment, covered: Sequence[Entry]) -> bool:
@@ -127,12 +177,25 @@ def is_worth_as_much(segment: FoundSegment, covered: Sequence[Entry]) -> bool:
 
 async def _some_are_gone(context: LogContext, covered: Sequence[Entry]) -> bool:
     for uri in dict.fromkeys(entry.value.data_key for entry in covered):
-        store, name = await context.find_object(uri)
-        try:
-            await store.head(name)
-        except ObjectNotFound:
+        if not await _is_there(context, uri):
             return True
     return False
+
+
+async def _all_are_gone(context: LogContext, entries: Sequence[Entry]) -> bool:
+    for uri in dict.fromkeys(entry.value.data_key for entry in entries):
+        if await _is_there(context, uri):
+            return False
+    return True
+
+
+async def _is_there(context: LogContext, uri: str) -> bool:
+    store, name = await context.find_object(uri)
+    try:
+        await store.head(name)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def planned_adoption(
@@ -176,13 +239,15 @@ def planned_adoption(
 async def _register(
     context: LogContext, log: Log, segment: FoundSegment, covered: Sequence[Entry], now_ms: int
 ) -> None:
+    """As its compactor did; and so that a second recovery still knows what the log had of those objects."""
     record = SegmentRecord(
         segment_id=segment.segment_id,
         incarnation=segment.extension.incarnation,
         start_offset=segment.start_offset,
         end_offset=segment.end_offset,
         size_bytes=segment.byte_length,
-        sources=tuple(sorted({entry.value.data_key for entry in covered})),
+        sources=segment.extension.sources,
+        adopted_over=tuple(sorted({entry.value.data_key for entry in covered})),
         state="COPY_SEGMENT_STARTED",
         state_changed_at_ms=now_ms,
         data_key=segment.uri,

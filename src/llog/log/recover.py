@@ -4,7 +4,7 @@ Metadata was lost and restored as of the backup; the blobs and segments written 
 because each step leaves less to the next:
 
 1. segments, log by log: they carry final offsets, so what they hold beyond the restored counter is appended at the
-   offsets it had, as slices of the segment itself;
+   offsets it had, as slices of the segment itself (which, and from where on: `recover_segments`);
 2. blobs, in the order of their instants: slices that neither an entry nor a segment of their log knows are appended,
    also as they lie: no byte is copied;
 3. segments again: those that cover restored entries are published over them (`adopt`), because vacuum may have taken
@@ -17,7 +17,7 @@ blobs drawn before the restore are touched: the horizon keeps everybody else fro
 
 What cannot be known: the order between writers of different blobs after the last segment (instants of their ids stand
 in for it), and whether a slice without an entry had been refused (fenced, expired, a lost race) or never acknowledged:
-such records come back as if they had been appended.
+such records come back as if they had been appended. What is found and does not come back is told of, each with why.
 """
 
 from __future__ import annotations
@@ -30,13 +30,11 @@ from llog.errors import FormatError, InvalidArgument, LogError, ObjectNotFound, 
 from llog.formats.backup import VacuumHold
 from llog.formats.shared_blob import BlobSlice, parse_shared_blob
 from llog.formats.values import TopicRecord
-from llog.limits import LOG_CHECK_READ_BYTES, RECOVER_POSTPONED_MAX
+from llog.limits import RECOVER_POSTPONED_MAX, RESTORE_BLOB_SLACK_MS
 from llog.log.adopt import adopt_segments
-from llog.log.coherent import read_head
 from llog.log.commit import Committer
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
-from llog.log.index import entry_of
 from llog.log.keys import Log, check_topic
 from llog.log.pieces import AppendSlice, Landed, PieceOutcome, PlacedPiece
 from llog.log.recover_find import (
@@ -49,10 +47,14 @@ from llog.log.recover_find import (
     newer_segments,
     pieces_of,
 )
+from llog.log.recover_prints import DOUBTFUL, KnownBatches, is_opaque, reads_of
+from llog.log.recover_segments import LATER_LIFE, SegmentPart, first_offset_of, plan_segments
 from llog.log.restore import read_hold
 from llog.log.settle import settle_and_clear
 from llog.log.topics import initialize, load_topic
 from llog.stores.objects.port import ObjectStore
+
+DELETED_THEN = "its topic is deleted in the backup and was written to since: create it, and recover again"
 
 
 class UnknownSlice(NamedTuple):
@@ -63,9 +65,12 @@ class UnknownSlice(NamedTuple):
     msg_count: int
     created_at_ms: int
     outcome: str = "found"
-    """`found` (nothing was done), `appended`, `repeated`, or why not."""
+    """`found` (nothing was done), `appended`, `repeated`, or why not: `refused: …` by the log as it is, `left: …` where
+    recovery has no way."""
     start_offset: int = -1
     end_offset: int = -1
+    objects: int = 1
+    """How many objects this line tells of; `uri` is the first."""
 
 
 @dataclass
@@ -119,6 +124,9 @@ class _Recovery:
         self._since_ms = hold.recover_since_ms
         self.committer = Committer(context, first_offset=1)
         self._named: dict[Log, Named] = {}
+        self._damaged: dict[Log, str] = {}
+        self._batches: dict[Log, KnownBatches] = {}
+        self._left: dict[tuple[Log, str], int] = {}
         self._topics: dict[str, TopicRecord | None] = {}
         self._postponed: list[_Slice] = []
         self.done = Recovered()
@@ -127,59 +135,74 @@ class _Recovery:
     async def append_from_segments(self) -> None:
         async for found in newer_segments(self._context, self._segments, self._since_ms):
             self.done.unreadable += found.unreadable
-            named = await self._named_by(found.log)
-            fresh = [segment for segment in found.segments if await self._is_of_this_life(found.log, segment)]
-            for segment in await self._extend(found.log, fresh, named):
-                for source in segment.extension.sources:
-                    named.add_whole(source)
+            fresh = await self._of_this_life(found)
+            if not fresh:
+                continue
+            try:
+                if not self._dry_run:
+                    await self._begin(found.log, fresh)
+                named = await self._named_by(found.log)
+            except LogError as error:
+                self._damaged[found.log] = f"refused: {error.reason}"
+                named = None
+            if named is None:
+                self._leave(fresh, self._damaged[found.log])
+                continue
+            plan = await plan_segments(self._context, fresh, named)
+            for part in plan.appended:
+                await self._append_segment(found.log, part.segment, part.start_offset, named)
+            await self._note_contained(found, plan.contained, named)
+            for part, reason in plan.left:
+                self._leave_part(part, f"left: {reason}")
 
-    async def _is_of_this_life(self, log: Log, segment: FoundSegment) -> bool:
-        topic = await self._topic(log.topic)
-        if topic is None:
-            return True
-        return topic.state == "LIVE" and segment.extension.incarnation == topic.incarnation
+    async def _note_contained(self, found: LogSegments, contained: Sequence[FoundSegment], named: Named) -> None:
+        """All that these segments were made of, and what that was made of, is in the log."""
+        by_uri = {one.uri: one for one in found.segments}
+        batches = self._batches.setdefault(found.log, KnownBatches())
+        waiting, seen = list(contained), {one.uri for one in contained}
+        while waiting:
+            segment = waiting.pop()
+            for source in segment.extension.sources:
+                named.add_whole(source)
+                if source in by_uri and source not in seen:
+                    seen.add(source)
+                    waiting.append(by_uri[source])
+            if is_opaque(self._context, segment, found.segments, self._since_ms):
+                try:
+                    await batches.add(self._segments, segment)
+                except (FormatError, ObjectNotFound):
+                    self.done.unreadable.append(segment.uri)
 
-    async def _extend(self, log: Log, segments: list[FoundSegment], named: Named) -> list[FoundSegment]:
-        """Append what the segments hold from the counter on; the segments whose records are all in the log now."""
-        if not segments:
+    async def _of_this_life(self, found: LogSegments) -> list[FoundSegment]:
+        """Those of the life that the log has, and has now; of a log that is not there yet, those of the last."""
+        topic = await self._topic(found.log.topic)
+        lives = [one.extension.incarnation for one in found.segments]
+        life = max(lives, default=0) if topic is None else topic.incarnation
+        later = [one for one in found.segments if one.extension.incarnation > life]
+        self._leave(later, f"left: {LATER_LIFE}")
+        if topic is not None and topic.state != "LIVE":
             return []
-        if await self._topic(log.topic) is None and not self._dry_run:
-            await initialize(self._context, log, first_offset=min(1, min(one.start_offset for one in segments)))
-        counter = await self._counter(log)
-        if counter is None:
-            return [one for one in segments if named.is_whole(one.uri)]
-        position, contained = counter, [one for one in segments if one.end_offset < counter]
-        while (chosen := plan_next(segments, position)) is not None:
-            if not chosen.is_dense():
-                break
-            position = max(position, chosen.start_offset)
-            await self._append_segment(log, chosen, position, named)
-            position = chosen.end_offset + 1
-            contained.append(chosen)
-        return contained
+        return [one for one in found.segments if one.extension.incarnation == life]
 
-    async def _counter(self, log: Log) -> int | None:
-        """The restored counter; None when somebody has appended since, so that offsets can no longer be kept."""
-        head = await read_head(self._context, log)
-        if head is None:
-            return 0
-        control = head.control if self._dry_run else await settle_and_clear(self._context, log)
-        last = await self._context.metadata.get(
-            self._context.keys.index_entry(log, max(0, control.sequence_counter - 1)), strict=True
-        )
-        untouched = last is None or entry_of(last).value.created_at_ms <= self._hold.held_at_ms
-        return control.sequence_counter if untouched else None
+    async def _begin(self, log: Log, segments: Sequence[FoundSegment]) -> None:
+        """Before anything is planned: where a log begins must be the same for whoever goes on after a crash. It may be
+        half-begun, or a partition that the topic got since the backup."""
+        await initialize(self._context, log, first_offset=first_offset_of(segments))
+        await settle_and_clear(self._context, log)
+
+    def _leave(self, segments: Sequence[FoundSegment], reason: str) -> None:
+        for segment in segments:
+            self._leave_part(SegmentPart(segment, segment.start_offset), reason)
+
+    def _leave_part(self, part: SegmentPart, reason: str) -> None:
+        segment, start_offset = part
+        count, created_at_ms = segment.records_from(start_offset), segment.extension.created_at_ms
+        log = Log(segment.extension.topic, segment.extension.partition)
+        self.done.slices.append(UnknownSlice(log, segment.uri, count, created_at_ms, reason))
 
     async def _append_segment(self, log: Log, segment: FoundSegment, position: int, named: Named) -> None:
         """Its batches from `position` on, in slices that fit into memory."""
-        entries, stop = segment.footer.entries, len(segment.footer.entries)
-        first = segment.footer.batches_from(position)
-        ends = entries["byte_position"].astype("int64") + entries["batch_length"]
-        while first < stop:
-            begin, last = int(entries["byte_position"][first]), first + 1
-            while last < stop and int(ends[last]) - begin <= LOG_CHECK_READ_BYTES:
-                last += 1
-            length = int(ends[last - 1]) - begin
+        for begin, length in reads_of(segment, segment.footer.batches_from(position)):
             try:
                 data = await self._segments.get_range(segment.name, begin, length)
                 pieces = pieces_of(data, "kafka-v2", begin, 0, segment.uri)
@@ -187,7 +210,6 @@ class _Recovery:
                 self.done.unreadable.append(segment.uri)
                 return
             await self._append(_Slice(log, segment.uri, segment.extension.created_at_ms, "kafka-v2", pieces), named)
-            first = last
 
     # -- 2: blobs -----------------------------------------------------------------------------------------------------
     async def append_from_blobs(self) -> None:
@@ -224,29 +246,53 @@ class _Recovery:
             self.done.unreadable.append(blob.uri)
             return
         created_at_ms = created_at_ms_of(blob.blob_id)
-        topic = await self._topic(log.topic)
-        if topic is not None and is_of_dead_life(topic, created_at_ms, restored_at_ms=self._hold.held_at_ms):
+        topic, hold = await self._topic(log.topic), self._hold
+        if topic is not None and is_of_dead_life(topic, created_at_ms, restored_at_ms=hold.held_at_ms):
+            if topic.state == "DELETED" and created_at_ms >= hold.recover_since_ms + RESTORE_BLOB_SLACK_MS:
+                self._leave_in_blobs(log, blob.uri, part.msg_count, created_at_ms, f"left: {DELETED_THEN}")
             return
-        await self._append(_Slice(log, blob.uri, created_at_ms, part.encoding, pieces), await self._named_by(log))
+        named = await self._named_by(log)
+        if named is None:
+            self._leave_in_blobs(log, blob.uri, part.msg_count, created_at_ms, self._damaged[log])
+            return
+        pieces = tuple(one for one in pieces if not named.holds(blob.uri, one.byte_offset, one.byte_length))
+        known = self._batches.get(log)
+        if pieces and known is not None and not known.is_empty():
+            begins = {one: one.byte_offset - part.byte_offset for one in pieces}
+            pieces = tuple(
+                one
+                for one, begin in begins.items()
+                if not known.take(body[begin : begin + one.byte_length], part.encoding, created_at_ms, blob.uri)
+            )
+            if pieces and created_at_ms < known.doubtful_before_ms:
+                count = sum(one.msg_count for one in pieces)
+                self._leave_in_blobs(log, blob.uri, count, created_at_ms, f"left: {DOUBTFUL}")
+                return
+        await self._append(_Slice(log, blob.uri, created_at_ms, part.encoding, pieces), named)
 
     # -- 3: segments over restored entries ----------------------------------------------------------------------------
     async def adopt(self) -> None:
         async for found in newer_segments(self._context, self._segments, self._since_ms):
-            if await self._topic(found.log.topic) is None:
+            topic = await self._topic(found.log.topic)
+            if topic is None or topic.state != "LIVE" or await self._named_by(found.log) is None:
                 continue
-            await self._adopt(found)
-
-    async def _adopt(self, found: LogSegments) -> None:
-        fresh = [segment for segment in found.segments if await self._is_of_this_life(found.log, segment)]
-        if fresh:
-            adopted = await adopt_segments(self._context, found.log, fresh, restored_at_ms=self._hold.held_at_ms)
-            self.done.adopted += [segment.uri for segment in adopted]
+            fresh = [one for one in found.segments if one.extension.incarnation == topic.incarnation]
+            try:
+                adopted = await adopt_segments(self._context, found.log, fresh, restored_at_ms=self._hold.held_at_ms)
+            except LogError as error:
+                self._leave(fresh[-1:], f"refused: {error.reason}")
+            else:
+                self.done.adopted += [segment.uri for segment in adopted]
 
     # -- both ---------------------------------------------------------------------------------------------------------
-    async def _named_by(self, log: Log) -> Named:
-        if log not in self._named:
-            self._named[log] = await named_by(self._context, log, self._since_ms)
-        return self._named[log]
+    async def _named_by(self, log: Log) -> Named | None:
+        """None: what the log has cannot be told, because a value of it is damaged."""
+        if log not in self._named and log not in self._damaged:
+            try:
+                self._named[log] = await named_by(self._context, log, self._hold)
+            except (FormatError, InvalidArgument) as error:
+                self._damaged[log] = f"refused: the log is damaged ({error})"
+        return self._named.get(log)
 
     async def _topic(self, topic: str) -> TopicRecord | None:
         if topic not in self._topics or self._topics[topic] is None:
@@ -301,6 +347,16 @@ class _Recovery:
         )
         return (await self.committer.commit({part.log: slice_}))[part.log]
 
+    def _leave_in_blobs(self, log: Log, uri: str, msg_count: int, created_at_ms: int, reason: str) -> None:
+        """One line for all blobs of a log that are left for one reason: there may be thousands."""
+        at = self._left.get((log, reason))
+        if at is None:
+            self._left[log, reason] = len(self.done.slices)
+            self.done.slices.append(UnknownSlice(log, uri, msg_count, created_at_ms, reason))
+        else:
+            line = self.done.slices[at]
+            self.done.slices[at] = line._replace(msg_count=line.msg_count + msg_count, objects=line.objects + 1)
+
     def _note(
         self, log: Log, uri: str, created_at_ms: int, outcomes: list[tuple[PlacedPiece, PieceOutcome | None]]
     ) -> None:
@@ -327,15 +383,6 @@ def is_of_dead_life(topic: TopicRecord, created_at_ms: int, *, restored_at_ms: i
         return True
     # A first life has none before it, whatever the clocks of its writers say.
     return topic.incarnation > 1 and created_at_ms < topic.created_at_ms < restored_at_ms
-
-
-def plan_next(segments: list[FoundSegment], position: int) -> FoundSegment | None:
-    """The segment to go on with at `position`: the one that reaches furthest from there, or the next behind a gap. One
-    that key compaction made comes last: what it was made of may be there still."""
-    here = [one for one in segments if one.start_offset <= position <= one.end_offset]
-    if here:
-        return max(here, key=lambda one: (one.is_dense(), one.end_offset))
-    return min((one for one in segments if one.start_offset > position), key=lambda one: one.start_offset, default=None)
 
 
 def _told(outcome: PieceOutcome | None) -> str:

@@ -2,7 +2,8 @@
 
 Object names begin with their instant, so "newer" is read off the name. What must stay true: only what no entry, pending
 append, run or segment of a log names counts as unknown to that log; a source of a segment that the log has counts as
-named, because its records are in the segment.
+named, because its records are in the segment. That its catalogue knows a segment is not enough: a compactor may have
+registered one over appends that came after the copy, and died.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from llog.errors import FormatError, ObjectNotFound
+from llog.formats.backup import VacuumHold
 from llog.formats.record_batch import verify_crcs, walk
 from llog.formats.segment import SegmentExtension, SegmentFooter
 from llog.formats.values import IndexEntry, SegmentRecord, decode_value
@@ -18,7 +20,7 @@ from llog.log.check_objects import read_footer
 from llog.log.coherent import read_head, run_of
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of, is_object_id
-from llog.log.index import entry_of
+from llog.log.index import Entry, entry_of, index_entry_of
 from llog.log.keys import Log
 from llog.log.pieces import PlacedPiece
 from llog.log.producers import SEQUENCE_MODULUS, ProducerClaim
@@ -57,6 +59,9 @@ class FoundSegment(NamedTuple):
     def is_dense(self) -> bool:
         """Holds every offset: no key compaction took any."""
         return self.record_count == self.end_offset - self.start_offset + 1
+
+    def records_from(self, offset: int) -> int:
+        return int(self.footer.entries["record_count"][self.footer.batches_from(offset) :].sum(dtype="int64"))
 
 
 async def newer_blobs(context: LogContext, wal: ObjectStore, since_ms: int) -> AsyncIterator[FoundBlob]:
@@ -115,6 +120,8 @@ class Named:
     def __init__(self) -> None:
         self._ranges: dict[str, list[tuple[int, int]]] = {}
         self._whole: set[str] = set()
+        self.restored_counter: int | None = 0
+        """Where the log ended when it was restored; None when it was compacted since so that nobody can tell."""
 
     def add_entry(self, value: IndexEntry) -> None:
         if value.byte_offset is None or value.byte_length is None or value.type == "COMPACTED":
@@ -129,6 +136,10 @@ class Named:
     def is_whole(self, uri: str) -> bool:
         return uri in self._whole
 
+    def knows(self, uri: str) -> bool:
+        """At least some of it."""
+        return uri in self._whole or uri in self._ranges
+
     def holds(self, uri: str, byte_offset: int, byte_length: int) -> bool:
         if uri in self._whole:
             return True
@@ -136,43 +147,65 @@ class Named:
         return any(first <= byte_offset and end <= last for first, last in self._ranges.get(uri, ()))
 
 
-async def named_by(context: LogContext, log: Log, since_ms: int) -> Named:
-    """What the log names of objects drawn from `since_ms` on; older ones are of no interest, and not kept."""
+async def named_by(context: LogContext, log: Log, hold: VacuumHold) -> Named:
+    """What the log names of objects newer than the backup; older ones are of no interest, and not kept."""
     named = Named()
 
     def is_new(uri: str) -> bool:
         object_id = uri.rpartition("/")[2]
-        return is_object_id(object_id) and created_at_ms_of(object_id) >= since_ms
+        return is_object_id(object_id) and created_at_ms_of(object_id) >= hold.recover_since_ms
 
     head = await read_head(context, log)
     if head is None:
         return named
-    if head.control.pending is not None and is_new(head.control.pending.data_key):
-        pending = head.control.pending
-        named.add_entry(
-            IndexEntry(
-                type=pending.entry_type,
-                msg_count=pending.msg_count,
-                data_key=pending.data_key,
-                encoding=pending.encoding,
-                byte_offset=pending.byte_offset,
-                byte_length=pending.byte_length,
-                created_at_ms=pending.created_at_ms,
-            )
-        )
-    run = run_of(head.control, head.compaction)
+    control, end = head.control, _RestoredEnd(hold.held_at_ms)
+    run = run_of(control, head.compaction)
     if run is not None:
         named.add_whole(run.data_key)
     async for record in context.metadata.scan_all(context.keys.index(log), strict=True):
         entry = entry_of(record)
-        if entry.value.incarnation == head.control.incarnation and is_new(entry.value.data_key):
-            named.add_entry(entry.value)
+        if entry.value.incarnation == control.incarnation and entry.end_offset < control.sequence_counter:
+            end.pass_by(entry)
+            if is_new(entry.value.data_key):
+                named.add_entry(entry.value)
+    if control.pending is not None:
+        pending = Entry(control.pending.end_offset, index_entry_of(control.pending), 0)
+        end.pass_by(pending)
+        if is_new(pending.value.data_key):
+            named.add_entry(pending.value)
+    named.restored_counter = end.offset(control.sequence_counter)
     async for record in context.metadata.scan_all(context.keys.segments(log), strict=True):
         segment = decode_value(SegmentRecord, record.value, record.key.path)
-        if segment.incarnation == head.control.incarnation:
-            for source in filter(is_new, segment.sources):
+        if segment.incarnation == control.incarnation and segment.end_offset < control.sequence_counter:
+            adopted_over = segment.adopted_over or ()
+            for source in filter(is_new, (*segment.sources, *adopted_over)):
                 named.add_whole(source)
     return named
+
+
+class _RestoredEnd:
+    """Where a log ended when it was restored, told by its entries in their order: the first that was appended since
+    begins there. What recovery appends is of the instant of the restore, what others append is later."""
+
+    def __init__(self, restored_at_ms: int) -> None:
+        self._restored_at_ms = restored_at_ms
+        self._offset: int | None = None
+        self._is_passed = False
+
+    def pass_by(self, entry: Entry) -> None:
+        if self._is_passed:
+            return
+        if entry.value.created_at_ms < self._restored_at_ms:
+            self._offset = entry.end_offset + 1
+        else:
+            self._is_passed = True
+            if entry.value.type == "COMPACTED":
+                self._offset = None  # the end is inside
+            elif self._offset is None:
+                self._offset = entry.start_offset
+
+    def offset(self, counter: int) -> int | None:
+        return self._offset if self._is_passed else counter
 
 
 def pieces_of(data: Buffer, encoding: str, byte_offset: int, msg_count: int, source: str) -> tuple[PlacedPiece, ...]:

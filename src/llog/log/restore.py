@@ -5,7 +5,9 @@
     3. raise the store's versions above anything ever given           (h12: else a process of before, with a version it
                                                                        remembers, overwrites what was restored)
     4. hold vacuum                                                     (before the first index entry: what the backup
-                                                                       does not name is not garbage, but newer)
+                                                                       does not name is not garbage, but newer), at an
+                                                                       instant later than every blob that is there: it
+                                                                       is what tells records of before from those since
     5. put back every log, its control record last
     6. put back the topics, then the cluster's identity                (brokers refuse to start without it)
     7. note in the hold that the restore is complete
@@ -49,7 +51,9 @@ from llog.limits import METADATA_VERSION_FLOOR_MAX, RESTORE_BLOB_SLACK_MS, RESTO
 from llog.log.backup_places import BackupPlace
 from llog.log.cluster import read_marker
 from llog.log.context import LogContext
+from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log, ParsedKey
+from llog.log.recover_find import newer_blobs
 from llog.log.restore_puts import RestorePuts
 from llog.log.restore_values import plan_compaction, plan_control, plan_producer_ids
 from llog.stores.metadata.port import ABSENT, Key
@@ -123,6 +127,7 @@ async def restore_backup(
         await refuse_if_not_empty(context)
         await _refuse_foreign_objects(context, contents)
         raised = await _raise_versions(context, contents, old_processes_ended)
+        await _wait_for_clocks(context)
         hold = await _put_hold(context, contents, raised)
     puts = RestorePuts(context)
     await _put_back(context, place, contents, hold.held_at_ms, puts)
@@ -192,6 +197,20 @@ async def _raise_versions(context: LogContext, contents: Contents, old_processes
             "(or restore into a namespace they do not know), and say so with --old-processes-ended"
         )
     return False
+
+
+async def _wait_for_clocks(context: LogContext) -> None:
+    """Until this clock has passed the instants of all blobs: some may be of writers whose clocks are ahead. Whose blobs
+    are further ahead than clocks may differ are not waited for."""
+    now_ms = context.now_ms()
+    newest_ms = now_ms - 1
+    if context.wal is not None:
+        async for blob in newer_blobs(context, context.wal, now_ms):
+            instant_ms = created_at_ms_of(blob.blob_id)
+            if instant_ms <= now_ms + RESTORE_BLOB_SLACK_MS:
+                newest_ms = max(newest_ms, instant_ms)
+    while (wait_ms := newest_ms + 1 - context.now_ms()) > 0:
+        await context.sleep(wait_ms / 1_000)
 
 
 async def _put_hold(context: LogContext, contents: Contents, versions_raised: bool) -> VacuumHold:

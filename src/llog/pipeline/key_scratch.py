@@ -23,6 +23,7 @@ from llog.errors import ChecksumMismatch, InvalidField, ObjectStoreError, ValueT
 from llog.formats.crc import Buffer, crc32c
 from llog.limits import KEY_COMPACT_SCRATCH_AGE_MS_MAX, KEY_SURVIVORS_BYTES_MAX
 from llog.log.ids import created_at_ms_of, is_object_id, new_object_id
+from llog.log.keys import SCRATCH_PREFIX
 from llog.pipeline.work import TaskTools
 from llog.stores.objects.port import ObjectStore
 
@@ -32,6 +33,7 @@ _log: Final = logging.getLogger("llog.pipeline")
 KEYS_SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("offset", pa.int64())])
 _IPC: Final = pa.ipc.IpcWriteOptions(compression="zstd")
 _OFFSETS: Final = np.dtype("<i8")
+_BELOW_SCRATCH: Final = "key-compact/"
 
 
 class ScratchPlace(msgspec.Struct, frozen=True):
@@ -52,7 +54,7 @@ class ScratchPart(msgspec.Struct, frozen=True, array_like=True):
 
 def scratch_root(root: str) -> str:
     """`@` cannot occur in a topic's name, so no log ever lies there."""
-    return f"{root}/@scratch/key-compact/"
+    return f"{root}/{SCRATCH_PREFIX}/{_BELOW_SCRATCH}"
 
 
 async def put_keys(tools: TaskTools, place: ScratchPlace, table: pa.Table) -> ScratchPart:
@@ -108,6 +110,7 @@ async def remove_pass(store: ObjectStore, place: ScratchPlace) -> None:
     cannot be removed now are told and left to `remove_old`."""
     try:
         await store.delete_many([found.name async for found in store.list(place.prefix)])
+        await store.tidy(place.prefix.partition(f"/{_BELOW_SCRATCH}")[0])
     except ObjectStoreError as error:
         _log.warning("%s is left for a later key compaction to remove: %s", place.prefix, error)
 
@@ -117,6 +120,7 @@ async def remove_old(store: ObjectStore, root: str, now_ms: int) -> int:
     prefix = scratch_root(root)
     old = [found.name async for found in store.list(prefix) if _is_old(found.name[len(prefix) :], now_ms)]
     await store.delete_many(old)
+    await store.tidy(f"{root}/{SCRATCH_PREFIX}")
     return len(old)
 
 

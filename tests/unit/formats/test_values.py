@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from llog.errors import InvalidField, UnsupportedFormat
+from llog.formats.backup import VacuumHold
 from llog.formats.values import VALUES, CompactionRecord, ControlRecord, IndexEntry, Value, decode_value, encode_value
 from tests import samples
 
@@ -60,3 +61,31 @@ def test_values_as_the_seeds_write_them_are_read() -> None:
 def test_a_damaged_value_is_a_format_error_that_names_its_key(data: bytes) -> None:
     with pytest.raises(InvalidField, match="llog/orders"):
         decode_value(ControlRecord, data, "llog/orders/partitions/0/meta/control")
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("sequence_counter", 1.5),
+        ("sequence_counter", 7.0),
+        ("sequence_counter", True),
+        ("sequence_counter", -1),
+        ("log_start_offset", "1"),
+        ("log_start_offset", 2**63),
+        ("log_state", "AJAR"),
+        ("fence_reason", None),
+        ("fence_reason", "half a \ud83d pair"),
+        ("pending", object()),
+    ],
+)
+def test_a_value_that_nobody_could_read_is_not_written(field: str, wrong: object) -> None:
+    """Nothing looks at the fields of a struct when it is made: a caller's mistake would stay in the store for ever."""
+    control = ControlRecord(log_state="OPEN", sequence_counter=1)
+    with pytest.raises(InvalidField, match="ControlRecord is not written"):
+        encode_value(msgspec.structs.replace(control, **{field: wrong}), "orders/0/control")
+
+
+def test_values_of_other_modules_are_looked_at_too() -> None:
+    hold = VacuumHold(reason="r", held_at_ms=1.5, backup_id="b", recover_since_ms=0)  # type: ignore[arg-type]
+    with pytest.raises(InvalidField, match=r"\$\.held_at_ms"):
+        encode_value(hold)

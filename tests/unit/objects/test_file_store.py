@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator, Callable
@@ -130,6 +131,42 @@ async def test_a_directory_tidied_away_is_made_again(store: FileObjectStore, tmp
     (tmp_path / "objects/d").rmdir()
     await store.put("d/e/a", [b"y"], if_absent=True)
     assert bytes(await store.get("d/e/a")) == b"y"
+
+
+async def test_tidying_removes_what_is_empty_and_nothing_else(store: FileObjectStore, tmp_path: Path) -> None:
+    root = tmp_path / "objects"
+    for name in ("d/e/a", "d/f/a", "other/a"):
+        await store.put(name, [b"x"])
+    await store.delete("d/e/a")
+    await store.delete("other/a")
+    await store.tidy("d")
+    assert [path for path in _below(root) if not path.startswith(TEMPORARY_DIRECTORY)] == ["d", "d/f", "d/f/a", "other"]
+    await store.delete("d/f/a")
+    await store.tidy("d")
+    await store.tidy("d")
+    assert "d" not in _below(root)
+    with pytest.raises(InvalidArgument):
+        await store.tidy("../d")
+
+
+def _below(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+async def test_puts_and_tidying_do_not_lose_each_others_files(store: FileObjectStore) -> None:
+    names = [f"d/e{number % 3}/{number}" for number in range(150)]
+
+    async def put(name: str) -> None:
+        await store.put(name, [b"x"])
+        await store.delete(name)
+        await store.put(f"{name}-kept", [b"x"])
+
+    async def tidy() -> None:
+        for _ in range(100):
+            await store.tidy("d")
+
+    await asyncio.gather(tidy(), *map(put, names), tidy())
+    assert [meta.name async for meta in store.list("d/")] == sorted(f"{name}-kept" for name in names)
 
 
 def test_partial_writes_are_continued(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

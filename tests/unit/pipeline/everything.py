@@ -7,6 +7,8 @@ crash or sleep past the grace. A seed replays its run exactly.
     visits    deleted and created again, with a policy of its own each time
     sales     written by the sink, batch by batch; deleted now and then, too
 
+A neighbour, another cluster whose root begins like this one's, works in the same stores; somebody takes backups.
+
 What each writer was told is the model (`everything_model`). Threads of the tasks run in line here, and ids that tasks
 draw come from the seed: nothing else is changed.
 """
@@ -18,6 +20,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -37,9 +40,12 @@ from llog.errors import (
 from llog.formats.record_batch import Codec
 from llog.formats.records import encode_records
 from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.backup import write_backup
+from llog.log.backup_places import BackupObjects
 from llog.log.cluster import join_cluster
 from llog.log.delete_topic import delete_topic
-from llog.log.keys import Log
+from llog.log.ids import new_object_id
+from llog.log.keys import Keys, Log
 from llog.log.topic_admin import alter_topic, create_topic
 from llog.pipeline import key_rewrite_task, key_scratch, splits
 from llog.pipeline.audit import audit
@@ -74,6 +80,7 @@ CONFIGS: Final = {
     VISITS: {},
     SALES: {},
 }
+NEIGHBOUR: Final = Keys(f"{Keys().root}-2")
 LOGS: Final = (Log(ORDERS, 0), Log(ORDERS, 1), Log(PRICES, 0), Log(VISITS, 0))
 KEYS: Final = (b"a", b"a", b"b", b"b", "ü".encode(), b"", None)
 BATCHES, ROWS = 3, 5
@@ -121,6 +128,11 @@ class DeleteAsked(NamedTuple):
 
 class Deleted(NamedTuple):
     op: int
+
+
+class NeighbourLanded(NamedTuple):
+    value: bytes
+    offset: int
 
 
 class Player:
@@ -355,6 +367,26 @@ async def delete_job(player: Player) -> None:
         await create_topic(player.context, topic, config={"cleanup.policy": policy, "delete.retention.ms": "0"})
 
 
+async def backup_job(player: Player) -> None:
+    backup_id = new_object_id(player.context.now_ms(), player.context.random_bits)
+    await write_backup(player.context, BackupObjects(player.ctx.objects, player.context.keys, backup_id), backup_id)
+
+
+async def neighbour_job(player: Player) -> None:
+    """Another cluster in the same stores: it has a log of the same name, and takes what nobody of its own names."""
+    context = replace(player.context, keys=NEIGHBOUR)
+    await join_cluster(context)
+    values = [f"{player.ctx.name}/{player.op()}".encode()]
+    appender = Appender(context)
+    group = EncodedGroup(Log(ORDERS, 0), 1, "kafka-v2", [encode_records(values, timestamps_ms=context.now_ms())])
+    [outcome] = await appender.append([group])
+    if isinstance(outcome, Appended):
+        player.ctx.record(NeighbourLanded(values[0], outcome.start_offset))
+    await appender.close()
+    await compact(context, player.runner(), None, options=CompactOptions(rules=SegmentRules(max_offsets=2)))
+    await vacuum(context, player.runner())
+
+
 async def service_job(player: Player) -> None:
     """The compactor service, for a while: passes, retention, merges, key compaction, vacuum, deletions left behind."""
     url = player.ctx.objects.url
@@ -394,6 +426,11 @@ JOBS: Final[dict[str, tuple[Play, int, int]]] = {
     "service": (service_job, 2, 200),
 }
 """What it does, how often, and how long it rests about."""
+BESIDE: Final[dict[str, tuple[Play, int, int]]] = {
+    "backup": (backup_job, 3, 400),
+    "neighbour": (neighbour_job, 3, 400),
+}
+"""In two runs of three."""
 
 
 async def repeat(player: Player, job: Play, times: int, pause_ms: int) -> None:
@@ -411,8 +448,9 @@ def drawn_roles(seed: int) -> dict[str, Play]:
     roles: dict[str, Play] = {"writer-1": partial(write, appends=6), "writer-2": partial(write, appends=6)}
     if draw.random() < 0.7:
         roles |= {"sink-1": sink, "sink-2": sink}
-    for number, name in enumerate(["compact", *draw.choices([*JOBS, "key", "key"], k=6)]):
-        job, times, pause_ms = JOBS[name]
+    jobs, beside = JOBS | BESIDE, list(BESIDE) if seed % 3 < 2 else []
+    for number, name in enumerate(["compact", *draw.choices([*JOBS, "key", "key"], k=6), *beside]):
+        job, times, pause_ms = jobs[name]
         roles[f"{name}-{number}"] = partial(repeat, job=job, times=times, pause_ms=pause_ms)
     return roles
 

@@ -151,6 +151,12 @@ class FileObjectStore(ObjectStore):
         except OSError as error:
             raise translate(error, "delete", str(error.filename or self.url), writing=True) from error
 
+    async def tidy(self, directory: str) -> None:
+        """A directory that is not empty, or that somebody uses at this moment, stays as it is."""
+        self._check_open("tidy", self.url)
+        _check_file_name(directory)
+        await self._run(self._tree.prune, directory)
+
     async def check(self, *, writing: bool = True) -> None:
         """Make the directory, and write, link and delete a file in it as a put does; or only look into it."""
         self._check_open("check", self.url)

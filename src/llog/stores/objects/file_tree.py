@@ -11,7 +11,8 @@ entry in its parent is on disk too (`_ensure_directory`), also when another proc
 
 Leftovers: temporary files live in `.llog-tmp/` below the root (same file system, outside every listing). Opening the
 tree removes those untouched for `OBJECT_FILE_TEMPORARY_AGE_MS_MAX`; younger ones may belong to a living process.
-Directories are never removed: a put that had just made one would lose its file.
+Directories are not removed but where a caller asks for it (`prune`): a put that remembers one as durable would not
+sync it again when it was made anew.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Final
 
 from llog.limits import (
     OBJECT_FILE_DIRECTORIES_MAX,
+    OBJECT_FILE_PLACE_TRIES_MAX,
     OBJECT_FILE_RESERVE_BYTES_MIN,
     OBJECT_FILE_TEMPORARY_AGE_MS_MAX,
     OBJECT_WRITE_VECTOR_MAX,
@@ -94,22 +96,29 @@ class DurableTree:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
 
+    def prune(self, directory: str) -> None:
+        """Remove the directory and those below it, as far as they are empty."""
+        for path, _, _ in os.walk(os.path.join(self.root, directory), topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+                self._durable_directories.discard(path)
+
     def _place(self, temporary: str, path: str, if_absent: bool) -> None:
         # link refuses to replace, rename replaces: both in one step.
         place = os.link if if_absent else os.rename
-        directory = os.path.dirname(path)
-        self._ensure_directory(directory)
-        try:
-            place(temporary, path)
-        except FileExistsError:
-            if os.path.isdir(path):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
-            raise
-        except FileNotFoundError:
-            # Someone tidied up a directory we remember: make it again, once.
-            self._durable_directories.clear()
-            self._ensure_directory(directory)
-            place(temporary, path)
+        for tries_left in reversed(range(OBJECT_FILE_PLACE_TRIES_MAX)):
+            try:
+                self._ensure_directory(os.path.dirname(path))
+                return place(temporary, path)
+            except FileExistsError:
+                if os.path.isdir(path):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
+                raise
+            except FileNotFoundError:
+                # Someone tidied up a directory that we remember, or have just made: make it again.
+                self._durable_directories.clear()
+                if not tries_left:
+                    raise
 
     def _ensure_directory(self, directory: str) -> None:
         if directory == self.root or directory in self._durable_directories:

@@ -93,6 +93,10 @@ class ObjectStore(abc.ABC):
     async def delete(self, name: str) -> None:
         await self.delete_many([name])
 
+    async def tidy(self, directory: str) -> None:  # noqa: B027 (most stores have nothing to tidy)
+        """Remove what a store keeps of `directory` although no object lies there. Only for places whose objects need
+        not survive a power cut: a put that meets the removal is whole, but may be less durable."""
+
     @abc.abstractmethod
     async def check(self, *, writing: bool = True) -> None:
         """Prove at start that the store is there and may be used; `ObjectStoreMisconfigured` or `…Denied` if not.

@@ -39,6 +39,9 @@ class ForwardingObjectStore(ObjectStore):
     async def delete_many(self, names: Sequence[str]) -> None:
         await self.inner.delete_many(names)
 
+    async def tidy(self, directory: str) -> None:
+        await self.inner.tidy(directory)
+
     async def check(self, *, writing: bool = True) -> None:
         await self.inner.check(writing=writing)
 
