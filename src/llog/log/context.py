@@ -44,6 +44,11 @@ class LogContext:
         """Where this process puts objects, each once."""
         return list({store.url: store for store in (self.wal, self.segments) if store is not None}.values())
 
+    async def earliest_now_ms(self) -> int:
+        """Not our clock alone: one that is ahead would do to everybody what is due in its future only (h28)."""
+        told = await self.metadata.server_time_ms()
+        return self.now_ms() if told is None else min(self.now_ms(), told)
+
     async def back_off(self, round_number: int, *, longest_ms: int = LOG_BACKOFF_MS_MAX) -> None:
         """Exponential with full jitter, bounded (R5)."""
         longest = min(longest_ms, LOG_BACKOFF_MS_FIRST << min(round_number, 16))

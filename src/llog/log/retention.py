@@ -112,17 +112,31 @@ async def retain(context: LogContext, log: Log, limits: Limits = Limits()) -> Re
     """Apply time and size limits; also finishes what an interrupted run left."""
     control = await settle_and_clear(context, log, limits.incarnation)
     entries = [entry for _, entry in await _entries(context, log, control.incarnation)]
-    start = plan_log_start(
-        entries,
-        log_start_offset=control.log_start_offset,
-        next_offset=control.sequence_counter,
-        now_ms=context.now_ms(),
-        retention_ms=limits.retention_ms,
-        retention_bytes=limits.retention_bytes,
-    )
+    start = await planned_log_start(context, control, entries, limits)
     if start > control.log_start_offset:
         control = await _raise_log_start(context, log, start, control.incarnation)
     return await _remove_below_start(context, log, control)
+
+
+async def planned_log_start(
+    context: LogContext, control: ControlRecord, entries: Sequence[Entry], limits: Limits
+) -> int:
+    """By our own clock first: most logs have nothing to lose. What goes by it must be old by the store's, too."""
+
+    def start_at(now_ms: int) -> int:
+        return plan_log_start(
+            entries,
+            log_start_offset=control.log_start_offset,
+            next_offset=control.sequence_counter,
+            now_ms=now_ms,
+            retention_ms=limits.retention_ms,
+            retention_bytes=limits.retention_bytes,
+        )
+
+    start = start_at(context.now_ms())
+    if start == control.log_start_offset or limits.retention_ms is None:
+        return start
+    return start_at(await context.earliest_now_ms())
 
 
 async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:

@@ -28,6 +28,7 @@ from llog.errors import (
 )
 from llog.formats.values import ControlRecord, LogState, TopicRecord, TopicState, decode_value, encode_value
 from llog.limits import TOPIC_ROUNDS_MAX
+from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.keys import OFFSET_MAX, Log
 from llog.log.topic_config import TopicConfig, altered_config, checked_config
@@ -205,7 +206,7 @@ async def describe_topic(context: LogContext, topic: str) -> TopicDescription:
         found = await load_topic(context, topic, strict=True)
     record = _live(topic, None if found is None else found[0])
     keys = [context.keys.control(Log(topic, partition)) for partition in range(record.partition_count)]
-    controls = await context.metadata.get_many(keys)
+    controls = await get_all(context.metadata, keys, strict=False)
     partitions = []
     for partition, control_record in enumerate(controls):
         control = None

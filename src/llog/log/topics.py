@@ -175,13 +175,11 @@ async def _control(context: LogContext, log: Log, topic: TopicRecord, strict: bo
         there = decode_value(ControlRecord, found.value, key.path)
         if there.incarnation >= topic.incarnation:
             return (there, found.version) if there.incarnation == topic.incarnation else None
-    # Not our clock alone: one that is ahead would refuse the blobs of everybody else until its time has come (h28).
-    told = await context.metadata.server_time_ms()
-    now_ms = context.now_ms() if told is None else min(context.now_ms(), told)
+    # A horizon of a clock that is ahead would refuse the blobs of everybody else until its time has come.
     first = new_control(
         incarnation=topic.incarnation,
         first_offset=topic.first_offset,
-        now_ms=now_ms,
+        now_ms=await context.earliest_now_ms(),
         vacuum_grace_ms=context.options.vacuum_grace_ms,
     )
     return await _ensure(context, key, ControlRecord, first, strict)

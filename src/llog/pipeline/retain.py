@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from llog.errors import LlogError, LogDeleted, PartitionNotInitialized
+from llog.errors import LlogError, PartitionNotInitialized
 from llog.limits import RETAIN_LOGS_IN_FLIGHT_MAX
 from llog.log.context import LogContext
 from llog.log.index import Entry, Verdict, entry_of, judge
 from llog.log.keys import Log
-from llog.log.retention import Limits, configured_limits, plan_log_start, retain
+from llog.log.retention import Limits, configured_limits, planned_log_start, retain
 from llog.log.view import view
 
 
@@ -84,7 +84,7 @@ def _report(done: Sequence[RetainedLog], *, dry_run: bool) -> RetainReport:
 async def _attempted(context: LogContext, log: Log, *, dry_run: bool) -> RetainedLog:
     try:
         return await (_planned if dry_run else _retained)(context, log)
-    except (PartitionNotInitialized, LogDeleted):
+    except PartitionNotInitialized:
         # A partition that nobody wrote to yet, or a topic that went meanwhile: nothing is left to do.
         return RetainedLog(topic=log.topic, partition=log.partition, log_start_before=0, log_start_offset=0)
     except LlogError as error:
@@ -129,14 +129,7 @@ async def _plan(context: LogContext, log: Log, limits: Limits) -> RetainedLog:
         )
         if verdict in (Verdict.VALID, Verdict.BELOW_START):
             entries.append(entry)
-    start = plan_log_start(
-        entries,
-        log_start_offset=control.log_start_offset,
-        next_offset=control.sequence_counter,
-        now_ms=context.now_ms(),
-        retention_ms=limits.retention_ms,
-        retention_bytes=limits.retention_bytes,
-    )
+    start = await planned_log_start(context, control, entries, limits)
     gone = [entry for entry in entries if entry.end_offset < start]
     return RetainedLog(
         topic=log.topic,

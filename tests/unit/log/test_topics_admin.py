@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from llog.catalogue import deletion_of
 from llog.errors import (
     InvalidArgument,
     LogDeleted,
@@ -29,6 +30,7 @@ from llog.log.keys import Log
 from llog.log.settle import StaleSelf
 from llog.log.topic_admin import add_partitions, alter_topic, change_topic, create_topic, describe_topic
 from llog.log.topics import for_each_partition, initialize, load_topic
+from llog.pipeline.subscription import Subscription, find_logs
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Write
 from llog.stores.objects.memory import MemoryObjectStore
@@ -299,3 +301,14 @@ async def test_a_change_of_a_topic_that_is_not_there_says_so(context: LogContext
             await act
     with pytest.raises(AssertionError, match="left as it is"):
         await change_topic(context, "orders", lambda _there: None)
+
+
+async def test_a_topic_with_more_partitions_than_one_request_asks_for_is_looked_at_all_the_same(
+    context: LogContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_topic(context, "orders", partitions=8)
+    for module in ("llog.log.batches", "llog.stores.metadata.port"):
+        monkeypatch.setattr(f"{module}.METADATA_GET_MANY_MAX", 3)
+    assert len((await describe_topic(context, "orders")).partitions) == 8
+    assert len(await find_logs(context, Subscription(topics=("orders",)))) == 8
+    assert len((await deletion_of(context, "orders")).partitions) == 8

@@ -224,7 +224,7 @@ VACUUMING = (
     Mutant(
         "h28",
         "a new log's horizon is not its creator's clock alone",
-        (Edit(TOPICS, "min(context.now_ms(), told)", "context.now_ms()"),),
+        (Edit(TOPICS, "await context.earliest_now_ms()", "context.now_ms()"),),
     ),
     Mutant(
         "h29",
