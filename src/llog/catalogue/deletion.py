@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from llog.errors import LlogError, TopicNotFound
 from llog.formats.values import PartitionDelete, PartitionDeleteState, TopicState, decode_value
+from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.delete_topic import TopicDeleted, delete_topic
 from llog.log.keys import Log
@@ -49,7 +50,7 @@ async def deletion_of(context: LogContext, topic: str) -> TopicDeletion:
     record = found[0]
     keys = [context.keys.partition_delete(Log(topic, partition)) for partition in range(record.partition_count)]
     states: list[PartitionDeleteState | None] = []
-    for key, there in zip(keys, await context.metadata.get_many(keys, strict=True), strict=True):
+    for key, there in zip(keys, await get_all(context.metadata, keys, strict=True), strict=True):
         value = None if there is None else decode_value(PartitionDelete, there.value, key.path)
         states.append(value.state if value is not None and value.incarnation == record.incarnation else None)
     return TopicDeletion(topic, record.incarnation, record.state, tuple(states))

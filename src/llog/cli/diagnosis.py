@@ -19,6 +19,7 @@ from llog.cli.store_check import Step, advice_on, check_stores
 from llog.errors import ClusterMismatch, JavaUnusable, LlogError, SettingsError, VacuumRefused
 from llog.formats.values import ControlRecord, decode_value
 from llog.limits import CLI_DOCTOR_LOOK_TIMEOUTS, CLI_DOCTOR_NAMES_MAX
+from llog.log.batches import get_all
 from llog.log.cluster import compare_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -257,7 +258,7 @@ async def look_at_logs(context: LogContext, timeout_ms: int, told: Callable[[str
 
 async def _fenced(context: LogContext, topic: Topic) -> list[tuple[Log, str]]:
     logs = [Log(topic.name, partition) for partition in range(topic.record.partition_count)]
-    records = await context.metadata.get_many([context.keys.control(log) for log in logs], strict=True)
+    records = await get_all(context.metadata, [context.keys.control(log) for log in logs], strict=True)
     fenced = []
     for log, record in zip(logs, records, strict=True):
         control = None if record is None else decode_value(ControlRecord, record.value, record.key.path)

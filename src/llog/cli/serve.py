@@ -72,8 +72,7 @@ def broker(
 
 def compactor(as_json: Json = False) -> None:
     """Run the compactor service: compaction, by key too, merge, retention, vacuum, over all logs."""
-    from llog.cli.stack import first_spark_state, joining_spark
-    from llog.compactor.service import serve
+    from llog.cli.stack import compact_patiently, first_spark_state
     from llog.settings import Settings
     from llog.settings.exposure import check_exposure
 
@@ -85,12 +84,11 @@ def compactor(as_json: Json = False) -> None:
         say_spark(first_spark_state(settings), as_json)
 
     run_until_stopped(
-        lambda stop, at_once: serve(
+        lambda stop, at_once: compact_patiently(
             settings,
             stop,
             at_once=at_once,
             on_started=started,
-            join_spark=joining_spark(settings),
             on_spark=lambda state: say_spark(state, as_json),
         )
     )

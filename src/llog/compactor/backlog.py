@@ -128,9 +128,10 @@ class Backlogs:
             if self._is_worth_a_scan(known, control.sequence_counter):
                 async with self._scans:
                     await self._scan(log, known, control)
+            run_state = await self._run_state(log, control, compaction)
         except (FormatError, InvalidArgument) as error:
             return BadLog(log, error)
-        known.view = self._view(log, known, control, compaction, await self._run_state(log, control, compaction))
+        known.view = self._view(log, known, control, compaction, run_state)
         known.versions = (compaction_record.version, control_record.version)
         return known.view
 

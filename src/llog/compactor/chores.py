@@ -22,6 +22,7 @@ from llog.compactor.metrics import (
     VACUUM_RUN,
     CompactorMetrics,
 )
+from llog.compactor.pace import Pause
 from llog.compactor.plan import (
     SeenBackup,
     is_pressed,
@@ -94,7 +95,7 @@ class Chores:
     def vacuum_in_ms(self) -> int:
         """How long until vacuum is due; 0: now."""
         interval_ms = self._hurried_interval_ms if self.under_pressure else self._vacuum_interval_ms
-        return max(0, self._vacuumed_at_ms + interval_ms - self._context.now_ms())
+        return Pause(self._vacuumed_at_ms, self._vacuumed_at_ms + interval_ms).left_ms(self._context.now_ms())
 
     async def vacuum(self) -> None:
         """Begin the next interval, and run if the chore is ours."""

@@ -46,6 +46,8 @@ class Claims:
         self._opening = asyncio.Lock()
         self._at_work: set[asyncio.Task[Any]] = set()
         self._chores: set[str] = set()
+        self._written: dict[str, CompactorClaim] = {}
+        """What this session's claim on a chore says, whether or not it is known to stand there."""
         self._closed = False
 
     @property
@@ -74,7 +76,7 @@ class Claims:
         if session is None or session is not self._session:
             return
         self._session = None
-        self._chores.clear()
+        self._forget_chores()
         self._metrics.claim_event(SESSION_LOST)
         _log.warning("the metadata session is lost: %d tasks stop, their claims are gone", len(self._at_work))
         for task in self._at_work:
@@ -99,7 +101,7 @@ class Claims:
         self._closed = True
         async with self._opening:
             session, self._session = self._session, None
-        self._chores.clear()
+        self._forget_chores()
         if session is not None:
             await session.close()
 
@@ -126,7 +128,9 @@ class Claims:
         if chore in self._chores:
             return True
         key = self._context.keys.chore_claim(chore)
-        mine = CompactorClaim(compactor_id=self.owner, claimed_at_ms=self._context.now_ms())
+        # The same for every attempt: one that got no answer, or could not be taken back, is known again.
+        now = CompactorClaim(compactor_id=self.owner, claimed_at_ms=self._context.now_ms())
+        mine = self._written.setdefault(chore, now)
         try:
             await self._context.metadata.put(key, encode_value(mine), expected=ABSENT, session=session)
             taken = True
@@ -146,15 +150,20 @@ class Claims:
             found = await self._context.metadata.get(key, strict=True)
             if found is not None and _claim_of(found.value, key).compactor_id == self.owner:
                 await self._context.metadata.delete(key, expected=found.version)
+            self._written.pop(chore, None)
             self._metrics.claim_event(CLAIM_RELEASED)
         except MetadataStoreError as error:
             self._metrics.claim_event(CLAIM_RELEASE_FAILED)
             _log.warning("the claim on %s could not be given back: %s", chore, error)
 
     async def _is_mine(self, key: Key, mine: CompactorClaim) -> bool:
-        """Written by this very attempt: a claim of an earlier session of ours is about to vanish."""
+        """Written in this session: a claim of an earlier one of ours is about to vanish."""
         found = await self._context.metadata.get(key, strict=True)
         return found is not None and _claim_of(found.value, key) == mine
+
+    def _forget_chores(self) -> None:
+        self._chores.clear()
+        self._written.clear()
 
 
 def _claim_of(value: bytes, key: Key) -> CompactorClaim:

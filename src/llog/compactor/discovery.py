@@ -2,7 +2,8 @@
 
 Topics are listed (one routing key), then their control records are read; nothing scans every shard. What must stay
 true: a discovery that fails changes nothing; a deleted topic's logs are dropped with the next one that succeeds; a
-topic is called left behind only when it was seen dying twice, so that whoever deletes it has had time to.
+record that cannot be read is told, and hides no other topic or log; a topic is called left behind only when it was seen
+dying twice, so that whoever deletes it has had time to.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from llog.compactor.plan import RandomBits, shuffled
-from llog.formats.values import ControlRecord, TopicRecord, decode_value
+from llog.errors import FormatError
+from llog.formats.values import ControlRecord, TopicRecord, TopicState, decode_value
 from llog.limits import COMPACTOR_LOGS_MAX, METADATA_GET_MANY_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.topic_admin import Topic, list_topics
+from llog.log.topic_admin import Topic
+from llog.stores.metadata.port import last_segment
 
 
 class DyingTopic(NamedTuple):
@@ -36,16 +39,32 @@ class Discovered(NamedTuple):
     at_ms: int = 0
     left_out: int = 0
     """More logs than one service keeps in mind."""
+    unreadable: tuple[str, ...] = ()
+    """Why, of topics whose record cannot be read."""
 
 
 async def discover(context: LogContext, configured: Collection[Log]) -> Discovered:
     """One look at everything."""
-    topics = await list_topics(context, states=["LIVE", "DELETING"])
+    topics, unreadable = await readable_topics(context, ["LIVE", "DELETING"])
     live = [topic for topic in topics if topic.record.state == "LIVE"]
     found, fenced = await _logs_of(context, live)
     logs, left_out = plan_targets(configured, found, context.random_bits)
     dying = frozenset(DyingTopic(name, record.incarnation) for name, record in topics if record.state == "DELETING")
-    return Discovered(logs, tuple(fenced), dying, context.now_ms(), left_out)
+    return Discovered(logs, tuple(fenced), dying, context.now_ms(), left_out, tuple(unreadable))
+
+
+async def readable_topics(context: LogContext, states: Collection[TopicState]) -> tuple[list[Topic], list[str]]:
+    """Every topic in one of these states, by name; and why others cannot be told."""
+    found, unreadable = list[Topic](), list[str]()
+    async for record in context.metadata.scan_all(context.keys.topics()):
+        try:
+            topic = Topic(last_segment(record.key.path), decode_value(TopicRecord, record.value, record.key.path))
+        except FormatError as error:
+            unreadable.append(str(error))
+            continue
+        if topic.record.state in states:
+            found.append(topic)
+    return found, unreadable
 
 
 def plan_targets(
@@ -74,7 +93,11 @@ async def _logs_of(context: LogContext, topics: Iterable[Topic]) -> tuple[list[L
         for (log, topic), record in zip(batch, controls, strict=True):
             if record is None:
                 continue
-            control = decode_value(ControlRecord, record.value, record.key.path)
+            try:
+                control = decode_value(ControlRecord, record.value, record.key.path)
+            except FormatError:
+                found.append(log)  # whoever looks at it next tells what is wrong
+                continue
             if control.incarnation != topic.incarnation or control.log_state == "DELETED":
                 continue
             found.append(log)

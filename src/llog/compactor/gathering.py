@@ -53,6 +53,9 @@ class Gathering(Generic[Terms, Answer]):
         for job in jobs:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
+        for requests in self._waiting.values():  # that no job took
+            for answer in requests.values():
+                answer.cancel()
 
     def _begin(self) -> None:
         if not self._closed and len(self._jobs) < COMPACT_JOBS_AT_ONCE and any(self._waiting.values()):

@@ -4,8 +4,8 @@ Why a chore and not a visit: a pass reads whole logs at a limited speed and may 
 away from its log; fresh bytes go on becoming segments beside a pass, which gives way to them when it publishes.
 
 What must stay true: one service of the cluster does it at a time; a log that was not worth a pass is looked at again
-only when its segments or its config changed, or after a while; one that fails stops no other, and is left alone for
-longer than it took.
+only when its segments or its config changed, or after a while; one that fails stops no other, and one that was read in
+vain is left alone for longer than that took.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import logging
 from typing import Final, NamedTuple
 
 from llog.compactor.claims import Claims
+from llog.compactor.discovery import readable_topics
 from llog.compactor.metrics import CompactorMetrics, Outcome
+from llog.compactor.pace import Pause
 from llog.compactor.runner import JobRunner
 from llog.errors import InvalidArgument
 from llog.limits import (
@@ -26,7 +28,6 @@ from llog.limits import (
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import COMPACT_BYTES, COMPACT_RUNS
-from llog.log.topic_admin import list_topics
 from llog.log.topic_config import TopicConfig
 from llog.pipeline.key_compact_report import KeyCompacted, State
 
@@ -55,7 +56,7 @@ class _Seen(NamedTuple):
 class _Rest(NamedTuple):
     seen: _Seen | None
     """It ends when this changes; None: only with the time."""
-    until_ms: int
+    pause: Pause
 
 
 class KeyChore:
@@ -96,7 +97,8 @@ class KeyChore:
     async def _configs(self) -> dict[Log, TopicConfig]:
         """Logs that are compacted by key. A config that nobody understands is left to whoever meets it on purpose."""
         found: dict[Log, TopicConfig] = {}
-        for topic, record in await list_topics(self._context, states=["LIVE"]):
+        topics, _ = await readable_topics(self._context, ["LIVE"])  # discovery tells of the others
+        for topic, record in topics:
             try:
                 config = TopicConfig.of(record.config)
             except InvalidArgument as error:
@@ -112,7 +114,7 @@ class KeyChore:
         self._resting = {
             log: rest
             for log, rest in self._resting.items()
-            if log in seen and rest.seen in (None, seen[log]) and now_ms < rest.until_ms
+            if log in seen and rest.seen in (None, seen[log]) and rest.pause.left_ms(now_ms)
         }
         self._failing = {log: error for log, error in self._failing.items() if log in self._resting}
         due = [log for log in seen if log not in self._resting]
@@ -141,14 +143,15 @@ class KeyChore:
             _log.info("compacted %s by key: %d of %d records went", done.log, done.superseded, done.records_before)
         if done.state == "failed":
             self._failing[done.log] = done.error
+            _log.warning("%s could not be compacted by key: %s", done.log, done.error)
+        if done.state == "failed" or (done.state == "changed meanwhile" and not done.segments_written):
             ended_ms = self._context.now_ms()
             pause_ms = max(COMPACTOR_KEYS_RETRY_MS, COMPACTOR_KEYS_RETRY_TIMES * (ended_ms - now_ms))
-            self._resting[done.log] = _Rest(None, ended_ms + pause_ms)
-            _log.warning("%s could not be compacted by key: %s", done.log, done.error)
+            self._resting[done.log] = _Rest(None, Pause(ended_ms, ended_ms + pause_ms))
             return
         from llog.pipeline.key_compact_plan import limits_lag  # loaded by the pass
 
         # Where ages decide, time alone makes a log worth a pass.
         by_age = seen.config.min_compaction_lag_ms > 0 or limits_lag(seen.config)
         if done.state in ("clean", "not dirty enough") and not by_age:
-            self._resting[done.log] = _Rest(seen, now_ms + COMPACTOR_KEYS_REST_MS)
+            self._resting[done.log] = _Rest(seen, Pause(now_ms, now_ms + COMPACTOR_KEYS_REST_MS))

@@ -1,11 +1,23 @@
-"""Pauses that end early when there is a reason: something to do, or a stop."""
+"""Pauses that end early when there is a reason: something to do, a stop, or a clock that was set back."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 Sleep = Callable[[float], Awaitable[object]]
+
+
+class Pause(NamedTuple):
+    """From an instant to another, by this process's own clock. One that has not begun was noted before the clock was
+    set back, and is over: nothing waits until the clock has caught up."""
+
+    since_ms: int = 0
+    until_ms: int = 0
+
+    def left_ms(self, now_ms: int) -> int:
+        return self.until_ms - now_ms if self.since_ms <= now_ms < self.until_ms else 0
 
 
 class Pace:

@@ -3,7 +3,7 @@
 `plan_work` says what one log needs, `plan_pass` in which order logs are visited; the rest are the timetables of chores.
 
 What must stay true: a run that somebody began is finished before anything else; entries younger than the minimum age
-are never counted, so a writer that waits for an answer still finds its append (R4); an instant that lies ahead of our
+are never counted, so a writer that waits for an answer still finds its append (R4); an append that lies ahead of our
 clock never makes anything due.
 """
 
@@ -97,7 +97,8 @@ def plan_work(view: LogView, rules: Rules, now_ms: int, *, may_merge: bool = Tru
     if view.run_state:
         return Kind.RESUME
     # By its timetable, so it cannot starve the others; they could starve it.
-    if now_ms - view.retained_at_ms >= rules.retention_interval_ms:
+    # An instant ahead of us was noted before our clock was set back, and long ago, for all we know.
+    if not 0 <= now_ms - view.retained_at_ms < rules.retention_interval_ms:
         return Kind.RETAIN
     merges_due = view.segments_since_merge // rules.merge_inputs_min if may_merge else 0
     if merges_due >= COMPACTOR_MERGES_OVERDUE and not hurry:
@@ -177,10 +178,15 @@ class SeenBackup(NamedTuple):
     """Made by the service; one made by hand is never removed here."""
     names: tuple[str, ...] = ()
 
+    def is_ahead_of(self, now_ms: int) -> bool:
+        """Made by a clock that was wrong: how old it is, nobody knows."""
+        return created_at_ms_of(self.backup_id) > now_ms + COMPACTOR_BACKUP_INTERVAL_MS_MAX
+
 
 def plan_backup_due(seen: Iterable[SeenBackup], now_ms: int, interval_ms: int) -> bool:
     """Is the newest whole backup, whoever made it, older than the interval?"""
-    newest = max((created_at_ms_of(one.backup_id) for one in seen if one.whole), default=None)
+    made_ms = (created_at_ms_of(one.backup_id) for one in seen if one.whole and not one.is_ahead_of(now_ms))
+    newest = max(made_ms, default=None)
     return newest is None or now_ms - newest >= interval_ms
 
 
@@ -188,7 +194,9 @@ def plan_backups_to_remove(
     seen: Iterable[SeenBackup], now_ms: int, *, kept: int = COMPACTOR_BACKUPS_KEPT
 ) -> list[SeenBackup]:
     """Scheduled backups that are too many, oldest first, and those that were never finished."""
-    scheduled = sorted((one for one in seen if one.scheduled), key=lambda one: one.backup_id)
+    scheduled = sorted(
+        (one for one in seen if one.scheduled), key=lambda one: (not one.is_ahead_of(now_ms), one.backup_id)
+    )
     whole = [one for one in scheduled if one.whole]
     torn = [one for one in scheduled if not one.whole]
     given_up = [one for one in torn if now_ms - created_at_ms_of(one.backup_id) >= COMPACTOR_BACKUP_TORN_MS]

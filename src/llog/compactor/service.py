@@ -29,13 +29,14 @@ from llog.compactor.claims import Claims
 from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind
 from llog.compactor.key_chore import KeyChore
 from llog.compactor.metrics import CompactorMetrics
-from llog.compactor.pace import Pace
+from llog.compactor.pace import Pace, Pause
 from llog.compactor.pipeline_runner import PipelineRunner
 from llog.compactor.plan import Kind, LogView, Rules, plan_pass, plan_pause_ms, plan_work
 from llog.compactor.runner import JobRunner
 from llog.compactor.tasks import Join, OnState, TaskRunners
 from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Visit, Worker
+from llog.errors import LlogError
 from llog.formats.record_batch import verify_crcs, walk
 from llog.formats.records import encode_records, warm_up
 from llog.limits import (
@@ -97,11 +98,11 @@ class CompactorService:
         self._left_behind: list[DyingTopic] = []
         self._slots = asyncio.Semaphore(settings.compactor_workers * self._runner.logs_per_worker)
         self._visits: dict[Log, tuple[Kind, asyncio.Task[None]]] = {}
-        self._paused: dict[Log, int] = {}
-        """Until when a log is left alone."""
+        self._paused: dict[Log, Pause] = {}
+        """Logs that are left alone."""
         self._again: set[Log] = set()
         """Worked on since the last pass, and so likely to need more."""
-        self._full_pass_at_ms = 0
+        self._between_passes = Pause()
         self._wake, self._dying = asyncio.Event(), asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._passes = 0
@@ -151,7 +152,8 @@ class CompactorService:
                 await step()
                 self._troubles.clear(name)
             except Exception as error:
-                _log.warning("%s: %s: %s", name, type(error).__name__, error, exc_info=True)
+                foreseen = isinstance(error, LlogError)
+                _log.warning("%s: %s: %s", name, type(error).__name__, error, exc_info=not foreseen)
                 self._troubles.note(name, error)
                 await self._pace.rest(self._error_pause_ms())
 
@@ -160,9 +162,8 @@ class CompactorService:
         before, now = self._discovered, await discover(self._context, self._configured)
         self._discovered = now
         gone = self._backlogs.keep(now.logs)
-        self._troubles.forget_logs(gone)
+        self._troubles.keep_logs(now.logs)
         for log in gone:
-            self._paused.pop(log, None)
             self._metrics.set_compaction_lag(log.topic, log.partition, 0, 0)
         self._metrics.set_discovery(len(now.logs), now.at_ms)
         self._metrics.fenced_logs(len(now.fenced))
@@ -178,11 +179,11 @@ class CompactorService:
     async def _pass(self) -> None:
         """Look at every log, once per idle pause; in between, only at logs that were just worked on."""
         now_ms = self._context.now_ms()
-        self._paused = {log: until_ms for log, until_ms in self._paused.items() if until_ms > now_ms}
+        self._paused = {log: pause for log, pause in self._paused.items() if pause.left_ms(now_ms)}
         logs: Collection[Log] = self._again
         self._again = set()
-        if full := now_ms >= self._full_pass_at_ms:
-            self._full_pass_at_ms = now_ms + self._idle_pause_ms()
+        if full := not self._between_passes.left_ms(now_ms):
+            self._between_passes = self._pause(self._idle_pause_ms())
             self._passes += 1
             logs = self._discovered.logs
         free = (log for log in logs if log not in self._visits and log not in self._paused)
@@ -199,11 +200,11 @@ class CompactorService:
         if full:
             self._metrics.set_compaction_pending(runs, appends)
         self._troubles.clear("passes")
-        pause_ms = max(self._full_pass_at_ms - self._context.now_ms(), COMPACTOR_PASS_PAUSE_MS_MIN)
+        pause_ms = max(self._between_passes.left_ms(self._context.now_ms()), COMPACTOR_PASS_PAUSE_MS_MIN)
         await self._pace.rest(pause_ms, self._wake)
 
     def _hurry_on(self) -> None:
-        self._full_pass_at_ms = 0
+        self._between_passes = Pause()
         self._wake.set()
 
     async def _consider(self, view: LogView | BadLog) -> None:
@@ -248,14 +249,18 @@ class CompactorService:
     def _ended(self, visit: Visit) -> None:
         if visit.outcome == "failed":
             self._troubles.note_log(visit.log, visit.error)
-            self._paused[visit.log] = self._context.now_ms() + self._error_pause_ms()
+            self._paused[visit.log] = self._pause(self._error_pause_ms())
             return
         self._troubles.clear_log(visit.log)
         if visit.worked:
             self._again.add(visit.log)
             self._wake.set()
         else:
-            self._paused[visit.log] = self._context.now_ms() + self._idle_pause_ms()
+            self._paused[visit.log] = self._pause(self._idle_pause_ms())
+
+    def _pause(self, pause_ms: int) -> Pause:
+        now_ms = self._context.now_ms()
+        return Pause(now_ms, now_ms + pause_ms)
 
     def _idle_pause_ms(self) -> int:
         settings = self._settings
@@ -310,6 +315,7 @@ class CompactorService:
             reasons.append(f"the WAL store holds {chores.wal_bytes} bytes of {settings.wal_max_bytes}")
         if found.left_out:
             reasons.append(f"{found.left_out} logs are left to other services, or for later: too many for one")
+        reasons += [f"a topic is left alone: {why}" for why in found.unreadable[:COMPACTOR_TROUBLES_SHOWN_MAX]]
         status = "degraded" if reasons else "ok"
         if self._pace.stopping:
             status = "stopping"

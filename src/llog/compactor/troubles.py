@@ -26,9 +26,10 @@ class Troubles:
     def clear_log(self, log: Log) -> None:
         self._logs.pop(log, None)
 
-    def forget_logs(self, logs: Iterable[Log]) -> None:
-        for log in logs:
-            self._logs.pop(log, None)
+    def keep_logs(self, logs: Iterable[Log]) -> None:
+        """Forget every other log."""
+        wanted = set(logs)
+        self._logs = {log: error for log, error in self._logs.items() if log in wanted}
 
     @property
     def failing_logs(self) -> int:
