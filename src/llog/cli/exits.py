@@ -23,7 +23,7 @@ MEANINGS: Final = {
     OK: "done",
     FAILED: "failed, or a check found something wrong",
     USAGE: "wrong arguments or settings",
-    UNAVAILABLE: "a store or a log is not reachable, too slow or busy; nothing was done: trying again may help",
+    UNAVAILABLE: "a store, a log or Spark is not reachable, too slow or busy; nothing was done: trying again may help",
     REFUSED: "a store refuses us, belongs to another cluster or is set up wrongly: trying again does not help",
     NOT_FOUND: "there is no such topic, log or key",
     UNCERTAIN: "no answer came, and it may have happened: look before trying again",
@@ -47,6 +47,7 @@ _TABLE: Final[tuple[tuple[type[errors.LlogError], int], ...]] = (
     (errors.PartitionNotInitialized, NOT_FOUND),
     (errors.PartitionOutOfRange, NOT_FOUND),
     (errors.UncertainOutcome, UNCERTAIN),
+    (errors.SparkSessionFailed, UNAVAILABLE),
 )
 
 

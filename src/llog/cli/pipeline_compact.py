@@ -13,7 +13,7 @@ from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_rep
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
-    from llog.pipeline.compact_plan import Sizing
+    from llog.pipeline.compact import CompactOptions
     from llog.pipeline.compact_report import CompactReport, LogReport
     from llog.pipeline.work import Runner
 
@@ -64,26 +64,28 @@ app.command(name="compact")(compact)
 
 
 async def _compact(job: Job, names: Sequence[str], merge: bool, min_age_ms: int) -> CompactReport:
-    from llog.pipeline.compact import CompactOptions
+    from dataclasses import replace
+
     from llog.pipeline.compact import compact as run_compact
     from llog.pipeline.log_choice import chosen_logs
 
     logs = await chosen_logs(job.context, names) if names else None
-    runner, sizing = _sized(job)
+    runner, options = _sized(job)
     return await run_compact(
         job.context,
         runner,
         logs,
-        options=CompactOptions(sizing=sizing, min_age_ms=min_age_ms),
+        options=replace(options, min_age_ms=min_age_ms),
         merge=merge,
         owner=f"{job.settings.compactor_id}/pipeline",
         session_timeout_ms=job.settings.oxia_session_timeout_ms,
     )
 
 
-def _sized(job: Job) -> tuple[Runner, Sizing]:
+def _sized(job: Job) -> tuple[Runner, CompactOptions]:
     """Windows as large as whoever runs them can hold; here, one at a time, since each uses all cores."""
     from llog.cli.pipeline_progress import ToldRunner
+    from llog.pipeline.compact import CompactOptions
     from llog.pipeline.compact_plan import Sizing
     from llog.pipeline.windows_here import WindowsHere
     from llog.pipeline.work import InProcessRunner, tools_of
@@ -91,12 +93,12 @@ def _sized(job: Job) -> tuple[Runner, Sizing]:
     inner = job.runner.inner if isinstance(job.runner, ToldRunner) else job.runner
     if isinstance(inner, InProcessRunner):
         here = WindowsHere(tools_of(job.context), on_window=lambda: job.advance(1, "windows written"))
-        return here, Sizing.in_process()
-    from llog.spark.compaction import sizing_of
+        return here, CompactOptions(sizing=Sizing.in_process())
+    from llog.spark.compaction import resize_of, sizing_of
     from llog.spark.runner import SparkRunner
 
     assert isinstance(inner, SparkRunner)
-    return job.runner, sizing_of(inner.spark)
+    return job.runner, CompactOptions(sizing=sizing_of(inner.spark), resize=resize_of(inner.spark))
 
 
 def _row(log: LogReport) -> tuple[str, ...]:

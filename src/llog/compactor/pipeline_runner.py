@@ -57,7 +57,13 @@ class PipelineRunner(InProcessRunner):
     async def merge(self, log: Log, *, target_bytes: int, min_inputs: int) -> Compacted | None:
         used, runs = self._tasks.current, _Runs()
         reports = {log: LogReport(topic=log.topic, partition=log.partition)}
-        options = CompactOptions(sizing=used.sizing, merge_bytes=target_bytes, merge_inputs_min=min_inputs, once=True)
+        options = CompactOptions(
+            sizing=used.sizing,
+            resize=used.resize,
+            merge_bytes=target_bytes,
+            merge_inputs_min=min_inputs,
+            once=True,
+        )
         async with self._merges:
             try:
                 await merge_claimed(self._context, used.runner, reports, CompactReport(), options, runs.add)
@@ -90,6 +96,7 @@ class PipelineRunner(InProcessRunner):
         options = CompactOptions(
             rules=SegmentRules(terms.target_bytes, terms.max_offsets),
             sizing=used.sizing,
+            resize=used.resize,
             min_age_ms=terms.min_age_ms,
             log_bytes_max=terms.target_bytes,
             log_offsets_max=terms.max_offsets,

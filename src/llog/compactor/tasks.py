@@ -19,7 +19,7 @@ from llog.compactor.small_here import SmallHere
 from llog.errors import LlogError, SparkJobFailed, SparkSessionFailed
 from llog.limits import COMPACT_HERE_BYTES_MAX, COMPACT_SPARK_REJOIN_MS, COMPACT_WINDOW_BYTES_IN_SERVICE
 from llog.log.context import LogContext
-from llog.pipeline.compact_plan import Sizing
+from llog.pipeline.compact_plan import Resize, Sizing
 from llog.pipeline.windows_here import WindowsHere
 from llog.pipeline.work import Runner, TaskTools, tools_of
 
@@ -42,6 +42,8 @@ class TaskRunner(NamedTuple):
     sizing: Sizing
     make_aggregate: MakeAggregate | None = None
     """Its own way to aggregate keys, made in a thread; None: this process does it."""
+    resize: Resize | None = None
+    """Where the number of its cores may change; `sizing` does not count then."""
 
 
 Join = Callable[[], Awaitable[TaskRunner]]
@@ -102,9 +104,9 @@ class TaskRunners:
             if self._spark is None:
                 try:
                     await self._close_left()
-                    runner, sizing, make_aggregate = await join()
-                    small_here = SmallHere(tools_of(self._context), runner, bytes_max=self._here_bytes_max)
-                    self._spark = TaskRunner(small_here, sizing, make_aggregate)
+                    joined = await join()
+                    small_here = SmallHere(tools_of(self._context), joined.runner, bytes_max=self._here_bytes_max)
+                    self._spark = joined._replace(runner=small_here)
                     self._tell(READY)
                 except LlogError as error:
                     self._tell(f"unavailable ({error})")

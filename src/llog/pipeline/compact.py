@@ -32,7 +32,7 @@ from llog.log.runs import Choice
 from llog.log.select import Bounds, Run, select_run
 from llog.pipeline.compact_gather import gathered
 from llog.pipeline.compact_look import LogHead, claimed, entries_from, for_each, live_logs, settled_head
-from llog.pipeline.compact_plan import SegmentRules, Share, Sizing, plan_round, plan_shares
+from llog.pipeline.compact_plan import Resize, SegmentRules, Share, Sizing, plan_round, plan_shares
 from llog.pipeline.compact_publish import LogPublished
 from llog.pipeline.compact_report import CompactReport, LogReport
 from llog.pipeline.rewrite_round import LogPlan, OnRun, perform_round
@@ -43,6 +43,8 @@ from llog.pipeline.work import Runner
 class CompactOptions:
     rules: SegmentRules = field(default_factory=SegmentRules)
     sizing: Sizing = field(default_factory=Sizing.in_process)
+    resize: Resize | None = None
+    """Asked before every round, where the number of cores may change; `sizing` does not count then."""
     min_age_ms: int = 0
     """Younger entries are left alone (R4); 0: age is not looked at."""
     log_bytes_max: int | None = None
@@ -53,6 +55,9 @@ class CompactOptions:
     """One piece of work per log: what somebody left in flight, or what fits into one round; never both."""
     merge_bytes: int = LOG_MERGE_BYTES_DEFAULT
     merge_inputs_min: int = INPUTS_MIN
+
+    async def sized(self) -> Sizing:
+        return self.sizing if self.resize is None else await self.resize()
 
 
 async def compact(
@@ -77,15 +82,15 @@ async def compact(
     found = await live_logs(context, logs)
     async with (
         gathered(context) as context,
-        claimed(context, found, owner=owner, session_timeout_ms=session_timeout_ms) as taken,
+        claimed(context, found.lives, owner=owner, session_timeout_ms=session_timeout_ms) as taken,
     ):
         reports = await compact_claimed(context, runner, taken.ours, report, options, on_run)
         if merge:
             await merge_claimed(context, runner, reports, report, options, on_run)
-    for log, error in taken.failed.items():
+    for log, error in (found.unreadable | taken.failed).items():
         reports[log] = LogReport(topic=log.topic, partition=log.partition)
         note_error(reports, log, error)
-    for log in found:
+    for log in sorted(found.lives.keys() | found.unreadable.keys()):
         elsewhere = LogReport(topic=log.topic, partition=log.partition, outcome="claimed_elsewhere")
         report.logs.append(reports.get(log, elsewhere))
     report.bytes_written = sum(log.bytes_written for log in report.logs)
@@ -126,10 +131,11 @@ class _Job:
 
     async def round(self, logs: Sequence[Log]) -> list[Log]:
         """The logs that need another."""
-        shares = plan_shares(logs, self._options.sizing, self._options.rules)
+        sizing = await self._options.sized()
+        shares = plan_shares(logs, sizing, self._options.rules)
         looked = await for_each(logs, lambda log: self._look(log, shares[log]))
         chosen = {log: found for log, found in zip(logs, looked, strict=True) if found is not None}
-        plan = plan_round({log: run for log, (_, run) in chosen.items()}, self._options.sizing, self._options.rules)
+        plan = plan_round({log: run for log, (_, run) in chosen.items()}, sizing, self._options.rules)
         plans = {
             log: LogPlan(chosen[log][0], [(Choice("COMPACT", 1, one.run), one.window) for one in runs])
             for log, runs in plan.runs.items()

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
-from llog.errors import LlogError, LogBusy
+from llog.errors import FormatError, LlogError, LogBusy
 from llog.formats.values import ControlRecord, decode_value
 from llog.limits import COMPACT_LOGS_AT_ONCE, COMPACT_REPLANS_MAX, METADATA_GET_MANY_MAX
 from llog.log.claim import claim
@@ -44,21 +44,32 @@ async def for_each(logs: Sequence[Log], work: Callable[[Log], Awaitable[T]]) -> 
 # -- which logs --------------------------------------------------------------------------------------------------------
 
 
-async def live_logs(context: LogContext, logs: Sequence[Log] | None) -> dict[Log, int]:
-    """Those of `logs` (None: of every topic) that are there in their topic's present life, and which life that is."""
+class LiveLogs(NamedTuple):
+    lives: dict[Log, int]
+    """Which life each of them is in."""
+    unreadable: dict[Log, FormatError]
+    """Nobody can say whether these are there."""
+
+
+async def live_logs(context: LogContext, logs: Sequence[Log] | None) -> LiveLogs:
+    """Those of `logs` (None: of every topic) that are there."""
     if logs is None:
         topics = await list_topics(context, states=["LIVE"])
         logs = [Log(name, partition) for name, record in topics for partition in range(record.partition_count)]
-    found: dict[Log, int] = {}
+    found = LiveLogs({}, {})
     for first in range(0, len(logs), METADATA_GET_MANY_MAX):
         some = logs[first : first + METADATA_GET_MANY_MAX]
         records = await context.metadata.get_many([context.keys.control(log) for log in some])
         for log, record in zip(some, records, strict=True):
             if record is None:
                 continue
-            control = decode_value(ControlRecord, record.value, record.key.path)
+            try:
+                control = decode_value(ControlRecord, record.value, record.key.path)
+            except FormatError as error:
+                found.unreadable[log] = error
+                continue
             if control.log_state != "DELETED":
-                found[log] = control.incarnation
+                found.lives[log] = control.incarnation
     return found
 
 

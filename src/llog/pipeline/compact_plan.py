@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -62,6 +62,10 @@ class Sizing(NamedTuple):
         turns = -(-total_bytes // (largest * self.cores))
         even = -(-total_bytes // max(1, turns * self.cores))
         return even if even >= self.window_bytes_min else largest
+
+
+Resize = Callable[[], Awaitable[Sizing]]
+"""How it is now: executors of a cluster come and go."""
 
 
 class SegmentRules(NamedTuple):

@@ -45,9 +45,14 @@ def _arrow_batches(frame: Any) -> Iterator[Any]:
     from pyspark.util import _load_from_socket
 
     port, secret, server = frame._jdf.collectAsArrowToPython()
+    given_up = False
     try:
         with _load_from_socket((port, secret), ArrowStreamSerializer()) as batches:
             yield from batches
+    except GeneratorExit:
+        given_up = True  # nobody wants the rest, nor to hear that it could not be sent
+        raise
     finally:
-        with unwrap_spark_exception():
-            server.getResult()
+        if not given_up:
+            with unwrap_spark_exception():
+                server.getResult()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from llog.compactor.tasks import TaskRunner
 from llog.limits import COMPACT_CORES_UNKNOWN
-from llog.pipeline.compact_plan import Sizing
+from llog.pipeline.compact_plan import Resize, Sizing
 from llog.settings import Settings
+from llog.spark.executors import count_of
 from llog.spark.key_aggregate import SparkKeyAggregate
 from llog.spark.runner import SparkRunner
 from llog.spark.warm_session import is_connect
@@ -23,9 +25,32 @@ async def join_session(settings: Settings, *, master: str | None = None) -> Task
 
 def task_runner(runner: SparkRunner, settings: Settings) -> TaskRunner:
     spark = runner.spark
-    return TaskRunner(runner, sizing_of(spark), lambda tools: SparkKeyAggregate(spark, settings, tools))
+    return TaskRunner(
+        runner,
+        sizing_of(spark),
+        make_aggregate=lambda tools: SparkKeyAggregate(spark, settings, tools),
+        resize=resize_of(spark),
+    )
 
 
 def sizing_of(spark: SparkSession) -> Sizing:
-    """Windows for as many cores as the session has; a Connect server does not tell how many that is."""
-    return Sizing(COMPACT_CORES_UNKNOWN if is_connect(spark) else spark.sparkContext.defaultParallelism)
+    """Windows for as many cores as the session has now; a Connect server does not tell how many that is, and a cluster
+    may have given us none yet."""
+    if is_connect(spark):
+        return Sizing(COMPACT_CORES_UNKNOWN)
+    cores = int(spark.sparkContext.defaultParallelism)
+    return Sizing(max(cores, COMPACT_CORES_UNKNOWN) if count_of(spark) is not None else cores)
+
+
+def resize_of(spark: SparkSession) -> Resize | None:
+    """Executors of a cluster come after the session, and may come and go; a machine's cores stay."""
+    if count_of(spark) is None:
+        return None
+
+    async def resize() -> Sizing:
+        try:
+            return await asyncio.to_thread(sizing_of, spark)
+        except Exception:  # a session that is gone: the job fails, and says why
+            return Sizing(COMPACT_CORES_UNKNOWN)
+
+    return resize

@@ -36,8 +36,8 @@ def check_master(master: str) -> None:
         try:
             socket.create_connection((host, port), SPARK_MASTER_TIMEOUT_MS / 1_000).close()
             return
-        except OSError as error:
-            refused.append(f"nobody answers at {host}:{port} ({error.strerror or error})")
+        except (OSError, UnicodeError) as error:  # a name that cannot be asked for is the latter
+            refused.append(f"nobody answers at {host}:{port} ({getattr(error, 'strerror', None) or error})")
     if refused:
         raise SparkSessionFailed(master.partition(";")[0], "; ".join(refused))
 
@@ -56,6 +56,7 @@ def addresses_of(master: str) -> list[tuple[str, int]]:
         try:
             parts = urlsplit(url)
             found.append((parts.hostname or "", parts.port or default))
-        except ValueError as error:
-            raise InvalidArgument("Spark master", f"{url!r}: {error}") from None
+        except ValueError:  # whose words repeat what follows the port: a token, say
+            address = url.partition(";")[0]
+            raise InvalidArgument("Spark master", f"{address!r} must name a host, and a port up to 65535") from None
     return found

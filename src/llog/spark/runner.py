@@ -10,6 +10,7 @@ What must stay true
 - The event loop never waits for Spark: each run is watched by a thread, and there are only so many of them.
 - A run that is given up (cancelled, or its `on_done` raised) does not leave its Spark job running.
 - Of an item that ran twice one outcome is taken. An item without an outcome fails the run.
+- A run does not wait for ever for a cluster that has no executor (`executors`).
 - The session belongs to whoever made it: `close` ends the runs, not the session.
 """
 
@@ -35,9 +36,10 @@ from llog.limits import (
 from llog.pipeline.work import Item, OnDone, Result, Task, TaskFailed, decoded_outcome, encoded_item
 from llog.settings import Settings
 from llog.spark.collecting import own_session, rows_as_they_come
+from llog.spark.executors import count_of, until_starved
 from llog.spark.reasons import reason_in
 from llog.spark.tags import interrupt, tagged
-from llog.spark.warm_session import is_connect, started_in_background
+from llog.spark.warm_session import is_connect, master_of, started_in_background
 from llog.spark.worker import JobHead, unmarked
 from llog.spark.worker_stores import sent_settings
 
@@ -109,23 +111,34 @@ class SparkRunner:
 
     async def _perform(self, job: _Job, take: Callable[[int, bytes], None]) -> None:
         loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(len(job.items) + 1)
+        arrived: asyncio.Queue[tuple[int, bytes] | SparkJobFailed | None] = asyncio.Queue(len(job.items) + 2)
 
         def tell(number: int, outcome: bytes) -> None:
             loop.call_soon_threadsafe(arrived.put_nowait, (number, outcome))
 
         watching = loop.run_in_executor(self._threads, self._watch, job, tell)
         watching.add_done_callback(lambda _: arrived.put_nowait(None))
+        starving = asyncio.create_task(self._starve(job.head.place, arrived.put_nowait))
         self._watched[job.tag] = job, watching
         try:
             while (row := await arrived.get()) is not None:
+                if isinstance(row, SparkJobFailed):
+                    raise row
                 take(*row)
             await watching
         except BaseException:
             await self._give_up(job, watching)
             raise
         finally:
+            starving.cancel()
             del self._watched[job.tag]
+
+    async def _starve(self, place: str, tell: Callable[[SparkJobFailed], None]) -> None:
+        """Tell of it where the job waits in vain."""
+        with suppress(Exception):  # a session that is gone tells so through the job
+            count = count_of(self.spark)
+            if count is not None:
+                tell(await until_starved(count, master_of(self.spark), place))
 
     def _watch(self, job: _Job, tell: Callable[[int, bytes], None]) -> None:
         """In a thread of its own: run the Spark job to its end."""

@@ -22,12 +22,14 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from llog.errors import InvalidArgument, SparkNotInstalled, SparkSessionFailed
 from llog.limits import SPARK_ARROW_BATCH_BYTES_MAX
 from llog.settings import Settings
 from llog.settings.urls import mask_url
+from llog.spark.interpreter import VARIABLE, cluster_python
 from llog.spark.java import find_java
 from llog.spark.launch import Launch, forget_dead_jvm
 from llog.spark.masters import CONNECT, check_master
@@ -189,10 +191,17 @@ def warm_config(master: str, environ: Mapping[str, str]) -> dict[str, str]:
         # Two tasks per core: Spark's 200 are 200 state stores per batch of a stream.
         config["spark.sql.shuffle.partitions"] = str(2 * local_cores(master))
         config["spark.pyspark.python"] = environ.get("PYSPARK_PYTHON") or sys.executable
-    if "SPARK_CONF_DIR" not in environ:
+    if not _has_log_config(environ):
         log_config = resources.files("llog.spark") / "log4j2.properties"
-        config["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log_config}"
+        # In quotation marks: the options are split at spaces, which a path may hold.
+        config["spark.driver.defaultJavaOptions"] += f' "-Dlog4j2.configurationFile={log_config}"'
     return config
+
+
+def _has_log_config(environ: Mapping[str, str]) -> bool:
+    """An operator's own, beside Spark's settings."""
+    directory = environ.get("SPARK_CONF_DIR")
+    return bool(directory) and any(Path(directory or "").glob("log4j2*.*"))
 
 
 def is_local(master: str) -> bool:
@@ -247,6 +256,8 @@ def prepare_environment(master: str) -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ[VARIABLE] = cluster_python(os.environ)
 
 
 def _checked(spark: SparkSession, master: str | None, config: Mapping[str, str]) -> SparkSession:
