@@ -10,7 +10,7 @@ true: after any number of runs, crashes and doubles, every record below the targ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from llog.errors import ExportFailed, TopicNotFound
 from llog.limits import EXPORT_CONFLICTS_MAX, EXPORT_REPLANS_MAX
 from llog.log.context import LogContext
+from llog.log.keys import Log
 from llog.log.topics import load_topic
 from llog.pipeline.export_decode import Decoder, Decoding
 from llog.pipeline.export_plan import (
@@ -32,7 +33,7 @@ from llog.pipeline.export_plan import (
 from llog.pipeline.export_target import ExportTarget
 from llog.pipeline.export_task import EXPORT_SPLIT, ExportItem, ExportWritten
 from llog.pipeline.splits import Split
-from llog.pipeline.subscription import Subscription, find_logs
+from llog.pipeline.subscription import LogEnds, Subscription, find_logs
 from llog.pipeline.work import Runner, TaskTools
 from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.retrying import RetryingObjectStore
@@ -103,6 +104,7 @@ async def export(
         splits: list[Split] | None = None
         plan = progress.unfinished
         if plan is None:
+            ends = await _begun_anew(context, topic, ends)
             ranges = wanted_ranges(subject, ends, progress.reached, allow_gaps=allow_gaps)
             if not ranges:
                 break
@@ -142,6 +144,12 @@ async def export(
     ]
     report.seconds = (context.now_ms() - began_ms) / 1_000
     return report
+
+
+async def _begun_anew(context: LogContext, topic: str, ends: Mapping[Log, LogEnds]) -> dict[Log, LogEnds]:
+    """The same ends, and where the logs begin by now: a round may take long, and retention goes on meanwhile."""
+    now = await find_logs(context, Subscription(topics=(topic,)))
+    return {log: at._replace(log_start_offset=now.get(log, at).log_start_offset) for log, at in ends.items()}
 
 
 def resumable(plan: ExportPlan, decoding: Decoding) -> ExportPlan:

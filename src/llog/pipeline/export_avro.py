@@ -2,8 +2,8 @@
 
 fastavro reads one value at a time; there is no reader of bare values that gives columns. Which schemas: a record of the
 primitive types, enum, fixed, array, map, record, a union of one type with null, and the logical types date, time-*,
-timestamp-*, decimal and uuid. What must stay true: a value is read to its last byte, for what is left over means that
-another schema wrote it.
+timestamp-*, local-timestamp-*, decimal and uuid (a text, or 16 bytes where it is fixed). What must stay true: a value
+is read to its last byte, for what is left over means that another schema wrote it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ _LOGICAL: Final = {
     "time-micros": pa.time64("us"),
     "timestamp-millis": pa.timestamp("us", tz="UTC"),
     "timestamp-micros": pa.timestamp("us", tz="UTC"),
-    "uuid": pa.string(),
+    "local-timestamp-millis": pa.timestamp("us"),
+    "local-timestamp-micros": pa.timestamp("us"),
 }
+_DECIMAL_DIGITS_MAX: Final = 38
+_NESTING: Final = frozenset({"type", "fields", "items", "values"})
+"""Where schemas stand within a schema."""
 CONFLUENT_HEADER_BYTES: Final = 5
 """A zero byte and the number of a schema in a registry, in front of the value."""
 
@@ -47,7 +51,7 @@ class AvroValues:
         except ImportError as error:
             raise ExportNotInstalled("fastavro", str(error)) from None
         try:
-            self._schema = fastavro.parse_schema(msgspec.json.decode(schema_text))
+            self._schema = fastavro.parse_schema(_with_plain_uuids(msgspec.json.decode(schema_text)))
         except msgspec.DecodeError as error:
             raise InvalidArgument("schema", f"is not JSON: {error}") from None
         except Exception as error:  # fastavro has no class of its own for all that can be wrong
@@ -63,6 +67,13 @@ class AvroValues:
         does not say."""
         return pa.array([self._datum(value) for value in values.to_pylist()], self._type)
 
+    def refused(self, value: bytes) -> str | None:
+        try:
+            self._datum(value)
+        except ValueError as error:
+            return str(error)
+        return None
+
     def _datum(self, value: bytes) -> Any:
         if self._skipped and (len(value) < self._skipped or value[0] != 0):
             raise ValueError("does not begin with the number of a schema")
@@ -75,6 +86,19 @@ class AvroValues:
         if stream.tell() != len(value):
             raise ValueError(f"{len(value) - stream.tell()} bytes are left over: another Avro schema wrote it")
         return datum
+
+
+def _with_plain_uuids(schema: Any) -> Any:
+    """The same schema, whose UUIDs are the texts that they are written as: the library would make objects of them,
+    which are no column."""
+    if isinstance(schema, list):
+        return [_with_plain_uuids(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {name: _with_plain_uuids(one) if name in _NESTING else one for name, one in schema.items()}
+    if plain.get("type") == "string" and plain.get("logicalType") == "uuid":
+        del plain["logicalType"]
+    return plain
 
 
 class _Types:
@@ -106,12 +130,16 @@ class _Types:
     def _complex(self, schema: dict[str, Any], place: str, depth: int) -> pa.DataType:
         logical, kind = schema.get("logicalType"), schema["type"]
         if logical == "decimal":
+            if schema["precision"] > _DECIMAL_DIGITS_MAX:
+                raise InvalidArgument("schema", f"{place}: a decimal has {_DECIMAL_DIGITS_MAX} digits at most")
             return pa.decimal128(schema["precision"], schema.get("scale", 0))
         if logical in _LOGICAL:
             return _LOGICAL[logical]
         match kind:
             case "record":
                 fields = schema["fields"]
+                if not fields:
+                    raise InvalidArgument("schema", f"{place}: a record without fields cannot be a column")
                 return pa.struct(
                     [pa.field(one["name"], self.of(one["type"], f"{place}.{one['name']}", depth + 1)) for one in fields]
                 )

@@ -7,12 +7,13 @@ What must stay true
 - the columns and their types follow from the options alone, never from what the values hold;
 - a record is never lost in silence. One whose value cannot be read is kept with its bytes and the reason, in the table
   (`column`) or in a file beside it (`quarantine`), or ends the export (`fail`);
-- what is read does not depend on the neighbours: values are parsed in blocks, and where a block does not parse, its
-  halves are, down to the single value that is to blame.
+- what is read does not depend on the neighbours: values are parsed in blocks, and where a block does not parse, each of
+  its values is looked at, and then its halves are parsed, down to the single value that is to blame.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -58,6 +59,9 @@ class Values(Protocol):
     def parse(self, values: pa.BinaryArray) -> pa.StructArray:
         """A row per value, none of which is null; `ValueError` where one of them cannot be read."""
 
+    def refused(self, value: bytes) -> str | None:
+        """Why it cannot be read, where that is quickly told; what is refused here, `parse` would refuse."""
+
 
 class Decoded(NamedTuple):
     batch: pa.RecordBatch
@@ -83,6 +87,7 @@ class Decoder:
         twice = next((field.name for field in own if field.name.lower() in others), None)
         if twice is not None:
             raise InvalidArgument("schema", f"column {twice!r} is there already; a prefix would tell them apart")
+        _check_cases(own)
         self.schema = pa.schema([*ENVELOPE, *own, *errors])
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
@@ -111,6 +116,17 @@ class Decoder:
         )
 
 
+def _check_cases(fields: Iterable[pa.Field], place: str = "$") -> None:
+    names: dict[str, str] = {}
+    for field in fields:
+        other = names.setdefault(field.name.lower(), field.name)
+        if other != field.name:
+            reason = f"{place}: {other!r} and {field.name!r} are one column for Spark and DuckDB"
+            raise InvalidArgument("schema", reason)
+        if pa.types.is_struct(field.type):
+            _check_cases(field.type, f"{place}.{field.name}")
+
+
 def _values_of(decoding: Decoding) -> Values | None:
     if decoding.kind == "raw":
         return None
@@ -131,24 +147,35 @@ def _spread(errors: pa.Array, values: pa.Array, bad: Flags) -> list[pa.Array]:
     return [errors.take(places), values.take(places)]
 
 
+def _shortened(reason: str) -> str:
+    return reason[:EXPORT_ERROR_CHARS_MAX]
+
+
 def _parsed(values: Values, column: pa.Array) -> tuple[pa.StructArray, dict[int, str]]:
     """A row per value, nulls for tombstones and for values that cannot be read, and by row why they cannot."""
     there = np.flatnonzero(np.asarray(column.is_valid()))
     texts = column.drop_null() if column.null_count else column
     good, blocks = list[Longs](), list[pa.StructArray]()
     errors: dict[int, str] = {}
-    left = [(0, len(texts))] if len(texts) else []
+    left = [(np.arange(len(texts)), False)] if len(texts) else []
     while left:
-        begin, end = left.pop()
+        places, sifted = left.pop()
+        block = texts if len(places) == len(texts) else texts.take(pa.array(places))
         try:
-            blocks.append(values.parse(texts[begin:end]))
-            good.append(there[begin:end])
+            blocks.append(values.parse(block))
+            good.append(there[places])
         except (ValueError, pa.ArrowException) as error:
-            if end - begin == 1:
-                errors[int(there[begin])] = str(error)[:EXPORT_ERROR_CHARS_MAX] or type(error).__name__
-                continue
-            middle = (begin + end) // 2
-            left += [(middle, end), (begin, middle)]  # the lower half next: rows stay in order
+            if not sifted:
+                refused = {place: values.refused(value) for place, value in enumerate(block.to_pylist())}
+                told = {place: reason for place, reason in refused.items() if reason is not None}
+                errors |= {int(there[places[place]]): _shortened(reason) for place, reason in told.items()}
+                rest = np.delete(places, list(told))
+                left += [(rest, True)] if len(rest) else []
+            elif len(places) == 1:
+                errors[int(there[places[0]])] = _shortened(str(error) or type(error).__name__)
+            else:
+                middle = len(places) // 2
+                left += [(places[middle:], True), (places[:middle], True)]  # the lower half next: rows stay in order
     rows = pa.concat_arrays(blocks) if blocks else pa.array([], pa.struct(values.fields))
     if len(rows) == len(column):
         return rows, errors

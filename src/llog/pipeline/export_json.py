@@ -7,7 +7,8 @@ next one, which begins with `{` where a comma would have to stand), and there ar
 
 Which schemas: `type` object with `properties`, of string (`format` date-time: a timestamp), integer, number, boolean,
 object and array with `items`; a type may be listed beside "null". Fields that the schema does not name are left aside.
-`required` fields must be there; every column may be null all the same (of values that cannot be read, and tombstones).
+Fields that the value itself (not an object within it) is `required` to have must be there; every column may be null all
+the same (of values that cannot be read, and tombstones). Timestamps have microseconds; what is finer is cut off.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pyarrow.json as pj
 
 from llog.errors import InvalidArgument
 from llog.limits import EXPORT_SCHEMA_DEPTH_MAX
+from llog.pipeline.export_sift import JsonSift
 
 _SCALARS: Final = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _WHITESPACE: Final = b" \t\r\n"
@@ -43,12 +45,11 @@ class JsonValues:
         self.fields: list[pa.Field] = list(kind)
         named = {field.name for field in self.fields}
         required = schema.get("required", [])
-        if not isinstance(required, list) or not named.issuperset(required):
+        if not isinstance(required, list) or not all(isinstance(name, str) and name in named for name in required):
             raise InvalidArgument("schema", f"$.required: {required!r} must list properties")
         self.required: list[str] = required
-        self._options = pj.ParseOptions(
-            explicit_schema=pa.schema(self.fields), unexpected_field_behavior="ignore", newlines_in_values=True
-        )
+        self._options, self._finer = _options(kind), _options(_with_nanoseconds(kind))
+        self._sift = JsonSift(self.fields, self.required)
 
     def parse(self, values: pa.BinaryArray) -> pa.StructArray:
         """A row per value, none of which is null. Raises `ValueError` where one of them cannot be read; which one, it
@@ -59,8 +60,7 @@ class JsonValues:
                 raise ValueError("not a JSON object")
         lines = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
         joined = pc.binary_join(lines, b"\n")[0].as_buffer()
-        reading = pj.ReadOptions(block_size=joined.size + 1, use_threads=False)
-        table = pj.read_json(pa.BufferReader(joined), read_options=reading, parse_options=self._options)
+        table = self._table(joined)
         if table.num_rows != len(values):
             raise ValueError("more than one JSON object")
         table.validate(full=True)
@@ -69,6 +69,46 @@ class JsonValues:
                 raise ValueError(f"required field {name!r} is missing")
         columns = [_whole(table[field.name], field.type) for field in self.fields]
         return pa.StructArray.from_arrays(columns, fields=self.fields)
+
+    def refused(self, value: bytes) -> str | None:
+        stripped = value.strip(_WHITESPACE)
+        if not (stripped.startswith(b"{") and stripped.endswith(b"}")):
+            return "not a JSON object"
+        return self._sift.refused(stripped)
+
+    def _table(self, text: pa.Buffer) -> pa.Table:
+        try:
+            return _read(text, self._options)
+        except pa.ArrowInvalid as error:
+            if self._finer.explicit_schema == self._options.explicit_schema:
+                raise
+            # Arrow takes no digit more than a timestamp's unit has, and nanoseconds only of the years 1678 to 2261.
+            try:
+                return _read(text, self._finer)
+            except pa.ArrowInvalid:
+                raise error from None
+
+
+def _options(kind: pa.StructType) -> pj.ParseOptions:
+    return pj.ParseOptions(
+        explicit_schema=pa.schema(list(kind)), unexpected_field_behavior="ignore", newlines_in_values=True
+    )
+
+
+def _read(text: pa.Buffer, options: pj.ParseOptions) -> pa.Table:
+    reading = pj.ReadOptions(block_size=text.size + 1, use_threads=False)
+    return pj.read_json(pa.BufferReader(text), read_options=reading, parse_options=options)
+
+
+def _with_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    """The same type, its timestamps in nanoseconds."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ns", tz=kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_nanoseconds(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_nanoseconds(kind.value_type)))
+    return kind
 
 
 def _all_objects(values: pa.BinaryArray) -> bool:
@@ -84,7 +124,7 @@ def _all_objects(values: pa.BinaryArray) -> bool:
 def _whole(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     whole = column.combine_chunks()
     whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
-    return whole if whole.type == kind else pc.cast(whole, kind)
+    return whole if whole.type == kind else pc.cast(whole, kind, safe=False)
 
 
 def _type_of(schema: Any, place: str, depth: int) -> pa.DataType:

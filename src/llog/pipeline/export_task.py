@@ -1,9 +1,9 @@
 """The task of an export: a split of a topic as Parquet files, one per partition and date.
 
-What must stay true: a file's name follows from the item alone, so a task that runs twice writes the same files again
-(a put is atomic; nobody sees half of one), and none counts until the driver has committed it; a task that comes late,
-when the log has lost some of its records, takes none of them out of a file that is there; memory holds the bytes of the
-split, some rows that are not encoded yet, and the encoded files; rows of a file stand in offset order.
+What must stay true: a file's name follows from the item alone, so a task that runs twice makes the same files (a put is
+atomic; nobody sees half of one), and none counts until the driver has committed it; a file that is there is not written
+over, for a table may have its length and its rows by now; memory holds the bytes of the split, some rows that are not
+encoded yet, and the encoded files; rows of a file stand in offset order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from llog.errors import ExportRefused, ObjectAlreadyExists
-from llog.limits import EXPORT_FILES_PER_TASK_MAX, EXPORT_PENDING_BYTES_MAX, EXPORT_ROW_GROUP_BYTES
+from llog.limits import (
+    EXPORT_FILES_PER_TASK_MAX,
+    EXPORT_PENDING_BYTES_MAX,
+    EXPORT_PUTS_IN_FLIGHT_MAX,
+    EXPORT_ROW_GROUP_BYTES,
+)
 from llog.log.fetch import Fetcher
 from llog.pipeline.export_decode import QUARANTINE_SCHEMA, Decoder, Decoding
 from llog.pipeline.split_read import split_batches
@@ -114,42 +119,68 @@ class _Files:
             if file is None:
                 if len(self._files) == EXPORT_FILES_PER_TASK_MAX:
                     reason = f"records of more than {EXPORT_FILES_PER_TASK_MAX} partitions and dates in one task"
-                    raise ExportRefused(self._prefix, f"{reason}: export elsewhere without dates, or in smaller splits")
+                    raise ExportRefused(self._prefix, f"{reason}: export into another place, without dates")
                 file = self._files[partition, day] = _File(self._schema, self._dictionary)
             file.add(part.select(self._schema.names))
-        if sum(file.pending_bytes for file in self._files.values()) > EXPORT_PENDING_BYTES_MAX:
-            max(self._files.values(), key=lambda file: file.pending_bytes).flush()
+        self._flush_longest()
+
+    def _flush_longest(self) -> None:
+        """Half of what may be pending stays, so that the next batch does not come here again."""
+        pending = sum(file.pending_bytes for file in self._files.values())
+        if pending <= EXPORT_PENDING_BYTES_MAX:
+            return
+        for file in sorted(self._files.values(), key=lambda file: file.pending_bytes, reverse=True):
+            if pending <= EXPORT_PENDING_BYTES_MAX // 2:
+                return
+            pending -= file.pending_bytes
+            file.flush()
 
     async def put(self, store: ObjectStore) -> tuple[WrittenFile, ...]:
-        written = []
-        for (partition, day), file in sorted(self._files.items()):
-            data = await asyncio.to_thread(file.finish)
-            date = str(np.datetime64(day, "D")) if self._by_date else ""
-            directory = f"{self._prefix}/partition={partition}" + (f"/date={date}" if date else "")
-            name = f"{directory}/{self._file_name}.parquet"
-            mine = WrittenFile(
-                name=name,
-                partition=partition,
-                date=date,
-                records=file.records,
-                byte_length=data.size,
-                first_offset=file.first_offset,
-                last_offset=file.last_offset,
-            )
-            written.append(await _put(store, mine, memoryview(data)))
-        return tuple(written)
+        """All files, several at a time; each is forgotten as soon as it lies there."""
+        left, written = sorted(self._files, reverse=True), list[WrittenFile]()
+
+        async def work() -> None:
+            try:
+                while left:
+                    key = left.pop()
+                    written.append(await self._put_file(store, key, self._files.pop(key)))
+            finally:
+                left.clear()
+
+        # All are waited for, so that none is left under way when one fails.
+        outcomes = await asyncio.gather(*(work() for _ in range(EXPORT_PUTS_IN_FLIGHT_MAX)), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+        return tuple(sorted(written, key=lambda file: (file.partition, file.date)))
+
+    async def _put_file(self, store: ObjectStore, key: tuple[int, int], file: _File) -> WrittenFile:
+        partition, day = key
+        data = await asyncio.to_thread(file.finish)
+        date = str(np.datetime64(day, "D")) if self._by_date else ""
+        directory = f"{self._prefix}/partition={partition}" + (f"/date={date}" if date else "")
+        mine = WrittenFile(
+            name=f"{directory}/{self._file_name}.parquet",
+            partition=partition,
+            date=date,
+            records=file.records,
+            byte_length=data.size,
+            first_offset=file.first_offset,
+            last_offset=file.last_offset,
+        )
+        return await _put(store, mine, memoryview(data))
 
 
 async def _put(store: ObjectStore, mine: WrittenFile, data: memoryview) -> WrittenFile:
-    """The file that lies there afterwards: of two of one name the one with more records, for what one of them lacks
-    the log has lost meanwhile (retention, key compaction)."""
+    """The file that lies there afterwards: of two of one name the first. What one of them lacks, the log has lost
+    meanwhile (retention, key compaction)."""
     try:
         await store.put(mine.name, [data], if_absent=True)
         return mine
     except ObjectAlreadyExists:
         there = await store.get(mine.name)
         offsets = await asyncio.to_thread(_offsets_in, there)
-        if len(offsets) > mine.records:
+        if offsets:
             ends = {"first_offset": offsets[0], "last_offset": offsets[-1]}
             return replace(mine, records=len(offsets), byte_length=memoryview(there).nbytes, **ends)
         await store.put(mine.name, [data])
@@ -185,9 +216,10 @@ def _divided(batch: pa.RecordBatch, by_date: bool) -> list[tuple[tuple[int, int]
 
 class _File:
     def __init__(self, schema: pa.Schema, dictionary: list[str]) -> None:
-        self._schema = schema
+        self._schema, self._dictionary = schema, dictionary
         self._sink = pa.BufferOutputStream()
-        self._writer: Any = pq.ParquetWriter(self._sink, schema, compression="zstd", use_dictionary=dictionary)
+        self._writer: Any = None
+        """Made with the first row group: a task may have many files, most of them short."""
         self._pending: list[pa.RecordBatch] = []
         self.pending_bytes = 0
         self.records = 0
@@ -208,6 +240,9 @@ class _File:
         if self._pending:
             table = pa.Table.from_batches(self._pending, self._schema)
             self._pending, self.pending_bytes = [], 0
+            if self._writer is None:
+                how = {"compression": "zstd", "use_dictionary": self._dictionary}
+                self._writer = pq.ParquetWriter(self._sink, self._schema, **how)
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
 
     def finish(self) -> pa.Buffer:

@@ -38,12 +38,13 @@ T = TypeVar("T")
 OFFSETS: Final = "llog.offsets."
 """Before the topic's name: key of a snapshot's summary and of a table's property."""
 _RETRIES: Final = "commit.retry.num-retries"
+_FORMAT: Final = 1
 
 
 class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a topic is in a table."""
 
-    v: int = 1
+    v: int = _FORMAT
     export_id: str
     """Of the commit: what a lost answer is found out by."""
     number: int
@@ -62,10 +63,10 @@ def open_catalogue(settings: Settings, url: str | None = None, *, warehouse: str
         from llog.pipeline.iceberg_files import IMPLEMENTATION
     except ImportError as error:
         raise ExportNotInstalled("pyiceberg", str(error)) from None
-    properties = {
-        "warehouse": warehouse or f"{settings.objects_url.rstrip('/')}/warehouse",
-        "py-io-impl": IMPLEMENTATION,
-    }
+    warehouse = warehouse or f"{settings.objects_url.rstrip('/')}/warehouse"
+    if "#" in warehouse or "?" in warehouse:
+        raise InvalidArgument("warehouse", f"{warehouse!r} holds # or ?, where the library would cut a name off")
+    properties = {"warehouse": warehouse, "py-io-impl": IMPLEMENTATION}
     properties |= {name: value for name, value in _s3_properties(settings).items() if value}
     if url is None:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -206,10 +207,14 @@ def progress_of(table: Table, topic: str) -> TableProgress | None:
 
 
 def _decoded(text: str, table: Table) -> TableProgress:
+    title = f"iceberg:{'.'.join(table.name())}"
     try:
-        return msgspec.json.decode(text, type=TableProgress)
+        said = msgspec.json.decode(text, type=TableProgress)
     except msgspec.DecodeError as error:
-        raise ExportRefused(".".join(table.name()), f"what it says of its offsets cannot be read: {error}") from None
+        raise ExportRefused(title, f"what it says of its offsets cannot be read: {error}") from None
+    if said.v > _FORMAT:
+        raise ExportRefused(title, f"a newer release wrote its offsets (v {said.v}, this one knows {_FORMAT})")
+    return said
 
 
 def _commit(table: Table, files: list[str], now: TableProgress) -> None:
@@ -290,5 +295,8 @@ async def _aside(title: str, function: Callable[P, T], *arguments: P.args, **nam
         return await asyncio.to_thread(function, *arguments, **named)
     except LlogError:
         raise
+    except FileNotFoundError as error:
+        reason = f"{_first_line(error)}: the catalogue names it, so somebody removed it"
+        raise ExportRefused(title, f"{reason}; bring it back, drop the table there, or export into another") from error
     except Exception as error:
         raise ExportFailed(title, _first_line(error), retriable=True) from error

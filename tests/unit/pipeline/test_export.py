@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from llog.errors import (
     ExportFailed,
@@ -19,6 +22,7 @@ from llog.errors import (
     TopicNotFound,
 )
 from llog.formats.arrow import SCHEMA
+from llog.limits import EXPORT_FILES_PER_TASK_MAX
 from llog.log.compact import compact_once
 from llog.log.delete_topic import delete_topic
 from llog.log.keys import Log
@@ -28,8 +32,10 @@ from llog.pipeline.export import export
 from llog.pipeline.export_decode import Decoder, Decoding
 from llog.pipeline.export_parquet import committed
 from llog.pipeline.export_plan import Sizes
+from llog.pipeline.export_task import ExportItem, export_split
 from llog.pipeline.iceberg import OFFSETS, IcebergTarget, open_catalogue, progress_of, store_url_of
 from llog.pipeline.work import InProcessRunner, TaskTools
+from llog.settings import Settings
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.unit.pipeline.exporting import DAY_0_MS, KINDS, ORDER_SCHEMA, Exporting, target_of
@@ -233,6 +239,21 @@ async def test_rolling_the_table_back_rolls_the_offsets_back(exporting: Exportin
     exporting.check("iceberg")
 
 
+async def test_a_table_rolled_back_to_before_its_first_export_is_filled_anew(exporting: Exporting) -> None:
+    """Its property still says how far the topic was once."""
+    await exporting.write(10)
+    target = await exporting.iceberg()
+    table = exporting.table()
+    with table.transaction() as changes, changes.update_snapshot().fast_append():
+        pass  # somebody else's
+    before = exporting.table().current_snapshot().snapshot_id
+    await exporting.run(target)
+    exporting.table().manage_snapshots().set_current_snapshot(snapshot_id=before).commit()
+    assert exporting.found("iceberg") == []
+    await exporting.run(await exporting.iceberg())
+    exporting.check("iceberg")
+
+
 async def test_offsets_outlive_the_snapshots_that_said_them(exporting: Exporting) -> None:
     await exporting.write(10)
     await exporting.run(await exporting.iceberg())
@@ -246,6 +267,20 @@ async def test_offsets_outlive_the_snapshots_that_said_them(exporting: Exporting
     report = await exporting.run(await exporting.iceberg())
     assert report.records == 0
     exporting.check("iceberg")
+
+
+async def test_offsets_that_a_newer_release_wrote_are_not_gone_on_from(exporting: Exporting) -> None:
+    await exporting.write(10)
+    await exporting.run(await exporting.iceberg())
+    table = exporting.table()
+    said = progress_of(table, "orders")
+    assert said is not None
+    newer = {OFFSETS + "orders": msgspec.json.encode(replace(said, v=2)).decode()}
+    with table.transaction() as changes, changes.update_snapshot(snapshot_properties=newer).fast_append():
+        pass
+    await exporting.write(10)
+    with pytest.raises(ExportRefused, match="newer release"):
+        await exporting.run(await exporting.iceberg())
 
 
 async def test_two_topics_go_into_one_table_each_with_its_own_offsets(exporting: Exporting) -> None:
@@ -275,6 +310,32 @@ async def test_records_that_retention_took_first_are_an_error_or_a_gap_that_was_
     report = await exporting.run(await target_of(exporting, kind), allow_gaps=True)
     assert report.records == 5
     assert [offset for _, offset, _ in exporting.found(kind)] == [*range(1, 11), *range(16, 21)]
+
+
+@pytest.mark.parametrize("allow_gaps", [True, False])
+async def test_records_that_retention_takes_between_two_commits_are_a_gap_like_any_other(
+    exporting: Exporting, allow_gaps: bool
+) -> None:
+    await exporting.write(90, days=1, batch=30, value=lambda n: b"%d" % n + b"x" * 3_000)
+
+    class Retaining(InProcessRunner):
+        async def run(self, *arguments: Any, **named: Any) -> Any:
+            outcomes = await super().run(*arguments, **named)
+            await delete_records(exporting.context, ORDERS, 46)
+            return outcomes
+
+    runner = Retaining(TaskTools(exporting.context.find_object, exporting.open_store))
+    sizes, target = Sizes(split_bytes=64 * 1_024, commit_bytes=64 * 1_024), await exporting.parquet()
+
+    async def run() -> Any:
+        return await export(exporting.context, runner, "orders", target, sizes=sizes, allow_gaps=allow_gaps)
+
+    if not allow_gaps:
+        with pytest.raises(RecordsLost, match="allow-gaps"):
+            await run()
+        return
+    assert (await run()).commits == 3
+    assert [offset for _, offset, _ in exporting.found("parquet")] == [*range(1, 31), *range(46, 91)]
 
 
 async def test_a_partition_that_came_or_filled_after_the_first_export_loses_nothing_in_silence(
@@ -373,6 +434,32 @@ async def test_an_exporter_that_comes_late_takes_nothing_back_that_another_expor
     assert (file.records, file.first_offset, file.last_offset) == (30, 1, 30)
 
 
+async def test_a_file_that_is_there_is_never_written_over(exporting: Exporting) -> None:
+    """A table names the file's length and its rows once it is committed; a task may come late, having read more."""
+    await exporting.write(30, days=1)
+    items: list[ExportItem] = []
+
+    class Noting(InProcessRunner):
+        async def run(self, task: Any, given: Any, on_done: Any = None) -> Any:
+            items.extend(given)
+            return await super().run(task, given, on_done)
+
+    tools = TaskTools(exporting.context.find_object, exporting.open_store)
+    target = await exporting.iceberg()
+    await export(exporting.context, Noting(tools), "orders", target)
+    [item] = items
+    item = replace(item, file_name="another")
+    some = replace(item, split=replace(item.split, pieces=item.split.pieces[:1]))
+    [first] = (await export_split(tools, some)).files
+    store = await exporting.open_store(item.store_url)
+    before = bytes(await store.get(first.name))
+    assert (await export_split(tools, item)).files == (first,)
+    assert bytes(await store.get(first.name)) == before
+    await store.put(first.name, [b"no file of an export"])
+    assert (await export_split(tools, item)).records == 30
+    assert (await export_split(tools, some)).files[0].records == 30
+
+
 async def test_objects_that_stay_away_end_the_export_with_words(exporting: Exporting) -> None:
     await exporting.write(10)
 
@@ -406,6 +493,27 @@ async def test_a_plan_that_cannot_be_finished_is_dropped_with_its_files_and_noth
     exporting.check("parquet")
 
 
+async def test_a_table_whose_files_somebody_removed_is_no_passing_trouble(exporting: Exporting) -> None:
+    await exporting.write(10)
+    await exporting.run(await exporting.iceberg())
+    shutil.rmtree(exporting.directory / "objects")
+    with pytest.raises(ExportRefused, match=r"shop\.orders: .*metadata\.json.* the catalogue names it"):
+        await exporting.iceberg()
+
+
+async def test_a_task_writes_many_dates_and_keeps_few_of_their_rows_in_memory(
+    exporting: Exporting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llog.pipeline.export_task.EXPORT_PENDING_BYTES_MAX", 4_096)
+    await exporting.write(150, days=50, batch=10)
+    report = await exporting.run(await exporting.parquet())
+    assert (report.tasks, report.files) == (1, 50)
+    exporting.check("parquet")
+    # Years of old records in one task, or a midnight in every partition that a topic may have.
+    assert EXPORT_FILES_PER_TASK_MAX > 10 * 365
+    assert 2 * Settings.from_env({}).topic_partitions_max < EXPORT_FILES_PER_TASK_MAX
+
+
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
@@ -413,6 +521,9 @@ async def test_a_table_needs_a_namespace_and_a_catalogue_that_answers(exporting:
     catalogue = open_catalogue(exporting.settings)
     with pytest.raises(InvalidArgument, match="namespace"):
         await IcebergTarget.open(catalogue, "orders", Decoder(Decoding()).schema, lambda _: 1)
+    for place in ("file:///tmp/a#b", "file:///tmp/a?b"):
+        with pytest.raises(InvalidArgument, match="warehouse"):
+            open_catalogue(exporting.settings, warehouse=place)
     with pytest.raises(InvalidArgument, match="nonsense"):
         open_catalogue(exporting.settings, "nonsense://x")
     with pytest.raises(ExportFailed, match="Connection refused") as away:

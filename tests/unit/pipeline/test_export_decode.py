@@ -6,6 +6,7 @@ import datetime
 import decimal
 import io
 import json
+import uuid
 from typing import Any
 
 import fastavro
@@ -90,6 +91,16 @@ def test_json_fields_become_columns_of_the_schemas_types() -> None:
     assert (row["_error"], row["_raw_value"]) == (None, None)
 
 
+def test_a_json_timestamp_may_be_finer_than_its_column_or_far_away() -> None:
+    texts = ["2026-11-16T08:00:00.123456789Z", "9999-12-31T23:59:59.5Z", "2026-11-16T08:00:00.1234567+02:00"]
+    values: list[bytes | None] = [json.dumps({"id": 1, "at": text}).encode() for text in texts]
+    assert [row["at"] for row in decoded(Decoding("json", JSON_SCHEMA), values)] == [
+        datetime.datetime(2026, 11, 16, 8, 0, 0, 123_456, UTC),
+        datetime.datetime(9999, 12, 31, 23, 59, 59, 500_000, UTC),
+        datetime.datetime(2026, 11, 16, 6, 0, 0, 123_456, UTC),
+    ]
+
+
 BAD_JSON = [
     b"",
     b"  ",
@@ -130,6 +141,45 @@ def test_a_value_that_is_not_of_the_schema_is_kept_with_its_bytes_and_its_neighb
 PIECES = st.sampled_from(
     [*BAD_JSON, b'{"id": 7}', b'{"id": 8, "tags": []}', b'{"id":', b"9}", b'{"id": 1, "x": [{}', b"]}"]
 )
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=4),
+    st.sampled_from(["", "2026-01-01", "2026-01-01T10Z", "2026-01-01 10:00:00.123456789", "2026/01/01", "1760000000"]),
+    st.lists(st.one_of(st.none(), st.text(max_size=2), st.integers()), max_size=2),
+    st.dictionaries(st.sampled_from(["name", "vip", "x"]), st.one_of(st.none(), st.booleans(), st.text()), max_size=3),
+)
+OBJECTS = st.dictionaries(st.sampled_from(["id", "price", "at", "tags", "who", "else", "ü"]), ANYTHING, max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(OBJECTS, st.integers(0, 200), st.sampled_from(["", "}", "{", ",", '"', "\\", "0", "\n", "'", "Inf", "\ud7ff"]))
+def test_what_is_refused_at_a_glance_is_refused_by_the_parser_too(found: Any, place: int, typo: str) -> None:
+    values, text = JsonValues(JSON_SCHEMA), json.dumps(found, ensure_ascii=False)
+    place %= len(text)
+    for value in (text, text[:place] + typo + text[place + 1 :]):
+        data = value.encode(errors="surrogatepass")
+        if values.refused(data) is not None:
+            with pytest.raises((ValueError, pa.ArrowException)):
+                values.parse(pa.array([data], pa.binary()))
+
+
+def test_bad_values_do_not_slow_their_neighbours_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    parses, parse = list[int](), JsonValues.parse
+
+    def counted(self: JsonValues, values: pa.BinaryArray) -> pa.StructArray:
+        parses.append(len(values))
+        return parse(self, values)
+
+    monkeypatch.setattr(JsonValues, "parse", counted)
+    bad = [b'{"id": "7"}', b"text", b'{"price": 1}', b"{'id': 1}", b'{"id": 1, "at": "16.11.2026"}']
+    rows = decoded(Decoding("json", JSON_SCHEMA), [b'{"id": 1}', *bad] * 50)
+    assert [row["_error"] is None for row in rows] == [True, *[False] * len(bad)] * 50
+    assert parses == [300, 50]
 
 
 @settings(max_examples=60, deadline=None)
@@ -184,6 +234,23 @@ def test_avro_values_become_columns() -> None:
     assert decoded(framed, [avro(datum)])[0]["_error"]
 
 
+def test_avro_uuids_are_texts_and_local_timestamps_have_no_zone() -> None:
+    fields = [
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "other", "type": ["null", {"type": "array", "items": {"type": "string", "logicalType": "uuid"}}]},
+        {"name": "at", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
+        {"name": "text", "type": "string", "logicalType": "uuid"},
+    ]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    one, at = uuid.uuid4(), datetime.datetime(2026, 11, 16, 8)
+    data = io.BytesIO()
+    datum = {"id": one, "other": [one], "at": at, "text": "none"}
+    fastavro.schemaless_writer(data, fastavro.parse_schema(schema), datum)
+    [row] = decoded(Decoding("avro", json.dumps(schema)), [data.getvalue()])
+    assert (row["_error"], row["id"], row["other"]) == (None, str(one), [str(one)])
+    assert (row["at"], row["text"]) == (at, "none")
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_arbitrary_bytes_as_avro_end_in_an_error_and_not_in_a_fall(values: list[bytes]) -> None:
@@ -200,6 +267,8 @@ def test_arbitrary_bytes_as_avro_end_in_an_error_and_not_in_a_fall(values: list[
         ("json", '{"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}}', r"\$\.a\.b"),
         ("json", '{"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}', r"\$\.a"),
         ("json", '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}', "required"),
+        ("json", '{"type": "object", "properties": {"a": {"type": "string"}}, "required": [["a"]]}', "required"),
+        ("json", '{"type": "object", "properties": {"a": {"type": "string"}, "A": {"type": "string"}}}', "'a' and 'A'"),
         ("avro", "{", "not JSON"),
         ("avro", '{"type": "nonsense"}', "Avro"),
         ("avro", '"string"', "record"),
@@ -207,6 +276,18 @@ def test_arbitrary_bytes_as_avro_end_in_an_error_and_not_in_a_fall(values: list[
             "avro",
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", "string"]}]}',
             r"\$\.a: a union",
+        ),
+        (
+            "avro",
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "bytes", '
+            '"logicalType": "decimal", "precision": 40}}]}',
+            r"\$\.a: a decimal",
+        ),
+        (
+            "avro",
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "record", "name": "E", '
+            '"fields": []}}]}',
+            r"\$\.a: a record without",
         ),
     ],
 )
