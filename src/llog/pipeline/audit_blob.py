@@ -10,6 +10,7 @@ for fields that are missing here or unknown here. A flipped bit in a field's nam
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -137,11 +138,16 @@ def check_fields(text: Buffer, value: BlobHeader | msgspec.Struct, source: str) 
 
 
 def _compare_fields(written: dict[str, Any], kind: type[msgspec.Struct], source: str) -> None:
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    known = _names_of(kind)
     unknown, missing = written.keys() - known, known - written.keys()
     if unknown and missing:
         reason = f"has the unknown field {min(unknown)!r:.60} and lacks {min(missing)!r}"
         raise InvalidField(source, f"{kind.__name__}: {reason}")
+
+
+@cache
+def _names_of(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
 
 
 def _dicts(values: Iterable[Any]) -> Iterable[dict[str, Any]]:

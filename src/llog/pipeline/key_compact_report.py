@@ -34,7 +34,7 @@ class KeyCompactOptions(NamedTuple):
         for name in ("tasks_at_once", "target_bytes", "scan_task_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidArgument(name, f"{getattr(self, name)} is not positive")
-        if self.bytes_per_second is not None and self.bytes_per_second <= 0:
+        if self.bytes_per_second is not None and not self.bytes_per_second > 0:
             raise InvalidArgument("bytes_per_second", f"{self.bytes_per_second} is not positive; None is no limit")
         return self
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from llog.errors import InvalidArgument, LlogError, TopicBusy
+from llog.errors import FormatError, InvalidArgument, LlogError, TopicBusy
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import SINK_LOGS_LISTED_MAX, SINK_ROUNDS_MAX
 from llog.log.batches import get_all
@@ -21,6 +21,7 @@ from llog.log.keys import Log, check_topic
 from llog.log.topic_config import TopicConfig
 from llog.log.topics import for_each_partition, initialize, load_topic
 from llog.pipeline.sink_task import SinkOrder, Target, codec_of
+from llog.stores.metadata.port import Record
 
 
 async def sink_order(
@@ -67,7 +68,10 @@ async def _listed(context: LogContext) -> dict[str, Target]:
     targets: dict[str, Target] = {}
     logs = 0
     async for record in context.metadata.scan_all(context.keys.topics()):
-        topic = decode_value(TopicRecord, record.value, record.key.path)
+        try:
+            topic = decode_value(TopicRecord, record.value, record.key.path)
+        except FormatError:
+            continue  # whoever writes to it is told
         parsed = context.keys.parse(record.key.path)
         if parsed is None or topic.state != "LIVE":
             continue
@@ -82,9 +86,7 @@ async def _target(context: LogContext, topic: str, record: TopicRecord) -> Targe
     keys = [context.keys.control(Log(topic, partition)) for partition in range(record.partition_count)]
     controls = await get_all(context.metadata, keys, strict=False)
     missing = frozenset(
-        partition
-        for partition, found in enumerate(controls)
-        if found is None or decode_value(ControlRecord, found.value, found.key.path).incarnation != record.incarnation
+        partition for partition, found in enumerate(controls) if not _is_of_life(found, record.incarnation)
     )
     return Target(
         incarnation=record.incarnation,
@@ -92,6 +94,14 @@ async def _target(context: LogContext, topic: str, record: TopicRecord) -> Targe
         missing=missing,
         message_bytes_max=_message_bytes_max(record),
     )
+
+
+def _is_of_life(found: Record | None, incarnation: int) -> bool:
+    try:
+        control = None if found is None else decode_value(ControlRecord, found.value, found.key.path)
+    except FormatError:
+        return False
+    return control is not None and control.incarnation == incarnation
 
 
 def _message_bytes_max(record: TopicRecord) -> int | None:

@@ -44,7 +44,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     partition_count: int
     missing: frozenset[int] = frozenset()
-    """Partitions that had no control record then."""
+    """Partitions that had no control record then, or none that could be read."""
     message_bytes_max: int | None = None
     """Its `max.message.bytes`; None: not told, so the driver judges."""
 

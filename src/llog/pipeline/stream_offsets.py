@@ -1,8 +1,9 @@
 """Where a stream stands: offsets of many logs as one value, and how far one trigger may go.
 
 The value is Kafka's JSON, `{"orders": {"0": 23}}`: the next offset to read of every partition. Beside it stands which
-life of each topic these are offsets of, `{"@lives": {"orders": 1}}` (no topic has such a name): a topic that was
-deleted and created again has other records at the same offsets.
+life of each topic these are offsets of, `{"@lives": {"orders": 1}}`, and of which topic, by its id: `{"@ids": {…}}` (no
+topic has such a name). A topic that was deleted and created again has other records at the same offsets, and so has one
+of a cluster that was emptied and filled again. Checkpoints of before there were ids are read, too.
 
 What must stay true: a trigger never takes an offset back; with work to do, it goes on by one record at least, whatever
 the limits; both limits, where given, hold together.
@@ -25,36 +26,59 @@ from llog.pipeline.splits import LogRange, Piece
 from llog.pipeline.subscription import LogEnds
 
 _LIVES: Final = "@lives"
+_IDS: Final = "@ids"
 
 
 class StreamOffsets(msgspec.Struct, frozen=True):
     offsets: dict[Log, int]
     lives: dict[str, int]
+    ids: dict[str, str] = {}
 
     def to_json(self) -> dict[str, Any]:
         told: dict[str, Any] = {}
         for log, offset in sorted(self.offsets.items()):
             told.setdefault(log.topic, {})[str(log.partition)] = offset
-        return {**told, _LIVES: dict(sorted(self.lives.items()))}
+        ids = {_IDS: dict(sorted(self.ids.items()))} if self.ids else {}
+        return {**told, _LIVES: dict(sorted(self.lives.items())), **ids}
 
 
 def from_json(told: Mapping[str, Any]) -> StreamOffsets:
     """Raises `InvalidArgument` for what no stream of ours wrote."""
     try:
         lives = {check_topic(topic): int(life) for topic, life in told.get(_LIVES, {}).items()}
+        ids = {check_topic(topic): str(topic_id) for topic, topic_id in told.get(_IDS, {}).items()}
         offsets = {
             Log(check_topic(topic), int(partition)): int(offset)
             for topic, partitions in told.items()
-            if topic != _LIVES
+            if topic not in (_LIVES, _IDS)
             for partition, offset in partitions.items()
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise InvalidArgument("checkpoint", f"{told!r:.200} holds no offsets of this source: {error}") from None
-    return StreamOffsets(offsets, lives)
+    return StreamOffsets(offsets, lives, ids)
 
 
-def lives_of(ends: Mapping[Log, LogEnds]) -> dict[str, int]:
-    return {log.topic: at.incarnation for log, at in ends.items()}
+def stream_at(offsets: dict[Log, int], ends: Mapping[Log, LogEnds]) -> StreamOffsets:
+    """These offsets, of the topics as they are now."""
+    lives = {log.topic: at.incarnation for log, at in ends.items()}
+    return StreamOffsets(offsets, lives, {log.topic: at.topic_id for log, at in ends.items()})
+
+
+def why_another(told: StreamOffsets, log: Log, at: LogEnds) -> str | None:
+    """Why this log is not the one whose offset is told; None where it may be."""
+    if told.lives.get(log.topic, at.incarnation) != at.incarnation:
+        return "its topic was deleted and created again"
+    if told.ids.get(log.topic, at.topic_id) != at.topic_id:
+        return "its topic is another one of the same name: the cluster was emptied, or is another"
+    if told.offsets[log] > at.next_offset:
+        return f"the log ends at {at.next_offset} now: it is not the one that was read"
+    return None
+
+
+def is_same_life(begin: StreamOffsets, end: StreamOffsets, topic: str) -> bool:
+    """Do both tell of one topic? (One of them may be of before there were ids.)"""
+    ids = {told.ids[topic] for told in (begin, end) if topic in told.ids}
+    return begin.lives.get(topic) == end.lives.get(topic) and len(ids) <= 1
 
 
 def limited_by_offsets(starts: Mapping[Log, int], stops: Mapping[Log, int], limit: int) -> dict[Log, int]:

@@ -4,8 +4,9 @@
     Subscription(pattern="orders-.*")                of all topics whose whole name fits
     Subscription(assigned=(Log("orders", 3),))       these logs
 
-What must stay true: a topic or partition named and not there is an error that names it, after a strict read; a pattern
-may fit nothing (topics come later). A log that nobody has appended to yet is empty, not an error.
+What must stay true: a topic or partition named and not there is an error that names it, after a strict read, unless the
+caller can do without (`there_only`); a pattern may fit nothing (topics come later). A log that nobody has appended to
+yet is empty, not an error.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 from llog.errors import InvalidArgument, PartitionOutOfRange, TopicNotFound
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import SCAN_LOGS_MAX
+from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.topic_admin import list_topics
@@ -31,6 +33,8 @@ class LogEnds(NamedTuple):
     """Which life of the topic this is."""
     first_offset: int
     """Where logs of this life begin: no record ever stood before it."""
+    topic_id: str
+    """No other topic has it, of any cluster."""
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -54,9 +58,10 @@ class Subscription(msgspec.Struct, frozen=True):
                 raise InvalidArgument("subscription", f"pattern {self.pattern!r}: {error}") from None
 
 
-async def find_logs(context: LogContext, wanted: Subscription) -> dict[Log, LogEnds]:
-    """Every log of the subscription, in order, with its ends as a strict read sees them."""
-    logs = await _logs(context, wanted)
+async def find_logs(context: LogContext, wanted: Subscription, *, there_only: bool = False) -> dict[Log, LogEnds]:
+    """Every log of the subscription, in order, with its ends as a strict read sees them; `there_only`: without those
+    that are named and not there."""
+    logs = await _logs(context, wanted, there_only)
     if len(logs) > SCAN_LOGS_MAX:
         raise InvalidArgument("subscription", f"{len(logs)} partitions, more than {SCAN_LOGS_MAX} at a time")
     return await ends_of(context, logs)
@@ -64,46 +69,49 @@ async def find_logs(context: LogContext, wanted: Subscription) -> dict[Log, LogE
 
 async def ends_of(context: LogContext, logs: dict[Log, TopicRecord]) -> dict[Log, LogEnds]:
     keys = [context.keys.control(log) for log in logs]
-    found = await context.metadata.get_many(keys, strict=True) if keys else []
+    found = await get_all(context.metadata, keys, strict=True)
     ends: dict[Log, LogEnds] = {}
     for (log, topic), record in zip(logs.items(), found, strict=True):
         control = None if record is None else decode_value(ControlRecord, record.value, record.key.path)
         if control is None or control.incarnation != topic.incarnation or control.log_state == "DELETED":
             # Nobody has appended in this life.
-            ends[log] = LogEnds(topic.first_offset, topic.first_offset, topic.incarnation, topic.first_offset)
+            start = next_offset = topic.first_offset
         else:
-            ends[log] = LogEnds(
-                control.log_start_offset, control.sequence_counter, control.incarnation, topic.first_offset
-            )
+            start, next_offset = control.log_start_offset, control.sequence_counter
+        ends[log] = LogEnds(start, next_offset, topic.incarnation, topic.first_offset, topic.topic_id)
     return ends
 
 
-async def _logs(context: LogContext, wanted: Subscription) -> dict[Log, TopicRecord]:
+async def _logs(context: LogContext, wanted: Subscription, there_only: bool) -> dict[Log, TopicRecord]:
     if wanted.pattern is not None:
         fits = re.compile(wanted.pattern).fullmatch
         topics = {topic.name: topic.record for topic in await list_topics(context, strict=True) if fits(topic.name)}
     else:
-        topics = await _live_topics(context, wanted.topics or {log.topic for log in wanted.assigned})
+        topics = await _live_topics(context, wanted.topics or {log.topic for log in wanted.assigned}, there_only)
     if not wanted.assigned:
         return {
             Log(name, partition): record
             for name, record in sorted(topics.items())
             for partition in range(record.partition_count)
         }
-    for log in wanted.assigned:
-        count = topics[log.topic].partition_count
-        if log.partition >= count:
+    logs: dict[Log, TopicRecord] = {}
+    for log in sorted(set(wanted.assigned)):
+        count = topics[log.topic].partition_count if log.topic in topics else 0
+        if log.partition < count:
+            logs[log] = topics[log.topic]
+        elif not there_only:
             raise PartitionOutOfRange(*log, f"the topic has {count} partitions")
-    return {log: topics[log.topic] for log in sorted(set(wanted.assigned))}
+    return logs
 
 
-async def _live_topics(context: LogContext, names: Iterable[str]) -> dict[str, TopicRecord]:
+async def _live_topics(context: LogContext, names: Iterable[str], there_only: bool) -> dict[str, TopicRecord]:
     names = sorted(set(names))
     found = await context.metadata.get_many([context.keys.topic(name) for name in names], strict=True)
     topics: dict[str, TopicRecord] = {}
     for name, record in zip(names, found, strict=True):
         topic = None if record is None else decode_value(TopicRecord, record.value, record.key.path)
-        if topic is None or topic.state != "LIVE":
+        if topic is not None and topic.state == "LIVE":
+            topics[name] = topic
+        elif not there_only:
             raise TopicNotFound(name, "no such topic")
-        topics[name] = topic
     return topics

@@ -35,7 +35,7 @@ from llog.log.vacuum_check import Named, named_blobs
 from llog.log.vacuum_clock import plan_now, read_clocks
 from llog.pipeline.survey import survey_blobs, survey_segments
 from llog.pipeline.survey_task import Seen
-from llog.pipeline.vacuum_look import Overview, look_around
+from llog.pipeline.vacuum_look import Overview, look_around, some_at_a_time
 from llog.pipeline.vacuum_plans import PlannedBlobs, planned_blobs
 from llog.pipeline.vacuum_report import Swept, VacuumReport
 from llog.pipeline.vacuum_task import READ_OWNERS, Blobs, Owners
@@ -225,11 +225,15 @@ class _Sweep:
 
     # -- what is left of deleted logs ----------------------------------------------------------------------------------
     async def leftovers(self) -> None:
-        for log in sorted(self.overview.deleted):
-            try:
-                self.done.phantoms_removed += (await remove_leftovers(self.context, log)).found
-            except FormatError as error:
-                self.overview.unreadable.note(str(error))
+        async for found in some_at_a_time(sorted(self.overview.deleted), self._remove_leftovers):
+            self.done.phantoms_removed += found
+
+    async def _remove_leftovers(self, log: Log) -> int:
+        try:
+            return (await remove_leftovers(self.context, log)).found
+        except FormatError as error:
+            self.overview.unreadable.note(str(error))
+            return 0
 
     # -- report --------------------------------------------------------------------------------------------------------
     def report(self) -> VacuumReport:

@@ -99,6 +99,7 @@ class _Given:
 
     def __init__(self, given: Mapping[str, str], *, checked: bool = True) -> None:
         lowered = {name.lower(): value for name, value in given.items()}
+        self.none = not lowered
         self._texts = {OPTIONS[name]: value for name, value in lowered.items() if name in OPTIONS}
         settings = {name: value for name, value in lowered.items() if name.startswith(SETTINGS_PREFIX)}
         if checked:
@@ -185,7 +186,9 @@ def _subscription(options: _Given) -> Subscription:
     named = [name for name in ("subscribe", "subscribePattern", "assign") if options.has(name)]
     if len(named) != 1:
         found = "none is given" if not named else f"{' and '.join(named)} are given"
-        raise InvalidArgument("subscribe, subscribePattern, assign", f"{found}; exactly one is needed")
+        # `CREATE TABLE … USING llog OPTIONS (…)` comes here without any.
+        hint = "; Spark keeps options of a TEMPORARY VIEW, but not of a table of its catalogue" if options.none else ""
+        raise InvalidArgument("subscribe, subscribePattern, assign", f"{found}; exactly one is needed{hint}")
     [name] = named
     try:
         if name == "subscribe":

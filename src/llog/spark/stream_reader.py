@@ -39,7 +39,15 @@ from llog.pipeline.positions import offsets_at, ranges_between
 from llog.pipeline.pump import LoopThread
 from llog.pipeline.record_shape import Shape
 from llog.pipeline.scan_plan import splits_between
-from llog.pipeline.stream_offsets import StreamOffsets, from_json, limited_by_bytes, limited_by_offsets, lives_of
+from llog.pipeline.stream_offsets import (
+    StreamOffsets,
+    from_json,
+    is_same_life,
+    limited_by_bytes,
+    limited_by_offsets,
+    stream_at,
+    why_another,
+)
 from llog.pipeline.subscription import LogEnds, find_logs
 from llog.spark.asking import answered
 from llog.spark.source_options import SourceOptions
@@ -137,7 +145,8 @@ class _Planner:
 
     # -- where the logs end --------------------------------------------------------------------------------------------
     async def initial(self) -> StreamOffsets:
-        ends = await self._find()
+        # Nothing can be lost yet: a topic that is not there is a name that is wrong.
+        ends = await find_logs(self._opened.context, self._request.subscription)
         starts = await offsets_at(self._opened.context, self._request.starting, ends)
         # Checked here, where the option was given: later they are the stream's own.
         ranges_between(
@@ -148,11 +157,11 @@ class _Planner:
             ending_option=self._request.starting.option,
             fail_on_data_loss=self._request.fail_on_data_loss,
         )
-        return StreamOffsets(starts, lives_of(ends))
+        return stream_at(starts, ends)
 
     async def ends(self) -> StreamOffsets:
         ends = await self._find()
-        return StreamOffsets({log: at.next_offset for log, at in ends.items()}, lives_of(ends))
+        return stream_at({log: at.next_offset for log, at in ends.items()}, ends)
 
     async def fix_target(self) -> None:
         self._target = (await self.ends()).offsets
@@ -165,7 +174,7 @@ class _Planner:
             stops = limited_by_offsets(starts, stops, rows)
         if size is not None:
             stops = await limited_by_bytes(self._opened.context, starts, stops, size)
-        return StreamOffsets(stops, lives_of(ends))
+        return stream_at(stops, ends)
 
     def _end(self, log: Log, at: LogEnds) -> int:
         if self._target is None:
@@ -174,7 +183,8 @@ class _Planner:
         return min(at.next_offset, self._target.get(log, at.log_start_offset))
 
     async def _find(self) -> dict[Log, LogEnds]:
-        return await find_logs(self._opened.context, self._request.subscription)
+        there_only = not self._request.fail_on_data_loss
+        return await find_logs(self._opened.context, self._request.subscription, there_only=there_only)
 
     def _starts(self, begin: StreamOffsets, ends: Mapping[Log, LogEnds]) -> dict[Log, int]:
         """Where each log is to be read on from: those that are new, or of a new life, from their beginning."""
@@ -183,7 +193,7 @@ class _Planner:
         starts: dict[Log, int] = {}
         for log, at in ends.items():
             known = begin.offsets.get(log)
-            if known is not None and (reason := _another(begin, log, at)):
+            if known is not None and (reason := why_another(begin, log, at)):
                 self._lost(log, known, reason)
                 known = None
             if known is not None and known < at.log_start_offset:
@@ -205,7 +215,7 @@ class _Planner:
         for log in sorted(end.offsets.keys() - ends.keys()):
             self._lost(log, begin.offsets.get(log, 0), GONE)
         for log, at in list(ends.items()):
-            if reason := _another(end, log, at):
+            if reason := why_another(end, log, at):
                 self._lost(log, begin.offsets.get(log, 0), reason)
                 del ends[log]
         ranges = ranges_between(
@@ -223,9 +233,8 @@ class _Planner:
     def _batch_starts(self, begin: StreamOffsets, end: StreamOffsets, ends: Mapping[Log, LogEnds]) -> dict[Log, int]:
         starts: dict[Log, int] = {}
         for log, at in ends.items():
-            same_life = begin.lives.get(log.topic) == end.lives.get(log.topic)
             first = min(at.log_start_offset, end.offsets[log])
-            known = begin.offsets.get(log, first) if same_life else first
+            known = begin.offsets.get(log, first) if is_same_life(begin, end, log.topic) else first
             # A trigger takes no offset back: one behind the end is of a log that was there before.
             starts[log] = known if known <= end.offsets[log] else first
         return starts
@@ -244,12 +253,3 @@ class _Planner:
                 if error is not None:
                     _log.warning("group %s: the position of %s was not kept: %s", self._options.group, log, error)
         self._kept = begin
-
-
-def _another(told: StreamOffsets, log: Log, at: LogEnds) -> str | None:
-    """Why this log is not the one whose offset is told; None where it may be."""
-    if told.lives.get(log.topic, at.incarnation) != at.incarnation:
-        return "its topic was deleted and created again"
-    if told.offsets[log] > at.next_offset:
-        return f"the log ends at {at.next_offset} now: it is not the one that was read"
-    return None

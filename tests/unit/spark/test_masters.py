@@ -33,6 +33,19 @@ def test_one_address_that_answers_is_enough_and_none_is_named() -> None:
         assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("master", ["spark://a..b:7077", f"sc://{'a' * 70}:1"])
+def test_a_host_that_no_name_server_would_take_is_nobody(master: str) -> None:
+    with pytest.raises(SparkSessionFailed, match="nobody answers at a"):
+        check_master(master)
+
+
+@pytest.mark.parametrize("master", ["sc://h:15002;token=secret", "sc://h:99999/;token=secret"])
+def test_a_token_is_not_told_with_what_is_wrong_in_front_of_it(master: str) -> None:
+    with pytest.raises(InvalidArgument, match="Spark master: 'sc://h") as raised:
+        check_master(master)
+    assert "secret" not in str(raised.value)
+
+
 def test_ports_that_are_not_named_are_sparks_own() -> None:
     assert addresses_of("spark://a,b:1") == [("a", 7_077), ("b", 1)]
     assert addresses_of("sc://a/;user_id=ada") == [("a", 15_002)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -71,10 +72,19 @@ def test_connect_is_only_sent_what_may_be_set_while_it_runs() -> None:
     assert all(name.startswith("spark.sql.") for name in warm_config("sc://host:15002", {}))
 
 
-def test_an_operators_own_log_configuration_stays() -> None:
-    named = warm_config("local[2]", {})["spark.driver.extraJavaOptions"].removeprefix("-Dlog4j2.configurationFile=")
-    assert Path(named).is_file()
-    assert "spark.driver.extraJavaOptions" not in warm_config("local[2]", {"SPARK_CONF_DIR": "/etc/spark"})
+OURS = "-Dlog4j2.configurationFile="
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_jvm_is_quiet_unless_an_operator_says_otherwise(tmp_path: Path, named: bool) -> None:
+    environ = {"SPARK_CONF_DIR": str(tmp_path)} if named else {}
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.extraJavaOptions -Dmine=1")
+    config = warm_config("local[2]", environ)
+    [option] = [one for one in shlex.split(config["spark.driver.defaultJavaOptions"]) if one.startswith(OURS)]
+    assert Path(option.removeprefix(OURS)).is_file()
+    assert "spark.driver.extraJavaOptions" not in config, "the operator's would not count"
+    (tmp_path / "log4j2.properties").write_text("")
+    assert (OURS in warm_config("local[2]", environ)["spark.driver.defaultJavaOptions"]) is not named
 
 
 WITHOUT_PYSPARK = """
