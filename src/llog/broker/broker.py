@@ -19,6 +19,7 @@ from llog.api.opening import OpenedLog, Use, open_log
 from llog.broker.batching import BatchingProducer, TimedOutcomes
 from llog.broker.billing import Billing
 from llog.broker.consume import ConsumeRequest, ConsumeService, PartitionFetched
+from llog.broker.fenced_logs import FencedLogs
 from llog.broker.metering import STORE_NAMES, Meters, tier_of
 from llog.broker.metrics import BrokerMetrics
 from llog.broker.offsets import GroupOffsets
@@ -74,6 +75,7 @@ class Broker:
             probe_key=self.context.keys.cluster_id(),
             on_refusing=self._shed,
         )
+        self._fenced = FencedLogs(self.context)
         self._producer = self._batching() if self.writes else None
         self._registration = Registration(self.context, broker_id, session_timeout_ms=settings.oxia_session_timeout_ms)
         self._billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
@@ -120,6 +122,7 @@ class Broker:
         self.metrics.set_loadtest(scenario_from_env(os.environ))
         self._tasks.append(asyncio.create_task(self._billing.run(asyncio.sleep), name="llog-billing"))
         self._tasks.append(asyncio.create_task(self._troubles.run(), name="llog-store-troubles"))
+        self._tasks.append(asyncio.create_task(self._fenced.run(), name="llog-fenced-logs"))
         self._state = "ok"
 
     def _tail_cache(self) -> TailCache:
@@ -209,13 +212,16 @@ class Broker:
     async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
         if self._producer is None:
             raise InvalidArgument("role", "this broker only reads")
-        return await self._producer.append_timed(groups)
+        done = await self._producer.append_timed(groups)
+        self._fenced.refused(done.outcomes)
+        return done
 
     async def consume(self, request: ConsumeRequest) -> Sequence[PartitionFetched]:
         return await self._consume.consume(request)
 
     def log_changed(self, log: Log) -> None:
         self._cache.forget(log)
+        self._fenced.look_at(log)
 
     def ready(self) -> bool:
         return self.health()["status"] == "ok"
@@ -235,6 +241,8 @@ class Broker:
             "started_at_ms": self.started_at_ms,
             "role": self.role,
             "acknowledged_means": acknowledged_means(self.settings),
+            # No fault of the broker, nor always one at all: an operator may have closed the log on purpose.
+            "fenced": self._fenced.shown(),
         }
         return {**page, **self.beside} | ({"reasons": reasons} if reasons else {})
 

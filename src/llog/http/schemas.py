@@ -353,6 +353,8 @@ class Health(Answer, frozen=True):
     started_at_ms: int | UnsetType = UNSET
     role: Literal["both", "write", "read"] | UnsetType = UNSET
     acknowledged_means: str | UnsetType = UNSET
+    fenced: list[str] | UnsetType = UNSET
+    """Logs that it met closed to appends, each with the reason."""
     compactor_id: str | UnsetType = UNSET
     spark: str | UnsetType = UNSET
     """Of the stack this broker belongs to: `starting`, `ready` or `unavailable (why)`."""

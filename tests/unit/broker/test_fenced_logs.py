@@ -1,0 +1,108 @@
+"""What a broker's health page tells of logs that are closed to appends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+import llog.testing
+from llog.broker.fenced_logs import FencedLogs
+from llog.errors import LogFenced, MetadataUnavailable
+from llog.limits import BROKER_FENCED_LOGS_MAX
+from llog.log.context import LogContext
+from llog.log.fence import fence, unfence
+from llog.log.keys import Log
+from llog.log.topic_admin import create_topic
+from llog.stores.metadata.memory import MemoryBacking, MemoryStore
+from llog.stores.objects.memory import MemoryObjectStore
+from tests.contexts import log_context
+
+ORDERS = Log("orders", 0)
+PATIENCE_SECONDS = 30.0
+
+
+def memory_context() -> LogContext:
+    return log_context(MemoryStore(MemoryBacking()), MemoryObjectStore("memory://"))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not true():  # noqa: ASYNC110  (what it waits for is no event of ours)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_log_that_refused_an_append_is_shown_with_its_reason_until_it_is_open_again() -> None:
+    context = memory_context()
+    await create_topic(context, "orders", partitions=1)
+    fenced = FencedLogs(context, look_ms=10)
+    watching = asyncio.create_task(fenced.run())
+    try:
+        await fence(context, ORDERS, reason="moving its readers")
+        fenced.refused([object(), LogFenced(*ORDERS, "is fenced")])
+        await until(lambda: fenced.shown() == ["orders:0: moving its readers"])
+        await unfence(context, ORDERS)  # by whomever
+        await until(lambda: fenced.shown() == [])
+    finally:
+        watching.cancel()
+
+
+async def test_a_log_that_is_open_or_not_there_is_not_shown() -> None:
+    context = memory_context()
+    await create_topic(context, "orders", partitions=1)
+    fenced = FencedLogs(context)
+    fenced.look_at(ORDERS)
+    fenced.look_at(Log("nowhere", 7))
+    await fenced.look()
+    assert fenced.shown() == []
+
+
+async def test_a_store_that_is_away_keeps_what_was_read_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = memory_context()
+    await create_topic(context, "orders", partitions=1)
+    await fence(context, ORDERS, reason="so")
+    fenced = FencedLogs(context, look_ms=10)
+    fenced.look_at(ORDERS)
+    await fenced.look()
+    asked = 0
+    found = context.metadata.get_many
+
+    def away(*_: object, **__: object) -> Awaitable[object]:
+        nonlocal asked
+        asked += 1
+        raise MetadataUnavailable("get", "memory://", "away")
+
+    monkeypatch.setattr(context.metadata, "get_many", away)
+    watching = asyncio.create_task(fenced.run())
+    try:
+        await until(lambda: asked >= 2)
+        assert fenced.shown() == ["orders:0: so"]
+        monkeypatch.setattr(context.metadata, "get_many", found)
+        await unfence(context, ORDERS)
+        await until(lambda: fenced.shown() == [])
+    finally:
+        watching.cancel()
+
+
+async def test_there_are_only_so_many() -> None:
+    fenced = FencedLogs(memory_context())
+    fenced.refused([LogFenced("orders", number, "is fenced") for number in range(BROKER_FENCED_LOGS_MAX + 5)])
+    assert len(fenced._watched) == BROKER_FENCED_LOGS_MAX
+
+
+def test_the_health_page_of_a_broker_names_them() -> None:
+    with llog.testing.broker() as running, httpx.Client(base_url=running.url) as http:
+        assert http.get("/health").json()["fenced"] == []
+        running.produce("orders", ["first"])
+        assert http.post("/topics/orders/partitions/0/fence", json={"reason": "by hand"}).status_code == 200
+
+        def fenced() -> list[str]:
+            page = http.get("/health").json()
+            assert page["status"] == "ok", "closed on purpose is no fault"
+            return list(page["fenced"])
+
+        asyncio.run(until(lambda: fenced() == ["orders:0: by hand"]))
+        assert http.post("/topics/orders/partitions/0/unfence").status_code == 200
+        asyncio.run(until(lambda: fenced() == []))
