@@ -53,17 +53,19 @@ def large_entries() -> int:
     return 20_000 if is_trial() else 1_000_000
 
 
+_places = ExitStack()
+atexit.register(_places.close)
+
+
 class Place:
     """A metadata store, a directory for blobs, and how many entries each log was filled with."""
 
     def __init__(self, kind: str) -> None:
-        self._stack = ExitStack()
-        atexit.register(self._stack.close)
         self.directory = tempfile.mkdtemp(prefix="llog-bench-")
-        self._stack.callback(shutil.rmtree, self.directory)
+        _places.callback(shutil.rmtree, self.directory)
         self.url = f"lmdb://{self.directory}/metadata"
         if kind == "oxia":
-            self.url = f"oxia://{self._stack.enter_context(OxiaServer()).address}"
+            self.url = f"oxia://{_places.enter_context(OxiaServer()).address}"
         self.entries: dict[Log, int] = {}
 
     async def fill(self, context: LogContext) -> None:
@@ -76,6 +78,12 @@ class Place:
 @functools.cache
 def place_of(kind: str) -> Place:
     return Place(kind)
+
+
+def close_places() -> None:
+    """For a process that does not end in good order, as a worker of pytest does not: its servers would stay."""
+    place_of.cache_clear()
+    _places.close()
 
 
 async def fill(context: LogContext, log: Log, entries: int) -> None:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from tests.system.broker_process import PATIENCE_SECONDS, LlogProcess
+from tests.patience import PATIENCE_SECONDS
+from tests.system.broker_process import LlogProcess
 
 Json = dict[str, Any]
 
@@ -110,7 +111,7 @@ def refused_field(answer: httpx.Response, status: int = 400) -> str:
     return str(told.get("field", ""))
 
 
-def until(done: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+def until(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"

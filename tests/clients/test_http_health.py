@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import httpx
@@ -167,9 +166,7 @@ def test_a_restarted_broker_goes_on_where_it_was_without_a_memory_of_its_own(
     with running("broker", directory=directory, name="first") as first:
         produced(first.http, a_batch(topic, 0, "a", "b"), a_batch(topic, 3, "c"))
     with running("broker", directory=directory, name="second") as second:
-        began = time.monotonic()
         [told] = produced(second.http, a_batch(topic, 0, "d"))
-        assert time.monotonic() - began < 10.0
         assert (told["start_offset"], told["end_offset"]) == (3, 3)
         assert payloads(second.http, topic) == ["a", "b", "d"]
         assert payloads(second.http, topic, 3) == ["c"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +26,12 @@ from tests.clients.http_calls import (
     unused_topic,
     wanted,
 )
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 BUFFER_BYTES = 1 << 20
 BODY_BYTES = 1_040_000
-READ_TIMEOUT_S = 1.5
+READ_TIMEOUT_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def _connected(broker: Running) -> socket.socket:
-    return socket.create_connection((broker.http.base_url.host, broker.http.base_url.port or 0), timeout=15.0)
+    return socket.create_connection(
+        (broker.http.base_url.host, broker.http.base_url.port or 0), timeout=PATIENCE_SECONDS
+    )
 
 
 def _head(broker: Running, length: int) -> bytes:
@@ -66,12 +70,25 @@ def _answer(client: socket.socket) -> tuple[bytes, bytes]:
 
 @contextmanager
 def a_full_buffer(broker: Running) -> Iterator[None]:
-    """A request that announced as much as there is room for, and sends nothing."""
+    """A request that announced as much as there is room for, and sends next to nothing."""
     with _connected(broker) as holding:
         holding.sendall(_head(broker, BODY_BYTES))
-        until(lambda: broker.http.get("/ready").status_code == 503, "the body to be taken from the buffer", 5.0)
-        yield
-    until(lambda: broker.http.get("/ready").status_code == 200, "its room to be given back", 5.0)
+        over = threading.Event()
+        trickle = threading.Thread(target=_trickle, args=(holding, over))
+        trickle.start()
+        try:
+            until(lambda: broker.http.get("/ready").status_code == 503, "the body to be taken from the buffer")
+            yield
+        finally:
+            over.set()
+            trickle.join()
+    until(lambda: broker.http.get("/ready").status_code == 200, "its room to be given back")
+
+
+def _trickle(client: socket.socket, over: threading.Event) -> None:
+    """So that it is not given up."""
+    while not over.wait(READ_TIMEOUT_S / 6):
+        client.sendall(b" ")
 
 
 # -- size ------------------------------------------------------------------------------------------------------------
@@ -109,7 +126,7 @@ def test_a_body_that_does_not_come_is_408_after_the_read_timeout(small: Running)
         client.sendall(_head(small, 1_000) + b'{"topic_part')
         began = time.monotonic()
         head, body = _answer(client)
-        assert READ_TIMEOUT_S * 0.8 < time.monotonic() - began < READ_TIMEOUT_S + 5.0
+        assert time.monotonic() - began > READ_TIMEOUT_S * 0.8
     assert head.startswith(b"HTTP/1.1 408 ")
     assert json.loads(body)["error_type"] == "RequestTooSlow"
 
@@ -117,22 +134,20 @@ def test_a_body_that_does_not_come_is_408_after_the_read_timeout(small: Running)
 def test_a_head_that_does_not_come_ends_the_connection(small: Running) -> None:
     with _connected(small) as client:
         client.sendall(b"POST /produce HTT")
-        began = time.monotonic()
         assert client.recv(64) == b""
-        assert time.monotonic() - began < READ_TIMEOUT_S + 5.0
 
 
 def test_slow_clients_hold_up_nobody_else(small: Running) -> None:
     topic = unused_topic()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(test_a_body_that_does_not_come_is_408_after_the_read_timeout, small)
-        began = time.monotonic()
-        for number in range(5):
-            produced(small.http, a_batch(topic, 0, f"record {number}"))
-        took = time.monotonic() - began
-        waiting.result(15.0)
-    assert took < READ_TIMEOUT_S * 3
-    assert len(payloads(small.http, topic)) == 5
+        meanwhile = 0
+        while not waiting.done():
+            produced(small.http, a_batch(topic, 0, f"record {meanwhile}"))
+            meanwhile += 1
+        waiting.result()
+    assert meanwhile > 1, "each waited for the slow one"
+    assert len(payloads(small.http, topic)) == meanwhile
 
 
 # -- back-pressure ---------------------------------------------------------------------------------------------------
@@ -192,7 +207,7 @@ def test_under_a_storm_every_request_is_stored_whole_or_refused_whole(small: Run
 
 
 def test_the_memory_is_given_back(small: Running) -> None:
-    until(lambda: small.metric("batching.buffered_bytes") == 0, "the buffer to be empty", 5.0)
+    until(lambda: small.metric("batching.buffered_bytes") == 0, "the buffer to be empty")
     assert small.http.get("/health").json()["status"] == "ok"
 
 
@@ -222,5 +237,5 @@ def test_pipelined_requests_are_answered_in_order(broker: Running) -> None:
 def test_a_client_that_goes_away_takes_nothing_with_it(small: Running) -> None:
     with _connected(small) as client:
         client.sendall(_head(small, 100_000) + b"x" * 1_000)
-    assert httpx.get(f"{small.url}/health").status_code == 200
-    until(lambda: small.http.get("/ready").status_code == 200, "the room to be given back", 5.0)
+    assert httpx.get(f"{small.url}/health", timeout=PATIENCE_SECONDS).status_code == 200
+    until(lambda: small.http.get("/ready").status_code == 200, "the room to be given back")

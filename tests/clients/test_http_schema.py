@@ -38,7 +38,7 @@ SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
 CASES: Final = 2_200 if SOAK else 240
 TOPICS: Final = ("there", "fenced", "small")
 WAIT_MS: Final = 20
-TIMEOUT_SECONDS: Final = 20.0
+TIMEOUT_SECONDS: Final = 120.0
 TAIL: Final = "/topics/{topic}/partitions/{partition}/tail"
 PATHS: Final = (
     "/health", "/ready", "/metrics", "/metrics/prometheus", "/topics", "/topics/{topic}", "/topics/{topic}/partitions",

@@ -17,13 +17,15 @@ from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import MetadataStore
 from llog.testing.servers import OxiaServer, PostgresServer
 from llog.wiring import open_metadata_store
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 
 OpenStore = Callable[[], Awaitable[MetadataStore]]
 
 
 async def from_url(url: str) -> MetadataStore:
-    return await open_metadata_store(url, Settings.from_env({}, metadata_url=url))
+    settings = Settings.from_env({}, metadata_url=url, request_timeout_ms=int(PATIENCE_SECONDS * 1_000))
+    return await open_metadata_store(url, settings)
 
 
 def _on_model(backing: MemoryBacking) -> OpenStore:

@@ -11,10 +11,11 @@ from llog.stores.metadata.oxia.store import OxiaStore
 from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStore, ProxiedLink
 from llog.testing.proxy import TcpProxy
 from llog.testing.servers import OxiaServer
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 
-# Long enough for a busy machine; what waits for silence waits this long.
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = int(PATIENCE_SECONDS * 1_000)
+# What waits for silence waits this long.
 SILENCE_TIMEOUT_MS = 1_500
 
 

@@ -12,6 +12,7 @@ from llog.stores.metadata.postgres import PostgresStore, open_from_url
 from llog.testing.metadata_contract import MetadataStoreContract, OpenStore, ProxiedLink
 from llog.testing.proxy import TcpProxy
 from llog.testing.servers import PostgresServer
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 
 
@@ -38,7 +39,9 @@ class TestPostgresStore(MetadataStoreContract):
         opened: list[PostgresStore] = []
 
         async def open_one() -> MetadataStore:
-            opened.append(await open_from_url(f"{server.url}?llog_table={table}", Settings(10_000)))
+            opened.append(
+                await open_from_url(f"{server.url}?llog_table={table}", Settings(int(PATIENCE_SECONDS * 1_000)))
+            )
             return opened[-1]
 
         yield open_one

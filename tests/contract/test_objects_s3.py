@@ -13,6 +13,7 @@ from llog.stores.objects.port import ObjectStore, checked
 from llog.stores.objects.retrying import RetryingObjectStore
 from llog.testing.object_contract import ObjectStoreContract
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, S3Server, VersityGateway, free_port
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 
 
@@ -23,7 +24,7 @@ class Settings:
     s3_access_key_id: str | None = ACCESS_KEY
     s3_secret_access_key: str | None = SECRET_KEY
     s3_session_token: str | None = None
-    request_timeout_ms: int | None = 10_000
+    request_timeout_ms: int | None = int(PATIENCE_SECONDS * 1_000)
 
 
 @pytest.mark.server

@@ -22,7 +22,9 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "operate.md").read_text()
 SECTION: Final = re.compile(r"^#{2,3} (.+)$", re.MULTILINE)
 BLOCK: Final = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TIMEOUT_SECONDS: Final = 240
+TIMEOUT_SECONDS: Final = 540
+
+pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS + 60)
 
 
 def sections() -> dict[str, str]:

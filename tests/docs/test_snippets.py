@@ -14,10 +14,11 @@ PAGES = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_python_block_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     code = "\n".join(BLOCK.findall(page.read_text()))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr, "of a process that a reader would wonder about"
 
@@ -44,6 +45,6 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 def test_make_help_names_every_verb() -> None:
-    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=540, check=True)
     verbs = {line.split()[0] for line in done.stdout.splitlines()}
     assert verbs >= {"setup", "servers", "run", "demo", "test", "soak", "check", "bench", "sim", "fmt"}

@@ -1,6 +1,7 @@
 """Every job of the pipeline, and the data source, on a cluster of two executors with Oxia and S3.
 
-`test_cluster` starts it as a program, in an environment that names the servers and is watched (`cluster_watch`). After
+`test_cluster` starts it as a program, in an environment that names the servers and the kind of cluster (`clusters`) and
+is watched (`cluster_watch`). After
 each step the Python reader must give what was written, byte for byte; in the end nothing may be left over, and no
 process of an executor may have come near a metadata store. Then it is shown that this would have been noticed.
 """
@@ -46,13 +47,13 @@ from tests.spark.cluster_misuse import misuse
 from tests.spark.cluster_stage import GRACE_MS, Books, fill, opened_here, settings_here
 from tests.spark.cluster_tables import Tables
 from tests.spark.cluster_watch import DIRECTORY, by_executor, notes, peers, touches
+from tests.spark.clusters import EXECUTORS, cluster_here
 from tests.unit.pipeline.compact_stage import entries_of
 from tests.unit.pipeline.mixed_log import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MASTER: Final = "local-cluster[2,1,1024]"
 LOGS: Final = [*(Log("orders", n) for n in range(4)), *(Log("visits", n) for n in range(2)), Log("ages", 0)]
 AGES: Final = Log("ages", 0)
 HOUR_MS: Final = 3_600_000
@@ -176,7 +177,7 @@ class Run:
         found = notes(Path(os.environ[DIRECTORY]))
         groups = by_executor(found)
         executors = groups.keys() - {None}
-        assert len(executors) == 2, groups
+        assert len(executors) == EXECUTORS, groups
         assert all(len(groups[executor]) >= 2 for executor in executors), "a daemon and its workers"
         assert [note for note in touches(found) if note.executor is not None] == []
         drivers = {note.name for note in touches(found) if note.executor is None}
@@ -188,13 +189,17 @@ class Run:
 
 
 async def main(directory: Path) -> dict[str, object]:
-    settings = settings_here(directory)
+    with cluster_here() as cluster:
+        return await jobs_on(cluster.master, settings_here(directory))
+
+
+async def jobs_on(master: str, settings: Settings) -> dict[str, object]:
     config = {
         # What a machine of the cluster says in its environment must not matter either.
         "spark.executorEnv.LLOG_OBJECTS_URL": "s3://nobody",
         "spark.executor.memory": "512m",
     }
-    spark = await asyncio.to_thread(llog.spark.session, settings, master=MASTER, config=config)
+    spark = await asyncio.to_thread(llog.spark.session, settings, master=master, config=config)
     async with opened_here(settings) as opened:
         run = Run(settings, spark, opened)
         tables = run.tables

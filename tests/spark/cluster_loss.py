@@ -1,4 +1,7 @@
-"""A compaction on two executors, one of which is killed -9 in the middle of its task; `test_cluster` starts it.
+"""A compaction on two executors, one of which is lost in the middle of its task; `test_cluster` starts it.
+
+On Spark's own cluster it is killed -9; of a standalone one, the worker process that looks after it, and another worker
+takes its place.
 
 That it is the middle is no matter of luck: executors reach S3 through a proxy, which after the first run that was
 published holds back all answers. So both executors sit in a task then, and stay there until one of them is dead.
@@ -9,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +24,9 @@ from llog.pipeline.compact import compact
 from llog.pipeline.work import InProcessRunner, tools_of
 from llog.spark.runner import SparkRunner
 from llog.testing.proxy import TcpProxy
-from tests.spark.cluster_jobs import MASTER, OPTIONS
+from tests.spark.cluster_jobs import OPTIONS
 from tests.spark.cluster_stage import ENDPOINT, Books, fill, opened_here, settings_here
-from tests.spark.cluster_watch import executors_of
+from tests.spark.clusters import EXECUTORS, Cluster, cluster_here
 from tests.unit.pipeline.compact_stage import entries_of
 
 if TYPE_CHECKING:
@@ -32,12 +34,12 @@ if TYPE_CHECKING:
 
 LOGS: Final = [*(Log("orders", n) for n in range(4)), Log("visits", 0)]
 HELD_SECONDS: Final = 1.5
-GONE_SECONDS_MAX: Final = 20.0
+GONE_SECONDS_MAX: Final = 120.0
 
 
 class Loss:
-    def __init__(self, proxy: TcpProxy) -> None:
-        self._proxy = proxy
+    def __init__(self, proxy: TcpProxy, cluster: Cluster) -> None:
+        self._proxy, self._cluster = proxy, cluster
         self.published = 0
         self._first = asyncio.Event()
         self.facts: dict[str, object] = {}
@@ -54,27 +56,32 @@ class Loss:
         while self.published != before:  # what came back earlier is still being published
             before = self.published
             await asyncio.sleep(HELD_SECONDS)
-        executors = executors_of(os.getpid())
-        assert len(executors) == 2, executors
-        victim = min(executors)
-        os.kill(victim, signal.SIGKILL)
-        await _until(lambda: victim not in executors_of(os.getpid()))
+        cluster = self._cluster
+        assert len(cluster.executors()) == EXECUTORS, cluster.executors()
+        victim = min(cluster.executors())
+        await asyncio.to_thread(cluster.lose, victim)
+        await _until(lambda: victim not in cluster.executors())
         self._proxy.heal()
         self.facts["published before"] = before
-        await _until(lambda: len(executors_of(os.getpid())) == 2)
-        self.facts["replaced"] = victim not in executors_of(os.getpid())
+        await _until(lambda: len(cluster.executors()) == EXECUTORS)
+        self.facts["replaced"] = victim not in cluster.executors()
 
 
 async def main(directory: Path) -> dict[str, object]:
+    with cluster_here() as cluster:
+        return await loss_on(cluster, directory)
+
+
+async def loss_on(cluster: Cluster, directory: Path) -> dict[str, object]:
     host, _, port = os.environ[ENDPOINT].removeprefix("http://").partition(":")
     books, direct = Books(), settings_here(directory)
     await fill(direct, books, LOGS, seed=7, appends=12, age_ms={})
     async with TcpProxy(host, int(port)) as proxy, opened_here(direct) as opened:
         through = settings_here(directory, endpoint=f"http://{host}:{proxy.port}")
         config = {"spark.executor.memory": "512m"}
-        spark = await asyncio.to_thread(llog.spark.session, direct, master=MASTER, config=config)
+        spark = await asyncio.to_thread(llog.spark.session, direct, master=cluster.master, config=config)
         await books.check(opened, "as written")
-        runner, loss = SparkRunner(spark, through), Loss(proxy)
+        runner, loss = SparkRunner(spark, through), Loss(proxy, cluster)
         job = compact(opened.context, runner, options=OPTIONS, merge=True, on_run=loss.on_run)
         report, _ = await asyncio.gather(job, loss.strike())
         assert not report.failed, report.failed

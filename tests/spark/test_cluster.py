@@ -17,11 +17,13 @@ from llog.testing.servers import Minio, OxiaServer
 from tests.servers import started
 from tests.spark.cluster_stage import cluster_environment
 from tests.spark.cluster_watch import EXECUTOR, notes, touches, watched
+from tests.spark.clusters import LOCAL_CLUSTER, STANDALONE, environment_of
 
 pytestmark = pytest.mark.spark
 soak = pytest.mark.skipif(os.environ.get("LLOG_SOAK") != "1", reason="starts a cluster of two executors: LLOG_SOAK=1")
 ROOT: Final = Path(__file__).parents[2]
 started_once = contextmanager(started)
+on_each_kind = pytest.mark.parametrize("kind", [LOCAL_CLUSTER, STANDALONE])
 
 
 def facts_of(program: str, directory: Path, environ: Mapping[str, str], timeout_s: int = 280) -> dict[str, Any]:
@@ -67,11 +69,13 @@ def test_executors_of_a_cluster_need_nothing_but_the_object_store(java: None, tm
 
 @soak
 @pytest.mark.server
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_500)
+@on_each_kind
 def test_the_whole_pipeline_runs_on_a_cluster_whose_executors_never_touch_the_metadata(
-    servers: dict[str, str], tmp_path: Path
+    servers: dict[str, str], tmp_path: Path, kind: str
 ) -> None:
-    facts = facts_of("cluster_jobs", tmp_path, {**servers, **watched(tmp_path / "watch")}, timeout_s=800)
+    environ = {**servers, **watched(tmp_path / "watch"), **environment_of(kind)}
+    facts = facts_of("cluster_jobs", tmp_path, environ, timeout_s=1_400)
     assert max(facts["levels"]) >= 2
     assert facts["executors"] == 2
     assert facts["misuse"], "what would have been noticed"
@@ -79,9 +83,13 @@ def test_the_whole_pipeline_runs_on_a_cluster_whose_executors_never_touch_the_me
 
 @soak
 @pytest.mark.server
-@pytest.mark.timeout(600)
-def test_an_executor_killed_in_the_middle_of_compaction_loses_nothing(servers: dict[str, str], tmp_path: Path) -> None:
-    facts = facts_of("cluster_loss", tmp_path, {**servers, "PYTHONPATH": str(ROOT)}, timeout_s=500)
+@pytest.mark.timeout(800)
+@on_each_kind
+def test_an_executor_lost_in_the_middle_of_compaction_loses_nothing(
+    servers: dict[str, str], tmp_path: Path, kind: str
+) -> None:
+    environ = {**servers, "PYTHONPATH": str(ROOT), **environment_of(kind)}
+    facts = facts_of("cluster_loss", tmp_path, environ, timeout_s=700)
     assert facts["lost tasks"] >= 1, "it had nothing to do when it was killed"
     assert facts["published before"] >= 1
     assert facts["replaced"] is True

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from llog.api.opening import Use, opened_log
 from llog.errors import LlogError
+from llog.limits import COMPACT_CORES_UNKNOWN
 from llog.log.context import LogContext
 from llog.log.invariants import check_log
 from llog.log.keys import Log
 from llog.pipeline.compact import CompactOptions, compact
 from llog.pipeline.compact_plan import SegmentRules, Sizing
 from llog.settings import Settings
-from llog.spark.compaction import sizing_of
+from llog.spark.compaction import resize_of, sizing_of
 from llog.spark.runner import SparkRunner
 from tests.filling import append, group_of, read_all
 from tests.unit.pipeline.compact_stage import entries_of
@@ -102,3 +103,16 @@ async def test_a_session_that_is_closed_fails_the_job_and_the_next_does_its_work
 
 def test_windows_are_sized_for_the_cores_of_the_session(spark: SparkSession) -> None:
     assert sizing_of(spark).cores == 2
+    assert resize_of(spark) is None, "they stay as they are"
+
+
+async def test_a_cluster_is_asked_anew_and_is_never_taken_for_none(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llog.spark.compaction.count_of", lambda _: lambda: 0)
+    resize = resize_of(spark)
+    assert resize is not None
+    assert (await resize()).cores == COMPACT_CORES_UNKNOWN
+    gone = resize_of(cast("SparkSession", object()))
+    assert gone is not None
+    assert (await gone()).cores == COMPACT_CORES_UNKNOWN, "what is wrong is told by the job"

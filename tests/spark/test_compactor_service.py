@@ -26,6 +26,7 @@ from llog.log.topic_admin import create_topic
 from llog.settings import Settings
 from llog.spark.compaction import task_runner
 from llog.spark.runner import SparkRunner
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.pipeline.compact_stage import cursor_and_counter
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 LOGS = [Log("orders", partition) for partition in range(8)]
 PRICES = Log("prices", 0)
-PATIENCE_SECONDS = 60.0
 
 
 async def records_of(context: LogContext, log: Log) -> AsyncIterator[LogRecord]:
@@ -79,7 +79,10 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
     monkeypatch.setattr(service, "COMPACTOR_KEYS_INTERVAL_MS", 200)
     serving = asyncio.create_task(serve(settings, stop, on_started=told.set_result, join_spark=join, on_spark=on_spark))
     url = await told
-    async with httpx.AsyncClient() as client, opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
+    async with (
+        httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client,
+        opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened,
+    ):
         appender = Appender(opened.context)
 
         async def append(log: Log, *keys: bytes) -> None:

@@ -13,6 +13,7 @@ from llog.errors import InvalidArgument, SparkJobFailed, SparkTaskFailed
 from llog.pipeline.work import TaskFailed
 from llog.settings import Settings
 from llog.wiring import ObjectStores
+from tests.patience import PATIENCE_SECONDS
 from tests.spark.sample_tasks import OBEY, Order, Told
 
 if TYPE_CHECKING:
@@ -120,14 +121,14 @@ async def test_a_run_whose_listener_raises_ends_its_tasks(runner: SparkRunner, t
 
 
 async def _come_alive(directory: Path, tasks: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while _signs(directory).count(".") < tasks:  # noqa: ASYNC110  (it is another process that tells)
             await asyncio.sleep(0.05)
 
 
 async def _fall_silent(directory: Path) -> None:
     """Returns when no task has given a sign of life for a second."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         last, since = "", time.monotonic()
         while time.monotonic() - since < 1:
             await asyncio.sleep(0.1)
@@ -194,3 +195,14 @@ async def test_a_task_that_is_nowhere_is_told_by_its_name(runner: SparkRunner) -
     nowhere = Task("tests.spark.no_such_module:function", Order, Told)
     with pytest.raises(SparkTaskFailed, match="no_such_module"):
         await runner.run(nowhere, [Order("echo")])
+
+
+async def test_a_cluster_that_has_no_executor_fails_the_run_and_says_so(
+    runner: SparkRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llog.spark.runner.count_of", lambda _: lambda: 0)
+    monkeypatch.setattr("llog.spark.executors.SPARK_STARVED_LOOK_MS", 10)
+    monkeypatch.setattr("llog.spark.executors.SPARK_STARVED_MS_MAX", 100)
+    with pytest.raises(SparkJobFailed, match=r"local\[2,4\] has no executor for it"):
+        await runner.run(OBEY, [Order("nap", 600)])
+    assert not runner._watched, "its job goes on"

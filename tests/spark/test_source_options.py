@@ -61,7 +61,8 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "subscribe, subscribePattern, assign: none is given"),
+        ({}, "subscribe, subscribePattern, assign: none is given; .* not of a table of its catalogue"),
+        ({"groupId": "g"}, "subscribe, subscribePattern, assign: none is given; exactly one is needed$"),
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign are given"),
         ({"subscribe": "a b"}, "subscribe: topic: 'a b' may only hold"),
         ({"subscribe": ""}, "^subscribe: is empty"),

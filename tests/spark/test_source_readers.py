@@ -109,7 +109,7 @@ async def test_a_stream_reads_every_record_once_over_many_triggers_and_restarts(
     assert reader.reportLatestOffset() == at
     assert reader.partitions(at, at) == []
     reader.stop()
-    present = [Log(topic, int(number)) for topic, of in at.items() if topic != "@lives" for number in of]
+    present = [Log(topic, int(number)) for topic, of in at.items() if not topic.startswith("@") for number in of]
     expected = await rows_read(opened, present)
     assert seen == Counter((row.topic, row.partition, row.offset) for row in expected)
 
@@ -225,6 +225,26 @@ async def test_a_position_behind_the_end_of_its_log_is_lost_data_not_a_wait(
     reader = stream(options, subscribe="orders", failOnDataLoss="false")
     assert reader.partitions(before, at) == []
     assert offsets_read(reader, at, reader.latestOffset(at, reader.getDefaultReadLimit())) == rows
+    reader.stop()
+
+
+async def test_a_checkpoint_of_a_cluster_that_was_emptied_and_filled_again_is_lost_data(
+    opened: OpenedLog, options: dict[str, str]
+) -> None:
+    """Its logs are as long as before by now, and in their first lives again: only the topics' ids differ."""
+    log = Log("orders", 0)
+    await append(opened, [random_group(random.Random(1), log)])
+    reader = stream(options, subscribe="orders")
+    before, at = reader.initialOffset(), {"orders": {"0": 3}, "@lives": {"orders": 1}, "@ids": {"orders": "another"}}
+    for ask in (lambda: reader.latestOffset(at, reader.getDefaultReadLimit()), lambda: reader.partitions(before, at)):
+        with pytest.raises(RecordsLost, match=r"orders:0: .* its topic is another one of the same name"):
+            ask()
+    reader.stop()
+    reader = stream(options, subscribe="orders", failOnDataLoss="false")
+    end = reader.latestOffset(at, reader.getDefaultReadLimit())
+    assert offsets_read(reader, at, end) == [row[:3] for row in await rows_read(opened, [log])], "from its beginning"
+    older = {name: told for name, told in before.items() if name != "@ids"}
+    assert offsets_read(reader, older, end) == offsets_read(reader, before, end), "checkpoints without ids are read"
     reader.stop()
 
 

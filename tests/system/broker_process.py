@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,10 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
+from urllib.parse import urlsplit
 
 import httpx
 
-PATIENCE_SECONDS: Final = 40.0
+from tests.patience import PATIENCE_SECONDS, until
+
 _LISTENS: Final = re.compile(r"^(?:broker \S+ \(\w+\)|compactor) at (http://[^/\s]+)", re.MULTILINE)
 
 
@@ -45,11 +48,11 @@ def run_llog(
 class LlogProcess:
     """`with LlogProcess("broker", settings=…, log=…) as broker:` is started there, and never outlives it."""
 
-    def __init__(self, *arguments: str, settings: Mapping[str, str], log: Path) -> None:
+    def __init__(self, *arguments: str, settings: Mapping[str, str], log: Path, module: str = "llog") -> None:
         self.log = log
         with open(log, "wb") as output:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "llog", *arguments],
+                [sys.executable, "-m", module, *arguments],
                 env=environment(settings),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -74,6 +77,19 @@ class LlogProcess:
         while not ready():
             assert time.monotonic() < deadline, f"it did not {what} within {seconds} s: {self.output()}"
             time.sleep(0.02)
+
+    def wait_closed(self, url: str) -> None:
+        """Until it takes no more connections there: it heard of a signal, and a second does not become one with it."""
+        address = urlsplit(url)
+
+        def is_closed() -> bool:
+            try:
+                socket.create_connection((address.hostname or "", address.port or 0), PATIENCE_SECONDS).close()
+            except OSError:
+                return True
+            return False
+
+        self.wait(is_closed, "close its port")
 
     def terminate(self) -> int:
         """SIGTERM; its exit code."""
@@ -200,5 +216,5 @@ async def run_for(
     """The producers at work for a while, and on: the future ends when the broker is gone."""
     working = asyncio.gather(*(producer.run(client, url) for producer in producers))
     await asyncio.sleep(seconds)
-    assert all(producer.acknowledged for producer in producers), "too slow to prove anything"
+    await until(lambda: working.done() or all(producer.acknowledged for producer in producers))
     return working

@@ -134,7 +134,7 @@ class MeteredCluster:
             self.wait_until(what, lambda name=name, labels=labels: self.largest(name, **labels) > 0)  # type: ignore[misc]
 
     def _sample(self) -> None:
-        with httpx.Client(timeout=10.0) as client:
+        with httpx.Client(timeout=PATIENCE_SECONDS) as client:
             while not self._stop.wait(0.25):
                 for url in self.urls.values():
                     for series, value in samples_of(client.get(f"{url}/metrics/prometheus").text):
@@ -152,7 +152,7 @@ class MeteredCluster:
 
     async def _busy(self) -> None:
         async with (
-            httpx.AsyncClient(base_url=self.urls["broker"], timeout=30.0) as client,
+            httpx.AsyncClient(base_url=self.urls["broker"], timeout=PATIENCE_SECONDS) as client,
             await AsyncLeaderlessLogWriter.open(Settings.from_env(self._settings)) as rival,
         ):
             await self._begin(client)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
 from llog.testing.servers import ServerUnavailable
+from tests.benchmarks import bench_log_scale
 from tests.benchmarks.__main__ import register_all
 from tests.benchmarks.harness import REGISTRY, try_once
 
 register_all()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def places() -> Iterator[None]:
+    yield
+    bench_log_scale.close_places()
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))

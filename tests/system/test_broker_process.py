@@ -24,6 +24,7 @@ import pytest
 import llog
 from llog.log.keys import WAL_PREFIX
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, ServerUnavailable, VersityGateway, binary
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 from tests.system.broker_process import (
     LlogProcess,
@@ -46,7 +47,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def client() -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=30.0)
+    return httpx.AsyncClient(timeout=PATIENCE_SECONDS)
 
 
 def at(directory: Path, **settings: str) -> dict[str, str]:
@@ -59,7 +60,7 @@ def at(directory: Path, **settings: str) -> dict[str, str]:
 
 
 async def test_a_stop_answers_what_is_under_way_and_everything_acknowledged_is_there_afterwards(tmp_path: Path) -> None:
-    settings = at(tmp_path, batch_max_delay_ms="400ms")
+    settings = at(tmp_path, batch_max_delay_ms="10s")
     late = [batch(TOPIC, 1, [f"late {number}"]) for number in range(8)]
     with LlogProcess("broker", settings=at(tmp_path), log=tmp_path / "log-1") as broker:
         async with client() as http:
@@ -78,7 +79,9 @@ async def test_a_stop_answers_what_is_under_way_and_everything_acknowledged_is_t
             assert await check_stored(http, broker.url, "load", producers) >= PRODUCERS * 3
             # These wait for their batch, which is longer than the way from the signal to the stop.
             asked = [asyncio.ensure_future(produce(http, broker.url, body)) for body in late]
-            await asyncio.sleep(0.2)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not all(future.done() for future in asked) and await _buffered(http, broker.url) < len(late):  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
             code = await asyncio.to_thread(broker.terminate)
             answered = await asyncio.gather(*asked)
             assert code == 0, broker.output()
@@ -133,7 +136,7 @@ def test_a_store_of_another_cluster_is_refused_with_words(tmp_path: Path) -> Non
 
 
 async def test_a_writing_and_a_reading_broker_share_the_tail_through_a_directory(tmp_path: Path) -> None:
-    settings = at(tmp_path, tail_cache_dir=str(tmp_path / "tail"), tail_refresh_ms="5s")
+    settings = at(tmp_path, tail_cache_dir=str(tmp_path / "tail"), tail_refresh_ms="60s")
     with (
         LlogProcess("broker", "--role", "write", settings=settings, log=tmp_path / "log-w") as writing,
         LlogProcess("broker", "--role", "read", settings=settings, log=tmp_path / "log-r") as reading,
@@ -142,14 +145,14 @@ async def test_a_writing_and_a_reading_broker_share_the_tail_through_a_directory
             await produce(http, writing.url, batch(TOPIC, 0, ["first"]))
             assert list((await read_all(http, reading.url, TOPIC, 0)).values()) == ["first"]
             for offset in range(2, 7):
-                waiting = asyncio.ensure_future(consume(http, reading.url, TOPIC, 0, offset, max_wait_ms=20_000))
+                waiting = asyncio.ensure_future(consume(http, reading.url, TOPIC, 0, offset, max_wait_ms=60_000))
                 await asyncio.sleep(0.1)
                 before = time.monotonic()
                 await produce(http, writing.url, batch(TOPIC, 0, [f"record {offset}"]))
                 told = await waiting
                 assert [record["payload"] for record in told["records"]] == [f"record {offset}"]
-                # A look at the store would come after 5 s.
-                assert time.monotonic() - before < 2.5, "it did not come through the directory"
+                # A look at the store would come after a minute.
+                assert time.monotonic() - before < 30, "it did not come through the directory"
             refused = await http.post(f"{reading.url}/produce", json=batch(TOPIC, 0, ["no"]))
             assert refused.status_code >= 400, refused.text
             asked = {"topic_partitions": [{"topic": TOPIC, "partition": 0, "fetch_offset": 1}]}
@@ -163,13 +166,15 @@ async def test_brokers_of_a_stack_see_each_others_appends_within_the_refresh(tmp
     settings = at(tmp_path, tail_refresh_ms=f"{refresh_ms}ms")
     with LlogProcess("up", "--brokers", "2", "--port", "0", settings=settings, log=tmp_path / "log") as stack:
         one, other = _brokers(stack)
-        took_ms = []
+        took_ms, usual_ms = [], []
         async with client() as http:
             await produce(http, one, batch(TOPIC, 0, ["record 1"]))
             for offset in range(2, 9):
-                waiting = asyncio.ensure_future(consume(http, other, TOPIC, 0, offset, max_wait_ms=10_000))
+                waiting = asyncio.ensure_future(consume(http, other, TOPIC, 0, offset, max_wait_ms=60_000))
                 await asyncio.sleep(0.05)
+                before = time.monotonic()
                 await produce(http, one, batch(TOPIC, 0, [f"record {offset}"]))
+                usual_ms.append((time.monotonic() - before) * 1_000)
                 before = time.monotonic()
                 told = await waiting
                 took_ms.append((time.monotonic() - before) * 1_000)
@@ -178,8 +183,8 @@ async def test_brokers_of_a_stack_see_each_others_appends_within_the_refresh(tmp
             await asyncio.sleep((refresh_ms + 150) / 1_000)  # until then each may know its own appends alone
             assert sorted((await read_all(http, one, TOPIC, 1)).values()) == sorted([one, other] * 5)
             assert await read_all(http, one, TOPIC, 1) == await read_all(http, other, TOPIC, 1)
-        # Half of the rounds may meet a busy machine.
-        assert statistics.median(took_ms) < refresh_ms + 150, took_ms
+        # Half of the rounds may meet a busy machine; and on one that is busy all the time, nothing is quick.
+        assert statistics.median(took_ms) < refresh_ms + 150 + 3 * statistics.median(usual_ms), took_ms
         children = psutil.Process(stack.child.pid).children()
         assert len(children) == 2
         assert all(os.getpgid(child.pid) == os.getpgid(stack.child.pid) for child in children)
@@ -195,7 +200,7 @@ def test_whoever_of_a_stack_dies_takes_the_others_along(tmp_path: Path, victim: 
         children = psutil.Process(stack.child.pid).children()
         if victim == "a broker":
             children[0].kill()
-            assert stack.child.wait(30.0) == 128 + signal.SIGKILL
+            assert stack.child.wait(PATIENCE_SECONDS) == 128 + signal.SIGKILL
         else:
             stack.kill()
         stack.wait(lambda: not any(map(_runs, children)), "end its brokers")
@@ -211,6 +216,11 @@ def test_a_stack_refuses_stores_that_processes_do_not_share(tmp_path: Path) -> N
     ended = run_llog("up", "--brokers", "2", settings=at(tmp_path, metadata_url="memory://x"))
     assert ended.returncode == 2
     assert "LLOG_METADATA_URL" in ended.stderr
+
+
+async def _buffered(http: httpx.AsyncClient, url: str) -> int:
+    """How many requests wait for their commit."""
+    return int((await http.get(f"{url}/metrics")).json()["batching"]["buffered_requests"])
 
 
 def _brokers(stack: LlogProcess) -> list[str]:

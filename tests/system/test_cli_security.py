@@ -14,6 +14,7 @@ from typing import Final
 import httpx
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from tests.system.broker_process import LlogProcess, batch, run_llog
 
 READ, WRITE, S3_KEY, S3_SECRET, OXIA, PASSWORD = SECRETS = (
@@ -63,7 +64,7 @@ def test_tokens_and_tls_are_asked_for_and_no_secret_leaves_the_process(
         lines = map(json.loads, stack.output().splitlines())  # of the log too
         urls = {told["service"]: told["url"] for told in lines if "service" in told}
         trust = ssl.create_default_context(cafile=cert)
-        with httpx.Client(verify=trust, timeout=20) as client:
+        with httpx.Client(verify=trust, timeout=PATIENCE_SECONDS) as client:
             _ask(client, urls["broker"])
             for service, url in urls.items():
                 for page in ("/health", "/metrics", "/metrics/prometheus", *(["/schema"] * (service == "broker"))):
@@ -144,7 +145,7 @@ def test_a_store_that_is_down_is_told_without_its_password(tmp_path: Path, store
     with LlogProcess("broker", settings=settings, log=tmp_path / "log") as broker:
         broker.wait(lambda: "waiting for a store" in broker.output() and '"listening"' in broker.output(), "wait")
         [url] = re.findall(r'"event":"listening","url":"([^"]+)"', broker.output())
-        health = httpx.get(f"{url}/health", timeout=20)
+        health = httpx.get(f"{url}/health", timeout=PATIENCE_SECONDS)
         assert health.json()["status"] != "ok"
         assert_no_secret(health.text, "/health")
         assert broker.terminate() == 0, broker.output()

@@ -13,10 +13,13 @@ from typing import Any, Final
 import pytest
 
 from llog.log.keys import WAL_PREFIX
+from tests.patience import PATIENCE_SECONDS
 from tests.system.broker_process import run_llog
 
 GRACE_MS: Final = 10_000
 RECORDS: Final = [f"record {number}" for number in range(100)]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # some twenty processes, one after the other
 
 
 class Operator:
@@ -65,7 +68,7 @@ def test_records_leave_the_disk_and_outlive_it(llog: Operator) -> None:
     assert run["data_key"].startswith(f"file://{llog.far}/"), "compaction carries it to the object store"
     assert llog("consume", "orders").splitlines() == RECORDS
 
-    wait(lambda: llog.json("vacuum", "--dry-run")["blobs_deleted"] == 1, GRACE_MS / 1_000 + 30)
+    wait(lambda: llog.json("vacuum", "--dry-run")["blobs_deleted"] == 1, GRACE_MS / 1_000 + PATIENCE_SECONDS)
     assert len(llog.blobs()) == 1, "a rehearsal deletes nothing"
     assert "nobody answered" in llog("vacuum", stdin="", code=1)
     assert len(llog.blobs()) == 1

@@ -29,6 +29,7 @@ from llog.log.fence import fence
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import Buffer
 from llog.testing.servers import ServerUnavailable, prometheus_program
+from tests.patience import PATIENCE_SECONDS
 from tests.system.dashboard import ALERTS, DASHBOARD, alert_rules, dashboard_queries, panels
 from tests.system.promql import metrics_in
 from tests.unit.broker.batching_bench import group
@@ -117,7 +118,7 @@ def promtool() -> Path:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
 
 
 @pytest.mark.server

@@ -66,7 +66,9 @@ async def test_acknowledged_puts_survive_kill_9_and_nothing_partial_is_visible(t
     rng = random.Random(20)
     acknowledged: set[str] = set()
     interrupted = 0
-    for round_number in range(ROUNDS):
+    for round_number in range(20 * ROUNDS):
+        if round_number >= ROUNDS and interrupted:
+            break
         acknowledged |= set(run_until_killed(url, round_number, rng))
         interrupted += sum(1 for _ in (tmp_path / "objects" / ".llog-tmp").iterdir())
         async with await checked(await file.open_from_url(url)) as store:

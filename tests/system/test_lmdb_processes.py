@@ -20,11 +20,11 @@ import pytest
 from llog.limits import LMDB_MAP_BYTES_START
 from llog.stores.metadata.lmdb import LmdbStore
 from llog.stores.metadata.port import Key
+from tests.patience import PATIENCE_SECONDS
 from tests.system.lmdb_worker import COUNTERS, ROUTE, counter_key, pair_keys
 
 SOAK = os.environ.get("LLOG_SOAK") == "1"
 KILLS = 50 if SOAK else 5
-PATIENCE_SECONDS = 60.0
 
 Line = dict[str, Any]
 

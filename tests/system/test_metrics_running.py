@@ -17,12 +17,13 @@ import pytest
 from llog.broker.metric_families import FAMILIES, sample_names
 from llog.broker.metrics import CONTENT_TYPE
 from llog.testing.servers import PrometheusServer
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 from tests.system.dashboard import ALERTS, ROOT, alert_rules, dashboard_queries
 from tests.system.metered_cluster import SCENARIO, MeteredCluster
 from tests.unit.broker.metric_pages import both_tell, samples_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 class Unmet(NamedTuple):
@@ -131,7 +132,7 @@ def test_both_pages_of_a_process_tell_the_same_numbers(cluster: MeteredCluster, 
     """Numbers move while we look: what only grows lies between what was told before and after. A gauge may come and go
     between two looks, but not at every look."""
     looks: list[set[str]] = []
-    with httpx.Client(base_url=cluster.urls[process], timeout=10.0) as client:
+    with httpx.Client(base_url=cluster.urls[process], timeout=PATIENCE_SECONDS) as client:
         while len(looks) < 5 and (not looks or looks[-1]):
             looks.append(_gauges_told_differently(client))
     assert not set.intersection(*looks)
@@ -159,7 +160,7 @@ def _gauges_told_differently(client: httpx.Client) -> set[str]:
 
 
 def test_the_pages_tell_what_was_done(cluster: MeteredCluster) -> None:
-    with httpx.Client(timeout=10.0) as client:
+    with httpx.Client(timeout=PATIENCE_SECONDS) as client:
         broker, compactor = (client.get(f"{cluster.urls[name]}/metrics").json() for name in ("broker", "compactor"))
     for page in (broker, compactor):
         assert page["loadtest"] == {
@@ -195,7 +196,7 @@ def prometheus(cluster: MeteredCluster) -> Iterator[PrometheusServer]:
 
 def ask(prometheus: PrometheusServer, expression: str) -> list[float]:
     url = f"{prometheus.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         result = json.load(answer)["data"]["result"]
     return [float(row["value"][1]) for row in result]
 
@@ -231,7 +232,7 @@ def test_every_query_of_the_dashboard_brings_data(cluster: MeteredCluster, prome
 @pytest.mark.server
 def test_the_alert_rules_are_loaded_and_healthy(cluster: MeteredCluster, prometheus: PrometheusServer) -> None:
     def rules() -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{prometheus.url}/api/v1/rules", timeout=10) as answer:
+        with urllib.request.urlopen(f"{prometheus.url}/api/v1/rules", timeout=PATIENCE_SECONDS) as answer:
             groups = json.load(answer)["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 

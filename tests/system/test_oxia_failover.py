@@ -18,11 +18,12 @@ from llog.stores.metadata.oxia.client import Get, Options, OxiaClient, OxiaError
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import ABSENT, Key, Record
 from llog.testing.servers import OxiaCluster, Process
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 
 COUNTER = Key("failover/counter", "failover")
 TIMEOUT_MS = 4_000
-WRITES_BACK_SECONDS_MAX = 45.0
+WRITES_BACK_SECONDS_MAX = 90.0
 RETRIABLE = (MetadataTimeout, MetadataUnavailable, MetadataUncertain)
 
 
@@ -33,7 +34,7 @@ def cluster() -> Iterator[OxiaCluster]:
 
 async def opened(cluster: OxiaCluster, name: str) -> OxiaStore:
     options = Options(addresses=tuple(cluster.public), identity=name, request_timeout_ms=TIMEOUT_MS)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return OxiaStore(await OxiaClient.open(options), "oxia://cluster")

@@ -28,7 +28,7 @@ from tests.system.crashing import SOAK, crash_everywhere, judge_all, kill_after,
 POINTS: Final = 50 if SOAK else 10
 LOGS: Final = [Log("orders", partition) for partition in range(4)] + [Log("visits", 0)]
 BLOBS: Final = 8
-CLAIMS_END_SECONDS: Final = 30.0
+CLAIMS_END_SECONDS: Final = 120.0
 
 
 async def fill(directory: Path, *, blobs: int = BLOBS, size: int = 1_000) -> Records:

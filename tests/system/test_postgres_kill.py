@@ -20,6 +20,7 @@ from llog.errors import MetadataMisconfigured, MetadataTimeout, MetadataUnavaila
 from llog.stores.metadata.port import ABSENT, Key, Put, Record
 from llog.stores.metadata.postgres import PostgresStore, open_from_url
 from llog.testing.servers import PostgresServer
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -117,7 +118,7 @@ async def test_acknowledged_writes_survive_kills_and_restarts(server: PostgresSe
             await asyncio.sleep(SECONDS_OF_LOAD * rng.uniform(0.5, 1.5))
             before = len(ledger.acknowledged)
             await (kill_a_backend(server, rng) if turn % 2 == 0 else restart(server))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while len(ledger.acknowledged) < before + 20:  # noqa: ASYNC110 - nobody signals progress
                     await asyncio.sleep(0.05)
         ledger.stop = True

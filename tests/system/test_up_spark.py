@@ -14,11 +14,12 @@ import httpx
 import psutil
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from tests.servers import need_spark
 from tests.system.broker_process import LlogProcess, batch
 
 SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
-STOP_SECONDS: Final = 12.0
+STOP_SECONDS: Final = 30.0
 """A start of Spark takes longer than that on a machine as busy as this one may be; a stop must not."""
 READY_SECONDS: Final = 120.0
 
@@ -33,7 +34,7 @@ def with_spark(directory: Path) -> dict[str, str]:
 
 
 def health(url: str) -> dict[str, Any]:
-    answer = httpx.get(f"{url}/health", timeout=20)
+    answer = httpx.get(f"{url}/health", timeout=PATIENCE_SECONDS)
     assert answer.status_code == 200
     return dict(answer.json())
 
@@ -50,7 +51,7 @@ def launched_by(process: LlogProcess) -> list[psutil.Process]:
 
 
 def still_there(processes: list[psutil.Process]) -> list[psutil.Process]:
-    _, alive = psutil.wait_procs(processes, timeout=2)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)
     return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -60,7 +61,7 @@ def stop(process: LlogProcess, signals: int = 1) -> float:
     for _ in range(signals):
         process.child.send_signal(signal.SIGTERM)
         time.sleep(0.1)
-    assert process.child.wait(60) == 0, process.output()
+    assert process.child.wait(PATIENCE_SECONDS) == 0, process.output()
     return time.monotonic() - began
 
 
@@ -86,8 +87,11 @@ def test_without_java_the_stack_is_well_and_says_why_spark_is_not_there(
             told = health(url)
             assert told["status"] == "ok", told
             assert str(tmp_path / "nowhere") in told["spark"]
-            assert httpx.get(f"{url}/ready", timeout=20).status_code == 200
-        assert httpx.post(f"{brokers[0]}/produce", json=batch("orders", 0, ["x"]), timeout=20).status_code == 200
+            assert httpx.get(f"{url}/ready", timeout=PATIENCE_SECONDS).status_code == 200
+        assert (
+            httpx.post(f"{brokers[0]}/produce", json=batch("orders", 0, ["x"]), timeout=PATIENCE_SECONDS).status_code
+            == 200
+        )
         stop(stack)
 
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from llog.testing.servers import OxiaServer, ServerUnavailable, free_port, port_open
+from tests.patience import PATIENCE_SECONDS
 from tests.system.broker_process import LlogProcess, batch
 
-PATIENCE_SECONDS = 40.0
 pytestmark = pytest.mark.slow
 
 STACKS = pytest.mark.parametrize("arguments", [(), ("--brokers", "2")], ids=["one process", "two brokers"])
@@ -68,6 +68,27 @@ def test_a_stack_stops_when_told_while_its_object_store_is_away(tmp_path: Path, 
 
 
 @pytest.mark.server
+def test_a_compactor_of_its_own_waits_for_its_metadata_store_too(tmp_path: Path) -> None:
+    try:
+        oxia = OxiaServer(sync=False)
+    except ServerUnavailable as reason:
+        pytest.skip(str(reason))
+    settings = {
+        "LLOG_METADATA_URL": f"oxia://{oxia.address}",
+        "LLOG_OBJECTS_URL": f"file://{tmp_path}/objects",
+        "LLOG_REQUEST_TIMEOUT_MS": "3s",
+    }
+    with LlogProcess("compactor", settings=settings, log=tmp_path / "first") as given_up:
+        given_up.wait(lambda: bool(waiting(given_up)), "say that it waits")
+        assert given_up.terminate() == 0, given_up.output()
+    with LlogProcess("compactor", settings=settings, log=tmp_path / "second") as service:
+        service.wait(lambda: bool(waiting(service)), "say that it waits")
+        with oxia:
+            assert httpx.get(f"{service.url}/health").status_code == 200
+            assert service.terminate() == 0, service.output()
+
+
+@pytest.mark.server
 @STACKS
 def test_a_stack_started_before_its_metadata_store_begins_when_that_is_there(
     tmp_path: Path, arguments: tuple[str, ...]
@@ -92,7 +113,7 @@ def test_a_stack_started_before_its_metadata_store_begins_when_that_is_there(
         )
         with oxia:
             until(url, "ok", stack)
-            landed = httpx.post(f"{url}/produce", json=batch("orders", 0, ["alpha"]), timeout=20)
+            landed = httpx.post(f"{url}/produce", json=batch("orders", 0, ["alpha"]), timeout=PATIENCE_SECONDS)
             assert landed.status_code == 200, landed.text
             stack.wait(lambda: "compactor at http" in stack.output(), "run a compactor")
             assert stack.terminate() == 0, stack.output()

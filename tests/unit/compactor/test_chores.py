@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from llog.compactor.chores import Chores
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import DyingTopic
-from llog.errors import TopicNotFound, VacuumRefused
-from llog.limits import COMPACTOR_BACKUPS_KEPT
+from llog.errors import ObjectStoreUnavailable, TopicNotFound, VacuumRefused
+from llog.limits import COMPACTOR_BACKUP_TORN_MS, COMPACTOR_BACKUPS_KEPT
 from llog.log.backup import write_backup
 from llog.log.backup_places import BackupObjects, list_backups
 from llog.log.compact import compact_once
@@ -168,6 +169,36 @@ async def test_backups_are_made_on_schedule_and_the_last_ones_kept_with_those_ma
     assert all(one.whole for one in found)
     manifests = [manifest async for manifest in list_backups(cluster.objects, context.keys)]
     assert manifests[-1].logs == 1
+
+
+async def test_a_backup_that_is_removed_is_none_from_the_first_moment_and_is_found_again_until_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(own_wal=True)
+    chores, _, _ = chores_of(cluster, "one")
+    await Writer(cluster.open()).append(ORDERS)
+    for _ in range(COMPACTOR_BACKUPS_KEPT):
+        await chores.backup()
+        cluster.clock.now += chores.backup_interval_ms
+    oldest = (await chores.backups())[0]
+
+    delete_many = cluster.objects.delete_many
+
+    async def goes_away(names: Sequence[str]) -> None:
+        """When the first object has gone."""
+        if len((await chores.backups())[0].names) < len(oldest.names):
+            raise ObjectStoreUnavailable("delete", "memory://", "away")
+        await delete_many(names)
+
+    with monkeypatch.context() as dying:
+        dying.setattr(cluster.objects, "delete_many", goes_away)
+        with pytest.raises(ObjectStoreUnavailable):
+            await chores.backup()
+    left = (await chores.backups())[0]
+    assert (left.backup_id, left.whole, left.scheduled) == (oldest.backup_id, False, True)
+    cluster.clock.now += COMPACTOR_BACKUP_TORN_MS
+    await chores.backup()
+    assert oldest.backup_id not in [one.backup_id for one in await chores.backups()]
 
 
 async def test_what_is_left_of_an_interrupted_backup_is_removed() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from llog.compactor.claims import Claims
-from llog.errors import SessionLost
+from llog.errors import MetadataUnavailable, MetadataUncertain, SessionLost
 from llog.log.claim import holder
 from llog.log.context import LogContext
 from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, settle
@@ -100,3 +101,71 @@ async def test_processes_of_the_same_name_keep_each_other_out() -> None:
     assert not await twin.take_chore("vacuum")
     await twin.give_chore("vacuum")
     assert not await twin.take_chore("vacuum")
+
+
+async def test_a_chore_that_could_not_be_given_back_is_taken_again_by_whoever_had_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    (one, counted), (two, _) = claims_of(context, "one"), claims_of(cluster.open(), "two")
+    assert await one.take_chore("vacuum")
+
+    async def away(*_: object, **__: object) -> object:
+        raise MetadataUnavailable("get", "memory://", "away for less than a session")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(context.metadata, "get", away)
+        await one.give_chore("vacuum")
+    await cluster.clock.advance(1_000)
+    assert counted.claims["release_failed"] == 1
+    assert not await two.take_chore("vacuum"), "the session is alive, and so is the claim"
+    assert await one.take_chore("vacuum"), "nobody would do it any more"
+    await one.give_chore("vacuum")
+    assert await two.take_chore("vacuum")
+
+
+async def test_a_chore_that_was_given_back_without_an_answer_may_be_anothers_by_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    (one, _), (two, _) = claims_of(context, "one"), claims_of(cluster.open(), "two")
+    assert await one.take_chore("vacuum")
+    delete = context.metadata.delete
+
+    async def no_answer(*given: Any, **named: Any) -> object:
+        await delete(*given, **named)
+        raise MetadataUncertain("delete", "memory://", "no answer")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(context.metadata, "delete", no_answer)
+        await one.give_chore("vacuum")
+    await cluster.clock.advance(1_000)
+    assert await two.take_chore("vacuum")
+    assert not await one.take_chore("vacuum")
+
+
+async def test_a_chore_taken_without_an_answer_is_known_again_by_whoever_took_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    (one, _), (two, _) = claims_of(context, "one"), claims_of(cluster.open(), "two")
+    put = context.metadata.put
+
+    async def no_answer(*given: Any, **named: Any) -> object:
+        await put(*given, **named)
+        raise MetadataUncertain("put", "memory://", "no answer")
+
+    async def away(*_: object, **__: object) -> object:
+        raise MetadataUnavailable("get", "memory://", "away for less than a session")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(context.metadata, "put", no_answer)
+        outage.setattr(context.metadata, "get", away)
+        with pytest.raises(MetadataUnavailable):
+            await one.take_chore("vacuum")
+    await cluster.clock.advance(1_000)
+    assert not await two.take_chore("vacuum")
+    assert await one.take_chore("vacuum"), "nobody would do it any more"

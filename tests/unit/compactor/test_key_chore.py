@@ -22,6 +22,7 @@ from llog.log.topic_admin import alter_topic, create_topic
 from llog.pipeline.compact_plan import Sizing
 from llog.pipeline.key_aggregate import InProcessAggregate
 from llog.pipeline.key_compact import KeyCompacted, KeyCompactReport
+from llog.pipeline.key_compact_report import State
 from llog.pipeline.key_scratch import ScratchPart
 from llog.pipeline.work import TaskTools
 from tests.unit.compactor.serving import running
@@ -38,16 +39,17 @@ class Watching(ScriptedRunner):
         self._clock = clock
         self.asked: list[list[Log]] = []
         self.broken: Exception | None = None
-        self.fails, self.takes_ms = False, 0
+        self.ends: State | None = None
+        self.takes_ms = 0
 
     async def key_compact(self, logs: Sequence[Log], *, bytes_per_second: int | None) -> KeyCompactReport:
         self.asked.append(list(logs))
         self._clock.now += self.takes_ms
         if self.broken is not None:
             raise self.broken
-        if self.fails:
-            failed = [KeyCompacted(topic=log.topic, partition=log.partition, state="failed") for log in logs]
-            return KeyCompactReport(dry_run=False, logs=failed)
+        if self.ends is not None:
+            ended = [KeyCompacted(topic=log.topic, partition=log.partition, state=self.ends) for log in logs]
+            return KeyCompactReport(dry_run=False, logs=ended)
         return await super().key_compact(logs, bytes_per_second=bytes_per_second)
 
 
@@ -154,14 +156,16 @@ async def test_a_log_that_fails_is_told_of_and_does_not_keep_the_others_waiting(
     assert await offsets_of(context, Log("prices", 1)) == [3]
 
 
-async def test_a_log_that_failed_after_long_is_left_alone_for_longer() -> None:
+@pytest.mark.parametrize("ends", ["failed", "changed meanwhile"])
+async def test_a_log_that_was_read_in_vain_for_long_is_left_alone_for_longer(ends: State) -> None:
     cluster = Cluster()
     context = cluster.open()
     chore, runner, _ = chore_of(cluster)
-    runner.takes_ms, runner.fails = 3_600_000, True
+    runner.takes_ms, runner.ends = 3_600_000, ends
     await create_topic(context, "prices", partitions=1, config=BY_KEY)
     await write(context, PRICES, b"a", b"a")
     await chore.clean()
+    assert bool(chore.reasons) == (ends == "failed")
     cluster.clock.now += 9 * 3_600_000
     await chore.clean()
     assert len(runner.asked) == 1

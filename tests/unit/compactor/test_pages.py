@@ -10,6 +10,7 @@ from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pages import serving
 from llog.errors import ExposureRefused, SettingsError
 from llog.settings import Settings
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.compactor.stage import RememberingMetrics
 
 
@@ -20,7 +21,7 @@ def settings(**overrides: object) -> Settings:
 async def test_health_and_metrics_are_served_while_the_context_lasts() -> None:
     metrics, status = RememberingMetrics(), {"status": "ok"}
     metrics.observe_compaction("compacted", "compact", 1, 100, {})
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:
         async with serving(settings(), health=lambda: dict(status), metrics=metrics) as pages:
             url = pages.url
             health = await client.get(f"{url}/health")
@@ -49,7 +50,7 @@ async def test_health_and_metrics_are_served_while_the_context_lasts() -> None:
 async def test_metrics_ask_for_the_token_of_readers_and_health_does_not() -> None:
     guarded = settings(http_read_token="secret-of-readers")
     async with (
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client,
         serving(guarded, health=lambda: {"status": "ok"}, metrics=RememberingMetrics()) as pages,
     ):
         assert (await client.get(f"{pages.url}/health")).status_code == 200

@@ -18,6 +18,7 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.compact_plan import Sizing
 from llog.pipeline.work import InProcessRunner, Task, TaskFailed, tools_of
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.compactor.stage import Cluster, RememberingMetrics, Writer, lag_of, settle
 from tests.unit.pipeline.compact_stage import entries_of
 
@@ -198,8 +199,10 @@ async def test_a_job_that_fails_fails_all_that_wait_for_it_and_no_later_one() ->
 async def test_nothing_begins_after_the_close_and_what_runs_is_cancelled() -> None:
     jobs = ScriptedJobs()
     gathering: Gathering[str, int] = Gathering(jobs.perform, no_time)
-    asked = [asyncio.create_task(gathering.ask("terms", log)) for log in LOGS[:2]]
-    await settle()
+    asked = []
+    for log in LOGS[: COMPACT_JOBS_AT_ONCE + 2]:  # one job each, and two that no job has taken yet
+        asked.append(asyncio.create_task(gathering.ask("terms", log)))
+        await settle()
     await gathering.close()
     await settle()
     assert all(task.cancelled() for task in asked)
@@ -353,7 +356,7 @@ async def test_the_service_compacts_all_due_logs_in_one_job_and_shows_sparks_sta
     )
     await service.start()
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while [await lag_of(context, log) for log in LOGS] != [0] * 12:
                 await cluster.clock.advance(50)
                 await asyncio.sleep(0.005)  # tasks compute in threads, by another clock

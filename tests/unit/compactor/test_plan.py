@@ -159,6 +159,15 @@ def test_a_backup_is_due_when_the_newest_whole_one_is_old() -> None:
     assert plan_backup_due([backup(NOW - 10, whole=False)], NOW, 1_000)
 
 
+def test_backups_of_a_clock_that_was_far_ahead_count_as_the_oldest() -> None:
+    year_ms = 365 * 24 * 3_600_000
+    wrong, now = [backup(NOW + year_ms + number) for number in range(2)], backup(NOW - 100)
+    assert plan_backup_due(wrong, NOW, 1_000)
+    assert not plan_backup_due([*wrong, now], NOW, 1_000)
+    assert not plan_backup_due([backup(NOW + 2_000)], NOW, 1_000), "another service's clock may be ahead a little"
+    assert plan_backups_to_remove([*wrong, now], NOW, kept=2) == [wrong[0]]
+
+
 def test_only_scheduled_backups_are_removed_the_oldest_ones_and_those_given_up() -> None:
     by_hand = backup(1, scheduled=False)
     old, kept, newest = backup(NOW - 300), backup(NOW - 200), backup(NOW - 100)

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from llog.compactor.process import stopped_by_signals
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.compactor.stage import settle
 
 
@@ -22,9 +23,9 @@ async def test_the_first_signal_asks_and_the_second_cancels() -> None:
     running = asyncio.create_task(process())
     await settle()
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(stop.wait(), 5)
+    await asyncio.wait_for(stop.wait(), PATIENCE_SECONDS)
     await settle()
     assert not running.done()
     os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, PATIENCE_SECONDS)

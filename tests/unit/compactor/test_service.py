@@ -9,9 +9,11 @@ import pytest
 
 from llog.errors import LogBusy, ObjectStoreUnavailable
 from llog.log.claim import holder
+from llog.log.compact import compact_once
 from llog.log.delete_topic import delete_topic
 from llog.log.fence import fence
 from llog.log.keys import Log
+from llog.stores.metadata.port import Key
 from tests.unit.compactor.serving import entries_of, running
 from tests.unit.compactor.stage import (
     ORDERS,
@@ -186,7 +188,7 @@ async def test_a_busy_log_is_no_failure() -> None:
         assert there.service.health()["status"] == "ok"
 
 
-async def test_a_metadata_store_that_is_away_is_told_of_and_waited_for() -> None:
+async def test_a_metadata_store_that_is_away_is_told_of_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster()
     context = cluster.open()
     writer = Writer(context)
@@ -202,6 +204,9 @@ async def test_a_metadata_store_that_is_away_is_told_of_and_waited_for() -> None
         store.get_many = away  # type: ignore[method-assign,assignment]
         await cluster.clock.advance(40_000)
         assert there.service.health()["status"] == "degraded"
+        told = [record for record in caplog.records if "get metadata: away" in record.getMessage()]
+        assert told
+        assert not any(record.exc_info for record in told), "what is foreseen is told in a sentence"
         store.get_many = get_many  # type: ignore[method-assign]
         await writer.append(ORDERS)
         await cluster.clock.advance(40_000)
@@ -278,3 +283,76 @@ async def test_health_tells_which_logs_are_fenced_and_why() -> None:
         health = there.service.health()
         assert (health["fenced_logs"], health["fenced"]) == (1, ["orders:0: its readers move"])
         assert health["status"] == "ok", "an operator may have wanted it"
+
+
+@pytest.mark.parametrize("record", ["control", "compaction", "topic"])
+async def test_a_record_that_cannot_be_read_keeps_no_other_log_from_being_compacted(record: str) -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    visits = Log("visits", 0)
+    await Writer(context).append(ORDERS, visits)
+    keys = {"control": context.keys.control(visits), "compaction": context.keys.compaction(visits)}
+    await context.metadata.put(keys.get(record, context.keys.topic("visits")), b"damaged")
+    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0) as there:
+        await cluster.clock.advance(3_000)
+        assert await lag_of(context, ORDERS) == 0
+        health = there.service.health()
+        assert health["status"] == "degraded"
+        assert "visits" in health["reasons"][0]
+
+
+async def test_an_unreadable_entry_under_a_run_in_flight_keeps_no_other_log_from_being_compacted() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(ORDERS, Log("visits", 0))
+    put = context.metadata.put
+
+    async def dying(key: Key, value: bytes, **conditions: Any) -> int:
+        version = await put(key, value, **conditions)
+        if b"DELETING_OLD" in value:
+            raise KeyboardInterrupt
+        return version
+
+    context.metadata.put = dying  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        await compact_once(context, ORDERS)
+    await put(context.keys.index_entry(ORDERS, 1), b"damaged")
+    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0) as there:
+        await cluster.clock.advance(3_000)
+        assert await lag_of(context, Log("visits", 0)) == 0
+        assert "orders:0: " in there.service.health()["reasons"][0]
+
+
+async def test_what_was_wrong_with_a_log_is_forgotten_with_the_log() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(ORDERS)
+    good = await context.metadata.get(context.keys.compaction(ORDERS))
+    assert good is not None
+    await context.metadata.put(good.key, b"damaged")
+    async with running(cluster, compactor_discovery_interval_ms=10_000) as there:
+        await cluster.clock.advance(2_000)
+        assert there.service.health()["failing_logs"] == 1
+        await context.metadata.put(good.key, good.value)
+        await delete_topic(context, "orders")
+        await cluster.clock.advance(11_000)
+        assert there.service.health()["failing_logs"] == 0
+
+
+async def test_a_clock_that_is_set_back_a_year_stops_nothing() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    year_ms = 365 * 24 * 3_600_000
+    await Writer(context).append(ORDERS)
+    cluster.clock.ahead_ms = year_ms
+    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, vacuum_grace_ms=60_000) as there:
+        await cluster.clock.advance(400_000)
+        cluster.clock.ahead_ms = 0
+        await cluster.clock.advance(60_000)
+        passes, vacuums, retained = there.service.health()["passes"], there.runner.vacuums, len(there.runner.calls)
+        await Writer(context).append(ORDERS)
+        await cluster.clock.advance(400_000)
+        assert await lag_of(context, ORDERS) == 0
+        assert there.service.health()["passes"] >= passes + 300
+        assert there.runner.vacuums >= vacuums + 5
+        assert ("retain", ORDERS) in there.runner.calls[retained:]

@@ -73,6 +73,20 @@ async def test_a_visit_planned_for_compaction_never_turns_into_a_merge() -> None
     assert (done.outcome, done.kind) == ("compacted", Kind.MERGE)
 
 
+async def test_a_merge_that_found_nothing_is_not_asked_for_again() -> None:
+    stage = Stage()
+    await stage.planned()
+    await compact_once(stage.context, ORDERS)
+    stage.backlogs = stage.worker._backlogs = Backlogs(stage.context, RULES)  # as after a start: it may be worth it
+    [view] = await stage.backlogs.look([ORDERS])
+    stage.backlogs.retained(ORDERS)
+    assert isinstance(view, LogView)
+    assert view.segments_since_merge == RULES.merge_inputs_min
+    for _ in range(2):
+        assert (await stage.worker.visit(view, Kind.MERGE)).outcome == "idle"
+    assert stage.runner.calls == [("merge", ORDERS)]
+
+
 async def test_a_log_deleted_meanwhile_is_no_failure() -> None:
     stage = Stage()
     view = await stage.planned()

@@ -15,6 +15,7 @@ import pytest
 from llog.http.app import build_app
 from llog.http.pace import PacedConnection, SendPace
 from llog.http.server import HttpServer
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, batch, consume_body, produce_body
 
 ANSWER_BYTES = 8_000_000
@@ -92,7 +93,7 @@ def slow_socket(port: int) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     client.connect(("127.0.0.1", port))
-    client.settimeout(20)
+    client.settimeout(PATIENCE_SECONDS)
     return client
 
 
@@ -121,7 +122,7 @@ class Served:
 
     async def __aenter__(self) -> Served:
         await self.server.start()
-        async with httpx.AsyncClient(base_url=self.server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=self.server.url, timeout=PATIENCE_SECONDS) as client:
             records = ["x" * 100_000] * (ANSWER_BYTES // 100_000)
             assert (await client.post("/produce", json=produce_body(batch("t", 0, *records)))).status_code == 200
         return self
@@ -130,7 +131,7 @@ class Served:
         await self.server.stop(at_once=True)
 
     async def until_held(self, *, some: bool) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (self.app.runtime.answers.used > 0) is not some:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -147,15 +148,16 @@ async def test_a_client_that_trickles_is_cut_off_and_what_it_held_is_given_back(
             await served.until_held(some=False)
         finally:
             gone.set()
-        assert await asyncio.wait_for(trickling, 20) < ANSWER_BYTES
-        async with httpx.AsyncClient(base_url=served.server.url) as client:
+        assert await asyncio.wait_for(trickling, PATIENCE_SECONDS) < ANSWER_BYTES
+        async with httpx.AsyncClient(base_url=served.server.url, timeout=PATIENCE_SECONDS) as client:
             assert (await client.get("/health")).status_code == 200
 
 
 async def test_a_client_slower_than_the_grace_but_above_the_rate_gets_all_of_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with Served(monkeypatch, grace_ms=500, bytes_per_ms_min=100) as served:
+    # So low a rate that whatever it took pays for a pause of this process too, whose time counts as the client's here.
+    async with Served(monkeypatch, grace_ms=500, bytes_per_ms_min=1) as served:
         began = time.monotonic()
         assert await asyncio.to_thread(take, served.server.port, 32_768, 0.001) >= ANSWER_BYTES
         assert time.monotonic() - began > 0.5, "too quick to prove anything"

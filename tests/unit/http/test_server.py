@@ -20,9 +20,11 @@ import pytest
 from llog.errors import ExposureRefused, SettingsError
 from llog.http.app import build_app
 from llog.http.pace import PacedConnection
+from llog.http.runtime import Runtime
 from llog.http.server import HttpServer
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure, is_loopback
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, batch, consume_body, produce_body
 
 
@@ -37,7 +39,7 @@ async def served(broker: BrokerDouble) -> AsyncIterator[HttpServer]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -45,29 +47,27 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_a_stop_finishes_what_is_under_way_and_accepts_no_more() -> None:
     broker = BrokerDouble()
     broker.hold = asyncio.Event()
-    async with served(broker) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         under_way = asyncio.create_task(client.post("/produce", json=produce_body(batch("t", 0, "a"))))
         await until(lambda: bool(broker.in_pool))
         stopping = asyncio.create_task(server.stop())
         await asyncio.sleep(0.3)
         assert not stopping.done()
         with pytest.raises(httpx.ConnectError):
-            async with httpx.AsyncClient(base_url=server.url) as late:
+            async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as late:
                 await late.get("/health")
         broker.hold.set()
         assert (await under_way).json()["results"][0]["start_offset"] == 1
-        await asyncio.wait_for(stopping, 5)
+        await asyncio.wait_for(stopping, PATIENCE_SECONDS)
 
 
 async def test_a_stop_is_bounded_whatever_is_under_way() -> None:
     broker = BrokerDouble(http_stop_timeout_ms=200)
     broker.hold = asyncio.Event()
-    async with served(broker) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         under_way = asyncio.create_task(client.post("/produce", json=produce_body(batch("t", 0, "a"))))
         await until(lambda: bool(broker.in_pool))
-        started = time.monotonic()
-        await server.stop()
-        assert time.monotonic() - started < 4
+        await asyncio.wait_for(server.stop(), PATIENCE_SECONDS)
         [answer] = await asyncio.gather(under_way, return_exceptions=True)
         assert not isinstance(answer, httpx.Response) or answer.status_code >= 500
         await server.stop()
@@ -78,7 +78,7 @@ async def test_a_head_that_never_ends_is_given_up() -> None:
         for beginning in (b"", b"POST /produce HTTP/1.1\r\nhost: x\r\nx-slow: "):
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(beginning)
-            assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
             writer.close()
 
 
@@ -86,7 +86,7 @@ async def test_a_head_without_end_is_cut_off_by_its_size() -> None:
     async with served(BrokerDouble()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nx-long: " + b"x" * 100_000)
-        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 431")
+        assert (await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)).startswith(b"HTTP/1.1 431")
         writer.close()
 
 
@@ -97,7 +97,7 @@ async def test_requests_behind_each_other_on_one_connection_are_all_answered() -
         one = b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         writer.write(one * 40)  # far more than one head may have
         for _ in range(40):
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
             assert head.startswith(b"HTTP/1.1 200")
             length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length"))
             await reader.readexactly(int(length.partition(b":")[2]))
@@ -106,10 +106,11 @@ async def test_requests_behind_each_other_on_one_connection_are_all_answered() -
 
 async def test_a_poll_whose_client_went_away_is_not_read_for() -> None:
     broker = BrokerDouble()
-    async with served(broker) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         await client.post("/produce", json=produce_body(batch("t", 0, "a")))
-        with pytest.raises(httpx.ReadTimeout):
-            await client.post("/consume", json=consume_body("t", 0, 2, max_wait_ms=50_000), timeout=0.2)
+        poll = asyncio.create_task(client.post("/consume", json=consume_body("t", 0, 2, max_wait_ms=60_000)))
+        await broker.poll_waits()
+        poll.cancel()
         await until(lambda: any(route == "/consume" for route, *_ in broker.metrics.requests))
 
 
@@ -118,7 +119,7 @@ async def test_a_body_that_never_ends_is_given_up_and_its_memory_given_back() ->
     async with served(broker) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{")
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
         assert head.startswith(b"HTTP/1.1 408")
         assert broker.pool.used == 0
         writer.close()
@@ -128,9 +129,9 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_sent() -> None:
     async with served(BrokerDouble(http_body_max_bytes=1_024)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n")
-        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 413")
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)).startswith(b"HTTP/1.1 413")
         # The rest is thrown away for a while only.
-        await asyncio.wait_for(reader.read(), 10)
+        await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
         writer.close()
 
 
@@ -147,7 +148,7 @@ async def read_to_the_end(reader: asyncio.StreamReader) -> int:
 async def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PacedConnection, "send_timeout_ms", 200)
     broker = BrokerDouble()
-    async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+    async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         for _ in range(3):
             await client.post("/produce", json=produce_body(batch("t", 0, *["x" * 100_000] * 100)))
         body = json.dumps(consume_body("t", 0, 1)).encode()
@@ -155,7 +156,7 @@ async def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.Monkey
         writer.write(b"POST /consume HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
         await until(lambda: any(route == "/consume" for route, *_ in broker.metrics.requests))
         await asyncio.sleep(1)
-        taken = await asyncio.wait_for(read_to_the_end(reader), 10)
+        taken = await asyncio.wait_for(read_to_the_end(reader), PATIENCE_SECONDS)
         assert taken < 30_000_000
         writer.close()
 
@@ -172,37 +173,35 @@ for turn in range(int(turns)):
 """
 
 
-async def test_health_answers_quickly_while_bodies_of_8_mib_are_produced(tmp_path: Path) -> None:
+async def test_bodies_of_8_mib_are_decoded_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What holds the loop holds up everybody else, a question for its health as well."""
     plain = produce_body(*(batch("t", p, *["x" * 1_024] * 1_000) for p in range(8)))
     coded = produce_body(batch("t", 0, *[{"base64": "eHh4" * 300}] * 6_500))
     paths = [tmp_path / "plain", tmp_path / "coded"]
     for path, body in zip(paths, (plain, coded), strict=True):
         path.write_bytes(json.dumps(body).encode())
         assert path.stat().st_size > 7_500_000
-    waits: list[float] = []
-    async with served(BrokerDouble()) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with served(BrokerDouble()) as server:
 
-        async def load(turns: int) -> int:
-            arguments = [str(server.port), str(turns), *map(str, paths)]
+        async def held_seconds() -> float:
+            """How long the loop computed. Its own time, so that nothing else on the machine counts."""
+            arguments = [str(server.port), "4", *map(str, paths)]
+            before = time.thread_time()
             # A process of its own: it must not be the sender that holds the interpreter.
             sender = await asyncio.create_subprocess_exec(sys.executable, "-c", POSTS, *arguments)
-            return await sender.wait()
+            assert await sender.wait() == 0
+            return time.thread_time() - before
 
-        assert await load(2) == 0  # kernels are compiled, or loaded, by now
-        loading = asyncio.create_task(load(12))
-        while not loading.done():
-            before = time.perf_counter()
-            assert (await client.get("/health")).status_code == 200
-            waits.append(time.perf_counter() - before)
-            await asyncio.sleep(0.005)
-        assert await loading == 0
-    waits.sort()
-    middle = waits[len(waits) // 2]
-    print(f"health during 8 MiB bodies: median {middle * 1e3:.1f} ms, longest {waits[-1] * 1e3:.1f} ms, {len(waits)}")
-    assert len(waits) > 5
-    # A loop that decoded the bodies itself would make nearly all of them wait; single ones wait for a busy machine.
-    assert middle < 0.25
-    assert sum(wait > 1 for wait in waits) <= len(waits) // 10
+        await held_seconds()  # kernels are compiled, or loaded, by now
+        beside = await held_seconds()
+
+        async def here(_self: Runtime, _size: int, work: Callable[[], Any]) -> Any:
+            return work()
+
+        monkeypatch.setattr(Runtime, "off_loop", here)
+        on_the_loop = await held_seconds()
+    print(f"4 bodies of 8 MiB: the loop computed {beside:.3f} s; {on_the_loop:.3f} s where it decodes them itself")
+    assert beside < on_the_loop / 2
 
 
 # -- where it may listen -----------------------------------------------------------------------------------------------
@@ -290,7 +289,7 @@ async def test_tls_is_spoken_where_there_is_a_certificate(certificate: Callable[
     async with served(BrokerDouble(tls_cert_file=cert, tls_key_file=key)) as server:
         assert server.url.startswith("https://")
         trust = ssl.create_default_context(cafile=cert)
-        async with httpx.AsyncClient(base_url=server.url, verify=trust) as client:
+        async with httpx.AsyncClient(base_url=server.url, verify=trust, timeout=PATIENCE_SECONDS) as client:
             answer = await client.post("/produce", json=produce_body(batch("t", 0, "a")))
         assert answer.status_code == 200
 

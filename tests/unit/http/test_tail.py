@@ -11,6 +11,7 @@ import pytest
 from llog.http import tail
 from llog.http.app import build_app
 from llog.http.server import HttpServer
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, batch, produce_body
 
 
@@ -39,7 +40,7 @@ async def events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
 
 
 async def test_a_tail_shows_what_is_there_and_what_comes(server: HttpServer) -> None:
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         await client.post("/produce", json=produce_body(batch("t", 0, "a", "b")))
         async with client.stream("GET", "/topics/t/partitions/0/tail?start=earliest") as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
@@ -47,11 +48,11 @@ async def test_a_tail_shows_what_is_there_and_what_comes(server: HttpServer) -> 
             assert await anext(told) == {"id": "1", "data": {"offset": 1, "payload": "a"}}
             assert (await anext(told))["id"] == "2"
             await client.post("/produce", json=produce_body(batch("t", 0, "c")))
-            assert (await asyncio.wait_for(anext(told), 5))["data"] == {"offset": 3, "payload": "c"}
+            assert (await asyncio.wait_for(anext(told), PATIENCE_SECONDS))["data"] == {"offset": 3, "payload": "c"}
 
 
 async def test_a_tail_goes_on_behind_the_last_event_seen(server: HttpServer) -> None:
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         await client.post("/produce", json=produce_body(batch("t", 0, "a", "b", "c")))
         seen = {"last-event-id": "2"}
         async with client.stream("GET", "/topics/t/partitions/0/tail?offset=1", headers=seen) as answer:
@@ -59,7 +60,7 @@ async def test_a_tail_goes_on_behind_the_last_event_seen(server: HttpServer) -> 
 
 
 async def test_a_tail_that_cannot_begin_has_a_status(server: HttpServer) -> None:
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         assert (await client.get("/topics/t/partitions/0/tail")).status_code == 404
         await client.post("/produce", json=produce_body(batch("t", 0, "a")))
         assert (await client.get("/topics/t/partitions/0/tail?offset=99")).status_code == 416
@@ -74,22 +75,22 @@ async def test_a_silent_tail_shows_it_is_alive_and_a_stop_ends_it(
     broker: BrokerDouble, server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "HTTP_TAIL_HEARTBEAT_MS", 30)
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         await client.post("/produce", json=produce_body(batch("t", 0, "a")))
         async with client.stream("GET", "/topics/t/partitions/0/tail") as answer:
             lines = answer.aiter_lines()
             beats = 0
             while beats < 3:
-                beats += (await asyncio.wait_for(anext(lines), 5)).startswith(":")
+                beats += (await asyncio.wait_for(anext(lines), PATIENCE_SECONDS)).startswith(":")
             stopping = asyncio.create_task(server.stop())
             async for _ in lines:
                 pass
-            await asyncio.wait_for(stopping, 5)
+            await asyncio.wait_for(stopping, PATIENCE_SECONDS)
 
 
 async def test_tails_are_counted_and_given_back(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llog.http.runtime.HTTP_TAILS_MAX", 1)
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         await client.post("/produce", json=produce_body(batch("t", 0, "a")))
         async with client.stream("GET", "/topics/t/partitions/0/tail") as answer:
             lines = answer.aiter_lines()

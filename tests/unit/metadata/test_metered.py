@@ -19,6 +19,7 @@ from llog.stores.metadata.metered import (
 )
 from llog.stores.metadata.port import ABSENT, GroupOutcome, Key, MetadataStore, Put, Write
 from tests.contract.test_metadata_memory import MemoryContract
+from tests.patience import PATIENCE_SECONDS
 
 PARENT = Key("a")
 
@@ -125,7 +126,7 @@ async def test_changes_told_by_a_watch_are_counted_and_a_waiter_that_gives_up_do
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(changes), 0.01)
         await store.put(Key("a/1"), b"x")
-        assert (await asyncio.wait_for(anext(changes), 5)).path == "a/1"
+        assert (await asyncio.wait_for(anext(changes), PATIENCE_SECONDS)).path == "a/1"
     assert (calls(store.stats)["watch"], items(store.stats)["watch"]) == (1, 1)
 
 
@@ -138,7 +139,7 @@ async def test_a_lost_session_is_counted_and_its_owner_still_told() -> None:
     now[0] += 10_000
     with pytest.raises(errors.SessionLost):
         await store.put(Key("a"), b"x", session=session)
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(told.wait(), PATIENCE_SECONDS)
     assert store.stats.snapshot()["sessions_lost"] == 1
     assert store.stats.operations["put"].errors == {"session_lost": 1}
     await store.close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from llog.stores.objects.s3 import S3ObjectStore
+from tests.patience import PATIENCE_SECONDS
 
 LISTING = b"<ListBucketResult><IsTruncated>false</IsTruncated><KeyCount>0</KeyCount></ListBucketResult>"
 
@@ -21,7 +22,7 @@ class Settings:
     s3_access_key_id: str | None = "key"
     s3_secret_access_key: str | None = "secret"
     s3_session_token: str | None = None
-    request_timeout_ms: int | None = 5_000
+    request_timeout_ms: int | None = int(PATIENCE_SECONDS * 1_000)
 
 
 @asynccontextmanager

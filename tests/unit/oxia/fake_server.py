@@ -13,8 +13,9 @@ from typing import Any, Self
 
 import grpc
 
-from llog.stores.metadata.oxia.client import Options, OxiaClient
+from llog.stores.metadata.oxia.client import Options, OxiaClient, Unavailable
 from llog.stores.metadata.oxia.client.proto import pb
+from tests.patience import PATIENCE_SECONDS
 
 SERVICE_NAME = "io.streamnative.oxia.proto.OxiaClient"
 
@@ -87,7 +88,16 @@ class FakeOxia:
     ) -> None:
         await self.stop()
 
-    async def client(self, timeout_ms: int = 3_000, **options: Any) -> OxiaClient:
+    async def impatient_client(self, timeout_ms: int) -> OxiaClient:
+        """One that soon gives up, though not while it is opened."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                try:
+                    return await self.client(timeout_ms)
+                except Unavailable:
+                    continue
+
+    async def client(self, timeout_ms: int = 60_000, **options: Any) -> OxiaClient:
         return await OxiaClient.open(
             Options(addresses=(self.address,), identity="unit", request_timeout_ms=timeout_ms, **options)
         )

@@ -9,15 +9,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from llog.limits import OXIA_DISCOVERY_TIMEOUT_MS
 from llog.stores.metadata.oxia.client import Get, Misconfigured, Options, OxiaClient, Put, Unavailable
 from llog.testing.servers import free_port
+from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.oxia.fake_server import FakeOxia
 
 
 async def test_a_missing_namespace_is_named_at_once(server: FakeOxia) -> None:
     with pytest.raises(Misconfigured, match="namespace not found"):
-        await asyncio.wait_for(server.client(timeout_ms=30_000, namespace="other"), 10)
+        await asyncio.wait_for(server.client(namespace="other"), PATIENCE_SECONDS)
 
 
 async def test_a_server_nobody_runs_is_unavailable_after_the_deadline() -> None:
@@ -30,7 +30,7 @@ async def test_the_next_address_is_tried_when_one_is_dead_or_silent(server: Fake
     async with FakeOxia() as silent:
         silent.silent_discovery = True
         addresses = (f"127.0.0.1:{free_port()}", silent.address, server.address)
-        timeout_ms = 4 * OXIA_DISCOVERY_TIMEOUT_MS
+        timeout_ms = int(PATIENCE_SECONDS * 1_000)
         client = await OxiaClient.open(Options(addresses=addresses, request_timeout_ms=timeout_ms))
         assert client.leader_of(0) == server.address
         await client.close()
@@ -42,7 +42,7 @@ async def test_a_new_leader_is_followed_without_being_asked_for(server: FakeOxia
         await client.write(0, [Put("a", b"old")])
         successor.records["a"] = (b"new", 7)
         server.lead({0: successor.address})
-        await asyncio.sleep(0.1)
+        await until(lambda: client.leader_of(0) == successor.address)
         [found] = await client.get_many(0, [Get("a")])
         assert found is not None
         assert found.value == b"new"
@@ -53,7 +53,7 @@ async def test_reads_wait_through_an_election(server: FakeOxia) -> None:
     client = await server.client()
     server.records["a"] = (b"v", 0)
     server.lead({0: ""})
-    await asyncio.sleep(0.05)
+    await until(lambda: not client.leader_of(0))
     reading = asyncio.create_task(client.get_many(0, [Get("a")]))
     await asyncio.sleep(0.1)
     assert not reading.done()
@@ -64,9 +64,9 @@ async def test_reads_wait_through_an_election(server: FakeOxia) -> None:
 
 
 async def test_an_election_without_end_is_unavailable(server: FakeOxia) -> None:
-    client = await server.client(timeout_ms=300)
+    client = await server.impatient_client(timeout_ms=300)
     server.lead({0: ""})
-    await asyncio.sleep(0.05)
+    await until(lambda: not client.leader_of(0))
     with pytest.raises(Unavailable):
         await client.get_many(0, [Get("a")])
     await client.close()
@@ -74,16 +74,12 @@ async def test_an_election_without_end_is_unavailable(server: FakeOxia) -> None:
 
 async def test_discovery_comes_back_after_the_server_restarts(server: FakeOxia) -> None:
     async with FakeOxia() as successor:
-        client = await server.client(timeout_ms=10_000)
+        client = await server.client()
         await server.stop()
         await asyncio.sleep(0.1)
         server.leaders = {0: successor.address}
         await server.start()
-        async with asyncio.timeout(10):
-            changed = asyncio.Event()
-            client.listen(changed.set)
-            await changed.wait()
-        assert client.leader_of(0) == successor.address
+        await until(lambda: client.leader_of(0) == successor.address)
         await client.close()
 
 
@@ -91,8 +87,7 @@ async def test_more_shards_may_appear(server: FakeOxia) -> None:
     client = await server.client()
     assert set(client.shards) == {0}
     server.lead({1: server.address, 2: server.address})
-    await asyncio.sleep(0.1)
-    assert set(client.shards) == {1, 2}
+    await until(lambda: set(client.shards) == {1, 2})
     assert {client.shard_of(f"route-{i}") for i in range(50)} == {1, 2}
     with pytest.raises(Unavailable):
         await client.get_many(0, [Get("a")])

@@ -10,6 +10,7 @@ from llog.stores.metadata.oxia.client.notifications import ShardNotifications
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import Change, ChangeKind
+from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.oxia.fake_server import FakeOxia
 
 
@@ -25,7 +26,7 @@ class Heard:
         self._more.set()
 
     async def count(self, count: int) -> list[Event]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.events) < count:
                 self._more.clear()
                 await self._more.wait()
@@ -56,14 +57,14 @@ async def test_a_break_too_long_is_a_gap(server: FakeOxia, client: OxiaClient) -
     await heard.count(1)
     asked = len(server.notification_requests)
     server.break_notifications()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(server.notification_requests) == asked:  # noqa: ASYNC110
             await asyncio.sleep(0.01)  # until the break was noticed
     now[0] += OXIA_NOTIFICATIONS_RESUME_MS_MAX / 1_000 + 1
     server.notifications_break.clear()
     events = await heard.count(2)
     assert isinstance(events[1], Gap)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while server.notification_requests[-1].HasField("start_offset_exclusive"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
@@ -94,7 +95,7 @@ async def test_a_watcher_who_does_not_read_is_told_to_read_again(server: FakeOxi
         server.batches.append(batch)
         server.notifications_new.set()
         await asyncio.sleep(0.5)
-        seen = [await asyncio.wait_for(anext(changes), 5) for _ in range(6)]
+        seen = [await asyncio.wait_for(anext(changes), PATIENCE_SECONDS) for _ in range(6)]
     assert seen[0] == Change(ChangeKind.RESYNC)
     assert [change.path for change in seen[1:]] == [f"a/{METADATA_WATCH_QUEUE_MAX + i}" for i in range(5)]
     await store.close()
@@ -104,7 +105,6 @@ async def test_new_shards_are_followed_after_a_resync(server: FakeOxia) -> None:
     store = OxiaStore(await server.client(), "oxia://fake")
     async with store.watch("a") as changes:
         server.lead({1: server.address, 2: server.address})
-        assert await asyncio.wait_for(anext(changes), 5) == Change(ChangeKind.RESYNC)
-        await asyncio.sleep(0.2)
-        assert {request.shard for request in server.notification_requests} == {0, 1, 2}
+        assert await asyncio.wait_for(anext(changes), PATIENCE_SECONDS) == Change(ChangeKind.RESYNC)
+        await until(lambda: {request.shard for request in server.notification_requests} == {0, 1, 2})
     await store.close()

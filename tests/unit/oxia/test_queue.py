@@ -12,6 +12,7 @@ from llog.stores.metadata.oxia.client.errors import InvalidRequest, RequestTooLa
 from llog.stores.metadata.oxia.client.ops import Delete, Op, Put, checked_sizes
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.queue import Submission, WriteQueue
+from tests.patience import PATIENCE_SECONDS
 
 
 def submission(ops: list[Op], deadline: float = 1e12) -> Submission:
@@ -130,11 +131,11 @@ async def test_a_full_queue_makes_callers_wait_until_their_deadline() -> None:
     queue = queue_of(submission([Delete("k")] * OXIA_QUEUED_OPS_MAX))
     with pytest.raises(Unavailable):
         await queue.room(loop.time() + 0.02)
-    waiting = asyncio.create_task(queue.room(loop.time() + 5))
+    waiting = asyncio.create_task(queue.room(loop.time() + 3_600))
     await asyncio.sleep(0)
     assert not waiting.done()
     queue.pack()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(

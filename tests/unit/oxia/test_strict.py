@@ -15,6 +15,7 @@ from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.oxia.strict import PROBE_KEY, StrictGate
 from llog.stores.metadata.port import Key
+from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.oxia.fake_server import FakeOxia, Refusal
 
 INTERVAL = METADATA_STRICT_PROBE_INTERVAL_MS / 1_000
@@ -50,8 +51,7 @@ async def test_a_reader_never_joins_a_probe_that_began_before_it_came() -> None:
     probes = Probes(seconds=0.2)
     gate = gate_of(probes)
     first = asyncio.create_task(gate.enter())
-    await asyncio.sleep(0.1)
-    assert len(probes.started) == 1
+    await until(lambda: len(probes.started) == 1)
     came = asyncio.get_running_loop().time()
     second = asyncio.create_task(gate.enter())
     assert await first == "probe 1"
@@ -87,8 +87,8 @@ async def test_a_probe_that_hangs_does_not_hold_up_the_next_for_ever() -> None:
 
     gate = gate_of(first_hangs)
     first = asyncio.create_task(gate.enter())
-    await asyncio.sleep(0.05)
-    assert await asyncio.wait_for(gate.enter(), 5) == "probe 2"
+    await until(lambda: probes.started)
+    assert await asyncio.wait_for(gate.enter(), PATIENCE_SECONDS) == "probe 2"
     hang.set()
     await first
 
@@ -127,7 +127,7 @@ async def test_a_strict_read_that_no_write_can_prove_is_a_timeout_not_an_uncerta
     servers: tuple[FakeOxia, FakeOxia],
 ) -> None:
     server, _ = servers
-    store = OxiaStore(await server.client(timeout_ms=500), "oxia://fake")
+    store = OxiaStore(await server.impatient_client(timeout_ms=500), "oxia://fake")
 
     async def silent(request: pb.WriteRequest) -> None:
         return None

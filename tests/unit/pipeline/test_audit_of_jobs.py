@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from llog.log.compact import compact_once
+from llog.log.merge import merge_once
 from llog.pipeline.audit import audit
 from llog.pipeline.compact import compact
 from llog.pipeline.vacuum import vacuum
@@ -27,6 +29,23 @@ async def test_the_compaction_job_leaves_a_log_that_is_clean_and_vacuum_makes_it
     report_after = await audit(stage.context, stage.runner)
     assert report_after.findings == []
     assert report_after.entries == 2
+
+
+async def test_segments_that_a_merge_has_just_retired_are_on_their_way_out_and_no_orphans_for_a_grace() -> None:
+    stage = Stage()
+    for _ in range(3):
+        await stage.append(ORDERS)
+        assert await compact_once(stage.context, ORDERS) is not None
+    stage.later(1.5)
+    assert await merge_once(stage.context, ORDERS) is not None
+
+    async def left_over() -> list[str]:
+        found = (await audit(stage.context, stage.runner)).findings
+        return [finding.kind for finding in found if "/data/compacted/" in finding.object]
+
+    assert await left_over() == []
+    stage.later(1.5)
+    assert await left_over() == ["orphan"] * 3
 
 
 async def test_the_key_compaction_job_leaves_a_log_that_is_clean() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from llog.pipeline.compact import CompactOptions, compact
 from llog.pipeline.compact_plan import SegmentRules, Sizing
 from llog.pipeline.windows_here import WindowsHere
 from llog.pipeline.work import InProcessRunner, tools_of
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.compactor.stage import Cluster, leave_pending
 from tests.unit.pipeline.compact_stage import Stage, between, cursor_and_counter, entries_of, records_of, runner_of
 
@@ -58,6 +60,26 @@ async def test_blobs_are_read_once_over_many_windows_too() -> None:
     assert set(stage.objects.blob_gets().values()) == {1}
     assert {log: await records_of(stage.context, log) for log in ORDERS} == before
     assert [await cursor_and_counter(stage.context, log) for log in ORDERS] == [(121, 121)] * 4
+
+
+async def test_a_round_is_made_for_as_many_cores_as_there_are_by_then() -> None:
+    stage, cores = Stage(), 0
+    for _ in range(40):
+        await stage.append(*ORDERS)
+
+    async def resize() -> Sizing:
+        nonlocal cores
+        cores += 1
+        return Sizing(cores, window_bytes_min=1_024, window_bytes_max=1_024)
+
+    report = await compact(stage.context, runner_of(stage), options=replace(SMALL, resize=resize))
+    assert report.rounds >= 3
+    assert cores >= report.rounds
+    fixed = Stage()
+    for _ in range(40):
+        await fixed.append(*ORDERS)
+    slowly = replace(SMALL, sizing=Sizing(1, window_bytes_min=1_024, window_bytes_max=1_024))
+    assert (await compact(fixed.context, runner_of(fixed), options=slowly)).rounds > report.rounds
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -199,7 +221,7 @@ async def test_in_this_process_a_log_is_published_while_its_window_is_still_bein
             written.set()
 
     stage.objects.put = hold_back  # type: ignore[method-assign]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         report = await compact(stage.context, WindowsHere(tools_of(stage.context)), on_run=told)
     assert report.tasks == 1
     assert published[-1] == 3

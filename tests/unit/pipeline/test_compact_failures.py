@@ -97,6 +97,23 @@ async def test_a_damaged_slice_fails_its_log_and_no_other() -> None:
     assert await cursor_and_counter(stage.context, ORDERS[1]) == (1, 4)
 
 
+@pytest.mark.parametrize("record", ["control", "compaction", "index_entry"])
+async def test_a_record_that_cannot_be_read_fails_its_log_and_no_other(record: str) -> None:
+    stage = Stage()
+    await stage.append(ORDERS[0])
+    await stage.append(ORDERS[1])
+    keys = stage.context.keys
+    damaged = {
+        "control": keys.control(ORDERS[0]),
+        "compaction": keys.compaction(ORDERS[0]),
+        "index_entry": keys.index_entry(ORDERS[0], 3),
+    }[record]
+    await stage.context.metadata.put(damaged, b"damaged")
+    report = await compact(stage.context, runner_of(stage), merge=True)
+    assert [(log.partition, log.outcome) for log in report.logs] == [(0, "failed"), (1, "compacted")]
+    assert damaged.path in report.logs[0].error
+
+
 async def test_a_task_that_fails_as_a_whole_fails_its_logs_with_its_reason() -> None:
     stage = Stage()
     await stage.append(*ORDERS)

@@ -13,6 +13,7 @@ from llog.pipeline.compact import CompactOptions, compact
 from llog.pipeline.compact_memory import borrowed
 from llog.pipeline.compact_plan import SegmentRules, Sizing
 from llog.pipeline.work import InProcessRunner, tools_of
+from tests.patience import until
 from tests.unit.pipeline.compact_stage import Stage, records_of
 
 
@@ -64,13 +65,15 @@ async def test_what_is_larger_than_may_be_kept_is_not_kept(monkeypatch: pytest.M
 
 
 async def test_memory_is_kept_for_a_while_and_using_it_starts_the_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compact_memory, "COMPACT_ROOM_KEPT_MS", 150)
-    address(1_000)
-    await asyncio.sleep(0.1)
-    address(1_000)
-    await asyncio.sleep(0.1)
-    assert compact_memory._kept
-    await asyncio.sleep(0.2)
+    drop, ends = compact_memory._drop, list[object]()
+    monkeypatch.setattr(compact_memory, "COMPACT_ROOM_KEPT_MS", 10)
+    monkeypatch.setattr(compact_memory, "_drop", ends.append)
+    for uses in (1, 2):
+        address(1_000)
+        await until(lambda uses=uses: len(ends) == uses)  # type: ignore[misc]
+    drop(ends[0])
+    assert compact_memory._kept, "the end of its first use is not its end"
+    drop(ends[1])
     assert not compact_memory._kept
 
 

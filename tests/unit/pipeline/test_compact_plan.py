@@ -17,6 +17,7 @@ from llog.log.select import Run
 from llog.pipeline.budget import ByteBudget
 from llog.pipeline.compact_plan import NamedRun, SegmentRules, Sizing, plan_round, plan_shares, window_of_runs
 from llog.pipeline.merge import plan_merge_tasks
+from tests.patience import PATIENCE_SECONDS
 
 ONE, TWO = Log("orders", 0), Log("orders", 1)
 ANY_SIZE = SegmentRules(target_bytes=1 << 40)
@@ -198,7 +199,9 @@ async def test_a_budget_keeps_its_bound_and_lets_in_one_that_is_larger_alone() -
             await asyncio.sleep(0)
             held -= size
 
-    await asyncio.wait_for(asyncio.gather(*(use(size) for size in [60, 30, 500, 40, 40, 40, 500, 1] * 5)), 5)
+    await asyncio.wait_for(
+        asyncio.gather(*(use(size) for size in [60, 30, 500, 40, 40, 40, 500, 1] * 5)), PATIENCE_SECONDS
+    )
     assert most > 60
 
 

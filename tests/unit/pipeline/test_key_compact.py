@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -27,6 +28,8 @@ from llog.pipeline.key_compact import KeyCompactOptions, key_compact
 from llog.pipeline.key_publish import publish_group
 from llog.pipeline.key_scratch import scratch_root
 from llog.pipeline.work import InProcessRunner, tools_of
+from llog.stores.objects import file
+from llog.stores.objects.port import checked
 from tests.unit.pipeline.compact_stage import CountingObjects
 from tests.unit.pipeline.key_stage import FAST, HOUR, LOG, START_MS, Row, Stage, random_rows
 
@@ -383,8 +386,29 @@ async def test_what_a_crash_left_between_the_passes_goes_when_it_is_old() -> Non
     assert [name for name in await stage.names() if "@scratch" in name] == [f"{root}{young}/part"]
 
 
+async def test_nothing_is_left_of_the_passes_in_a_directory(tmp_path: Path) -> None:
+    async with await checked(await file.open_from_url(f"file://{tmp_path}")) as store:
+        stage = await Stage.open(objects=store)
+        await stage.write(Row(b"a", b"1"), Row(b"a", b"2"))
+        await stage.compact()
+        (tmp_path / scratch_root(stage.context.keys.root) / "of-a-job-that-died").mkdir(parents=True)
+        assert (await stage.clean()).superseded == 1
+        assert not _scratch_below(tmp_path)
+
+
+def _scratch_below(directory: Path) -> list[Path]:
+    return list(directory.rglob("@scratch*"))
+
+
 @pytest.mark.parametrize(
-    ("option", "value"), [("tasks_at_once", 0), ("bytes_per_second", 0.0), ("target_bytes", 0), ("scan_task_bytes", -1)]
+    ("option", "value"),
+    [
+        ("tasks_at_once", 0),
+        ("bytes_per_second", 0.0),
+        ("bytes_per_second", float("nan")),
+        ("target_bytes", 0),
+        ("scan_task_bytes", -1),
+    ],
 )
 async def test_an_option_that_makes_no_sense_is_named(option: str, value: float) -> None:
     stage = await Stage.open()

@@ -15,6 +15,7 @@ from llog.log import publish
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.merge import merge_once
+from llog.log.vacuum_check import named_segments
 from llog.log.view import view
 from llog.pipeline import key_pass, key_publish
 from llog.pipeline.key_aggregate import InProcessAggregate, SegmentKeys
@@ -113,6 +114,34 @@ async def test_a_segment_that_is_gone_makes_the_log_be_planned_again() -> None:
     await stage.write(Row(b"a", b"1"), Row(b"a", b"2"))
     await stage.compact()
     assert (await stage.clean()).superseded == 1
+    await stage.clean_model()
+    await stage.check()
+
+
+class _Overslept(InProcessRunner):
+    """Between the first segment that it writes and its publishing, vacuum comes by."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(tools_of(stage.context))
+        self._stage, self.written = stage, 0
+
+    async def run(self, task: Any, items: Any, on_done: Any = None) -> Any:
+        outcomes = await super().run(task, items, on_done)
+        if task is REWRITE_KEYS:
+            self.written += 1
+        if task is REWRITE_KEYS and self.written == 1:
+            self._stage.now[0] += 1_000
+            await named_segments(self._stage.context, LOG, self._stage.now[0])
+        return outcomes
+
+
+async def test_a_segment_that_vacuum_may_have_by_now_is_not_published_and_the_log_is_planned_again() -> None:
+    stage = await Stage.open()
+    await stage.write(Row(b"a", b"1"), Row(b"a", b"2"))
+    await stage.compact()
+    runner = _Overslept(stage)
+    assert (await stage.clean(runner=runner)).state == "compacted"
+    assert runner.written == 2
     await stage.clean_model()
     await stage.check()
 

@@ -8,8 +8,12 @@ from dataclasses import replace
 import pytest
 
 from llog.errors import InvalidArgument, MetadataUnavailable, PartitionOutOfRange, TopicNotFound
-from llog.log import publish
+from llog.formats.records import encode_records
+from llog.log import publish, retention
+from llog.log.append import Appender, EncodedGroup
 from llog.log.compact import compact_once
+from llog.log.context import LogContext
+from llog.log.delete_topic import delete_topic
 from llog.log.invariants import check_log
 from llog.log.keys import Log
 from llog.log.topic_admin import alter_topic, create_topic
@@ -70,6 +74,19 @@ async def test_a_dry_run_tells_the_same_and_writes_nothing(stage: Stage) -> None
     assert dry.bytes_released == done.bytes_released
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_a_clock_that_is_ahead_of_the_stores_makes_no_record_old(stage: Stage, dry_run: bool) -> None:
+    await create_topic(stage.context, "weekly")
+    weekly = Log("weekly", 0)
+    group = EncodedGroup(weekly, 1, "kafka-v2", [encode_records([b"x"], timestamps_ms=stage.now_ms)], stage.now_ms)
+    await Appender(stage.context).append([group])
+    year_ms = 365 * 24 * 60 * MINUTE_MS
+    wrong = replace(stage.context, now_ms=lambda: stage.now_ms + year_ms)
+    assert (await retain_logs(wrong, [weekly], dry_run=dry_run)).entries_removed == 0
+    stage.now_ms += year_ms
+    assert (await retain_logs(stage.context, [weekly], dry_run=dry_run)).entries_removed == 1
+
+
 async def test_a_log_that_fails_does_not_keep_the_others(stage: Stage) -> None:
     class ShortIsAway(ForwardingMetadataStore):
         async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
@@ -84,6 +101,32 @@ async def test_a_log_that_fails_does_not_keep_the_others(stage: Stage) -> None:
     assert "away" in failed[0].error
     assert report.failed == 1
     assert (await starts(stage))[2] > 1
+
+
+async def test_what_an_interrupted_run_left_is_told_by_a_dry_run_and_removed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(retention, "_remove_below_start", dies)
+        with pytest.raises(KeyboardInterrupt):
+            await retention.retain(stage.context, SHORT, await retention.configured_limits(stage.context, "short"))
+    dry = await retain_logs(stage.context, [SHORT], dry_run=True)
+    assert [(log.entries_removed, log.log_start_before, log.log_start_offset) for log in dry.logs] == [(4, 9, 9)]
+    assert (await retain_logs(stage.context, [SHORT])).entries_removed == 4
+
+
+async def test_a_topic_that_is_deleted_meanwhile_is_no_failure(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def overtaken(context: LogContext, topic: str) -> retention.Limits:
+        limits = await retention.configured_limits(context, topic)
+        await delete_topic(context, topic)
+        return limits
+
+    monkeypatch.setattr("llog.pipeline.retain.configured_limits", overtaken)
+    report = await retain_logs(stage.context, [SHORT])
+    assert (report.failed, report.logs, report.logs_looked_at) == (0, (), 1)
 
 
 async def test_a_partition_that_nobody_wrote_to_is_no_failure(stage: Stage) -> None:

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from llog.errors import LogFenced, SinkBatchOver, SinkPlanLost, SinkQueryTaken
+from llog.errors import FormatError, LogFenced, SinkBatchOver, SinkPlanLost, SinkQueryTaken
 from llog.log.fence import fence, unfence
+from llog.log.keys import Log
 from llog.log.topics import initialize
 from llog.pipeline import sink_commit, sink_plan, sink_records
 from llog.pipeline.sink import Batch, commit_batch, forget_query, write
@@ -43,6 +44,19 @@ async def test_a_batch_is_in_its_logs(stage: Stage) -> None:
     assert await stage.values(A) == [b"a", b"c", b"d"]
     assert await stage.values(B) == [b"b"]
     assert stage.objects.puts == 4, "two tasks, and the two slices of a log that nobody knew"
+
+
+@pytest.mark.parametrize("record", ["topic", "control"])
+async def test_a_record_that_cannot_be_read_harms_only_those_who_write_to_its_topic(stage: Stage, record: str) -> None:
+    keys, visits = stage.context.keys, Log("visits", 0)
+    for log in (A, visits):
+        await initialize(stage.context, log)
+    await stage.context.metadata.put(keys.topic("visits") if record == "topic" else keys.control(visits), b"damaged")
+    await stage.commit(FIRST, placed(("a", *A)))
+    assert await stage.values(A) == [b"a"]
+    for topic in (None, "visits"):
+        with pytest.raises(FormatError, match="visits"):
+            await stage.commit(SECOND, placed(("b", *visits)), topic=topic)
 
 
 async def test_known_logs_cost_one_put_per_task_and_no_get(stage: Stage) -> None:

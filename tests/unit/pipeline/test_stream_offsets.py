@@ -28,6 +28,9 @@ def test_offsets_are_kafka_s_json_and_come_back() -> None:
     offsets = StreamOffsets({B: 9, A: 3}, {"a": 1, "b": 4})
     assert offsets.to_json() == {"a": {"0": 3}, "b": {"7": 9}, "@lives": {"a": 1, "b": 4}}
     assert from_json(offsets.to_json()) == offsets
+    with_ids = StreamOffsets({A: 3}, {"a": 1}, {"a": "5d1f"})
+    assert with_ids.to_json() == {"a": {"0": 3}, "@lives": {"a": 1}, "@ids": {"a": "5d1f"}}
+    assert from_json(with_ids.to_json()) == with_ids
     with pytest.raises(InvalidArgument, match=r"checkpoint: .* holds no offsets of this source"):
         from_json({"a": 5})
 

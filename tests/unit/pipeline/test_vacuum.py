@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from msgspec.structs import replace as changed
 
 from llog.errors import ClusterMismatch, MetadataUnavailable, ObjectStoreUnavailable, VacuumRefused
 from llog.formats.values import SegmentRecord, encode_value
+from llog.limits import VACUUM_READS_IN_FLIGHT_MAX
 from llog.log.append import Appended, Appender
 from llog.log.cluster import join_cluster
 from llog.log.compact import compact_once
@@ -24,6 +26,7 @@ from llog.pipeline.audit import audit
 from llog.pipeline.survey import plan_blob_count, plan_blob_parts, plan_segment_parts, survey_blobs, survey_segments
 from llog.pipeline.survey_task import LIST_OBJECTS, SurveyPart
 from llog.pipeline.vacuum import vacuum
+from llog.pipeline.vacuum_look import some_at_a_time
 from llog.pipeline.vacuum_task import READ_OWNERS, Blobs
 from llog.pipeline.work import InProcessRunner, TaskFailed, decoded_outcome, encoded_item, perform, tools_of
 from llog.stores.metadata.port import GroupOutcome, Key, Write
@@ -55,6 +58,16 @@ def stage(request: pytest.FixtureRequest) -> Stage:
 
 
 # -- what goes -------------------------------------------------------------------------------------------------------
+
+
+async def test_an_object_that_came_late_under_an_old_name_stays_for_a_grace(stage: Stage) -> None:
+    """Of a writer whose clock is behind: its name is old, the store knows that it is not."""
+    copy = await stage.bytes_of(await stage.append(ORDERS))
+    old_id = new_object_id(START_MS - 2 * GRACE_MS, stage.rng.getrandbits)
+    await stage.objects.put(stage.context.keys.blob_object(old_id), [copy])
+    assert (await vacuum(stage.context, stage.runner)).blobs_deleted == 0
+    stage.later(1.5)
+    assert (await vacuum(stage.context, stage.runner)).blobs_deleted == 1
 
 
 async def test_a_phantom_whose_blob_has_gone_goes_too(stage: Stage) -> None:
@@ -442,3 +455,28 @@ async def test_names_below_another_root_of_the_store_are_not_touched(stage: Stag
     await garbage(stage)
     assert (await vacuum(stage.context, stage.runner)).blobs_deleted == 2
     assert name in await contents(stage)
+
+
+async def test_logs_are_looked_at_some_at_a_time_and_an_error_leaves_nobody_behind() -> None:
+    logs = [Log("orders", partition) for partition in range(VACUUM_READS_IN_FLIGHT_MAX + 5)]
+    at_work, most, failing = 0, 0, logs[3]
+
+    async def work(log: Log) -> Log:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await asyncio.sleep(0)
+        if log == failing:
+            at_work -= 1
+            raise MetadataUnavailable("get", str(log), "away")
+        await asyncio.sleep(0)
+        at_work -= 1
+        return log
+
+    with pytest.raises(MetadataUnavailable):
+        async for _ in some_at_a_time(logs, work):
+            pass
+    assert at_work == 0
+    failing = Log("nobody", 0)
+    assert [log async for log in some_at_a_time(logs, work)] == logs
+    assert most == VACUUM_READS_IN_FLIGHT_MAX

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pytest
 
+from llog.errors import MetadataTimeout, MetadataUnavailable, MetadataUncertain
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, last_segment
 from llog.testing.proxy import TcpProxy
 
@@ -110,6 +111,18 @@ async def soon(what: str, condition: Callable[[], Awaitable[bool]], seconds: flo
     while not await condition():
         assert time.monotonic() < deadline, f"still not so after {seconds:.0f} s: {what}"
         await asyncio.sleep(0.05)
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """What may be done twice, repeated while the client finds its way back, or a busy machine holds one of them up."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await call()
+        except (MetadataTimeout, MetadataUnavailable, MetadataUncertain):
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.1)
 
 
 async def in_time(awaitable: Awaitable[T], seconds: float = PATIENCE_SECONDS) -> T:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 
 from llog.errors import InvalidArgument, StoreClosed
 from llog.limits import METADATA_WATCH_QUEUE_MAX
 from llog.stores.metadata.port import NOT_TOLD, Change, ChangeKind, MetadataStore, Put
-from llog.testing.metadata_contract.base import Claims, Link, OpenStore, below, in_time, soon, versions_of
+from llog.testing.metadata_contract.base import Claims, Link, OpenStore, below, in_time, patiently, soon, versions_of
 
 
 async def changes_until(changes: AsyncIterator[Change], path: str) -> list[Change]:
@@ -135,7 +136,8 @@ class WatchClaims(Claims):
         if not link.networked:
             pytest.skip("this store has no connections")
         writer = await open_store()
-        async with link.store.watch(root, route=root) as changes:
+        async with AsyncExitStack() as stack:
+            changes = await patiently(lambda: stack.enter_async_context(link.store.watch(root, route=root)))
             for turn in range(3):
                 await link.cut()
                 await writer.put(below(root, f"during-{turn}"), b"1")
