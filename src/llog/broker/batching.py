@@ -196,6 +196,8 @@ class BatchingProducer:
         now_ms = self._now_ms()
         for entry in entries:
             self._buffer.add(entry, now_ms)
+        if self._drains and not self._closing:
+            self._buffer.hurry("call")  # a `flush` that came before them waits for them
         self._pump()
 
     # -- flushes ------------------------------------------------------------------------------------------------------
