@@ -221,8 +221,9 @@ class Doubts:
 def check_record(record: SegmentRecord) -> None:
     """Raises `InvalidArgument` for what no segment can have. A struct does not check itself when it is made, and one
     record that cannot be read back would end every listing of its log."""
+    given = {name: value for name, value in asdict(record).items() if value is not msgspec.UNSET}
     try:
-        msgspec.convert(asdict(record), SegmentRecord)
+        msgspec.convert(given, SegmentRecord)
     except msgspec.ValidationError as error:
         field = re.search(r"\$\.(\w+)", str(error))
         raise InvalidArgument(field[1] if field else "record", str(error)) from None
