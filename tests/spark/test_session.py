@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 import llog.spark
 from llog.errors import InvalidArgument
 from llog.settings import Settings
-from llog.spark.warm_session import SQL_CONFIG, STATIC_CONFIG, master_of
+from llog.spark.warm_session import SQL_CONFIG, STATIC_CONFIG, master_of, warm_config
 from tests.spark.conftest import MASTER
 from tests.spark.sample_tasks import OBEY, Order, Told
 
@@ -21,8 +22,9 @@ pytestmark = pytest.mark.spark
 
 
 def test_every_setting_is_in_force(spark: SparkSession) -> None:
-    in_force = {name: spark.conf.get(name) for name in {**SQL_CONFIG, **STATIC_CONFIG}}
-    assert in_force == {**SQL_CONFIG, **STATIC_CONFIG}
+    wanted = warm_config(MASTER, os.environ)
+    assert wanted.keys() > SQL_CONFIG.keys() | STATIC_CONFIG.keys()
+    assert {name: spark.conf.get(name) for name in wanted} == wanted
     assert master_of(spark) == MASTER
     assert spark.sql("SELECT current_timezone()").head()[0] == "UTC"  # type: ignore[index]
 
