@@ -38,7 +38,7 @@ run() { # run NAME COMMAND…
 # (The hazards themselves are played by tests/simulation, on both kinds of store.)
 computing() {
     run checks scripts/check.sh "$bin"
-    run "random runs" "$bin/python" -m llog.testing.sim --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-350}"
+    run "random runs" "$bin/python" -m llog.testing.sim --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-250}"
     run "two writers" "$bin/python" -m llog.testing.sim --scenario 'scope-2-writers-atomic' --exhaustive
     run "writer and compactor" "$bin/python" -m llog.testing.sim --scenario 'scope-writer-compactor-atomic' --exhaustive
     run pieces "$bin/python" -m llog.testing.sim --scenario 'pieces-*' --schedules "${LLOG_SIM_SCHEDULES:-100}"
