@@ -33,9 +33,9 @@ def facts_of(program: str, directory: Path, environ: Mapping[str, str], timeout_
         command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=timeout_s, check=False
     )
     told = [line for line in ended.stdout.splitlines() if line.startswith("FACTS ")]
-    # What the JVM says while it ends comes behind the reason.
-    reason = ended.stderr[ended.stderr.rfind("\nTraceback (most recent call last)") :]
-    assert told, f"{ended.stdout[-2_000:]}\n{reason[:6_000]}\n{ended.stderr[-2_000:]}"
+    # A JVM that cannot start says why before the reason, and one that ends says more behind it.
+    before, traceback, reason = ended.stderr.rpartition("\nTraceback (most recent call last)")
+    assert told, f"{ended.stdout[-2_000:]}\n{before[-3_000:]}{traceback}{reason[:6_000]}\n{ended.stderr[-2_000:]}"
     facts: dict[str, Any] = json.loads(told[0].removeprefix("FACTS "))
     return facts
 

@@ -54,6 +54,10 @@ class Launch:
         popen = java_gateway.Popen  # type: ignore[attr-defined]
 
         def launch(command: list[str], **given: Any) -> subprocess.Popen[bytes]:
+            # With it Python runs in the forked child, after the fork handlers of all libraries; those of gRPC, which a
+            # metadata store's client may use, ended it by signal 11 now and then. It is to keep Ctrl-C away from the
+            # JVM, which a process group of its own does as well.
+            given.pop("preexec_fn", None)
             with self._changing:
                 self._check()
                 self._process = popen(command, process_group=0, **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -64,6 +65,16 @@ def test_how_it_ended_is_told(script: str, told: str) -> None:
         java_gateway.Popen(["sh", "-c", script])  # type: ignore[attr-defined]
     wait_until("its end", lambda: launch.ending != "")
     assert told in launch.ending
+
+
+def test_nothing_of_ours_runs_in_the_forked_child_and_ctrl_c_does_not_reach_it(tmp_path: Path) -> None:
+    """Pyspark hands over a function for the child; with it come the fork handlers of every library."""
+    ran, launch = tmp_path / "ran", Launch()
+    with launch.noted():
+        child = java_gateway.Popen(["sleep", "60"], preexec_fn=ran.touch)  # type: ignore[attr-defined]
+    assert not ran.exists()
+    assert os.getpgid(child.pid) == child.pid != os.getpgid(0)
+    launch.end()
 
 
 def test_nothing_is_launched_once_it_was_given_up(tmp_path: Path) -> None:
