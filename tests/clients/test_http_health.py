@@ -17,8 +17,8 @@ from tests.clients.http_calls import (
     produced,
     refused_field,
     running,
-    unused_topic,
     until,
+    unused_topic,
     wanted,
 )
 

@@ -5,17 +5,20 @@
 A window is a stretch of the blobs' time line, so a blob belongs to one window and is read by one task, once. Along its
 offsets a log passes from window to window; at each passage, and where a segment is full, one run ends and the next
 begins. Blobs of several brokers are committed out of order now and then: a log that goes back to an earlier window has
-two runs there, which costs a segment and not a second GET.
+two runs there, which costs a segment and not a second GET. Ids tell an age by their writers' clocks, and nothing within
+a millisecond, so where the two disagree a log's own order counts: a blob comes behind those that a log needs before it.
 
 What must stay true
 - Runs of a log are whole entries, contiguous, in offset order, from the first entry on (R11 was judged by
   `select_run` before; nothing is added here).
+- A round takes something of some log, whatever the ids are: else a log would wait for itself for ever.
 - Oldest blobs first, and no log takes more of a round than its share while others wait: topics share it equally, and
   the partitions of a topic their topic's share.
 """
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -111,7 +114,7 @@ def plan_shares(logs: Iterable[Log], sizing: Sizing, rules: SegmentRules) -> dic
 def plan_round(chosen: Mapping[Log, Run], sizing: Sizing, rules: SegmentRules) -> RoundPlan:
     """`chosen` are the contiguous entries that each log brings."""
     sizes = _bytes_by_object(chosen.values())
-    window_of = _plan_windows(sizes, sizing)
+    window_of = _plan_windows(_oldest_first(chosen.values()), sizes, sizing)
     runs: dict[Log, list[PlannedRun]] = {}
     for log, run in chosen.items():
         if split := _split(log, run, window_of, rules):
@@ -124,10 +127,16 @@ def _bytes_by_object(runs: Iterable[Run]) -> dict[str, int]:
     return {uri: span.byte_length or 0 for uri, span in _spans(entry for run in runs for entry in run.entries).items()}
 
 
-def _plan_windows(sizes: Mapping[str, int], sizing: Sizing) -> dict[str, int]:
-    """The window of each object, oldest first; those behind the end of the round have none."""
+def _oldest_first(runs: Iterable[Run]) -> list[str]:
+    """Each log's objects in the order of its offsets; of those that are next, the oldest. A merge of lists that are
+    nearly in order: so the first object is always one that some log begins with."""
+    objects = [[entry.value.data_key for entry in run.entries] for run in runs]
     # Ids begin with the instant of creation, whatever store they are in.
-    oldest_first = sorted(sizes, key=lambda uri: (uri.rpartition("/")[2], uri))
+    return list(dict.fromkeys(heapq.merge(*objects, key=lambda uri: (uri.rpartition("/")[2], uri))))
+
+
+def _plan_windows(oldest_first: Sequence[str], sizes: Mapping[str, int], sizing: Sizing) -> dict[str, int]:
+    """The window of each object; those behind the end of the round have none."""
     ends = list(accumulate(sizes[uri] for uri in oldest_first))
     taken = max(1, bisect_right(ends, sizing.round_bytes_max))
     total_bytes = ends[:taken][-1] if ends else 0

@@ -61,8 +61,19 @@ def test_a_blob_belongs_to_one_window_and_windows_follow_the_blobs_age() -> None
 
 
 def test_a_log_that_goes_back_to_an_earlier_blob_has_two_runs_in_its_window() -> None:
-    plan = plan_round({ONE: run_over(1, 3, 2, 4)}, sizing(200), ANY_SIZE)
+    plan = plan_round({ONE: run_over(1, 3, 2, 4), TWO: run_over(1, 2, 3, 4)}, sizing(200), ANY_SIZE)
     assert ends(plan.runs[ONE]) == [(1, 1, 0), (2, 2, 1), (3, 3, 0), (4, 4, 1)]
+    assert ends(plan.runs[TWO]) == [(1, 2, 0), (3, 4, 1)]
+
+
+def test_a_log_whose_ids_disagree_with_its_order_does_not_wait_for_itself() -> None:
+    """A writer's clock was ahead, or several blobs were made within a millisecond."""
+    narrow = Sizing(1, 100, 100)  # three windows of one blob
+    plan = plan_round({ONE: run_over(9, 1, 2, 3, 4)}, narrow, ANY_SIZE)
+    assert ends(plan.runs[ONE]) == [(1, 1, 0), (2, 2, 1), (3, 3, 2)]
+    both = plan_round({ONE: run_over(9, 1, 2, 3), TWO: run_over(5, 6, 7, 8)}, narrow, ANY_SIZE)
+    assert ends(both.runs[TWO]) == [(1, 1, 0), (2, 2, 1), (3, 3, 2)], "older than what the other begins with"
+    assert ONE not in both.runs
 
 
 def test_a_segment_ends_where_it_is_full_by_bytes_by_offsets_or_by_entries() -> None:
@@ -90,6 +101,12 @@ def test_what_lies_behind_the_end_of_a_round_is_left_for_the_next() -> None:
 def test_a_round_always_takes_something() -> None:
     plan = plan_round({ONE: run_over(1, size=10_000)}, Sizing(1, 10, 10), ANY_SIZE)
     assert ends(plan.runs[ONE]) == [(1, 1, 0)]
+
+
+@given(paths=st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=9), min_size=1, max_size=5))
+def test_in_whatever_order_blobs_were_committed_some_log_gets_on(paths: list[list[int]]) -> None:
+    chosen = {Log("t", number): run_over(*path) for number, path in enumerate(paths)}
+    assert plan_round(chosen, Sizing(1, 10, 10), ANY_SIZE).runs
 
 
 def test_a_window_names_no_more_objects_than_may_travel() -> None:
