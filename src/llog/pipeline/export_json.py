@@ -7,8 +7,9 @@ next one, which begins with `{` where a comma would have to stand), and there ar
 
 Which schemas: `type` object with `properties`, of string (`format` date-time: a timestamp), integer, number, boolean,
 object and array with `items`; a type may be listed beside "null". Fields that the schema does not name are left aside.
-Fields that the value itself (not an object within it) is `required` to have must be there; every column may be null all
-the same (of values that cannot be read, and tombstones). Timestamps have microseconds; what is finer is cut off.
+Fields that the value itself (not an object within it) is `required` to have must be there, and null only where "null"
+is among their types; every column may be null all the same (of values that cannot be read, and tombstones). Timestamps
+have microseconds; what is finer is cut off.
 """
 
 from __future__ import annotations
@@ -47,9 +48,11 @@ class JsonValues:
         required = schema.get("required", [])
         if not isinstance(required, list) or not all(isinstance(name, str) and name in named for name in required):
             raise InvalidArgument("schema", f"$.required: {required!r} must list properties")
-        self.required: list[str] = required
+        # Arrow tells a null and a missing field alike; of those that may be null, only the missing one is wrong.
+        self.required = [name for name in required if not _may_be_null(schema["properties"][name])]
+        self._required_or_null = [name for name in required if name not in self.required]
         self._options, self._finer = _options(kind), _options(_with_nanoseconds(kind))
-        self._sift = JsonSift(self.fields, self.required)
+        self._sift = JsonSift(self.fields, self.required, self._required_or_null)
 
     def parse(self, values: pa.BinaryArray) -> pa.StructArray:
         """A row per value, none of which is null. Raises `ValueError` where one of them cannot be read; which one, it
@@ -67,8 +70,22 @@ class JsonValues:
         for name in self.required:
             if table[name].null_count:
                 raise ValueError(f"required field {name!r} is missing")
+        self._check_missing(table, values)
         columns = [_whole(table[field.name], field.type) for field in self.fields]
         return pa.StructArray.from_arrays(columns, fields=self.fields)
+
+    def _check_missing(self, table: pa.Table, values: pa.BinaryArray) -> None:
+        """Where a field is null that may be, but must be there: is it there?"""
+        nulls = {
+            row
+            for name in self._required_or_null
+            if table[name].null_count
+            for row in np.flatnonzero(table[name].is_null()).tolist()
+        }
+        for row in sorted(nulls):
+            reason = self._sift.refused(values[row].as_py())
+            if reason is not None:
+                raise ValueError(reason)
 
     def refused(self, value: bytes) -> str | None:
         stripped = value.strip(_WHITESPACE)
@@ -125,6 +142,11 @@ def _whole(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
     whole = column.combine_chunks()
     whole = pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
     return whole if whole.type == kind else pc.cast(whole, kind, safe=False)
+
+
+def _may_be_null(schema: dict[str, Any]) -> bool:
+    named = schema.get("type")
+    return isinstance(named, list) and "null" in named
 
 
 def _type_of(schema: Any, place: str, depth: int) -> pa.DataType:

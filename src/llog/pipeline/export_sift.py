@@ -9,7 +9,7 @@ kinds of fields, at what begins like no date, and at text that is no JSON to eit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -22,10 +22,11 @@ _NOT_A_NUMBER: Final = (b"NaN", b"Inf")
 
 
 class JsonSift:
-    def __init__(self, fields: list[pa.Field], required: list[str]) -> None:
+    def __init__(self, fields: list[pa.Field], required: Sequence[str], required_or_null: Sequence[str] = ()) -> None:
         self._decode: Callable[[bytes], Any] | None = None
         try:
-            self._decode = msgspec.json.Decoder(_kind_of(pa.struct(fields), frozenset(required))).decode
+            kind = _kind_of(pa.struct(fields), frozenset(required), frozenset(required_or_null))
+            self._decode = msgspec.json.Decoder(kind).decode
         except (TypeError, ValueError):
             pass  # names that the library does not take: Arrow finds the bad ones, only later
 
@@ -45,7 +46,9 @@ class JsonSift:
         return None
 
 
-def _kind_of(kind: pa.DataType, required: frozenset[str] = frozenset()) -> Any:
+def _kind_of(
+    kind: pa.DataType, required: frozenset[str] = frozenset(), required_or_null: frozenset[str] = frozenset()
+) -> Any:
     if pa.types.is_timestamp(kind):
         return _INSTANT
     if pa.types.is_string(kind):
@@ -59,8 +62,9 @@ def _kind_of(kind: pa.DataType, required: frozenset[str] = frozenset()) -> Any:
     if pa.types.is_list(kind):
         return list[_kind_of(kind.value_type) | None]  # type: ignore[misc]
     named = [(f"f{number}", field) for number, field in enumerate(kind)]
-    members = [
-        (name, _kind_of(field.type)) if field.name in required else (name, _kind_of(field.type) | None, None)
-        for name, field in named
-    ]
+    members: list[tuple[str, Any] | tuple[str, Any, None]] = []
+    for name, field in named:
+        one = _kind_of(field.type) if field.name in required else _kind_of(field.type) | None
+        must_be_there = field.name in required or field.name in required_or_null
+        members.append((name, one) if must_be_there else (name, one, None))
     return msgspec.defstruct("Value", members, rename={name: field.name for name, field in named}, kw_only=True)

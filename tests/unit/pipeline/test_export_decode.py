@@ -138,6 +138,21 @@ def test_a_value_that_is_not_of_the_schema_is_kept_with_its_bytes_and_its_neighb
     assert [row["_error"] for row in (rows[0], rows[2], rows[3], rows[4])] == [None] * 4
 
 
+def test_a_required_field_may_be_null_where_the_schema_says_so_but_not_missing() -> None:
+    fields = {"id": {"type": "integer"}, "note": {"type": ["string", "null"]}}
+    schema = json.dumps({"type": "object", "properties": fields, "required": ["id", "note"]})
+    values: list[bytes | None] = [
+        b'{"id": 1, "note": null}',
+        b'{"id": 2}',
+        b' {"note": "x", "id": 3}',
+        b'{"note": null}',
+    ]
+    rows = decoded(Decoding("json", schema), values)
+    assert [(row["id"], row["note"]) for row in rows] == [(1, None), (None, None), (3, "x"), (None, None)]
+    assert [row["_error"] is None for row in rows] == [True, False, True, False]
+    assert "note" in rows[1]["_error"]
+
+
 PIECES = st.sampled_from(
     [*BAD_JSON, b'{"id": 7}', b'{"id": 8, "tags": []}', b'{"id":', b"9}", b'{"id": 1, "x": [{}', b"]}"]
 )
