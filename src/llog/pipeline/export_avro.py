@@ -27,14 +27,15 @@ _PRIMITIVES: Final = {
     "string": pa.string(),
 }
 _LOGICAL: Final = {
-    "date": pa.date32(),
-    "time-millis": pa.time64("us"),
-    "time-micros": pa.time64("us"),
-    "timestamp-millis": pa.timestamp("us", tz="UTC"),
-    "timestamp-micros": pa.timestamp("us", tz="UTC"),
-    "local-timestamp-millis": pa.timestamp("us"),
-    "local-timestamp-micros": pa.timestamp("us"),
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time64("us"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("us", tz="UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", tz="UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("us"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
+"""By the type they annotate: on any other one Avro, and the library, pass a logical type over."""
 _DECIMAL_DIGITS_MAX: Final = 38
 _NESTING: Final = frozenset({"type", "fields", "items", "values"})
 """Where schemas stand within a schema."""
@@ -129,12 +130,15 @@ class _Types:
 
     def _complex(self, schema: dict[str, Any], place: str, depth: int) -> pa.DataType:
         logical, kind = schema.get("logicalType"), schema["type"]
-        if logical == "decimal":
-            if schema["precision"] > _DECIMAL_DIGITS_MAX:
-                raise InvalidArgument("schema", f"{place}: a decimal has {_DECIMAL_DIGITS_MAX} digits at most")
-            return pa.decimal128(schema["precision"], schema.get("scale", 0))
-        if logical in _LOGICAL:
-            return _LOGICAL[logical]
+        if logical == "decimal" and kind in ("bytes", "fixed"):
+            digits = schema.get("precision", 0)
+            if not 1 <= digits <= _DECIMAL_DIGITS_MAX:
+                reason = f"a decimal has a precision of 1 to {_DECIMAL_DIGITS_MAX} digits"
+                raise InvalidArgument("schema", f"{place}: {reason}")
+            return pa.decimal128(digits, schema.get("scale", 0))
+        known = _LOGICAL.get((str(kind), str(logical)))
+        if known is not None:
+            return known
         match kind:
             case "record":
                 fields = schema["fields"]

@@ -266,6 +266,21 @@ def test_avro_uuids_are_texts_and_local_timestamps_have_no_zone() -> None:
     assert (row["at"], row["text"]) == (at, "none")
 
 
+@pytest.mark.parametrize(
+    ("schema", "datum"),
+    [
+        ({"type": "int", "logicalType": "timestamp-millis"}, 5),
+        ({"type": "string", "logicalType": "date"}, "2026-11-16"),
+        ({"type": "string", "logicalType": "decimal", "precision": 4}, "1.5"),
+    ],
+)
+def test_a_logical_type_on_another_type_than_its_own_is_passed_over(schema: dict[str, Any], datum: Any) -> None:
+    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": schema}]}
+    plain = {"type": "record", "name": "R", "fields": [{"name": "a", "type": schema["type"]}]}
+    [row] = decoded(Decoding("avro", json.dumps(record)), [avro({"a": datum}, plain)])
+    assert (row["a"], row["_error"]) == (datum, None)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_arbitrary_bytes_as_avro_end_in_an_error_and_not_in_a_fall(values: list[bytes]) -> None:
@@ -296,6 +311,18 @@ def test_arbitrary_bytes_as_avro_end_in_an_error_and_not_in_a_fall(values: list[
             "avro",
             '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "bytes", '
             '"logicalType": "decimal", "precision": 40}}]}',
+            r"\$\.a: a decimal",
+        ),
+        (
+            "avro",
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "bytes", '
+            '"logicalType": "decimal"}}]}',
+            r"\$\.a: a decimal",
+        ),
+        (
+            "avro",
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "bytes", '
+            '"logicalType": "decimal", "precision": 0}}]}',
             r"\$\.a: a decimal",
         ),
         (
