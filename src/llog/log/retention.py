@@ -54,7 +54,8 @@ def plan_log_start(
 
     Whole entries go, oldest first. By time an entry goes when its newest record is too old, the last one too: an idle
     log empties. By size it goes, as in Kafka, while at least `retention_bytes` are left without it: a segment larger
-    than that must not take the newest records along.
+    than that must not take the newest records along. An entry that key compaction left without a record keeps nothing
+    behind it, and goes with the next one that goes: it tells no time but that of its rewriting.
     """
     kept = _uncovered([entry for entry in entries if entry.end_offset >= log_start_offset])
     start = log_start_offset
@@ -64,9 +65,10 @@ def plan_log_start(
         too_old = retention_ms is not None and newest_ms < now_ms - retention_ms
         size_bytes -= entry.value.byte_length or 0
         too_much = retention_bytes is not None and size_bytes >= retention_bytes
-        if not (too_old or too_much):
+        if too_old or too_much:
+            start = entry.end_offset + 1
+        elif entry.value.record_count != 0:
             break
-        start = entry.end_offset + 1
     return min(start, next_offset)
 
 

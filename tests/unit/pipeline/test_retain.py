@@ -23,6 +23,8 @@ from llog.pipeline.retain import RetainedLog, retain_logs
 from llog.stores.metadata.port import GroupOutcome, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from tests.unit.pipeline.auditing import Stage
+from tests.unit.pipeline.key_stage import FAST, HOUR, Row
+from tests.unit.pipeline.key_stage import Stage as KeyStage
 
 SHORT, LONG, SMALL = Log("short", 0), Log("long", 0), Log("small", 1)
 MINUTE_MS = 60_000
@@ -180,3 +182,19 @@ async def test_what_a_dead_compactor_left_is_not_counted_twice(stage: Stage, mon
         assert (report.failed, report.entries_removed) == (0, 0), dry_run
     assert await starts(stage) == first
     assert (await check_log(stage.context, LONG, deep=True)).faults == ()
+
+
+async def test_a_segment_that_key_compaction_emptied_keeps_no_old_record_behind_it() -> None:
+    stage = await KeyStage.open(
+        {"cleanup.policy": "compact,delete", "retention.ms": str(24 * HOUR), "delete.retention.ms": "0"}
+    )
+    await stage.write(Row(b"a", b"1"))
+    await stage.compact()
+    await stage.write(Row(b"a", b"2"), Row(b"b", b"3"))
+    await stage.compact()
+    stage.now[0] += 30 * HOUR
+    await stage.clean(FAST._replace(target_bytes=1))  # a segment each, and the first of them without a record
+    await stage.write(Row(b"c", b"4"))
+    assert [entry.value.record_count for entry in await stage.entries()][:2] == [0, 2]
+    report = await retain_logs(stage.context, [stage.log])
+    assert (report.entries_removed, [record.payload for record in await stage.read()]) == (2, [b"4"])
