@@ -76,6 +76,7 @@ async def look_at(context: LogContext, log: Log, *, strict: bool, being_deleted:
         if head.control.log_state == "DELETED":
             return NOTHING if being_deleted else await _tombstone(context, log, head, strict=strict)
         looking = _Looking(context, log, head, strict=strict)
+        looking.look_at_lives()
         await looking.walk_index()
         await looking.look_at_catalogue()
         looking.findings += [
@@ -130,6 +131,14 @@ class _Looking:
         self._last_offset = -1
         self._whole = True
 
+    def look_at_lives(self) -> None:
+        """Lower lives are the invariants' finding. The compaction record was read first, so it is never the later one
+        by accident."""
+        control, compaction = self._head.control, self._head.compaction
+        if compaction is not None and compaction.incarnation > control.incarnation:
+            reason = f"compaction record of life {compaction.incarnation} under a control record of life"
+            self.findings.append(damage(self._log, "I11", "later life", f"{reason} {control.incarnation}"))
+
     # -- entries -------------------------------------------------------------------------------------------------------
     async def walk_index(self) -> None:
         metadata, keys, log = self._context.metadata, self._context.keys, self._log
@@ -172,6 +181,7 @@ class _Looking:
             self._look_at_numbers(entry)
             if value.type == "COMPACTED":
                 self._compacted[value.data_key] = entry
+                self._look_at_cursor(entry)
 
     def _look_at_phantom(self, entry: Entry) -> None:
         run = self._tiling.run
@@ -193,6 +203,15 @@ class _Looking:
             reason = f"epoch {value.epoch}, behind epoch {self._epoch}, in a log of epoch {self._head.control.epoch}"
             self._damage("epochs", "epoch", entry, reason)
         self._epoch = max(self._epoch, value.epoch)
+
+    def _look_at_cursor(self, segment: Entry) -> None:
+        """Below it lies all that is compacted, but for the run that is about to move it. Compaction would never go on
+        from inside a segment."""
+        run, cursor, compaction = self._tiling.run, self._tiling.cursor, self._head.compaction
+        if compaction is None or compaction.incarnation != self._head.control.incarnation:
+            return  # a finding of its own, and no cursor at all
+        if segment.end_offset >= cursor and (run is None or run.data_key != segment.value.data_key):
+            self._damage("I6", "cursor", segment, f"a segment that does not end below the cursor {cursor}")
 
     def _claim(self, entry: Entry) -> None:
         self._named.add(entry.value.data_key)

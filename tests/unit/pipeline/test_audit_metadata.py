@@ -67,6 +67,14 @@ async def _cursor(stage: Stage) -> None:
     await change_value(stage, stage.context.keys.compaction(ORDERS), CompactionRecord, offset=99)
 
 
+async def _cursor_inside_a_segment(stage: Stage) -> None:
+    await change_value(stage, stage.context.keys.compaction(ORDERS), CompactionRecord, offset=12)
+
+
+async def _compaction_of_a_later_life(stage: Stage) -> None:
+    await change_value(stage, stage.context.keys.compaction(ORDERS), CompactionRecord, incarnation=2)
+
+
 async def _counter(stage: Stage) -> None:
     await change_value(stage, stage.context.keys.control(ORDERS), ControlRecord, sequence_counter=20)
 
@@ -107,6 +115,8 @@ async def _no_topic(stage: Stage) -> None:
         (_beyond_counter, "beyond counter"),
         (_later_life, "later life"),
         (_cursor, "cursor"),
+        (_cursor_inside_a_segment, "cursor"),
+        (_compaction_of_a_later_life, "later life"),
         (_counter, "gap"),
         (_no_control, "no control record"),
         (_no_compaction_record, "no compaction record"),
