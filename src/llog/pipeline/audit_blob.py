@@ -18,6 +18,7 @@ import msgspec
 from llog.errors import FormatError, InvalidField, TruncatedInput
 from llog.formats.buffers import json_decoder, json_value
 from llog.formats.crc import Buffer
+from llog.formats.record_batch import walk
 from llog.formats.shared_blob import (
     PREFIX_BYTES,
     BlobHeader,
@@ -58,6 +59,7 @@ class BlobCheck:
         if value.record_count not in (None, value.msg_count):
             reason = f"its index entry counts {value.record_count} records at {value.msg_count} offsets"
             raise InvalidField(subject.object_uri, reason)
+        _check_newest(data, entry, subject.object_uri)
 
     async def _check_in_header(self, log: Log, entry: Entry) -> None:
         value, source = entry.value, self._subject.object_uri
@@ -117,6 +119,17 @@ class BlobCheck:
         check_fields(memoryview(data)[PREFIX_BYTES:], header, source)
         _check_instant(header, source)
         return {Log(part.topic, part.partition): part for part in slices_of(header, bodies_at)}
+
+
+def _check_newest(data: Buffer, entry: Entry, source: str) -> None:
+    """Of a group that was cut, an entry may tell the newest record of the whole; one that tells an older instant than
+    its records lets retention take them too early."""
+    told_ms = entry.value.max_timestamp_ms
+    if entry.value.encoding != "kafka-v2" or told_ms < 0:
+        return
+    newest_ms = int(walk(data, source).max_timestamp.max())
+    if newest_ms > told_ms:
+        raise InvalidField(source, f"holds a record of {newest_ms}, its index entry says {told_ms} is the newest")
 
 
 def _check_instant(header: BlobHeader, source: str) -> None:

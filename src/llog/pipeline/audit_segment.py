@@ -44,6 +44,8 @@ async def check_segment(subject: OneObject, log: Log, entry: Entry, catalogued: 
     """Raises what is wrong."""
     await check_bytes(subject, subject.name, log, entry, deep=True)
     source = subject.object_uri
+    if entry.value.byte_offset not in (None, 0):
+        raise InvalidField(source, f"its index entry begins at byte {entry.value.byte_offset} of it, a segment at 0")
     footer, _ = await read_footer(subject, subject.name, entry.value.footer_length, source)
     if entry.value.footer_length not in (None, footer.footer_length):
         reason = f"its footer has {footer.footer_length} bytes, its index entry says {entry.value.footer_length}"

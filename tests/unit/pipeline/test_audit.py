@@ -231,6 +231,8 @@ async def test_an_address_that_leads_nowhere_is_found(stage: Stage) -> None:
         (8, {"level": 1}),
         (8, {"footer_length": 300}),
         (8, {"max_timestamp_ms": 9}),
+        (8, {"byte_offset": 1}),
+        (14, {"max_timestamp_ms": 4}),
         (14, {"byte_length": 90}),
         (14, {"encoding": "bytes-batch-v1"}),
     ],
