@@ -239,14 +239,17 @@ def _load_or_create(catalogue: Catalog, name: str, schema: pa.Schema, by_date: b
     from pyiceberg.schema import assign_fresh_schema_ids
     from pyiceberg.transforms import DayTransform, IdentityTransform
 
-    namespace, _, table = name.rpartition(".")
-    if not namespace or not table:
+    namespace = name.rpartition(".")[0]
+    if not namespace or not all(part.strip() for part in name.split(".")):
         raise InvalidArgument("table", f"{name!r} must be namespace.table")
     try:
         return catalogue.load_table(name)
     except NoSuchTableError:
         pass
-    columns = assign_fresh_schema_ids(catalogue._convert_schema_if_needed(schema))
+    try:
+        columns = assign_fresh_schema_ids(catalogue._convert_schema_if_needed(schema))
+    except ValueError as error:  # a.b, and b in a, are one name there
+        raise InvalidArgument("schema", f"cannot be a table's: {error}") from None
     fields = [
         PartitionField(columns.find_field("partition").field_id, 1000, IdentityTransform(), "partition"),
         PartitionField(columns.find_field("timestamp").field_id, 1001, DayTransform(), "timestamp_day"),

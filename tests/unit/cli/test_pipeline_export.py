@@ -78,6 +78,7 @@ def test_values_that_cannot_be_decoded_are_told_on_stderr(cluster: Exports, tmp_
     [
         (("orders", "--to", "csv:x"), USAGE, "--to"),
         (("orders", "--to", "iceberg:orders"), USAGE, "namespace"),
+        (("orders", "--to", "iceberg:shop..orders"), USAGE, "namespace"),
         (("orders", "--to", "parquet:/tmp/x", "--decode", "json"), USAGE, "schema"),
         (("orders", "--to", "parquet:/tmp/x", "--decode", "json", "--schema", "/nowhere"), USAGE, "--schema"),
         (("nobody", "--to", "iceberg:a.b"), NOT_FOUND, "nobody"),

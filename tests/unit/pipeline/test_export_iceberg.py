@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import Any
 
@@ -194,6 +195,13 @@ async def test_a_table_needs_a_namespace_and_a_catalogue_that_answers(exporting:
     with pytest.raises(ExportFailed, match="Connection refused") as away:
         open_catalogue(exporting.settings, "http://127.0.0.1:1/")
     assert away.value.retriable
+
+
+async def test_names_that_are_one_in_a_table_are_refused_and_not_tried_again(exporting: Exporting) -> None:
+    schema = {"a.b": {"type": "integer"}, "a": {"type": "object", "properties": {"b": {"type": "integer"}}}}
+    decoding = Decoding("json", json.dumps({"type": "object", "properties": schema}))
+    with pytest.raises(InvalidArgument, match=r"a\.b"):
+        await exporting.iceberg(decoding)
 
 
 def test_a_tables_location_is_the_url_of_a_store() -> None:
