@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +23,8 @@ from llog.pipeline.export_decode import Decoding
 from llog.pipeline.split_plan import gathered_pieces, plan_again
 from llog.pipeline.splits import LogRange, Piece, Split, plan_splits
 from llog.pipeline.subscription import LogEnds
+
+_HINT: Final = "--allow-gaps goes on with what is left"
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +79,7 @@ def wanted_ranges(
         start = reached.get(log.partition, subject.first_offset if reached else at.log_start_offset)
         if start < at.log_start_offset:
             if not allow_gaps:
-                reason = f"the log begins at {at.log_start_offset} now; --allow-gaps goes on with what is left"
+                reason = f"the log begins at {at.log_start_offset} now; {_HINT}"
                 raise RecordsLost(*log, start, reason)
             start = at.log_start_offset
         if start < at.next_offset:
@@ -147,7 +150,11 @@ async def splits_again(
             )
             for one in plan.splits[number]
         ]
-        found = await plan_again(context, ranges, fail_on_data_loss=not allow_gaps)
+        try:
+            found = await plan_again(context, ranges, fail_on_data_loss=not allow_gaps)
+        except RecordsLost as error:
+            error.args = (f"{error}; {_HINT}",)
+            raise
         ordered = sorted(
             (piece for split in found for piece in split.pieces),
             key=lambda piece: (piece.partition, piece.start_offset),

@@ -30,7 +30,7 @@ from llog.pipeline.export_decode import Decoding
 from llog.pipeline.export_parquet import committed
 from llog.pipeline.export_plan import Sizes
 from llog.pipeline.export_task import ExportItem, export_split
-from llog.pipeline.work import InProcessRunner, TaskTools
+from llog.pipeline.work import InProcessRunner, TaskTools, tools_of
 from llog.settings import Settings
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
@@ -153,6 +153,23 @@ async def test_records_that_retention_took_first_are_an_error_or_a_gap_that_was_
     report = await exporting.run(await target_of(exporting, kind), allow_gaps=True)
     assert report.records == 5
     assert [offset for _, offset, _ in exporting.found(kind)] == [*range(1, 11), *range(16, 21)]
+
+
+async def test_a_plan_that_retention_overtook_says_how_to_go_on_and_does(exporting: Exporting) -> None:
+    await exporting.write(20, days=1)
+    target = await exporting.parquet()
+
+    class Dies(InProcessRunner):
+        async def run(self, *arguments: Any, **named: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await export(exporting.context, Dies(tools_of(exporting.context)), "orders", target)
+    await delete_records(exporting.context, ORDERS, 16)
+    with pytest.raises(RecordsLost, match="allow-gaps"):
+        await exporting.run(target)
+    report = await exporting.run(target, allow_gaps=True)
+    assert (report.resumed, [offset for _, offset, _ in exporting.found("parquet")]) == (1, [*range(16, 21)])
 
 
 @pytest.mark.parametrize("allow_gaps", [True, False])
