@@ -119,12 +119,19 @@ class Decoder:
 def _check_cases(fields: Iterable[pa.Field], place: str = "$") -> None:
     names: dict[str, str] = {}
     for field in fields:
-        other = names.setdefault(field.name.lower(), field.name)
-        if other != field.name:
-            reason = f"{place}: {other!r} and {field.name!r} are one column for Spark and DuckDB"
+        lower = field.name.lower()
+        if lower in names:
+            reason = f"{place}: {names[lower]!r} and {field.name!r} are one column for Spark and DuckDB"
             raise InvalidArgument("schema", reason)
-        if pa.types.is_struct(field.type):
-            _check_cases(field.type, f"{place}.{field.name}")
+        names[lower] = field.name
+        _check_cases(_members(field.type), f"{place}.{field.name}")
+
+
+def _members(kind: pa.DataType) -> Iterable[pa.Field]:
+    """Of a record, or of the records that a list or a map holds."""
+    while pa.types.is_list(kind) or pa.types.is_map(kind):
+        kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
+    return kind if pa.types.is_struct(kind) else ()
 
 
 def _values_of(decoding: Decoding) -> Values | None:

@@ -299,7 +299,18 @@ def test_arbitrary_bytes_as_avro_end_in_an_error_and_not_in_a_fall(values: list[
         ("json", '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]}', "required"),
         ("json", '{"type": "object", "properties": {"a": {"type": "string"}}, "required": [["a"]]}', "required"),
         ("json", '{"type": "object", "properties": {"a": {"type": "string"}, "A": {"type": "string"}}}', "'a' and 'A'"),
+        (
+            "json",
+            '{"type": "object", "properties": {"l": {"type": "array", "items": {"type": "object", "properties": '
+            '{"a": {"type": "string"}, "A": {"type": "string"}}}}}}',
+            r"\$\.l: 'a' and 'A'",
+        ),
         ("avro", "{", "not JSON"),
+        (
+            "avro",
+            '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]}',
+            "'a' and 'a'",
+        ),
         ("avro", '{"type": "nonsense"}', "Avro"),
         ("avro", '"string"', "record"),
         (
