@@ -31,7 +31,7 @@ async def serve(
     under way is cut off; nothing acknowledged is lost either way. `on_started` is told where it listens. With
     `warmed` it listens sooner: the caller loads what is compiled (`warm_kernels`), and requests wait for that. With
     `patient` it waits for stores that are away, and tells so where it will listen (`starting`)."""
-    opening = partial(Broker.open, settings, role=role, broker_id=broker_id, warm=warmed is None)
+    opening = partial(_opened, settings, role, broker_id, warm=warmed is None)
     broker: Broker | None
     if patient:
         broker, port = await open_patiently(opening, settings, stop, broker_id=broker_id, host=host, port=port)
@@ -43,9 +43,6 @@ async def serve(
         app = build_app(broker)
         if warmed is not None:
             app.hold(warmed)
-        else:
-            await asyncio.to_thread(plain_scan.warm_up)
-            await asyncio.to_thread(plain_show.warm_up)
         server = HttpServer(app, settings, host=host, port=port)
         await server.start()
         try:
@@ -64,3 +61,17 @@ async def serve(
             await stopping
     finally:
         await broker.close(at_once=at_once)
+
+
+async def _opened(settings: Settings, role: Role, broker_id: str | None, *, warm: bool) -> Broker:
+    """With all that is compiled loaded: at the very first start that takes seconds, in which whoever waits patiently
+    still tells how it is."""
+    broker = await Broker.open(settings, role=role, broker_id=broker_id, warm=warm)
+    try:
+        if warm:
+            await asyncio.to_thread(plain_scan.warm_up)
+            await asyncio.to_thread(plain_show.warm_up)
+    except BaseException:
+        await broker.close()
+        raise
+    return broker

@@ -1,0 +1,50 @@
+"""A broker process, from the first moment on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import httpx
+import pytest
+
+from llog.http import plain_scan, serve, starting
+from llog.settings import Settings
+from llog.testing.servers import free_port
+from tests.patience import PATIENCE_SECONDS
+
+
+async def status_of(url: str) -> str:
+    """Once somebody answers there."""
+    async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as http:
+        while True:
+            try:
+                return str((await http.get(f"{url}/health")).json()["status"])
+            except httpx.TransportError:
+                await asyncio.sleep(0.02)
+
+
+async def test_it_tells_that_it_starts_until_all_that_is_compiled_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a first start that takes seconds: whoever watches the process would take silence for its death."""
+    loading, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        loading.set()
+        go_on.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(plain_scan, "warm_up", slowly)
+    monkeypatch.setattr(starting, "STARTING_SILENCE_MS", 1)
+    stores = {"metadata_url": "memory://serve", "objects_url": "memory://serve", "http_port": free_port()}
+    settings, stop = Settings.from_env({}, **stores), asyncio.Event()
+    serving = asyncio.create_task(serve.serve(settings, stop, patient=True))
+    try:
+        assert await asyncio.to_thread(loading.wait, PATIENCE_SECONDS)
+        await asyncio.sleep(0.3)  # a page that stopped listening would be gone by now
+        assert await status_of(f"http://127.0.0.1:{settings.http_port}") == "starting"
+        go_on.set()
+        while await status_of(f"http://127.0.0.1:{settings.http_port}") != "ok":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    finally:
+        go_on.set()
+        stop.set()
+        await serving
