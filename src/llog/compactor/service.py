@@ -190,7 +190,11 @@ class CompactorService:
         order = plan_pass(free, self._context.random_bits)
         runs, appends = Counter[str](), 0
         for first in range(0, len(order), COMPACTOR_LOOK_LOGS_MAX):
-            for view in await self._backlogs.look(order[first : first + COMPACTOR_LOOK_LOGS_MAX]):
+            some = order[first : first + COMPACTOR_LOOK_LOGS_MAX]
+            views = await self._backlogs.look(some)
+            for gone in set(some) - {view.log for view in views}:  # a configured log stays a target when it is deleted
+                self._metrics.set_compaction_lag(gone.topic, gone.partition, 0, 0)
+            for view in views:
                 if isinstance(view, LogView):
                     runs[view.run_state] += bool(view.run_state)
                     appends += view.pending_is_old

@@ -112,6 +112,19 @@ async def test_configured_targets_do_not_wait_for_discovery() -> None:
         assert await lag_of(context, Log("visits", 0)) == 1
 
 
+async def test_a_configured_target_that_is_deleted_has_nothing_left_to_compact() -> None:
+    """It stays a target, for it may be created again; its lag would grow older for ever."""
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(ORDERS)
+    async with running(cluster, compactor_targets="orders:0", flush_max_age_ms=3_600_000) as there:
+        await cluster.clock.advance(30_000)
+        assert there.metrics.lag[ORDERS][0] == 1
+        await delete_topic(context, "orders")
+        await cluster.clock.advance(3_000)
+        assert there.metrics.lag[ORDERS] == (0, 0)
+
+
 async def test_no_more_workers_than_configured_are_at_work_and_never_two_on_one_log() -> None:
     cluster = Cluster()
     logs = [Log("orders", partition) for partition in range(8)]
