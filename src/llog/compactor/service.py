@@ -229,6 +229,7 @@ class CompactorService:
             hurry=self._chores.under_pressure,
         )
         if work is None:
+            self._troubles.log_is_idle(view.log)
             self._metrics.observe_compaction("idle", Kind.COMPACT.value, 0, 0, {})
             return
         await self._slots.acquire()
@@ -252,7 +253,10 @@ class CompactorService:
 
     def _ended(self, visit: Visit) -> None:
         if visit.outcome == "failed":
-            self._troubles.note_log(visit.log, visit.error)
+            # Another service may do the work, and this one would not look at the log again for minutes. Retention and
+            # merges have turns: that it is not theirs says nothing of how they would fare.
+            until_idle = visit.kind in (Kind.COMPACT, Kind.RESUME)
+            self._troubles.note_log(visit.log, visit.error, until_idle=until_idle)
             self._paused[visit.log] = self._pause(self._error_pause_ms())
             return
         self._troubles.clear_log(visit.log)

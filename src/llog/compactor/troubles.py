@@ -13,6 +13,8 @@ class Troubles:
         self._parts: dict[str, str] = {}
         """By part of the service; there are a few."""
         self._logs: dict[Log, str] = {}
+        self._passing: set[Log] = set()
+        """Of these logs, what was wrong is over as soon as they need no work, whoever did it."""
 
     def note(self, part: str, error: BaseException) -> None:
         self._parts[part] = f"{part}: {type(error).__name__}: {error}"
@@ -20,16 +22,23 @@ class Troubles:
     def clear(self, part: str) -> None:
         self._parts.pop(part, None)
 
-    def note_log(self, log: Log, error: str) -> None:
+    def note_log(self, log: Log, error: str, *, until_idle: bool = False) -> None:
         self._logs[log] = error
+        (self._passing.add if until_idle else self._passing.discard)(log)
 
     def clear_log(self, log: Log) -> None:
         self._logs.pop(log, None)
+        self._passing.discard(log)
+
+    def log_is_idle(self, log: Log) -> None:
+        if log in self._passing:
+            self.clear_log(log)
 
     def keep_logs(self, logs: Iterable[Log]) -> None:
         """Forget every other log."""
         wanted = set(logs)
         self._logs = {log: error for log, error in self._logs.items() if log in wanted}
+        self._passing &= wanted
 
     @property
     def failing_logs(self) -> int:

@@ -336,6 +336,19 @@ async def test_an_unreadable_entry_under_a_run_in_flight_keeps_no_other_log_from
         assert "orders:0: " in there.service.health()["reasons"][0]
 
 
+async def test_what_was_wrong_with_a_log_is_over_when_another_process_did_the_work() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(ORDERS)
+    away = {ORDERS: ObjectStoreUnavailable("get", "blob", "away")}
+    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, failing=away) as there:
+        await cluster.clock.advance(2_000)
+        assert there.service.health()["status"] == "degraded"
+        await compact_once(context, ORDERS)
+        await cluster.clock.advance(10_000)
+        assert there.service.health()["reasons"] == []
+
+
 async def test_what_was_wrong_with_a_log_is_forgotten_with_the_log() -> None:
     cluster = Cluster()
     context = cluster.open()
