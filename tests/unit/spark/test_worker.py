@@ -152,6 +152,17 @@ def test_what_is_not_a_tasks_error_is_told_in_one_line() -> None:
     assert failure_of("place", RuntimeError("")).args[0].endswith("RuntimeError")
 
 
+def test_an_error_of_the_jvm_is_the_reason_and_not_the_call_that_met_it() -> None:
+    called = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+    stack = "\n\tat org.apache.spark.SparkContext.<init>(SparkContext.scala:600)"
+    bind = "java.net.BindException: Cannot assign requested address: Service 'sparkDriver' failed after 16 retries"
+    assert reason_in(f"{called}: {bind}{stack}") == bind
+    aborted = "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed"
+    assert reason_in(f"{called}: {aborted}\nExecutorLostFailure (executor 1 exited){stack}") == (
+        "ExecutorLostFailure (executor 1 exited)"
+    )
+
+
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
