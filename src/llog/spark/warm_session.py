@@ -243,6 +243,7 @@ def _start(master: str, app_name: str, config: Mapping[str, str], launch: Launch
             return builder.getOrCreate()
     except Exception as error:
         reason = "; ".join(filter(None, [reason_in(str(error)) or type(error).__name__, launch.ending]))
+        launch.end()  # or the next start would be in this JVM, whatever was mended since: its memory is what it is
         forget_dead_jvm()
         raise SparkSessionFailed(mask_url(master), reason) from error
 

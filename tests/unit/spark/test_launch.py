@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,30 @@ async def test_a_start_that_fails_in_the_background_says_why(monkeypatch: pytest
     monkeypatch.setattr(warm_session, "running_session", lambda: None)
     with pytest.raises(SparkSessionFailed, match="no such master"):
         await warm_session.started_in_background(Settings.from_env({}), master="local[1]")
+
+
+def test_a_jvm_that_could_not_make_a_session_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start would be in it: with the memory that was too little, whatever was asked for then."""
+
+    class Builder:
+        def getOrCreate(self) -> None:
+            java_gateway.Popen(["sh", "-c", SCRIPT, "sh", str(tmp_path)])  # type: ignore[attr-defined]
+            raise RuntimeError("Insufficient driver memory")
+
+        def __getattr__(self, name: str) -> Callable[..., Builder]:
+            return lambda *given: self
+
+    class Sessions:
+        builder = Builder()
+
+    monkeypatch.setattr(warm_session, "_session_class", lambda: Sessions)
+    monkeypatch.setattr(warm_session, "prepare_environment", lambda master: None)
+    launch = Launch()
+    with pytest.raises(SparkSessionFailed) as raised:
+        warm_session._start("local[1]", "llog", {}, launch)
+    assert str(raised.value).endswith(": Insufficient driver memory"), "how it was ended here is not the reason"
+    assert launch.pid is not None
+    assert is_gone(launch.pid)
 
 
 class Gateway:
