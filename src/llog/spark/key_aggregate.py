@@ -52,7 +52,7 @@ from llog.pipeline.work import Item, Result, Task, TaskFailed, TaskTools, decode
 from llog.settings import Settings
 from llog.spark.runner import failure_of
 from llog.spark.tags import interrupt, tagged
-from llog.spark.warm_session import make_active
+from llog.spark.warm_session import make_active, own_interpreter
 from llog.spark.worker import JobHead, run_item
 from llog.spark.worker_stores import sent_settings
 
@@ -263,7 +263,8 @@ class SparkKeyAggregate:
 
     def __init__(self, spark: SparkSession, settings: Settings, tools: TaskTools) -> None:
         self._spark, self._sent, self._tools = spark, sent_settings(settings), tools
-        spark.dataSource.register(KeyScanSource)
+        with own_interpreter(spark):
+            spark.dataSource.register(KeyScanSource)
 
     async def survivors(self, place: ScratchPlace, scanned: Sequence[SegmentKeys]) -> dict[int, ScratchPart]:
         list_name = f"{place.prefix}survivors-{secrets.token_hex(8)}"

@@ -39,7 +39,7 @@ from llog.spark.collecting import own_session, rows_as_they_come
 from llog.spark.executors import count_of, until_starved
 from llog.spark.reasons import reason_in
 from llog.spark.tags import interrupt, tagged
-from llog.spark.warm_session import is_connect, master_of, started_in_background
+from llog.spark.warm_session import is_connect, master_of, own_interpreter, started_in_background
 from llog.spark.worker import JobHead, unmarked
 from llog.spark.worker_stores import sent_settings
 
@@ -165,7 +165,8 @@ class SparkRunner:
         with self._making:
             if self._own is None:
                 own = own_session(self.spark)
-                own.dataSource.register(TaskSource)
+                with own_interpreter(own):
+                    own.dataSource.register(TaskSource)
                 self._own = own
             return self._own
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from llog.settings import Settings
 from llog.spark.warm_session import is_local, local_cores, own_interpreter, warm_config
 
 
@@ -44,6 +45,11 @@ class Session:
 
     def __init__(self, master: str) -> None:
         self.sparkContext = SimpleNamespace(master=master, pythonExec="python3")
+        self.dataSource = self
+        self.registered_with: list[str] = []
+
+    def register(self, source: type) -> None:
+        self.registered_with.append(self.sparkContext.pythonExec)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +66,20 @@ def test_a_source_runs_in_this_python_where_a_session_of_the_caller_s_was_told_o
     with own_interpreter(session):
         assert session.sparkContext.pythonExec == expected
     assert session.sparkContext.pythonExec == "python3", "what else the caller runs stays as it is"
+
+
+def test_jobs_on_a_session_of_the_caller_s_run_in_this_python_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    monkeypatch.setattr("llog.spark.runner.own_session", lambda spark: spark)
+    from llog.spark.key_aggregate import SparkKeyAggregate
+    from llog.spark.runner import SparkRunner
+
+    session: Any = Session("local[2]")
+    tools: Any = None
+    SparkRunner(session, Settings.from_env({}))._session()
+    SparkKeyAggregate(session, Settings.from_env({}), tools)
+    assert session.registered_with == [sys.executable] * 2
 
 
 def test_a_cluster_is_reached_by_its_own_network_and_python() -> None:
