@@ -48,3 +48,9 @@ def test_make_help_names_every_verb() -> None:
     done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=540, check=True)
     verbs = {line.split()[0] for line in done.stdout.splitlines()}
     assert verbs >= {"setup", "servers", "run", "demo", "test", "soak", "check", "bench", "sim", "fmt"}
+
+
+def test_the_architecture_page_has_a_row_for_every_folder() -> None:
+    rows = re.findall(r"^\| `llog/([a-z]+)/", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    folders = {place.parent.name for place in (ROOT / "src" / "llog").glob("*/__init__.py")}
+    assert folders == set(rows)

@@ -320,7 +320,9 @@ _INTRODUCTION: Final = (
     " cumulative. The labels of an info family become texts at its path.",
     "Everything is counted by one process for itself. Counters add up over processes. Object counts, stored bytes and"
     " storage costs describe the shared bucket: aggregate them with `max`, not `sum`. The billing estimate leaves out"
-    " data transfer, replication, lifecycle transitions, key management, taxes and discounts.",
+    " data transfer, replication, lifecycle transitions, key management, taxes and discounts;"
+    " and, as Spark's workers are processes without a page, what tasks on Spark ask of the object stores: those of"
+    " large rounds of compaction, of key compaction and of `llog pipeline`.",
     "A load test describes itself to the processes it starts in the variable `LLOG_LOADTEST_SCENARIO`, as JSON:"
     ' `{"name": "steady", "run_id": "2026-01-31-a", "parameters": {"brokers": 3, "partitions": 64}}`.',
     "`grafana/leaderless-log-observability.json` is a dashboard of all of them, `grafana/alerts.yml` has alert rules.",
