@@ -30,14 +30,11 @@ from pyspark.sql import functions as F
 import llog
 import llog.spark
 from llog.api.opening import Use, opened_log
-from llog.pipeline.compact import compact
 from llog.pipeline.compact_report import CompactReport
-from llog.pipeline.export import ExportReport, export
-from llog.pipeline.export_decode import Decoder, Decoding
-from llog.pipeline.iceberg import IcebergTarget, open_catalogue
+from llog.pipeline.iceberg import open_catalogue
 from llog.settings import Settings
+from llog.spark import jobs
 from llog.spark.exported import iceberg_dataframe
-from llog.spark.runner import SparkRunner
 from llog.stores.objects.pricing import S3_STANDARD_US_EAST_1, measure_footprint
 
 ORDERS, PER_MINUTE = "orders", "orders_per_minute"
@@ -137,22 +134,7 @@ def add_up(spark: SparkSession, checkpoint: Path) -> int:
     return len(query.recentProgress)
 
 
-# -- 3. compaction and export ----------------------------------------------------------------------------------------
-
-
-async def tidy_up(settings: Settings, spark: SparkSession) -> tuple[CompactReport, ExportReport]:
-    catalogue = open_catalogue(settings)
-    decoding = Decoding("json", SCHEMA)
-    async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
-        context, runner = opened.context, SparkRunner(spark, settings)
-        compacted = await compact(context, runner)
-        target = await IcebergTarget.open(catalogue, TABLE, Decoder(decoding).schema, context.random_bits)
-        exported = await export(context, runner, ORDERS, target, decoding=decoding)
-        await runner.close()
-    return compacted, exported
-
-
-# -- 4. what it would have cost --------------------------------------------------------------------------------------
+# -- 3. what it would have cost --------------------------------------------------------------------------------------
 
 
 def requests_of(url: str) -> dict[str, int]:
@@ -209,11 +191,12 @@ def show_pipeline(spark: SparkSession, settings: Settings, directory: Path) -> C
     for minute in minutes:
         print(f"   {minute['key'].decode()}  {minute['value'].decode()}")
 
-    compacted, exported = asyncio.run(tidy_up(settings, spark))
+    compacted = jobs.compact(spark=spark)
     say(
         "3. Compaction: from shared blobs to a segment per partition",
         f"{compacted.objects_read} blobs read once each, {sum(log.runs for log in compacted.logs)} segments written",
     )
+    exported = jobs.export(ORDERS, f"iceberg:{TABLE}", decode="json", schema=SCHEMA, spark=spark)
     say(
         "4. An Iceberg table appears",
         f"{TABLE}: {exported.files} files, {exported.records} rows, offsets in its snapshot",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from llog.api.opening import opened_log
-from llog.cli.pipeline_progress import ToldRunner
 from llog.pipeline.export import export
+from llog.pipeline.told_runner import ToldRunner
 from tests.system.crashing import settings_at
 from tests.system.export_crasher import SIZES, target_at
 

@@ -13,8 +13,8 @@ A job's command lives in its own module, `pipeline_<job>.py`, which is imported 
         wal_url: WalUrl = None,
     ) -> None:
         settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
-        plan = JobSetting("retaining", settings, master=master, in_process=in_process, segments=Use.PUT)
-        report = run_job(plan, lambda job: retain_logs(job.context, job.runner, dry_run=dry_run))
+        setting = JobSetting("retaining", settings, master=master, in_process=in_process, segments=Use.PUT)
+        report = run_job(setting, lambda job: do_retain(job, dry_run=dry_run))      # of `llog.spark.job_work`
         print_report(report, as_json, ("log", "records"), [(str(one.log), str(one.records)) for one in report.logs])
         if report.failed:
             raise typer.Exit(FAILED)
@@ -30,8 +30,7 @@ What must stay true: nothing heavy is imported before a command runs; a command 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
@@ -40,12 +39,10 @@ from llog.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from llog.api.opening import Use
-    from llog.cli.progress import Advance
-    from llog.log.context import LogContext
-    from llog.pipeline.work import Runner
     from llog.settings import Settings
+    from llog.spark.job import Job
 
-__all__ = ["InProcess", "Job", "JobSetting", "Master", "app", "print_report", "run_job"]
+__all__ = ["InProcess", "JobSetting", "Master", "app", "print_report", "run_job"]
 
 Report = TypeVar("Report")
 
@@ -82,20 +79,21 @@ class JobSetting(NamedTuple):
     progress: bool = True
 
 
-class Job(NamedTuple):
-    settings: Settings
-    context: LogContext
-    runner: Runner
-    advance: Advance
-
-
 def run_job(setting: JobSetting, work: Callable[[Job], Awaitable[Report]]) -> Report:
     """Do the work with everything open; what it raises becomes the exit code that `llog.cli.exits` says."""
     import asyncio
 
+    from llog.api.opening import Use
+    from llog.cli.progress import progress_line
+    from llog.spark.job import Place, opened_job
+
+    place = Place(master=setting.master, in_process=setting.in_process or not setting.spark)
+    uses = {"blobs": setting.blobs or Use.NOTHING, "segments": setting.segments or Use.NOTHING}
+
     async def main() -> Report:
-        async with opened_job(setting) as job:
-            return await work(job)
+        with progress_line(setting.title, wanted=setting.progress) as advance:
+            async with opened_job(setting.settings, place, **uses, advance=advance) as job:
+                return await work(job)
 
     return asyncio.run(main())
 
@@ -108,33 +106,6 @@ def print_report(report: Any, as_json: bool, columns: Sequence[str], rows: Seque
         print_table(columns, rows)
     else:
         typer.echo("nothing to do")
-
-
-@asynccontextmanager
-async def opened_job(setting: JobSetting) -> AsyncIterator[Job]:
-    from llog.api.opening import Use, opened_log
-    from llog.cli.progress import progress_line
-
-    blobs, segments = setting.blobs or Use.NOTHING, setting.segments or Use.NOTHING
-    async with opened_log(setting.settings, blobs=blobs, segments=segments) as stores:
-        with progress_line(setting.title, wanted=setting.progress) as advance:
-            runner = await _runner(setting, stores.context, advance)
-            try:
-                yield Job(setting.settings, stores.context, runner, advance)
-            finally:
-                await runner.close()
-
-
-async def _runner(setting: JobSetting, context: LogContext, advance: Advance) -> Runner:
-    from llog.cli.pipeline_progress import ToldRunner
-    from llog.pipeline.work import InProcessRunner, tools_of
-
-    if setting.in_process or not setting.spark:
-        return ToldRunner(InProcessRunner(tools_of(context)), advance)
-    from llog.spark.runner import SparkRunner
-
-    advance(0, "starting Spark")
-    return ToldRunner(await SparkRunner.start(setting.settings, master=setting.master), advance)
 
 
 # -- the jobs: one line each, from llog.cli.pipeline_<job>; importing one registers it with `app` --------------------

@@ -11,7 +11,7 @@ import typer
 
 from llog.cli.exits import FAILED, UNAVAILABLE
 from llog.cli.output import AsJson, print_json, print_table
-from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, run_job
+from llog.cli.pipeline import InProcess, JobSetting, Master, app, run_job
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
@@ -57,10 +57,11 @@ def audit(
     """Hold every entry against its object, and every old object against the entries; exit code 1 when one is wrong."""
     from llog.api.opening import Use
     from llog.settings import Settings
+    from llog.spark.job_work import do_audit
 
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
     setting = JobSetting("auditing", settings, master=master, in_process=in_process, blobs=Use.LIST, segments=Use.LIST)
-    report = run_job(setting, lambda job: _audit(job, logs or [], fast))
+    report = run_job(setting, lambda job: do_audit(job, logs or [], fast=fast))
     if as_json:
         print_json(document_of(report))
     else:
@@ -74,14 +75,6 @@ def audit(
 
 
 app.command(name="audit")(audit)
-
-
-async def _audit(job: Job, names: list[str], fast: bool) -> AuditReport:
-    from llog.pipeline.audit import audit as run_audit
-    from llog.pipeline.log_choice import chosen_logs
-
-    logs = await chosen_logs(job.context, names) if names else None
-    return await run_audit(job.context, job.runner, logs=logs, fast=fast, on_progress=job.advance)
 
 
 def document_of(report: AuditReport) -> dict[str, Any]:

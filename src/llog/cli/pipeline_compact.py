@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from llog.cli.exits import FAILED, UNAVAILABLE
 from llog.cli.output import AsJson
-from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_report, run_job
+from llog.cli.pipeline import InProcess, JobSetting, Master, app, print_report, run_job
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
-    from llog.pipeline.compact import CompactOptions
     from llog.pipeline.compact_report import CompactReport, LogReport
-    from llog.pipeline.work import Runner
 
 Topics = Annotated[list[str] | None, typer.Option("--topic", help="The same as a topic alone; may be given again.")]
 Partition = Annotated[int | None, typer.Option("--partition", min=0, help="Only this partition of the one --topic.")]
@@ -42,13 +39,14 @@ def compact(
     from llog.api.opening import Use
     from llog.errors import InvalidArgument
     from llog.settings import Settings
+    from llog.spark.job_work import do_compact
 
     if partition is not None and len(topic or ()) != 1:
         raise InvalidArgument("--partition", "is of one topic: give exactly one --topic")
     names = [*(logs or ()), *(one if partition is None else f"{one}:{partition}" for one in topic or ())]
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
     setting = JobSetting("compacting", settings, master=master, in_process=in_process, segments=Use.PUT)
-    report = run_job(setting, lambda job: _compact(job, names, merge, min_age_ms))
+    report = run_job(setting, lambda job: do_compact(job, names, merge=merge, min_age_ms=min_age_ms))
     busy = [log for log in report.logs if log.outcome == "busy"]
     columns = ("log", "outcome", "segments", "merges", "entries", "offsets", "bytes", "what is wrong")
     print_report(report, as_json, columns, [_row(log) for log in report.logs if log.outcome != "idle"])
@@ -61,44 +59,6 @@ def compact(
 
 
 app.command(name="compact")(compact)
-
-
-async def _compact(job: Job, names: Sequence[str], merge: bool, min_age_ms: int) -> CompactReport:
-    from dataclasses import replace
-
-    from llog.pipeline.compact import compact as run_compact
-    from llog.pipeline.log_choice import chosen_logs
-
-    logs = await chosen_logs(job.context, names) if names else None
-    runner, options = _sized(job)
-    return await run_compact(
-        job.context,
-        runner,
-        logs,
-        options=replace(options, min_age_ms=min_age_ms),
-        merge=merge,
-        owner=f"{job.settings.compactor_id}/pipeline",
-        session_timeout_ms=job.settings.oxia_session_timeout_ms,
-    )
-
-
-def _sized(job: Job) -> tuple[Runner, CompactOptions]:
-    """Windows as large as whoever runs them can hold; here, one at a time, since each uses all cores."""
-    from llog.cli.pipeline_progress import ToldRunner
-    from llog.pipeline.compact import CompactOptions
-    from llog.pipeline.compact_plan import Sizing
-    from llog.pipeline.windows_here import WindowsHere
-    from llog.pipeline.work import InProcessRunner, tools_of
-
-    inner = job.runner.inner if isinstance(job.runner, ToldRunner) else job.runner
-    if isinstance(inner, InProcessRunner):
-        here = WindowsHere(tools_of(job.context), on_window=lambda: job.advance(1, "windows written"))
-        return here, CompactOptions(sizing=Sizing.in_process())
-    from llog.spark.compaction import resize_of, sizing_of
-    from llog.spark.runner import SparkRunner
-
-    assert isinstance(inner, SparkRunner)
-    return job.runner, CompactOptions(sizing=sizing_of(inner.spark), resize=resize_of(inner.spark))
 
 
 def _row(log: LogReport) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,14 +9,13 @@ import typer
 
 from llog.cli.exits import FAILED, UNAVAILABLE
 from llog.cli.output import AsJson
-from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_report, run_job
+from llog.cli.pipeline import InProcess, JobSetting, Master, app, print_report, run_job
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
     from llog.pipeline.export import ExportReport, PartitionExport
-    from llog.pipeline.export_decode import Decoding
-    from llog.pipeline.export_target import ExportTarget
-    from llog.wiring import ObjectStores
+    from llog.spark.export_work import Destination
+    from llog.spark.job import Job
 
 To = Annotated[
     str,
@@ -89,16 +87,25 @@ def export(
     from llog.log.keys import check_topic
     from llog.pipeline.export_decode import Decoding
     from llog.settings import Settings
+    from llog.spark.export_work import do_export, parse_destination, refuse_unfit, url_of
 
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
-    kind, place = parse_target(to)
-    _check_options(kind, {"--catalog": catalog, "--warehouse": warehouse}, {"--discard-plan": discard_plan})
-    warehouse = None if warehouse is None else _url(warehouse)
-    where = _Where(check_topic(topic), kind, place, catalog, warehouse, dates, discard_plan)
+    destination = parse_destination(to, "--to")
+    of_iceberg, of_parquet = {"--catalog": catalog, "--warehouse": warehouse}, {"--discard-plan": discard_plan}
+    refuse_unfit(destination.kind, of_iceberg, of_parquet)
+    warehouse = None if warehouse is None else url_of(warehouse)
+    destination = destination._replace(catalog=catalog, warehouse=warehouse, by_date=dates)
+    check_topic(topic)
     decoding = Decoding(decode, _text(schema), on_error, prefix)
-    setting = JobSetting(f"exporting {topic}", settings, master=master, in_process=in_process, spark=not in_process)
+    setting = JobSetting(f"exporting {topic}", settings, master=master, in_process=in_process)
+
+    async def work(job: Job) -> ExportReport:
+        if discard_plan:
+            await _discard(job, topic, destination)
+        return await do_export(job, topic, destination, decoding, allow_gaps=allow_gaps)
+
     try:
-        report = run_job(setting, lambda job: _export(job, where, decoding, allow_gaps, in_process))
+        report = run_job(setting, work)
     except ExportFailed as error:
         typer.echo(f"llog: {error}", err=True)
         raise typer.Exit(UNAVAILABLE if error.retriable else FAILED) from None
@@ -109,36 +116,6 @@ def export(
 
 
 app.command(name="export")(export)
-
-
-class _Where:
-    def __init__(
-        self, topic: str, kind: str, place: str, catalog: str | None, warehouse: str | None, dates: bool, discard: bool
-    ) -> None:
-        self.topic, self.kind, self.place = topic, kind, place
-        self.catalog, self.warehouse, self.dates, self.discard = catalog, warehouse, dates, discard
-
-
-def parse_target(text: str) -> tuple[str, str]:
-    from llog.errors import InvalidArgument
-
-    kind, separator, place = text.partition(":")
-    if not separator or kind not in ("parquet", "iceberg") or not place:
-        raise InvalidArgument("--to", f"{text!r} must be parquet:URL or iceberg:namespace.table")
-    return kind, _url(place) if kind == "parquet" else place
-
-
-def _url(place: str) -> str:
-    """A path is one of this machine's. (A shell leaves `~` alone behind a colon.)"""
-    return place if "://" in place else f"file://{Path(place).expanduser().absolute()}"
-
-
-def _check_options(kind: str, of_iceberg: Mapping[str, object], of_parquet: Mapping[str, object]) -> None:
-    from llog.errors import InvalidArgument
-
-    for name, given in (of_iceberg if kind == "parquet" else of_parquet).items():
-        if given:
-            raise InvalidArgument(name, f"means nothing for {kind}: targets")
 
 
 def _text(path: Path | None) -> str:
@@ -154,49 +131,12 @@ def _text(path: Path | None) -> str:
         raise InvalidArgument("--schema", f"{path}: {error}") from None
 
 
-async def _export(job: Job, where: _Where, decoding: Decoding, allow_gaps: bool, in_process: bool) -> ExportReport:
-    from llog.cli.pipeline_progress import ToldRunner
-    from llog.pipeline.export import export as run_export
-    from llog.pipeline.export import export_tools
-    from llog.pipeline.subscription import Subscription, find_logs
-    from llog.pipeline.work import InProcessRunner
-    from llog.wiring import ObjectStores
+async def _discard(job: Job, topic: str, destination: Destination) -> None:
+    from llog.spark.export_work import discard_plan
 
-    # A topic that is not there is told before anything is made for it.
-    await find_logs(job.context, Subscription(topics=(where.topic,)))
-    async with ObjectStores(job.settings) as objects:
-        runner = job.runner
-        if in_process:
-            # The job's own runner knows the log's stores only.
-            runner = ToldRunner(InProcessRunner(export_tools(job.context, objects)), job.advance)
-        target = await _target(job, objects, where, decoding)
-        return await run_export(
-            job.context,
-            runner,
-            where.topic,
-            target,
-            decoding=decoding,
-            by_date=where.dates,
-            allow_gaps=allow_gaps,
-        )
-
-
-async def _target(job: Job, objects: ObjectStores, where: _Where, decoding: Decoding) -> ExportTarget:
-    from llog.pipeline.export_decode import Decoder
-    from llog.pipeline.export_parquet import ParquetTarget
-    from llog.pipeline.iceberg import IcebergTarget, open_catalogue
-    from llog.stores.objects.retrying import RetryingObjectStore
-
-    if where.kind == "parquet":
-        parquet = ParquetTarget(RetryingObjectStore(await objects.at(where.place)), where.topic)
-        if where.discard:
-            dropped = await parquet.discard()
-            nothing, told = "no plan was left unfinished", f"dropped a plan that was not finished, and {dropped} files"
-            typer.echo(f"llog: {nothing if dropped is None else told}", err=True)
-        return parquet
-    catalogue = open_catalogue(job.settings, where.catalog, warehouse=where.warehouse)
-    schema, random_bits = Decoder(decoding).schema, job.context.random_bits
-    return await IcebergTarget.open(catalogue, where.place, schema, random_bits, by_date=where.dates)
+    dropped = await discard_plan(job, topic, destination)
+    nothing, told = "no plan was left unfinished", f"dropped a plan that was not finished, and {dropped} files"
+    typer.echo(f"llog: {nothing if dropped is None else told}", err=True)
 
 
 def _rows(report: ExportReport) -> list[tuple[str, str]]:

@@ -12,14 +12,11 @@ import typer
 from llog.cli.compact import DryRun
 from llog.cli.exits import FAILED
 from llog.cli.output import AsJson
-from llog.cli.pipeline import InProcess, Job, JobSetting, Master, app, print_report, run_job
+from llog.cli.pipeline import InProcess, JobSetting, Master, app, print_report, run_job
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from llog.pipeline.key_aggregate import KeyAggregate
-    from llog.pipeline.key_compact import KeyCompactOptions, KeyCompactReport
+    from llog.pipeline.key_compact import KeyCompactReport
 
 COLUMNS: Final = ("log", "outcome", "dirty", "clean below", "segments", "records", "superseded", "tombstones", "bytes")
 MB: Final = 1_000_000
@@ -50,6 +47,7 @@ def key_compact(
     from llog.api.opening import Use
     from llog.pipeline.key_compact_report import KeyCompactOptions
     from llog.settings import Settings
+    from llog.spark.job_work import do_key_compact
 
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
     rate = settings.key_compact_bytes_per_second if mb_per_second is None else mb_per_second * MB
@@ -57,7 +55,7 @@ def key_compact(
     setting = JobSetting(
         "compacting by key", settings, master=master, in_process=in_process, segments=Use.PUT, progress=not as_json
     )
-    report = run_job(setting, lambda job: _run(job, logs or [], options))
+    report = run_job(setting, lambda job: do_key_compact(job, logs or [], options))
     print_report(report, as_json, COLUMNS, _rows(report))
     for one in report.logs:
         if one.error:
@@ -71,27 +69,6 @@ def key_compact(
         typer.echo("nothing was changed", err=True)
     if not report.ok:
         raise typer.Exit(FAILED)
-
-
-async def _run(job: Job, names: Sequence[str], options: KeyCompactOptions) -> KeyCompactReport:
-    from llog.pipeline.key_compact import key_compact as run
-    from llog.pipeline.log_choice import chosen_logs
-
-    chosen = await chosen_logs(job.context, names) if names else None
-    return await run(job.context, job.runner, _aggregate(job), chosen, options=options)
-
-
-def _aggregate(job: Job) -> KeyAggregate:
-    """On the runner's own Spark session, or in this process as the tasks are."""
-    from llog.pipeline.key_aggregate import InProcessAggregate
-    from llog.pipeline.work import tools_of
-
-    spark = getattr(getattr(job.runner, "inner", job.runner), "spark", None)
-    if spark is None:
-        return InProcessAggregate(tools_of(job.context))
-    from llog.spark.key_aggregate import SparkKeyAggregate
-
-    return SparkKeyAggregate(spark, job.settings, tools_of(job.context))
 
 
 def _rows(report: KeyCompactReport) -> list[tuple[str, ...]]:

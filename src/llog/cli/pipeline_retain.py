@@ -9,11 +9,11 @@ import typer
 from llog.cli.compact import DryRun, Yes
 from llog.cli.exits import FAILED, UNAVAILABLE
 from llog.cli.output import AsJson, ask
-from llog.cli.pipeline import Job, JobSetting, app, print_report, run_job
+from llog.cli.pipeline import JobSetting, app, print_report, run_job
 from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
-    from llog.pipeline.retain import RetainedLog, RetainReport
+    from llog.pipeline.retain import RetainedLog
 
 Logs = Annotated[list[str] | None, typer.Argument(help="Topics, or topic:partition; without any, all of them.")]
 # It has no tasks; whoever runs one job after another in the same way shall not have to know.
@@ -35,12 +35,13 @@ def retain(
 ) -> None:
     """Delete the records that pass their topic's retention.ms or retention.bytes. Blobs go with the next vacuum."""
     from llog.settings import Settings
+    from llog.spark.job_work import do_retain
 
     settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
     if not (yes or dry_run):
         ask(f"Delete what passes its retention in {', '.join(logs or ()) or 'every topic'}? --dry-run shows it")
     setting = JobSetting("retaining", settings, spark=False)
-    report = run_job(setting, lambda job: _retain(job, logs or [], dry_run))
+    report = run_job(setting, lambda job: do_retain(job, logs or [], dry_run=dry_run))
     print_report(report, as_json, COLUMNS, [_row(log) for log in report.logs])
     if dry_run and report.logs and not as_json:
         typer.echo("nothing was changed", err=True)
@@ -50,17 +51,6 @@ def retain(
 
 
 app.command(name="retain")(retain)
-
-
-async def _retain(job: Job, names: list[str], dry_run: bool) -> RetainReport:
-    from llog.pipeline.log_choice import chosen_logs
-    from llog.pipeline.retain import retain_logs
-
-    def told(log: RetainedLog) -> None:
-        job.advance(1, f"{log.topic}:{log.partition}")
-
-    logs = await chosen_logs(job.context, names)
-    return await retain_logs(job.context, logs, dry_run=dry_run, on_done=told)
 
 
 def _row(log: RetainedLog) -> tuple[str, ...]:

@@ -67,15 +67,15 @@ def _vacuum(
     settings: Settings, *, dry_run: bool, yes: bool, in_process: bool, master: str | None = None
 ) -> VacuumReport:
     from llog.api.opening import Use
-    from llog.pipeline.vacuum import vacuum as run_vacuum
     from llog.settings.urls import mask_url
+    from llog.spark.job_work import do_vacuum
 
     if not (yes or dry_run):
         where = " and ".join(mask_url(url) for url in sorted({settings.objects_url, settings.wal_url}))
         ask(f"Delete what nothing names in {where}? --dry-run shows it")
     use = Use.LIST if dry_run else Use.PUT
     setting = JobSetting("vacuuming", settings, master=master, in_process=in_process, blobs=use, segments=use)
-    return run_job(setting, lambda job: run_vacuum(job.context, job.runner, dry_run=dry_run))
+    return run_job(setting, lambda job: do_vacuum(job, dry_run=dry_run))
 
 
 def _tell(report: VacuumReport, as_json: bool, *, named: bool) -> None:

@@ -7,11 +7,12 @@ drawn and `rich` is not imported.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-Advance = Callable[[int, str], None]
-"""How much further it came, and what it is at."""
+if TYPE_CHECKING:
+    from llog.pipeline.told_runner import Advance
 
 
 @contextmanager

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from itertools import islice
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import typer
 
 from llog.api.opening import opened_log
-from llog.cli.progress import Advance
 from llog.cli.record_text import Write
 from llog.cli.seeking import Ends, Place, find_place, read_ends
 from llog.errors import OffsetOutOfRange, TopicNotFound
@@ -25,6 +24,9 @@ from llog.log.read import iter_runs
 from llog.log.topic_admin import PartitionDescription, describe_topic
 from llog.pipeline.log_choice import logs_of
 from llog.settings import Settings
+
+if TYPE_CHECKING:
+    from llog.pipeline.told_runner import Advance
 
 
 class Sink:

@@ -14,7 +14,7 @@ What must stay true
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, get_args
 
 import msgspec
 import numpy as np
@@ -44,6 +44,9 @@ class Decoding(msgspec.Struct, frozen=True):
     """In front of the names of the schema's columns."""
 
     def __post_init__(self) -> None:
+        for name, given, known in (("decode", self.kind, DecodeKind), ("on_error", self.on_error, OnError)):
+            if given not in get_args(known):
+                raise InvalidArgument(name, f"{given!r} is none of {', '.join(get_args(known))}")
         if len(self.schema) > EXPORT_SCHEMA_BYTES_MAX:
             raise ValueTooLarge("schema", len(self.schema), EXPORT_SCHEMA_BYTES_MAX)
         if (self.kind == "raw") != (self.schema == ""):

@@ -12,12 +12,13 @@ import typer
 from typer.testing import CliRunner
 
 from llog.api.opening import Use
-from llog.cli import pipeline_progress
 from llog.cli.output import AsJson
-from llog.cli.pipeline import InProcess, Job, JobSetting, Master, print_report, run_job
+from llog.cli.pipeline import InProcess, JobSetting, Master, print_report, run_job
 from llog.errors import InvalidArgument
+from llog.pipeline.told_runner import ToldRunner
 from llog.pipeline.work import InProcessRunner, TaskFailed
 from llog.settings import Settings
+from llog.spark.job import Job
 from tests.spark.sample_tasks import OBEY, Order, Told
 
 
@@ -33,7 +34,7 @@ async def echo(job: Job) -> list[int]:
 
 def test_a_job_in_this_process_needs_no_spark_and_has_its_stores(settings: Settings) -> None:
     async def work(job: Job) -> list[int]:
-        assert isinstance(job.runner, pipeline_progress.ToldRunner)
+        assert isinstance(job.runner, ToldRunner)
         assert isinstance(job.runner.inner, InProcessRunner)
         assert job.context.segments is not None
         assert job.context.wal is None
@@ -55,8 +56,8 @@ def test_every_task_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch)
     heard: list[int] = []
 
     async def work(job: Job) -> None:
-        assert isinstance(job.runner, pipeline_progress.ToldRunner)
-        runner = pipeline_progress.ToldRunner(job.runner.inner, lambda more, detail: told.append(f"{more}: {detail}"))
+        assert isinstance(job.runner, ToldRunner)
+        runner = ToldRunner(job.runner.inner, lambda more, detail: told.append(f"{more}: {detail}"))
 
         def listen(number: int, outcome: Told | TaskFailed) -> None:
             heard.append(number)

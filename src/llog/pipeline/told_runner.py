@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from llog.cli.progress import Advance
 from llog.pipeline.work import Item, OnDone, Result, Runner, Task, TaskFailed
+
+Advance = Callable[[int, str], None]
+"""How much further it came, and what it is at."""
 
 
 class ToldRunner:
