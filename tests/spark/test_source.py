@@ -86,10 +86,22 @@ async def test_filters_on_offset_partition_and_timestamp_are_exact(
         }
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
     for condition, keeps in conditions.items():
-        frame = places.read(spark).where(condition)
+        frame = places.read(spark, pushFilters="true").where(condition)
         assert spark_rows(frame) == [row for row in rows if keeps(row)], condition
-    plan = places.read(spark).where("offset >= 7")._jdf.queryExecution().executedPlan().toString()
+    plan = places.read(spark, pushFilters="true").where("offset >= 7")._jdf.queryExecution().executedPlan().toString()
     assert "Filter (" not in plan, "the source has filtered, Spark need not"
+
+
+async def test_a_table_that_is_used_with_several_filters_gives_each_use_its_rows(
+    spark: SparkSession, places: Places, opened: OpenedLog
+) -> None:
+    await append(opened, [random_group(random.Random(1), log) for log in LOGS])
+    rows = await rows_read(opened)
+    frame = places.read(spark)  # Spark plans it once, whichever filters it is used with
+    assert spark_rows(frame.where("offset = 1")) == [row for row in rows if row.offset == 1]
+    assert spark_rows(frame) == rows
+    both = frame.where("offset = 1").union(frame.where("partition = 1"))
+    assert both.count() == sum((row.offset == 1) + (row.partition == 1) for row in rows)
 
 
 async def test_a_session_that_pushes_no_filters_reads_the_same(

@@ -30,6 +30,7 @@ def test_defaults_are_those_of_kafka_s_source() -> None:
     assert request.subscription == Subscription(("orders",))
     assert (request.starting.all_logs, request.ending.all_logs) == (EARLIEST, LATEST)
     assert (request.fail_on_data_loss, request.split_bytes) == (True, SPLIT_BYTES_DEFAULT)
+    assert not options.push_filters
     assert parse_options(SUBSCRIBED, "stream").request.starting.all_logs == LATEST
 
 
@@ -43,6 +44,7 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
         "maxOffsetsPerTrigger": "1000",
         "maxBytesPerTrigger": "64m",
         "splitBytes": "4MiB",
+        "pushFilters": "True",
         "groupId": "g",
         "llog.metadata.url": "lmdb:///x/metadata",
         "llog.objects.url": "file:///x/objects",
@@ -54,6 +56,7 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
     assert options.request.ending.newer_than_all == "latest"
     assert (options.offsets_per_trigger, options.bytes_per_trigger, options.group) == (1_000, 64 << 20, "g")
     assert (options.request.splits_min, options.request.split_bytes) == (8, 4 << 20)
+    assert options.push_filters
     assert options.settings_in_force().metadata_url == "lmdb:///x/metadata"
     assert pickle.loads(pickle.dumps(options)) == options
 

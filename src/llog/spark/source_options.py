@@ -1,8 +1,8 @@
 """The options of the data source: text from users to what the planner takes.
 
-Names, forms and defaults are those of Spark's Kafka source, where it has them; `splitBytes`, `maxBytesPerTrigger` and
-`llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL, and so is every other setting of the
-stores; what no option names comes from the environment.
+Names, forms and defaults are those of Spark's Kafka source, where it has them; `splitBytes`, `maxBytesPerTrigger`,
+`pushFilters` and `llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL, and so is every
+other setting of the stores; what no option names comes from the environment.
 
 What must stay true: an option that is not known, or cannot be used so, is an error that names it, before anything is
 read; no secret is taken from an option, because Spark shows options in its plans.
@@ -44,6 +44,7 @@ _READING: Final = (
     "groupId",
     "includeHeaders",
     "splitBytes",
+    "pushFilters",
 )
 OPTIONS: Final = {name.lower(): name for name in _READING}
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -58,6 +59,8 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     offsets_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
     group: str | None = None
+    push_filters: bool = False
+    """Whether filters narrow what is read: Spark keeps the plan of one use of a table for its other uses."""
     settings: dict[str, str] = {}
     """Of the stores, as the options name them."""
 
@@ -86,6 +89,7 @@ def parse_options(given: Mapping[str, str], kind: Kind) -> SourceOptions:
         offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
         bytes_per_trigger=options.size("maxBytesPerTrigger", 0) or None,
         group=None if group is None else external_name("groupId", group),
+        push_filters=options.boolean("pushFilters", False),
         settings=options.settings,
     )
 

@@ -54,6 +54,10 @@ class LlogReader(DataSourceReader):
         return read_work(partition.work) if isinstance(partition, SplitPartition) else iter(())
 
     def narrow(self, filters: Iterable[Filter]) -> list[Filter]:
+        # Spark plans a table (a DataFrame, a view) once for all queries over it, so a plan that is narrowed by the
+        # filters of one would give the others too few rows: only where the caller says that there are no others.
+        if not self._options.push_filters:
+            return list(filters)
         request: ScanRequest
         request, left = push_filters(self._request, filters)
         self._request = request
