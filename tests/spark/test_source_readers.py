@@ -147,6 +147,21 @@ async def test_progress_is_kept_as_a_group_s_positions_when_spark_asks_how_far_t
     reader.stop()
 
 
+async def test_progress_in_a_topic_that_is_no_more_is_not_kept_for_the_one_that_took_its_name(
+    opened: OpenedLog, options: dict[str, str]
+) -> None:
+    log, groups = Log("orders", 0), GroupOffsets(opened.context)
+    await append(opened, [random_group(random.Random(1), log)])
+    reader = stream(options, subscribe="orders", groupId="reports")
+    at = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    await delete_topic(opened.context, "orders")
+    await append(opened, [random_group(random.Random(2), log)])
+    with pytest.raises(RecordsLost, match="its topic was deleted and created again"):
+        reader.latestOffset(at, reader.getDefaultReadLimit())
+    assert await groups.fetch("reports", [log]) == {log: None}, "it would pass over records that nobody has read"
+    reader.stop()
+
+
 async def test_a_stream_may_begin_at_named_offsets_and_refuses_those_outside(
     opened: OpenedLog, options: dict[str, str]
 ) -> None:

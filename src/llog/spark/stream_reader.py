@@ -245,7 +245,13 @@ class _Planner:
         if self._options.group is None or begin == self._kept:
             return
         group = GroupOffsets(self._opened.context)
-        positions = sorted(begin.offsets.items())
+        # Of a topic that was deleted and created again they would mean records that nobody has read.
+        ends = await find_logs(self._opened.context, self._request.subscription, there_only=True)
+        positions = sorted(
+            (log, offset)
+            for log, offset in begin.offsets.items()
+            if log in ends and why_another(begin, log, ends[log]) is None
+        )
         for first in range(0, len(positions), GROUP_OFFSETS_PER_CALL_MAX):
             part = {log: Position(offset) for log, offset in positions[first : first + GROUP_OFFSETS_PER_CALL_MAX]}
             outcomes = await group.commit(self._options.group, part)
