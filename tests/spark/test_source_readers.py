@@ -114,6 +114,21 @@ async def test_a_stream_reads_every_record_once_over_many_triggers_and_restarts(
     assert seen == Counter((row.topic, row.partition, row.offset) for row in expected)
 
 
+@pytest.mark.parametrize("seed", range(3))
+async def test_more_tasks_than_there_are_slices_read_every_record_once(
+    opened: OpenedLog, options: dict[str, str], seed: int
+) -> None:
+    logs = [Log("orders", 0), Log("orders", 1)]
+    await append(opened, [random_group(random.Random(seed), log) for log in logs])
+    rows = [(row.topic, row.partition, row.offset) for row in await rows_read(opened, logs)]
+    reader = stream(options, subscribe="orders", minPartitions=9)
+    at = reader.initialOffset()
+    end = reader.latestOffset(at, reader.getDefaultReadLimit())
+    assert len(reader.partitions(at, end)) >= min(9, len(rows))
+    assert sorted(offsets_read(reader, at, end)) == rows
+    reader.stop()
+
+
 async def test_available_now_ends_at_what_was_there_when_it_began(opened: OpenedLog, options: dict[str, str]) -> None:
     await append(opened, [random_group(random.Random(1), Log("orders", 0))])
     rows = len(await rows_read(opened, [Log("orders", 0)]))

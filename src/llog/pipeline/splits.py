@@ -7,7 +7,8 @@ reads a split needs no metadata.
   into the segment to plan: the task finds its batches in the footer. A batch that stands across a cut is read by both.
 - Shorter segments of a log stand together in splits, in order.
 - Slices of shared blobs are grouped by blob, over all logs: a blob is read by one split wherever it fits, so scanning
-  64 partitions does not take 64 requests per blob. A slice is never cut: it has no index to enter it by.
+  64 partitions does not take 64 requests per blob. A slice has no index to enter it by, so it is only cut where more
+  splits are asked for than there would be: each part reads all of it.
 
 What must stay true: the pieces of all splits tile the wanted offsets exactly, each offset in one piece; within a split
 a log's pieces come in offset order; no split is longer than `split_bytes`, unless a single piece is.
@@ -149,7 +150,7 @@ def pieces_of(wanted: LogRange, entries: Iterable[Entry], keep: Keep | None = No
 
 
 def plan_splits(pieces: Sequence[Piece], split_bytes: int, *, splits_min: int = 1) -> list[Split]:
-    """Divide the pieces. `splits_min` asks for as many splits at least; fewer come where slices cannot be cut."""
+    """Divide the pieces. `splits_min` asks for as many splits at least; fewer come where single records are large."""
     if not SPLIT_BYTES_MIN <= split_bytes <= SPLIT_BYTES_MAX:
         raise InvalidArgument("split_bytes", f"{split_bytes} must be from {SPLIT_BYTES_MIN} to {SPLIT_BYTES_MAX}")
     total = sum(piece.wanted_bytes() for piece in pieces)
@@ -157,10 +158,12 @@ def plan_splits(pieces: Sequence[Piece], split_bytes: int, *, splits_min: int = 
     count = max(splits_min, math.ceil(total / split_bytes), 1)
     target = max(1, math.ceil(total / count))
     # A segment that makes a split as it is stays whole: its parts would need the footer, and tasks cost too.
-    longest = target if count == splits_min else split_bytes
+    more_asked = splits_min > 1 and count == splits_min
+    longest = target if more_asked else split_bytes
     cut, whole = list[Piece](), list[Piece]()
     for piece in pieces:
-        (cut if piece.wanted_bytes() > longest and piece.in_segment else whole).append(piece)
+        may_be_cut = piece.in_segment or more_asked
+        (cut if piece.wanted_bytes() > longest and may_be_cut else whole).append(piece)
     splits = [_split([part]) for piece in cut for part in _parts(piece, target)]
     splits += _packed(whole, target)
     if len(splits) > SPLITS_MAX:
@@ -178,7 +181,7 @@ def _split(pieces: Iterable[Piece]) -> Split:
 
 
 def _parts(piece: Piece, target: int) -> Iterator[Piece]:
-    """A segment's piece in parts of one length, as far as its records are."""
+    """A piece in parts of one length, as far as its records are."""
     offsets = piece.stop_offset - piece.start_offset
     count = min(offsets, math.ceil(piece.wanted_bytes() / target))
     cuts = [piece.start_offset + offsets * i // count for i in range(count + 1)]

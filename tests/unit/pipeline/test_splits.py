@@ -93,6 +93,14 @@ def test_as_many_splits_are_made_as_are_asked_for() -> None:
     assert len(plan_splits(pieces, SMALL, splits_min=7)) == 7
 
 
+def test_a_slice_is_cut_only_where_more_splits_are_asked_for() -> None:
+    pieces = list(pieces_of(LogRange(Log("t", 0), 3, 13), [entry(20, 20, segment=False, length=2 * SMALL)]))
+    assert plan_splits(pieces, SMALL)[0].pieces == tuple(pieces)
+    cut = [piece for split in plan_splits(pieces, SMALL, splits_min=4) for piece in split.pieces]
+    assert [(piece.start_offset, piece.stop_offset) for piece in cut] == [(3, 5), (5, 8), (8, 10), (10, 13)]
+    assert len(plan_splits(pieces, SMALL, splits_min=40)) == 10, "one record each"
+
+
 def test_the_slices_of_a_blob_stay_in_one_split_whichever_logs_they_are_of() -> None:
     pieces = list[Piece]()
     for partition in range(16):
