@@ -700,6 +700,8 @@ AUDIT_FINDINGS_MAX: Final = 10_000
 # Rows that a task gathers before it encodes and uploads them, and what one RecordBatch among them holds before it is
 # compressed.
 SINK_BLOB_BYTES: Final = 16 * MIB
+# A column of them has 32 bits for its bytes.
+SINK_BLOB_BYTES_MAX: Final = GIB
 SINK_RECORD_BATCH_BYTES: Final = MIB
 # Epochs of one producer id: Kafka counts them in 15 bits.
 SINK_EPOCHS_MAX: Final = 2**15 - 1

@@ -67,6 +67,7 @@ def columns(text: str) -> StructType:
         ({"compression": "brotli"}, "compression: 'brotli' is none of none, gzip, snappy, lz4, zstd"),
         ({"blobBytes": "many"}, "blobBytes: "),
         ({"blobBytes": "0"}, "blobBytes: '0' must be more than 0 bytes"),
+        ({"blobBytes": "3GiB"}, "blobBytes: 3GiB is more than 1073741824 bytes"),
         ({"batchId": "1"}, "batchId: means nothing without a queryId"),
         ({"queryId": "q", "batchId": "x"}, "batchId: 'x' is no number"),
         ({"queryId": "q" * 161}, "queryId: 'qqq"),

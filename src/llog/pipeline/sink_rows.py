@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llog.errors import InvalidArgument
+from llog.errors import InvalidArgument, ValueTooLarge
 from llog.formats.arrow import HEADERS_TYPE, from_arrow
 from llog.formats.crc import Buffer
 from llog.formats.record_batch import Codec
-from llog.formats.record_columns import RecordColumns
+from llog.formats.record_columns import BINARY_COLUMN_BYTES_MAX, RecordColumns
 from llog.formats.records import encode_columns
 from llog.limits import SINK_RECORD_BATCH_BYTES
 from llog.log.keys import PARTITION_MAX, Log, check_topic
@@ -152,6 +152,8 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     whole = pa.Table.from_batches(batches).select(names)
     whole = whole.cast(pa.schema([pa.field(name, _plain(whole.schema.field(name).type)) for name in names]))
     rows = whole.combine_chunks().to_batches()
+    if len(rows) > 1:  # a column has more bytes than its offsets can count
+        raise ValueTooLarge("rows gathered for one blob", whole.nbytes, BINARY_COLUMN_BYTES_MAX)
     return rows[0] if rows else pa.RecordBatch.from_pylist([], schema=whole.schema)
 
 

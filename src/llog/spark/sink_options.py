@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from llog.errors import InvalidArgument
-from llog.limits import SINK_BLOB_BYTES
+from llog.limits import SINK_BLOB_BYTES, SINK_BLOB_BYTES_MAX
 from llog.log.keys import OFFSET_MAX, check_topic
 from llog.pipeline.sink_task import codec_of
 from llog.settings import Settings
@@ -87,7 +87,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         query=external_name("queryId", texts["queryId"]) if "queryId" in texts else None,
         batch=_number("batchId", texts.get("batchId", "0")),
         compression=compression,
-        blob_bytes=size_of("blobBytes", texts["blobBytes"]) if "blobBytes" in texts else SINK_BLOB_BYTES,
+        blob_bytes=_blob_bytes(texts["blobBytes"]) if "blobBytes" in texts else SINK_BLOB_BYTES,
         settings=settings,
     )
 
@@ -133,6 +133,13 @@ def _number(name: str, text: str) -> int:
     if not text.isdecimal() or int(text) > OFFSET_MAX:
         raise InvalidArgument(name, f"{text!r} is no number from 0 to {OFFSET_MAX}")
     return int(text)
+
+
+def _blob_bytes(text: str) -> int:
+    size = size_of("blobBytes", text)
+    if size > SINK_BLOB_BYTES_MAX:
+        raise InvalidArgument("blobBytes", f"{text} is more than {SINK_BLOB_BYTES_MAX} bytes")
+    return size
 
 
 def _unknown(name: str) -> str:
