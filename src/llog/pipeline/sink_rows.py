@@ -31,8 +31,9 @@ Longs = npt.NDArray[np.int64]
 
 COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp")
 NOT_NAMED: Final = -1
-# What a record takes beside its key and value, at most, as long as it has no headers.
+# What a record takes beside its key, value and headers, at most, and a header beside its own.
 _RECORD_OVERHEAD_BYTES: Final = 32
+_HEADER_OVERHEAD_BYTES: Final = 10
 
 
 class Group(NamedTuple):
@@ -199,8 +200,16 @@ def _columns(rows: pa.RecordBatch, start: int, end: int, timestamp_ms: int) -> R
 
 def _cuts(columns: RecordColumns) -> list[int]:
     """Rows at which a new RecordBatch begins; a record larger than one is alone in its own."""
-    sizes: Any = np.diff(columns.values.offsets.astype(np.int64)) + np.diff(columns.keys.offsets.astype(np.int64))
-    ends = np.cumsum(sizes + _RECORD_OVERHEAD_BYTES)
+    headers, lists = columns.headers, columns.headers.offsets
+    sizes: Any = _RECORD_OVERHEAD_BYTES + _HEADER_OVERHEAD_BYTES * np.diff(lists.astype(np.int64))
+    for ends_of in (
+        columns.values.offsets,
+        columns.keys.offsets,
+        headers.keys.offsets[lists],
+        headers.values.offsets[lists],
+    ):
+        sizes += np.diff(ends_of.astype(np.int64))
+    ends = np.cumsum(sizes)
     if ends[-1] <= SINK_RECORD_BATCH_BYTES:
         return []
     cuts: list[int] = []

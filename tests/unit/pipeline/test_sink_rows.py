@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from llog.errors import InvalidArgument
+from llog.formats.arrow import HEADERS_TYPE
 from llog.formats.record_batch import Codec
 from llog.formats.records import decode_records
 from llog.log.keys import Log
@@ -106,6 +107,15 @@ def test_large_groups_are_cut_into_batches_of_a_megabyte() -> None:
     assert counts == [3, 3, 1, 1, 1]
     whole = b"".join(bytes(part) for part in group.body)
     assert decode_records(whole, "test").values.tolist() == values
+
+
+def test_headers_count_when_groups_are_cut() -> None:
+    headers = [[{"key": "h", "value": b"x" * 300_000}]] * 7
+    table = pa.table({"value": pa.array([b"v"] * 7, pa.binary()), "headers": pa.array(headers, HEADERS_TYPE)})
+    [group] = encoded_groups(
+        joined(table.to_batches()), Router("t", {}, Turns()), codec=Codec.NONE, timestamp_ms=NOW_MS
+    )
+    assert [len(decode_records(bytes(part), "test").offsets) for part in group.body] == [3, 3, 1]
 
 
 @pytest.mark.parametrize(
