@@ -20,6 +20,7 @@ from llog.log.context import LogContext
 from llog.log.keys import Log, check_topic
 from llog.log.topic_config import TopicConfig
 from llog.log.topics import for_each_partition, initialize, load_topic
+from llog.pipeline.sink_plan import UNKNOWN_LIFE
 from llog.pipeline.sink_task import SinkOrder, Target, codec_of
 from llog.stores.metadata.port import Record
 
@@ -64,7 +65,8 @@ async def _made(context: LogContext, topic: str) -> Target:
 
 
 async def _listed(context: LogContext) -> dict[str, Target]:
-    """Topics that are there, as many as one driver looks up."""
+    """Topics that are there; of as many as one driver looks up, their logs. Of the others at least how many partitions
+    they have: a key goes to the same one whoever writes it."""
     targets: dict[str, Target] = {}
     logs = 0
     async for record in context.metadata.scan_all(context.keys.topics()):
@@ -77,8 +79,9 @@ async def _listed(context: LogContext) -> dict[str, Target]:
             continue
         logs += topic.partition_count
         if logs > SINK_LOGS_LISTED_MAX:
-            break
-        targets[parsed.topic] = await _target(context, parsed.topic, topic)
+            targets[parsed.topic] = Target(incarnation=UNKNOWN_LIFE, partition_count=topic.partition_count)
+        else:
+            targets[parsed.topic] = await _target(context, parsed.topic, topic)
     return targets
 
 

@@ -42,6 +42,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """A topic as the driver knew it before the tasks began."""
 
     incarnation: int
+    """`UNKNOWN_LIFE`: nobody looked its logs up."""
     partition_count: int
     missing: frozenset[int] = frozenset()
     """Partitions that had no control record then, or none that could be read."""

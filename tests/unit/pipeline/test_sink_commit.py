@@ -9,8 +9,9 @@ import pytest
 from llog.errors import FormatError, LogFenced, SinkBatchOver, SinkPlanLost, SinkQueryTaken
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
+from llog.log.topic_admin import create_topic
 from llog.log.topics import initialize
-from llog.pipeline import sink_commit, sink_plan, sink_records
+from llog.pipeline import sink_commit, sink_plan, sink_records, sink_targets
 from llog.pipeline.sink import Batch, commit_batch, forget_query, write
 from llog.pipeline.sink_plan import plan_key
 from llog.pipeline.sink_query import admit
@@ -44,6 +45,18 @@ async def test_a_batch_is_in_its_logs(stage: Stage) -> None:
     assert await stage.values(A) == [b"a", b"c", b"d"]
     assert await stage.values(B) == [b"b"]
     assert stage.objects.puts == 4, "two tasks, and the two slices of a log that nobody knew"
+
+
+async def test_a_key_goes_to_its_partition_also_where_there_are_more_logs_than_a_driver_looks_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_topic(stage.context, "many", partitions=8)
+    table = rows("a", topic="many", key="21")
+    known = await stage.upload(table)
+    monkeypatch.setattr(sink_targets, "SINK_LOGS_LISTED_MAX", 7)
+    assert [part.log for part in await stage.upload(table)] == [part.log for part in known] != [Log("many", 0)]
+    await stage.commit(FIRST, table)
+    assert await stage.values(known[0].log) == [b"a"]
 
 
 @pytest.mark.parametrize("record", ["topic", "control"])
