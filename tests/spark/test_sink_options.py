@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from llog.errors import InvalidArgument, MetadataUncertain, SinkQueryTaken
+from llog.errors import InvalidArgument, MetadataFull, MetadataUncertain, SinkQueryTaken
 from llog.pipeline.sink_commit import Committed, commit_batch
 from llog.settings import Settings
 from llog.spark import sink_driver
@@ -181,3 +181,15 @@ def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_adds_nothing(
     written(tmp_path, "x", topic="orders")
     assert [commit.ours for commit in commits] == [True, False]
     assert values(tmp_path, "orders") == [b"x"]
+
+
+def test_a_write_that_took_effect_does_not_fail_because_it_cannot_be_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def is_refused(*_: Any) -> None:
+        raise MetadataFull("delete", "the records of a write")
+
+    monkeypatch.setattr(sink_driver, "forget_query", is_refused)
+    written(tmp_path, "x", topic="orders")
+    assert values(tmp_path, "orders") == [b"x"]
+    assert "stays behind" in caplog.text

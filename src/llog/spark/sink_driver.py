@@ -11,6 +11,7 @@ nothing, because it may follow a commit that took effect, and what was uploaded 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from llog.api.opening import Use, opened_log
-from llog.errors import InvalidArgument
+from llog.errors import InvalidArgument, MetadataStoreError
 from llog.limits import SPARK_WORKER_TOOLS_MAX
 from llog.pipeline.pump import LoopThread
 from llog.pipeline.sink_commit import Committed, commit_batch, forget_query
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 # Set by Spark for every job of a streaming query; it is kept in the checkpoint, and so the same after a restart.
 _CHECKPOINT_ID = "sql.streaming.queryId"
+_log = logging.getLogger("llog.spark")
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,11 @@ async def _committed(settings: Settings, batch: Batch, slices: Sequence[Uploaded
         # Whoever finds the batch's plan finishes it, also when that is its own.
         done = await answered(context, lambda: commit_batch(context, batch, slices))
         if forget:
-            await answered(context, lambda: forget_query(context, batch.query))
+            try:
+                await answered(context, lambda: forget_query(context, batch.query))
+            except MetadataStoreError as error:
+                # The rows are there: who is told that the write failed writes them again.
+                _log.warning("what is kept of the write %s stays behind: %s", batch.query, error)
         return done
 
 
