@@ -36,7 +36,7 @@ class Tables:
     async def read(self, books: Books) -> None:
         """All records, and some by a filter that the source applies."""
         assert await asyncio.to_thread(lambda: rows_of(self.frame(*TOPICS).toArrow())) == books.of(*TOPICS)
-        filtered = self.frame("orders").where("partition = 2 and offset >= 9")
+        filtered = self.frame("orders", pushFilters="true").where("partition = 2 and offset >= 9")
         some = await asyncio.to_thread(lambda: rows_of(filtered.toArrow()))
         assert some == [row for row in books.rows[Log("orders", 2)] if row.offset >= 9]
 
