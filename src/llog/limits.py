@@ -737,6 +737,9 @@ KEY_SCAN_PART_BYTES_MAX: Final = 64 * MIB
 KEY_COMPACT_LOGS_AT_ONCE: Final = 64
 # Distinct keys of one log, in bytes, that are aggregated without Spark.
 KEY_AGGREGATE_BYTES_MAX: Final = 2 * GIB
+# Segments that become one hold at most so many times the bytes that it should have. What stays of them is guessed by
+# counting records, and a few large ones among many small ones may be nearly all of the bytes; it is held in memory.
+KEY_COMPACT_GROUP_TARGETS_MAX: Final = 4
 # How often a log is planned again when it changed under a pass, and how often publishing gives way to other runs.
 KEY_COMPACT_ROUNDS_MAX: Final = 3
 KEY_COMPACT_RACES_MAX: Final = 16

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from llog.limits import KEY_COMPACT_LEVEL, LOG_COMPACT_ENTRIES_MAX
+from llog.limits import KEY_COMPACT_GROUP_TARGETS_MAX, KEY_COMPACT_LEVEL, LOG_COMPACT_ENTRIES_MAX
 from llog.log.fetch import data_length, is_segment
 from llog.log.index import Entry
 from llog.log.timestamps import known_newest_ms
@@ -103,10 +103,14 @@ class ScannedEntry(NamedTuple):
         return self.scanned.keyed_records - self.survivors
 
     @property
+    def whole_bytes(self) -> int:
+        return data_length(self.entry) or self.scanned.data_bytes
+
+    @property
     def kept_bytes(self) -> int:
         """A guess, before anything was written."""
         kept = self.scanned.records - self.superseded
-        return (data_length(self.entry) or self.scanned.data_bytes) * kept // max(1, self.scanned.records)
+        return self.whole_bytes * kept // max(1, self.scanned.records)
 
 
 def may_drop_tombstones(found: ScannedEntry, now_ms: int, delete_retention_ms: int) -> bool:
@@ -136,7 +140,7 @@ def plan_groups(
     The last entry is rewritten in any case, unless it is one of ours: its level says how far the log is clean.
     """
     groups: list[list[ScannedEntry]] = []
-    size_bytes = 0
+    size_bytes = whole_bytes = 0
     for number, one in enumerate(found):
         is_mark = number == len(found) - 1 and one.entry.value.level < KEY_COMPACT_LEVEL
         if not (needs_rewriting(one, now_ms, delete_retention_ms) or is_mark):
@@ -145,13 +149,14 @@ def plan_groups(
             bool(groups)
             and groups[-1][-1].entry.end_offset + 1 == one.entry.start_offset
             and size_bytes + one.kept_bytes <= target_bytes
+            and whole_bytes + one.whole_bytes <= KEY_COMPACT_GROUP_TARGETS_MAX * target_bytes
             and len(groups[-1]) < LOG_COMPACT_ENTRIES_MAX
             and not may_drop_tombstones(one, now_ms, delete_retention_ms)
         )
         if fits:
             groups[-1].append(one)
-            size_bytes += one.kept_bytes
+            size_bytes, whole_bytes = size_bytes + one.kept_bytes, whole_bytes + one.whole_bytes
         else:
             groups.append([one])
-            size_bytes = one.kept_bytes
+            size_bytes, whole_bytes = one.kept_bytes, one.whole_bytes
     return groups

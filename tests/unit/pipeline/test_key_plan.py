@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llog.formats.values import IndexEntry
-from llog.limits import KEY_COMPACT_LEVEL
+from llog.limits import KEY_COMPACT_GROUP_TARGETS_MAX, KEY_COMPACT_LEVEL
 from llog.log.index import Entry
 from llog.log.topic_config import TopicConfig
 from llog.pipeline.key_compact_plan import ScannedEntry, plan_due, plan_groups, plan_range
@@ -78,6 +78,13 @@ def test_neighbours_that_lose_something_become_one_segment_up_to_a_size() -> Non
     plan = plan_groups(found, NOW, delete_retention_ms=1, target_bytes=100)
     assert ends(plan) == [[4, 8], [16, 20]]
     assert ends(plan_groups(found, NOW, delete_retention_ms=1, target_bytes=99)) == [[4], [8], [16, 20]]
+
+
+def test_a_group_is_bounded_though_the_records_that_stay_are_nearly_all_of_its_bytes() -> None:
+    """By their count next to nothing stays; but nobody knows yet which of them are large."""
+    found = [scanned(first, first + 99, gone=99) for first in range(1, 1_200, 100)]
+    plan = plan_groups(found, NOW, delete_retention_ms=1, target_bytes=100)
+    assert [len(group) for group in plan] == [KEY_COMPACT_GROUP_TARGETS_MAX] * 3
 
 
 def test_tombstones_are_given_their_time_and_taken_when_it_has_come() -> None:
