@@ -4,8 +4,8 @@ Why it exists: a Spark session takes seconds to start, and may not be had at all
 does not fail without it: tasks are the same functions either way, so the only difference is who runs them.
 
 What must stay true: a job runs on one runner from beginning to end (which may do small rounds here: `small_here`); a
-Spark that failed a job for a reason outside its tasks is left, and tried again after a pause; whoever brought Spark is
-told by `state` why it is not there.
+Spark that failed a job for a reason outside its tasks is left, and tried again after a pause, and so is one that is
+gone while there are no jobs; whoever brought Spark is told by `state` why it is not there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _log: Final = logging.getLogger("llog.compactor")
 
 
 MakeAggregate = Callable[[TaskTools], "KeyAggregate"]
+Check = Callable[[], Awaitable[None]]
+"""Raises `SparkSessionFailed` where Spark is gone."""
 
 
 class TaskRunner(NamedTuple):
@@ -44,6 +46,8 @@ class TaskRunner(NamedTuple):
     """Its own way to aggregate keys, made in a thread; None: this process does it."""
     resize: Resize | None = None
     """Where the number of its cores may change; `sizing` does not count then."""
+    check: Check | None = None
+    """Asked now and then, between jobs too: those may be hours apart, and people are told that it is there."""
 
 
 Join = Callable[[], Awaitable[TaskRunner]]
@@ -101,6 +105,8 @@ class TaskRunners:
 
     async def _keep_joined(self, join: Join) -> None:
         while True:
+            if self._spark is not None:
+                await self._check(self._spark)
             if self._spark is None:
                 try:
                     await self._close_left()
@@ -114,6 +120,13 @@ class TaskRunners:
                     _log.exception("Spark could not be joined")
                     self._tell(f"unavailable ({type(error).__name__}: {error})")
             await self._context.sleep(COMPACT_SPARK_REJOIN_MS / 1_000)
+
+    async def _check(self, used: TaskRunner) -> None:
+        try:
+            if used.check is not None:
+                await used.check()
+        except SparkSessionFailed as error:
+            self.failed(used, error)
 
     async def _close_left(self) -> None:
         while self._left:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from llog.compactor.tasks import TaskRunner
+from llog.compactor.tasks import Check, TaskRunner
+from llog.errors import SparkSessionFailed
 from llog.limits import COMPACT_CORES_UNKNOWN
 from llog.pipeline.compact_plan import Resize, Sizing
 from llog.settings import Settings
+from llog.settings.urls import mask_url
 from llog.spark.executors import count_of
 from llog.spark.key_aggregate import SparkKeyAggregate
+from llog.spark.launch import own_jvm_is_gone
 from llog.spark.runner import SparkRunner
-from llog.spark.warm_session import is_connect
+from llog.spark.warm_session import is_connect, master_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +33,24 @@ def task_runner(runner: SparkRunner, settings: Settings) -> TaskRunner:
         sizing_of(spark),
         make_aggregate=lambda tools: SparkKeyAggregate(spark, settings, tools),
         resize=resize_of(spark),
+        check=check_of(spark),
     )
+
+
+def check_of(spark: SparkSession) -> Check | None:
+    """Is the session still there? Seen from this process alone: nothing here waits for a JVM that does not answer, and
+    whether a cluster or a Connect server still wants us, the next job tells."""
+    if is_connect(spark):
+        return None
+    master = master_of(spark)
+
+    async def check() -> None:
+        if own_jvm_is_gone():
+            raise SparkSessionFailed(mask_url(master), "its JVM is gone")
+        if spark.sparkContext._jsc is None:
+            raise SparkSessionFailed(mask_url(master), "it was stopped")
+
+    return check
 
 
 def sizing_of(spark: SparkSession) -> Sizing:

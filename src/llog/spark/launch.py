@@ -106,6 +106,11 @@ def _process_behind_pyspark() -> subprocess.Popen[bytes] | None:
     return None if gateway is None else vars(gateway).get("proc")
 
 
+def own_jvm_is_gone() -> bool:
+    process = _process_behind_pyspark()
+    return process is not None and process.poll() is not None
+
+
 def end_own_jvm(timeout_ms: int = SPARK_END_MS_MAX) -> None:
     """End the JVM that this process launched, if it did; for processes that end."""
     process = _process_behind_pyspark()
@@ -135,8 +140,7 @@ def forget_dead_jvm() -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    process = _process_behind_pyspark()
-    if process is None or process.poll() is None:
+    if not own_jvm_is_gone():
         return
     context = SparkContext._active_spark_context
     if context is not None:

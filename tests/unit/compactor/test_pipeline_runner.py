@@ -12,7 +12,7 @@ from llog.compactor.gathering import Gathering
 from llog.compactor.pipeline_runner import PipelineRunner
 from llog.compactor.service import CompactorService
 from llog.compactor.tasks import TaskRunner, TaskRunners
-from llog.errors import CompactionFailed, LogBusy, SparkJobFailed, SparkNotInstalled
+from llog.errors import CompactionFailed, LogBusy, SparkJobFailed, SparkNotInstalled, SparkSessionFailed
 from llog.limits import COMPACT_JOBS_AT_ONCE, COMPACT_SPARK_REJOIN_MS
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -309,6 +309,32 @@ async def test_a_spark_that_went_away_is_left_and_tried_again_later() -> None:
     assert (runner.spark_state, joins) == ("ready", 2)
     assert elsewhere.closed, "the runner that was left, before the next was asked for"
     await runner.close()
+
+
+async def test_a_spark_that_is_gone_between_jobs_is_told_of_and_replaced() -> None:
+    """Jobs that are large enough for it may be hours apart."""
+    cluster = Cluster()
+    context = cluster.open(patient=True)
+    states: list[str] = []
+    gone, joins = False, 0
+
+    async def check() -> None:
+        if gone:
+            raise SparkSessionFailed("local[2]", "its JVM is gone")
+
+    async def join() -> TaskRunner:
+        nonlocal joins, gone
+        joins, gone = joins + 1, False
+        return TaskRunner(CountingRunner(context), Sizing(2), check=check)
+
+    tasks = TaskRunners(context, join, on_state=states.append)
+    tasks.start()
+    await cluster.clock.advance(3 * COMPACT_SPARK_REJOIN_MS)
+    assert (states, joins) == (["ready"], 1)
+    gone = True
+    await cluster.clock.advance(COMPACT_SPARK_REJOIN_MS + 1_000)
+    assert (states, joins) == (["ready", "unavailable (no Spark session on local[2]: its JVM is gone)", "ready"], 2)
+    await tasks.close()
 
 
 async def test_a_task_that_fails_is_no_reason_to_leave_spark() -> None:

@@ -9,12 +9,15 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from llog.errors import SparkSessionFailed
 from llog.settings import Settings
 from llog.spark import warm_session
+from llog.spark.compaction import check_of
 from llog.spark.launch import GIVEN_UP, Launch, end_own_jvm, forget_dead_jvm
 from llog.testing.servers import wait_until
 from tests.patience import PATIENCE_SECONDS
@@ -149,6 +152,22 @@ def test_a_jvm_that_could_not_make_a_session_is_ended(tmp_path: Path, monkeypatc
 class Gateway:
     def __init__(self, proc: subprocess.Popen[bytes]) -> None:
         self.proc = proc
+
+
+async def test_a_session_whose_jvm_is_gone_is_known_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]", _jsc=object()))
+    check = check_of(session)
+    assert check is not None
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:  # noqa: ASYNC220
+        monkeypatch.setattr(SparkContext, "_gateway", Gateway(process))
+        await check()
+        process.kill()
+    with pytest.raises(SparkSessionFailed, match="its JVM is gone"):
+        await check()
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    session.sparkContext._jsc = None
+    with pytest.raises(SparkSessionFailed, match="it was stopped"):
+        await check()
 
 
 def test_only_a_jvm_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
