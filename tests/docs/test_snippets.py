@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from litestar.handlers import HTTPRouteHandler
+
+from llog.http import app
+from llog.http.runtime import Access
 
 ROOT = Path(__file__).parents[2]
 PAGES = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if "```python" in p.read_text()]
@@ -54,3 +58,17 @@ def test_the_architecture_page_has_a_row_for_every_folder() -> None:
     rows = re.findall(r"^\| `llog/([a-z]+)/", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
     folders = {place.parent.name for place in (ROOT / "src" / "llog").glob("*/__init__.py")}
     assert folders == set(rows)
+
+
+def test_the_http_page_has_a_row_for_every_request_with_the_token_it_needs() -> None:
+    page = (ROOT / "docs" / "reference" / "http.md").read_text()
+    rows = set(re.findall(r"^\| `([A-Z]+) (\S+)` \| (\w+) \|", page, re.MULTILINE))
+    handlers = [*app.STATUS_ROUTES, *app.TOPIC_ROUTES, *app.READ_ROUTES, *app.WRITE_ROUTES]
+    tokens = {Access.OPEN: "none", Access.READ: "read", Access.WRITE: "write"}
+    assert rows == {
+        (method, re.sub(r":\w+", "", path), tokens[handler.opt[Access.KEY]])
+        for handler in handlers
+        if isinstance(handler, HTTPRouteHandler)
+        for method in handler.http_methods - {"HEAD", "OPTIONS"}
+        for path in handler.paths
+    }
