@@ -12,6 +12,8 @@ import pytest
 import llog.testing
 from llog import LeaderlessLogReader
 from llog.settings import Settings
+from tests.clients.http_calls import payloads
+from tests.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,10 +73,11 @@ def test_rows_of_a_table_are_records_for_the_python_reader_and_for_http(sink: Si
     record = found[b"k7"]
     assert (record.payload, record.timestamp_ms, record.headers) == (b"v7", 1007, (("h", b"7"),))
     urls = {name: getattr(sink.settings, name) for name in ("metadata_url", "objects_url", "wal_url")}
-    with llog.testing.broker(sink.directory, **urls) as broker:
-        body = {"topic_partitions": [{"topic": "orders", "partition": 0, "fetch_offset": 1}]}
-        [answer] = httpx.post(f"{broker.url}/consume", json=body).json()["results"]
-        assert len(answer["records"]) == 100
+    with (
+        llog.testing.broker(sink.directory, **urls) as broker,
+        httpx.Client(base_url=broker.url, timeout=PATIENCE_SECONDS) as http,
+    ):
+        assert sorted(payloads(http, "orders")) == sorted(f"v{n}" for n in range(100))
 
 
 def test_rows_choose_their_topic_and_partition(sink: Sink) -> None:

@@ -93,7 +93,7 @@ async def test_there_are_only_so_many() -> None:
 
 
 def test_the_health_page_of_a_broker_names_them() -> None:
-    with llog.testing.broker() as running, httpx.Client(base_url=running.url) as http:
+    with llog.testing.broker() as running, httpx.Client(base_url=running.url, timeout=PATIENCE_SECONDS) as http:
         assert http.get("/health").json()["fenced"] == []
         running.produce("orders", ["first"])
         assert http.post("/topics/orders/partitions/0/fence", json={"reason": "by hand"}).status_code == 200
