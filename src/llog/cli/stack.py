@@ -106,7 +106,9 @@ async def run_stack(
         hurrying.cancel()
         await asyncio.gather(hurrying, return_exceptions=True)
         await compactor
-    codes = [plan_exit_code(code) for code in gone] or [plan_exit_code(task.result()) for task in ended]
+    # One that had not begun when it was told to stop is ended by the signal itself, and that is as good.
+    told = [0 if task.result() == -signal.SIGTERM else task.result() for task in ended]
+    codes = [plan_exit_code(code) for code in gone or told]
     return max(codes, default=0)
 
 

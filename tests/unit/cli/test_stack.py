@@ -117,6 +117,18 @@ async def test_a_stop_is_passed_on_to_every_child_and_ends_with_0(tmp_path: Path
     assert [one.read_text() for one in told] == ["told", "told"]
 
 
+async def test_a_stop_while_children_have_not_begun_ends_with_0(tmp_path: Path) -> None:
+    """They take a second to load; until then the signal ends them."""
+    begun, stop, at_once = tmp_path / "begun", asyncio.Event(), asyncio.Event()
+    loading = [sys.executable, "-c", f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(300)"]
+    running = asyncio.ensure_future(
+        run_stack(in_memory("loading"), [loading], stop, at_once, on_compactor=lambda _url: None)
+    )
+    await asyncio.to_thread(wait_until, "the child", begun.exists)
+    stop.set()
+    assert await running == 0
+
+
 # A child that writes down what it is told through its standard input.
 LISTENING = """
 import sys
