@@ -660,11 +660,11 @@ COMPACT_LOGS_AT_ONCE: Final = 64
 # Objects of one task: what names them travels with it.
 COMPACT_WINDOW_OBJECTS_MAX: Final = 10_000
 # The compactor service: visits that share a job, one after the other or several at a time, and how long a job waits
-# for more of them.
+# for more of them: each log is claimed first, and a claim takes as long as a disk's or a server's sync.
 COMPACT_LOGS_PER_WORKER: Final = 64
 COMPACT_JOBS_AT_ONCE: Final = 2
-COMPACT_GATHER_QUIET_MS: Final = 20
-COMPACT_GATHER_MS_MAX: Final = 500
+COMPACT_GATHER_QUIET_MS: Final = 100
+COMPACT_GATHER_MS_MAX: Final = 2_000
 # A Spark that could not be had, or that went away, is tried again.
 COMPACT_SPARK_REJOIN_MS: Final = 60_000
 # How long the claims of a job outlive it when it dies, unless its caller says otherwise.
