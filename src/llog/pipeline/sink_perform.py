@@ -67,10 +67,17 @@ class _Work:
 
     def __init__(self, log: Log, slices: Iterable[Claimed]) -> None:
         self.log, self.left = log, deque(slices)
+        self._planned = {one.slice.n: one.slice for one in self.left}
         self.incarnation = self.left[0].slice.incarnation
         self.attempts = 0
         """At the next slice."""
         self.error: LogError | SinkPlanLost | None = None
+
+    @property
+    def planned(self) -> PlanSlice:
+        """The next one as the plan has it. What it is in now may be a copy of ours, which nothing keeps: a driver that
+        sleeps finds it gone, and the plan's own blob still there."""
+        return self._planned[self.left[0].slice.n]
 
     @property
     def open(self) -> bool:
@@ -199,7 +206,7 @@ class _Performance:
 
     async def _copy(self, works: Sequence[_Work]) -> None:
         try:
-            moved = await copied(self._context, [work.left[0].slice for work in works])
+            moved = await copied(self._context, [work.planned for work in works])
         except ObjectNotFound as error:
             if await self._is_done():
                 for work in works:

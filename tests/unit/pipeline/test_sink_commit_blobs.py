@@ -45,6 +45,26 @@ async def test_a_blob_that_is_too_old_is_copied(stage: Stage, confirmed: bool) -
     assert await stage.values(B) == [b"b"]
 
 
+async def test_a_copy_that_grew_too_old_in_turn_is_made_again_from_the_plan_s_own_blob(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver sleeps between making it and committing it. Nothing names the copy, so vacuum has taken it by then."""
+    await planned_only(stage, confirmed=True)
+    await raise_horizon(stage, A)
+    slept, copied = iter([True]), sink_perform.copied
+
+    async def copied_and_slept(context: Any, slices: Any) -> Any:
+        moved = await copied(context, slices)
+        if next(slept, False):
+            await raise_horizon(stage, A)
+            await stage.objects.delete_many([(await context.find_object(part.data_key))[1] for part in moved])
+        return moved
+
+    monkeypatch.setattr(sink_perform, "copied", copied_and_slept)
+    assert (await commit_batch(stage.context, FIRST, [])).slices.appended == 3
+    assert await stage.values(A) == [b"a", b"c"]
+
+
 async def test_uploads_that_vacuum_removed_fail_before_anything_is_visible(stage: Stage) -> None:
     uploads = await stage.upload(placed(("a", *A), ("b", *B)))
     await commit_batch(stage.context, FIRST, [])
