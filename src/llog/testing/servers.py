@@ -8,6 +8,7 @@ Every server can be killed, paused and started again on the same port and data: 
 from __future__ import annotations
 
 import abc
+import fcntl
 import json
 import os
 import pwd
@@ -47,6 +48,31 @@ def binary(name: str) -> Path:
     return found[-1]
 
 
+class _Ports:
+    """Ports given to this process, which no other test process on this machine gets while it lives: each is a byte of
+    one file, locked. Between here and a server's start nobody listens yet, and another might be given the same."""
+
+    def __init__(self) -> None:
+        self._pid, self._file, self._given = -1, -1, set[int]()
+
+    def take(self, port: int) -> bool:
+        if self._pid != os.getpid():  # a lock does not pass to a forked child
+            path = Path(tempfile.gettempdir()) / f"llog-test-ports-{os.getuid()}"
+            self._pid, self._file = os.getpid(), os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._given = set()
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        if port in self._given:  # one's own lock is no obstacle
+            return False
+        self._given.add(port)
+        return True
+
+
+_ports = _Ports()
+
+
 def free_port() -> int:
     """A port nobody listens on, below the range from which the system gives ports to outgoing connections: one from
     that range may be taken again between here and the server's start."""
@@ -57,7 +83,8 @@ def free_port() -> int:
                 sock.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        return port
+        if _ports.take(port):
+            return port
 
 
 def wait_until(what: str, ready: Callable[[], bool], seconds: float = START_SECONDS_MAX) -> None:
@@ -180,16 +207,17 @@ class OxiaServer(Server):
     def __init__(self, *, shards: int = 1, sync: bool = True) -> None:
         program = str(binary("oxia"))
         super().__init__()
-        self.port, metrics = free_port(), free_port()
+        self.port, self._metrics_port = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
-        args = [program, "standalone", "-p", self.address, "-m", f"127.0.0.1:{metrics}"]
+        args = [program, "standalone", "-p", self.address, "-m", f"127.0.0.1:{self._metrics_port}"]
         args += ["--data-dir", str(self.directory / "db"), "--wal-dir", str(self.directory / "wal")]
         args += ["--shards", str(shards)] + ([] if sync else ["--wal-sync-data=false"])
         self.process = Process(args, log=self.directory / "log")
 
     def start(self) -> None:
         self.process.start()
-        self.process.wait_ready("oxia", lambda: port_open(self.port))
+        # The second port comes last: where it cannot be had, the server ends after it has served the first.
+        self.process.wait_ready("oxia", lambda: port_open(self.port) and port_open(self._metrics_port))
 
     def stop(self) -> None:
         self.process.stop()

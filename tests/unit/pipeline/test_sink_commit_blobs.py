@@ -16,6 +16,7 @@ from llog.log.producer_state import KnownProducers
 from llog.log.topics import initialize
 from llog.pipeline import sink_perform, sink_plan
 from llog.pipeline.sink import commit_batch
+from llog.pipeline.sink_copy import copied
 from tests.unit.pipeline.sink_batches import (
     FIRST,
     SECOND,
@@ -51,7 +52,7 @@ async def test_a_copy_that_grew_too_old_in_turn_is_made_again_from_the_plan_s_ow
     """A driver sleeps between making it and committing it. Nothing names the copy, so vacuum has taken it by then."""
     await planned_only(stage, confirmed=True)
     await raise_horizon(stage, A)
-    slept, copied = iter([True]), sink_perform.copied
+    slept = iter([True])
 
     async def copied_and_slept(context: Any, slices: Any) -> Any:
         moved = await copied(context, slices)

@@ -1,0 +1,35 @@
+"""Ports for servers under test: found free, and given once, whoever asks at the same time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import sys
+from llog.testing import servers
+servers.PORT_FIRST, servers.PORT_LAST = 31_000, 31_400
+print(*[servers.free_port() for _ in range(60)], flush=True)
+sys.stdin.read()  # as long as it lives they are its own
+"""
+
+
+def test_no_two_processes_are_given_the_same_port(tmp_path: Path) -> None:
+    given: list[str] = []
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"TMPDIR": str(tmp_path)},
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        given += process.stdout.readline().split()
+    for process in processes:
+        process.communicate()
+    assert len(given) == len(set(given)) == 180
