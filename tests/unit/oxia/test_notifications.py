@@ -55,15 +55,14 @@ async def test_a_break_too_long_is_a_gap(server: FakeOxia, client: OxiaClient) -
     await notifications.started()
     server.notify("a", 1)
     await heard.count(1)
-    asked = len(server.notification_requests)
     server.break_notifications()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(server.notification_requests) == asked:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # until the break was noticed
-    now[0] += OXIA_NOTIFICATIONS_RESUME_MS_MAX / 1_000 + 1
+        while len(heard.events) == 1:
+            # Again, because an hour that passes while an attempt is under way looks like an hour that it lived.
+            now[0] += OXIA_NOTIFICATIONS_RESUME_MS_MAX / 1_000 + 1
+            await asyncio.sleep(0.01)
+    assert isinstance(heard.events[1], Gap)
     server.notifications_break.clear()
-    events = await heard.count(2)
-    assert isinstance(events[1], Gap)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while server.notification_requests[-1].HasField("start_offset_exclusive"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
