@@ -64,7 +64,7 @@ fmt: setup ## format and mend what can be mended
 docs: setup ## write again what is derived from code (.env.example, the references)
 	@$(BIN)/llog settings --env-example > .env.example
 	@$(BIN)/llog settings --markdown > docs/reference/settings.md
-	@$(BIN)/python -m llog.broker.metric_families > docs/reference/metrics.md
+	@$(BIN)/python -m llog.telemetry.families > docs/reference/metrics.md
 
 clean: ## remove .venv and build output (not the servers' cache)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

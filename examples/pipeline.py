@@ -30,11 +30,11 @@ from pyspark.sql import functions as F
 import llog
 import llog.spark
 from llog.api.opening import Use, opened_log
-from llog.pipeline.compact_report import CompactReport
-from llog.pipeline.iceberg import open_catalogue
+from llog.pipeline.compact.report import CompactReport
+from llog.pipeline.export.iceberg import open_catalogue
 from llog.settings import Settings
 from llog.spark import jobs
-from llog.spark.exported import iceberg_dataframe
+from llog.spark.source.exported import iceberg_dataframe
 from llog.stores.objects.pricing import S3_STANDARD_US_EAST_1, measure_footprint
 
 ORDERS, PER_MINUTE = "orders", "orders_per_minute"

@@ -63,7 +63,7 @@ computing() {
 }
 
 # Compiled once, and not by every worker at the same time.
-"$bin/python" -c 'from llog.formats.records import warm_up; warm_up()'
+"$bin/python" -c 'from llog.formats.records.records import warm_up; warm_up()'
 set -m # a process group of its own, which ends with this script
 beside_log=$(mktemp)
 (renice -n 10 $BASHPID >/dev/null; computing) >"$beside_log" 2>&1 &

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
+from llog.formats.records.records import encode_records
+from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.read import iter_runs
-from llog.log.records import LogRecord
+from llog.log.read.read import iter_runs
+from llog.log.read.records import LogRecord
 
 STAMP_MS: Final = 1_760_000_000_000
 Records = dict[Log, list[LogRecord]]

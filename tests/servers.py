@@ -26,7 +26,7 @@ def started(make: Callable[[], S]) -> Iterator[S]:
 def need_spark() -> None:
     """Skip, with the reason, where there is no Spark."""
     pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
-    from llog.spark.java import find_java
+    from llog.spark.sessions.java import find_java
 
     try:
         find_java()

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from llog.api.groups import AppendResult, SharedAppendGroup
     from llog.api.sync import LeaderlessLogCompactor, LeaderlessLogReader, LeaderlessLogWriter
     from llog.embedding import embedded  # for its type alone: the import contract lets this one line point upwards
-    from llog.log.records import LogRecord
-    from llog.pipeline.scan import scan
+    from llog.log.read.records import LogRecord
+    from llog.pipeline.scan.scan import scan
 
 try:
     __version__ = version("leaderless-log")
@@ -43,10 +43,10 @@ _HOMES = {
     "LeaderlessLogCompactor": "llog.api.sync",
     "LeaderlessLogReader": "llog.api.sync",
     "LeaderlessLogWriter": "llog.api.sync",
-    "LogRecord": "llog.log.records",
+    "LogRecord": "llog.log.read.records",
     "SharedAppendGroup": "llog.api.groups",
     "embedded": "llog.embedding",
-    "scan": "llog.pipeline.scan",
+    "scan": "llog.pipeline.scan.scan",
 }
 
 

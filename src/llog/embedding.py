@@ -33,14 +33,14 @@ from typing import Any, Self, TypeVar
 from llog.api.aio import results_of
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
 from llog.broker.broker import Broker, warm_kernels
-from llog.broker.consume import ConsumeRequest, PartitionFetch
+from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
 from llog.errors import InvalidArgument, StoreClosed
-from llog.formats.record_columns import Header
-from llog.http import plain_scan
+from llog.formats.records.record_columns import Header
+from llog.http.json import plain_scan
 from llog.http.serve import serve
 from llog.limits import EMBEDDED_HTTP_STOP_MS, EMBEDDED_START_MS_MAX, EMBEDDED_STOP_MS_MAX
 from llog.log.keys import Log, check_partition, check_topic
-from llog.log.records import LogRecord
+from llog.log.read.records import LogRecord
 from llog.settings import Settings
 from llog.stores.objects.memory import forget
 

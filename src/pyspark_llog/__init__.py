@@ -6,6 +6,6 @@ driver looks (on Connect: the server); elsewhere `llog.spark.register(spark)` do
 
 from __future__ import annotations
 
-from llog.spark.source import LlogDataSource as DefaultSource
+from llog.spark.source.source import LlogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

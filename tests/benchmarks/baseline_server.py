@@ -13,7 +13,7 @@ import uvicorn
 import uvloop
 from litestar import Litestar, Request, Response, post
 
-from llog.http.schemas import ProduceAnswer, ProduceRequest, ProduceResult
+from llog.http.json.schemas import ProduceAnswer, ProduceRequest, ProduceResult
 
 DECODER = msgspec.json.Decoder(ProduceRequest)
 ENCODER = msgspec.json.Encoder()

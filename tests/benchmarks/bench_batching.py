@@ -20,10 +20,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from llog.broker.batching import BatchingProducer
-from llog.broker.pool import MemoryPool
+from llog.broker.produce.pool import MemoryPool
+from llog.broker.produce.producer import BatchingProducer
 from llog.limits import BATCH_UPLOADS_MAX, KIB, MIB
-from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.log.metrics import NoMetrics
 from llog.stores.metadata.lmdb import LmdbStore

@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from llog.limits import MIB
-from llog.log.append import Appender
+from llog.log.append.append import Appender
 from llog.log.keys import Log
 from llog.stores.metadata.lmdb import LmdbStore
 from llog.stores.objects import file

@@ -25,7 +25,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import NamedTuple
 
 from llog.limits import LOG_APPEND_ROUNDS_MAX
-from llog.log.append import Appender
+from llog.log.append.append import Appender
 from llog.log.keys import Log
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.memory import MemoryObjectStore

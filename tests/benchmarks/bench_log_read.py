@@ -9,16 +9,16 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from llog.formats.records import encode_records
+from llog.formats.records.records import encode_records
 from llog.limits import LOG_READ_COALESCE_BYTES_MAX
-from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.compact import compact_once
+from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
-from llog.log.fetch import Fetcher
 from llog.log.index import entry_of
 from llog.log.keys import Log
 from llog.log.metrics import READ_BYTES, READ_GETS
-from llog.log.read import iter_runs
+from llog.log.read.fetch import Fetcher
+from llog.log.read.read import iter_runs
+from llog.log.rewrite.compact import compact_once
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects import file
 from llog.stores.objects.port import ObjectStore, checked

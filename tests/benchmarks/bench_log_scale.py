@@ -26,11 +26,11 @@ from msgspec.structs import replace
 
 from llog.formats.values import ControlRecord, decode_value, encode_value
 from llog.limits import METADATA_WRITE_GROUPS_MAX
-from llog.log.append import Appender
+from llog.log.append.append import Appender
 from llog.log.context import LogContext
 from llog.log.index import entry_of
 from llog.log.keys import Log, offset_name
-from llog.log.read import read_offset
+from llog.log.read.read import read_offset
 from llog.stores.metadata.port import ABSENT, Put
 from llog.stores.objects import file
 from llog.stores.objects.port import checked

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from llog.formats.arrow import from_arrow
-from llog.formats.crc import Buffer
-from llog.formats.records import encode_columns, warm_up
-from llog.pipeline.sink_task import SinkOrder, Target, Uploader
-from llog.pipeline.work import TaskTools
+from llog.formats.records.crc import Buffer
+from llog.formats.records.records import encode_columns, warm_up
+from llog.pipeline.runtime.work import TaskTools
+from llog.pipeline.sink.task import SinkOrder, Target, Uploader
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.benchmarks.harness import Duel, benchmark

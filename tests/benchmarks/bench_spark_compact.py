@@ -18,15 +18,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from llog.formats.record_batch import verify_crcs, walk
-from llog.log.append import Appender
+from llog.formats.records.record_batch import verify_crcs, walk
+from llog.log.append.append import Appender
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
-from llog.pipeline.compact import CompactOptions, compact
-from llog.pipeline.compact_plan import Sizing
-from llog.pipeline.windows_here import WindowsHere
-from llog.pipeline.work import Runner, tools_of
+from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.compact.plan import Sizing
+from llog.pipeline.compact.windows_here import WindowsHere
+from llog.pipeline.runtime.work import Runner, tools_of
 from llog.settings import Settings
 from llog.stores.objects import file
 from llog.stores.objects.port import ObjectStore, checked
@@ -125,7 +125,7 @@ async def in_process(context: LogContext, settings: Settings) -> tuple[Runner, S
 
 async def on_spark(context: LogContext, settings: Settings) -> tuple[Runner, Sizing]:
     from llog.errors import SparkError
-    from llog.spark.compaction import join_session
+    from llog.spark.runner.compaction import join_session
 
     try:
         joined = await join_session(settings)

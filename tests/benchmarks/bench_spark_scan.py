@@ -17,9 +17,9 @@ import llog
 import llog.spark
 from llog.api.opening import Use, opened_log
 from llog.errors import JavaUnusable, SparkNotInstalled
-from llog.log.append import Appender
-from llog.log.compact import compact_once
+from llog.log.append.append import Appender
 from llog.log.keys import Log
+from llog.log.rewrite.compact import compact_once
 from llog.settings import Settings
 from llog.testing.servers import ServerUnavailable
 from tests.benchmarks.harness import Duel, benchmark

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from llog.errors import LogError, MetadataStoreError, RestoreRefused
-from llog.log.append import Appended, Appender
-from llog.log.backup import write_backup
-from llog.log.backup_places import BackupFile, BackupObjects
-from llog.log.compact import compact_once
+from llog.log.append.append import Appended, Appender
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
-from llog.log.invariants import check_log
+from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.log.restore import Restored, inspect_backup, read_hold, restore_backup
+from llog.log.recovery.backup import write_backup
+from llog.log.recovery.backup_places import BackupFile, BackupObjects
+from llog.log.recovery.restore import Restored, inspect_backup, read_hold, restore_backup
+from llog.log.rewrite.compact import compact_once
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore

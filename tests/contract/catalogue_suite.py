@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from llog.catalogue import SegmentCatalogue, deletion_of, resume_deletions
 from llog.errors import (
     IllegalSegmentState,
     InvalidArgument,
@@ -21,14 +20,15 @@ from llog.errors import (
     TopicNotFound,
 )
 from llog.formats.values import SegmentRecord, encode_value
-from llog.log.append import Appender
-from llog.log.compact import compact_once
+from llog.log.append.append import Appender
+from llog.log.catalogue import SegmentCatalogue, deletion_of, resume_deletions
 from llog.log.context import LogContext
-from llog.log.delete_topic import ORDER, delete_topic
 from llog.log.keys import Log
-from llog.log.merge import merge_once
-from llog.log.segments import list_segments
-from llog.log.topic_admin import create_topic
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.merge import merge_once
+from llog.log.rewrite.segments import list_segments
+from llog.log.topics.admin import create_topic
+from llog.log.topics.delete import ORDER, delete_topic
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore

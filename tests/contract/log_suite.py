@@ -24,17 +24,17 @@ from llog.errors import (
     OutOfOrderSequence,
     PartitionNotInitialized,
 )
-from llog.formats.records import encode_records
+from llog.formats.records.records import encode_records
 from llog.formats.values import ControlRecord, IndexEntry, decode_value, encode_value
-from llog.log.append import Appended, Appender, EncodedGroup, piece_outcomes
-from llog.log.compact import compact_once
+from llog.log.append.append import Appended, Appender, EncodedGroup, piece_outcomes
+from llog.log.append.pieces import Landed, Piece
+from llog.log.cleanup.retention import Limits, delete_records, retain
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Keys, Log
-from llog.log.pieces import Landed, Piece
-from llog.log.producers import ProducerClaim
-from llog.log.read import iter_runs, read_offset, view
-from llog.log.retention import Limits, delete_records, retain
+from llog.log.producers.idempotence import ProducerClaim
+from llog.log.read.read import iter_runs, read_offset, view
+from llog.log.rewrite.compact import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore

@@ -13,27 +13,27 @@ import pytest
 from msgspec.structs import replace
 
 from llog.errors import InconsistentReadState, InvalidArgument, LogDeleted, OffsetOutOfRange
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.formats.records import encode_records
+from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.records import encode_records
 from llog.formats.values import ControlRecord, IndexEntry, Pending, decode_value, encode_value
 from llog.limits import LOG_READ_WHOLE_BYTES_MAX, METADATA_SCAN_PAGE_RECORDS_MAX
-from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.compact import compact_once
+from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
-from llog.log.fetch import Fetcher
 from llog.log.index import entry_of
 from llog.log.keys import Log
 from llog.log.metrics import READ_BYTES, READ_GETS, READ_RECORDS, READ_RESTARTS
-from llog.log.read import iter_runs, read_offset, view
-from llog.log.records import LogRecord, RecordRun
-from llog.log.retention import delete_records
-from llog.log.timestamps import (
+from llog.log.read.fetch import Fetcher
+from llog.log.read.read import iter_runs, read_offset, view
+from llog.log.read.records import LogRecord, RecordRun
+from llog.log.read.timestamps import (
     OffsetAndTimestamp,
     earliest_offset,
     latest_offset,
     max_timestamp,
     offset_for_timestamp,
 )
+from llog.log.rewrite.compact import compact_once
 from llog.stores.metadata.port import ANY, Key, Record
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from llog.log.append import Appender
-from llog.log.compact import compact_once
+from llog.log.append.append import Appender
+from llog.log.rewrite.compact import compact_once
 from llog.stores.metadata.lmdb import LmdbStore
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.contract.backup_suite import LOGS, BackupContract, backed_up, check_all, memory_context, restored

@@ -20,22 +20,22 @@ from llog.errors import (
     TopicNotFound,
 )
 from llog.formats.values import ControlRecord, IndexEntry, Pending, ProducerPage, ProducerSnapshot, decode_value
-from llog.log.append import Appended, Appender
-from llog.log.compact import compact_once
+from llog.log.append.append import Appended, Appender
+from llog.log.append.settle import settle_and_clear
+from llog.log.cleanup.leftovers import remove_leftovers
+from llog.log.cleanup.retention import Limits, delete_records, retain
 from llog.log.context import LogContext
-from llog.log.delete_topic import delete_topic
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
-from llog.log.leftovers import remove_leftovers
-from llog.log.producers import ProducerClaim
-from llog.log.read import read_offset
-from llog.log.retention import Limits, delete_records, retain
-from llog.log.settle import settle_and_clear
-from llog.log.topic_admin import (
+from llog.log.producers.idempotence import ProducerClaim
+from llog.log.read.read import read_offset
+from llog.log.rewrite.compact import compact_once
+from llog.log.topics.admin import (
     add_partitions,
     create_topic,
 )
-from llog.log.topics import initialize, load_topic
+from llog.log.topics.create import initialize, load_topic
+from llog.log.topics.delete import delete_topic
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore

@@ -23,16 +23,15 @@ from llog.errors import (
     TopicNotFound,
 )
 from llog.formats.values import encode_value
-from llog.log.append import Appended, Appender
-from llog.log.compact import compact_once
+from llog.log.append.append import Appended, Appender
+from llog.log.append.settle import StaleSelf, settle, settle_and_clear
+from llog.log.cleanup.leftovers import remove_leftovers
+from llog.log.cleanup.retention import configured_limits, retain
 from llog.log.context import LogContext
-from llog.log.delete_topic import delete_topic
 from llog.log.keys import Log
-from llog.log.leftovers import remove_leftovers
-from llog.log.read import read_offset
-from llog.log.retention import configured_limits, retain
-from llog.log.settle import StaleSelf, settle, settle_and_clear
-from llog.log.topic_admin import (
+from llog.log.read.read import read_offset
+from llog.log.rewrite.compact import compact_once
+from llog.log.topics.admin import (
     Topic,
     add_partitions,
     alter_topic,
@@ -40,7 +39,8 @@ from llog.log.topic_admin import (
     describe_topic,
     list_topics,
 )
-from llog.log.topics import initialize, load_topic
+from llog.log.topics.create import initialize, load_topic
+from llog.log.topics.delete import delete_topic
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import (
     MetadataStore,

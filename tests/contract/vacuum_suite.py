@@ -11,16 +11,16 @@ from msgspec.structs import replace as changed
 
 from llog.errors import ClusterMismatch, VacuumRefused
 from llog.formats.values import ClusterId, ControlRecord, SegmentRecord, decode_value, encode_value
-from llog.log.append import Appended, Appender
+from llog.log.append.append import Appended, Appender
+from llog.log.cleanup.retention import delete_records, retain
+from llog.log.cleanup.vacuum import Vacuumed, vacuum
 from llog.log.cluster import join_cluster
-from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.keys import Keys, Log
-from llog.log.merge import merge_once
-from llog.log.read import iter_runs
-from llog.log.retention import delete_records, retain
-from llog.log.segments import list_segments
-from llog.log.vacuum import Vacuumed, vacuum
+from llog.log.read.read import iter_runs
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.merge import merge_once
+from llog.log.rewrite.segments import list_segments
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore

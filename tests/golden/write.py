@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llog.formats.bytes_batch import encode_bytes_batch
+from llog.formats.records.bytes_batch import encode_bytes_batch
 from tests import samples
 
 HERE = Path(__file__).parent

@@ -27,28 +27,28 @@ import llog.spark
 from llog.api.opening import OpenedLog
 from llog.errors import ExportRefused
 from llog.log.keys import Log
-from llog.log.topic_admin import create_topic
-from llog.pipeline.audit import audit
-from llog.pipeline.compact import CompactOptions, compact
-from llog.pipeline.compact_plan import SegmentRules, Sizing
-from llog.pipeline.export import export
-from llog.pipeline.export_decode import Decoder, Decoding
-from llog.pipeline.export_parquet import ParquetTarget
-from llog.pipeline.export_plan import Sizes
-from llog.pipeline.export_read import parquet_files
-from llog.pipeline.iceberg import IcebergTarget, open_catalogue
+from llog.log.topics.admin import create_topic
+from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.compact.plan import SegmentRules, Sizing
+from llog.pipeline.export.decode import Decoder, Decoding
+from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
+from llog.pipeline.export.job import export
+from llog.pipeline.export.parquet import ParquetTarget
+from llog.pipeline.export.plan import Sizes
+from llog.pipeline.export.read import parquet_files
 from llog.pipeline.retain import retain_logs
-from llog.pipeline.vacuum import vacuum
+from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings
-from llog.spark.exported import parquet_dataframe
-from llog.spark.runner import SparkRunner
+from llog.spark.runner.runner import SparkRunner
+from llog.spark.source.exported import parquet_dataframe
 from tests.spark.cluster_keys import clean_by_key
 from tests.spark.cluster_misuse import misuse
 from tests.spark.cluster_stage import GRACE_MS, Books, fill, opened_here, settings_here
 from tests.spark.cluster_tables import Tables
 from tests.spark.cluster_watch import DIRECTORY, by_executor, notes, peers, touches
 from tests.spark.clusters import EXECUTORS, cluster_here
-from tests.unit.pipeline.compact_stage import entries_of
+from tests.unit.pipeline.compact.compact_stage import entries_of
 from tests.unit.pipeline.mixed_log import rows_of
 
 if TYPE_CHECKING:

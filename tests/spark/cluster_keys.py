@@ -7,16 +7,16 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from llog.api.opening import OpenedLog
-from llog.formats.record_batch import Codec
+from llog.formats.records.record_batch import Codec
 from llog.log.keys import Log
-from llog.pipeline.compact import CompactOptions, compact
-from llog.pipeline.key_compact import key_compact
-from llog.pipeline.work import tools_of
+from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.key_compact.job import key_compact
+from llog.pipeline.runtime.work import tools_of
 from llog.settings import Settings
-from tests.unit.pipeline.key_stage import FAST, Row, Stage, at_a_time, random_rows
+from tests.unit.pipeline.key_compact.key_stage import FAST, Row, Stage, at_a_time, random_rows
 
 if TYPE_CHECKING:
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
 
 LOGS: Final = [Log("prices", 0), Log("stock", 0)]
 KEYS: Final = [*(b"k%d" % number for number in range(40)), b"", None]
@@ -27,7 +27,7 @@ RETENTION_MS: Final = 1_000
 async def clean_by_key(
     opened: OpenedLog, runner: SparkRunner, settings: Settings, compaction: CompactOptions, *, seed: int = 4
 ) -> None:
-    from llog.spark.key_aggregate import SparkKeyAggregate
+    from llog.spark.runner.key_aggregate import SparkKeyAggregate
 
     rng, codecs = random.Random(seed), list(Codec)
     context = at_a_time(opened.context, time.time_ns() // 1_000_000)

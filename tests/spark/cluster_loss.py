@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Final
 
 import llog.spark
 from llog.log.keys import Log
-from llog.pipeline.audit import audit
-from llog.pipeline.compact import compact
-from llog.pipeline.work import InProcessRunner, tools_of
-from llog.spark.runner import SparkRunner
+from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.job import compact
+from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.spark.runner.runner import SparkRunner
 from llog.testing.proxy import TcpProxy
 from tests.spark.cluster_jobs import OPTIONS
 from tests.spark.cluster_stage import ENDPOINT, Books, fill, opened_here, settings_here
 from tests.spark.clusters import EXECUTORS, Cluster, cluster_here
-from tests.unit.pipeline.compact_stage import entries_of
+from tests.unit.pipeline.compact.compact_stage import entries_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from llog.api.opening import OpenedLog
-from llog.log.compact import compact_once
 from llog.log.keys import Log
-from llog.pipeline.work import Task, TaskFailed, TaskTools
+from llog.log.rewrite.compact import compact_once
+from llog.pipeline.runtime.work import Task, TaskFailed, TaskTools
 from llog.settings import Settings
 from llog.wiring import open_metadata_store
 from tests.spark.cluster_stage import Books, append
@@ -22,7 +22,7 @@ from tests.spark.cluster_watch import DIRECTORY, notes, touches
 from tests.unit.pipeline.mixed_log import rows_of
 
 if TYPE_CHECKING:
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
     from tests.spark.cluster_tables import Tables
 
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import llog.spark
-from llog.pipeline.work import TaskFailed
+from llog.pipeline.runtime.work import TaskFailed
 from llog.settings import Settings
-from llog.spark.runner import SparkRunner
+from llog.spark.runner.runner import SparkRunner
 from llog.wiring import ObjectStores
 from tests.spark.sample_tasks import OBEY, Order, Told
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
-from llog.spark.java import find_java
+from llog.spark.sessions.java import find_java
 from llog.testing.servers import Process, Server, free_port, port_open
 from tests.spark.cluster_stage import BUCKET, ENDPOINT, METADATA_URL
 from tests.spark.cluster_watch import executors_of

@@ -18,16 +18,16 @@ import pytest
 import llog.spark
 from llog.errors import InvalidArgument
 from llog.log.keys import Log
-from llog.log.topic_admin import create_topic
-from llog.pipeline.audit import audit
-from llog.pipeline.compact import compact
-from llog.pipeline.export import export
-from llog.pipeline.export_parquet import ParquetTarget
+from llog.log.topics.admin import create_topic
+from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.job import compact
+from llog.pipeline.export.job import export
+from llog.pipeline.export.parquet import ParquetTarget
 from llog.settings import Settings
-from llog.spark.compaction import sizing_of
-from llog.spark.exported import parquet_dataframe
-from llog.spark.runner import SparkRunner
-from llog.spark.warm_session import is_connect
+from llog.spark.runner.compaction import sizing_of
+from llog.spark.runner.runner import SparkRunner
+from llog.spark.sessions.session import is_connect
+from llog.spark.source.exported import parquet_dataframe
 from tests.spark.cluster_jobs import OPTIONS
 from tests.spark.cluster_keys import clean_by_key
 from tests.spark.cluster_stage import Books, fill, opened_here

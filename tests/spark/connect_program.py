@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 from llog.errors import SparkTaskFailed
-from llog.pipeline.work import TaskFailed
+from llog.pipeline.runtime.work import TaskFailed
 from llog.settings import Settings
-from llog.spark.runner import SparkRunner
-from llog.spark.warm_session import is_connect, prepare_environment
+from llog.spark.runner.runner import SparkRunner
+from llog.spark.sessions.session import is_connect, prepare_environment
 from tests.spark.sample_tasks import OBEY, Order, Told
 
 

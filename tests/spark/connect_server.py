@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from llog.spark.warm_session import prepare_environment
+from llog.spark.sessions.session import prepare_environment
 
 MASTER = "local[2,4]"
 

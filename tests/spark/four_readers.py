@@ -13,9 +13,9 @@ import httpx
 
 import llog
 from llog.api.opening import OpenedLog
-from llog.formats.record_batch import Codec, TimestampType
-from llog.formats.records import encode_records
-from llog.log.append import EncodedGroup
+from llog.formats.records.record_batch import Codec, TimestampType
+from llog.formats.records.records import encode_records
+from llog.log.append.append import EncodedGroup
 from llog.log.keys import Log
 from llog.settings import Settings
 from tests.clients.http_calls import Json, a_batch, consumed, produced, wanted

@@ -13,15 +13,15 @@ from llog.api.opening import Use, opened_log
 from llog.errors import LlogError
 from llog.limits import COMPACT_CORES_UNKNOWN
 from llog.log.context import LogContext
-from llog.log.invariants import check_log
+from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.pipeline.compact import CompactOptions, compact
-from llog.pipeline.compact_plan import SegmentRules, Sizing
+from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.settings import Settings
-from llog.spark.compaction import resize_of, sizing_of
-from llog.spark.runner import SparkRunner
+from llog.spark.runner.compaction import resize_of, sizing_of
+from llog.spark.runner.runner import SparkRunner
 from tests.filling import append, group_of, read_all
-from tests.unit.pipeline.compact_stage import entries_of
+from tests.unit.pipeline.compact.compact_stage import entries_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ def test_windows_are_sized_for_the_cores_of_the_session(spark: SparkSession) -> 
 async def test_a_cluster_is_asked_anew_and_is_never_taken_for_none(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llog.spark.compaction.count_of", lambda _: lambda: 0)
+    monkeypatch.setattr("llog.spark.runner.compaction.count_of", lambda _: lambda: 0)
     resize = resize_of(spark)
     assert resize is not None
     assert (await resize()).cores == COMPACT_CORES_UNKNOWN

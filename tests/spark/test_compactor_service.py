@@ -16,18 +16,18 @@ from llog.api.opening import Use, opened_log
 from llog.compactor import service
 from llog.compactor.service import serve
 from llog.compactor.tasks import TaskRunner, TaskRunners
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
+from llog.formats.records.records import encode_records
+from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.read import iter_runs
-from llog.log.records import LogRecord
-from llog.log.topic_admin import create_topic
+from llog.log.read.read import iter_runs
+from llog.log.read.records import LogRecord
+from llog.log.topics.admin import create_topic
 from llog.settings import Settings
-from llog.spark.compaction import task_runner
-from llog.spark.runner import SparkRunner
+from llog.spark.runner.compaction import task_runner
+from llog.spark.runner.runner import SparkRunner
 from tests.patience import PATIENCE_SECONDS
-from tests.unit.pipeline.compact_stage import cursor_and_counter
+from tests.unit.pipeline.compact.compact_stage import cursor_and_counter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,11 +9,11 @@ import pytest
 
 from llog.api.opening import OpenedLog, Use, opened_log
 from llog.log.keys import Log
-from llog.pipeline.export import export
-from llog.pipeline.export_decode import Decoder, Decoding
-from llog.pipeline.export_parquet import ParquetTarget
-from llog.pipeline.export_plan import Sizes
-from llog.pipeline.iceberg import IcebergTarget, open_catalogue
+from llog.pipeline.export.decode import Decoder, Decoding
+from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
+from llog.pipeline.export.job import export
+from llog.pipeline.export.parquet import ParquetTarget
+from llog.pipeline.export.plan import Sizes
 from llog.settings import Settings
 from tests.filling import append, group_of
 
@@ -39,8 +39,8 @@ async def fill(opened: OpenedLog) -> None:
 
 
 async def test_spark_writes_an_export_and_reads_it_by_sql(spark: SparkSession, tmp_path: Path) -> None:
-    from llog.spark.exported import iceberg_dataframe, parquet_dataframe
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.source.exported import iceberg_dataframe, parquet_dataframe
 
     settings = Settings.from_env({}, data_dir=tmp_path)
     decoding, sizes = Decoding("json", SCHEMA), Sizes(split_bytes=200_000)

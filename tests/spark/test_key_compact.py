@@ -11,10 +11,10 @@ import pytest
 from llog.api.opening import Use, opened_log
 from llog.errors import InvalidArgument
 from llog.log.keys import Log
-from llog.pipeline.key_compact import key_compact
-from llog.pipeline.work import TaskTools, tools_of
+from llog.pipeline.key_compact.job import key_compact
+from llog.pipeline.runtime.work import TaskTools, tools_of
 from llog.settings import Settings
-from tests.unit.pipeline.key_stage import FAST, HOUR, START_MS, Row, Stage, at_a_time, random_rows
+from tests.unit.pipeline.key_compact.key_stage import FAST, HOUR, START_MS, Row, Stage, at_a_time, random_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,8 +24,8 @@ LOGS = [Log("prices", 0), Log("stock", 0)]
 
 
 async def test_a_pass_in_spark_ends_like_the_reference(spark: SparkSession, tmp_path: Path) -> None:
-    from llog.spark.key_aggregate import SparkKeyAggregate
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.key_aggregate import SparkKeyAggregate
+    from llog.spark.runner.runner import SparkRunner
 
     settings = Settings.from_env(
         {}, metadata_url=f"lmdb://{tmp_path}/metadata", objects_url=f"file://{tmp_path}/objects"
@@ -60,7 +60,7 @@ async def test_a_pass_in_spark_ends_like_the_reference(spark: SparkSession, tmp_
 
 
 def test_stores_that_no_worker_could_open_are_refused(spark: SparkSession) -> None:
-    from llog.spark.key_aggregate import SparkKeyAggregate
+    from llog.spark.runner.key_aggregate import SparkKeyAggregate
 
     settings = Settings.from_env({}, metadata_url="memory://", objects_url="memory://x")
     with pytest.raises(InvalidArgument, match="memory://"):

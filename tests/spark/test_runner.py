@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llog.errors import InvalidArgument, SparkJobFailed, SparkTaskFailed
-from llog.pipeline.work import TaskFailed
+from llog.pipeline.runtime.work import TaskFailed
 from llog.settings import Settings
 from llog.wiring import ObjectStores
 from tests.patience import PATIENCE_SECONDS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +33,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def runner(spark: SparkSession, settings: Settings) -> AsyncIterator[SparkRunner]:
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
 
     runner = SparkRunner(spark, settings)
     yield runner
@@ -72,7 +72,7 @@ async def test_no_items_make_no_job(runner: SparkRunner) -> None:
 async def test_items_that_would_make_too_large_a_plan_make_several_jobs(
     runner: SparkRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llog.spark.runner.SPARK_JOB_ITEMS_MAX", 2)
+    monkeypatch.setattr("llog.spark.runner.runner.SPARK_JOB_ITEMS_MAX", 2)
     outcomes = await runner.run(OBEY, [Order("echo", n) for n in range(5)])
     assert [told(one).number for one in outcomes] == [0, 1, 2, 3, 4]
 
@@ -166,7 +166,7 @@ async def test_tasks_work_on_the_stores_that_were_sent_and_know_nothing_else_of_
 
 
 async def test_what_other_processes_cannot_open_is_refused(spark: SparkSession) -> None:
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
 
     for settings in (
         Settings.from_env({}, objects_url="memory://", metadata_url="memory://"),
@@ -177,7 +177,7 @@ async def test_what_other_processes_cannot_open_is_refused(spark: SparkSession) 
 
 
 async def test_a_closed_runner_runs_nothing_more(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
 
     runner = SparkRunner(spark, settings)
     run = asyncio.create_task(runner.run(OBEY, [Order("linger", 0, str(tmp_path))]))
@@ -190,7 +190,7 @@ async def test_a_closed_runner_runs_nothing_more(spark: SparkSession, settings: 
 
 
 async def test_a_task_that_is_nowhere_is_told_by_its_name(runner: SparkRunner) -> None:
-    from llog.pipeline.work import Task
+    from llog.pipeline.runtime.work import Task
 
     nowhere = Task("tests.spark.no_such_module:function", Order, Told)
     with pytest.raises(SparkTaskFailed, match="no_such_module"):
@@ -200,9 +200,9 @@ async def test_a_task_that_is_nowhere_is_told_by_its_name(runner: SparkRunner) -
 async def test_a_cluster_that_has_no_executor_fails_the_run_and_says_so(
     runner: SparkRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llog.spark.runner.count_of", lambda _: lambda: 0)
-    monkeypatch.setattr("llog.spark.executors.SPARK_STARVED_LOOK_MS", 10)
-    monkeypatch.setattr("llog.spark.executors.SPARK_STARVED_MS_MAX", 100)
+    monkeypatch.setattr("llog.spark.runner.runner.count_of", lambda _: lambda: 0)
+    monkeypatch.setattr("llog.spark.sessions.executors.SPARK_STARVED_LOOK_MS", 10)
+    monkeypatch.setattr("llog.spark.sessions.executors.SPARK_STARVED_MS_MAX", 100)
     with pytest.raises(SparkJobFailed, match=r"local\[2,4\] has no executor for it"):
         await runner.run(OBEY, [Order("nap", 600)])
     assert not runner._watched, "its job goes on"

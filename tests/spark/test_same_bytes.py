@@ -16,16 +16,16 @@ import pytest
 
 from llog.api.opening import Use, opened_log
 from llog.log.context import LogContext
-from llog.log.topic_admin import create_topic
-from llog.pipeline.compact import CompactOptions, compact
-from llog.pipeline.compact_plan import SegmentRules, Sizing
-from llog.pipeline.key_compact import KeyCompactOptions, key_compact
-from llog.pipeline.work import tools_of
+from llog.log.topics.admin import create_topic
+from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.compact.plan import SegmentRules, Sizing
+from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
+from llog.pipeline.runtime.work import tools_of
 from llog.settings import Settings
-from llog.spark.runner import SparkRunner
+from llog.spark.runner.runner import SparkRunner
 from tests.clients.http_calls import running
 from tests.spark.four_readers import KEYED, MIXED, FourReaders, produce_keyed, produce_mix, shown, survivors
-from tests.unit.pipeline.compact_stage import entries_of
+from tests.unit.pipeline.compact.compact_stage import entries_of
 from tests.unit.pipeline.mixed_log import Row
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Cluster:
         return sum(log.runs + log.merges for log in report.logs)
 
     async def compact_by_key(self) -> None:
-        from llog.spark.key_aggregate import SparkKeyAggregate
+        from llog.spark.runner.key_aggregate import SparkKeyAggregate
 
         aggregate = SparkKeyAggregate(self.readers.spark, self.readers.settings, tools_of(self.context))
         options = KeyCompactOptions(force=True, bytes_per_second=None)

@@ -11,7 +11,7 @@ import pytest
 import llog.spark
 from llog.errors import InvalidArgument
 from llog.settings import Settings
-from llog.spark.warm_session import SQL_CONFIG, STATIC_CONFIG, master_of, warm_config
+from llog.spark.sessions.session import SQL_CONFIG, STATIC_CONFIG, master_of, warm_config
 from tests.spark.conftest import MASTER
 from tests.spark.sample_tasks import OBEY, Order, Told
 
@@ -41,7 +41,7 @@ def test_there_is_one_session_and_what_it_cannot_give_is_refused(spark: SparkSes
 async def test_workers_are_forked_with_everything_loaded_and_nothing_started(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
 
     runner = SparkRunner(spark, Settings.from_env({}, data_dir=tmp_path))
     [outcome] = await runner.run(OBEY, [Order("describe")])

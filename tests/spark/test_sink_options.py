@@ -27,12 +27,12 @@ from pyspark.sql.types import (
 )
 
 from llog.errors import InvalidArgument, MetadataFull, MetadataUncertain, SinkQueryTaken
-from llog.pipeline.sink_commit import Committed, commit_batch
+from llog.pipeline.sink.commit import Committed, commit_batch
 from llog.settings import Settings
-from llog.spark import sink_driver
-from llog.spark.sink_options import SinkOptions, check_columns, parse_sink_options
-from llog.spark.stream_writer import LlogStreamWriter
-from llog.spark.writer import LlogWriter
+from llog.spark.sink import driver as sink_driver
+from llog.spark.sink.options import SinkOptions, check_columns, parse_sink_options
+from llog.spark.sink.stream_writer import LlogStreamWriter
+from llog.spark.sink.writer import LlogWriter
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 KINDS: dict[str, DataType] = {

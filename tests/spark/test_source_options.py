@@ -11,11 +11,11 @@ import pytest
 from llog.errors import InvalidArgument
 from llog.limits import SPLIT_BYTES_DEFAULT
 from llog.log.keys import Log
-from llog.pipeline.positions import EARLIEST, LATEST
-from llog.pipeline.scan_plan import Narrowing, ScanRequest
-from llog.pipeline.splits import LogRange
-from llog.pipeline.subscription import Subscription
-from llog.spark.source_options import SourceOptions, parse_options
+from llog.pipeline.scan.plan import Narrowing, ScanRequest
+from llog.pipeline.scan.positions import EARLIEST, LATEST
+from llog.pipeline.scan.splits import LogRange
+from llog.pipeline.scan.subscription import Subscription
+from llog.spark.source.options import SourceOptions, parse_options
 
 SUBSCRIBED = {"subscribe": "orders"}
 
@@ -115,7 +115,7 @@ INSTANT_US = 1_777_636_800_123_457
 
 
 def pushed(*filters: Any) -> tuple[ScanRequest, list[Any]]:
-    from llog.spark.source_filters import push_filters
+    from llog.spark.source.filters import push_filters
 
     return push_filters(ScanRequest(subscription=Subscription(("orders",))), filters)
 

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from llog.api.opening import OpenedLog, open_log
-from llog.broker.offsets import GroupOffsets
+from llog.broker.groups.positions import GroupOffsets
 from llog.errors import (
     InvalidArgument,
     MetadataUnavailable,
@@ -26,17 +26,17 @@ from llog.errors import (
     RecordsLost,
     TopicNotFound,
 )
-from llog.log.compact import compact_once
-from llog.log.delete_topic import delete_topic
+from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
-from llog.log.merge import merge_once
-from llog.log.retention import delete_records
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.merge import merge_once
+from llog.log.topics.delete import delete_topic
 from llog.settings import Settings
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from tests.unit.pipeline.mixed_log import LOGS, append, opened_for_writing, random_group, rows_read, write_history
 
 if TYPE_CHECKING:
-    from llog.spark.stream_reader import LlogStreamReader
+    from llog.spark.source.stream_reader import LlogStreamReader
 
 pytest.importorskip("pyspark")
 
@@ -62,7 +62,7 @@ def options(tmp_path: Path) -> dict[str, str]:
 
 
 def stream(options: dict[str, str], **more: object) -> LlogStreamReader:
-    from llog.spark.source import SCHEMA, LlogDataSource
+    from llog.spark.source.source import SCHEMA, LlogDataSource
 
     source = LlogDataSource({**options, **{name: str(value) for name, value in more.items()}})
     reader = source.streamReader(SCHEMA)
@@ -294,7 +294,7 @@ async def test_a_topic_that_a_stream_is_no_longer_told_to_read_is_not_called_del
 async def test_a_stream_outlives_a_metadata_store_that_is_away_for_a_while(
     opened: OpenedLog, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from llog.spark import asking
+    from llog.spark.source import asking
 
     await append(opened, [random_group(random.Random(1), Log("orders", 0))])
     reader = stream(options, subscribe="orders", groupId="reports")
@@ -325,8 +325,8 @@ async def test_a_stream_may_begin_at_offset_0(opened: OpenedLog, options: dict[s
 async def test_an_executor_plans_again_from_the_cluster_of_the_plan_and_from_no_other(
     opened: OpenedLog, options: dict[str, str], tmp_path: Path
 ) -> None:
-    from llog.spark.source import SCHEMA, LlogDataSource
-    from llog.spark.source_worker import SplitWork, read_work
+    from llog.spark.source.source import SCHEMA, LlogDataSource
+    from llog.spark.source.worker import SplitWork, read_work
 
     log, context = Log("orders", 0), opened.context
     await append(opened, [random_group(random.Random(1), log)])
@@ -351,7 +351,7 @@ async def test_an_executor_plans_again_from_the_cluster_of_the_plan_and_from_no_
 def test_a_schema_may_name_some_of_the_columns_and_no_others(options: dict[str, str]) -> None:
     from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-    from llog.spark.source import LlogDataSource, columns_of
+    from llog.spark.source.source import LlogDataSource, columns_of
 
     assert LlogDataSource.name() == "llog"
     assert columns_of(StructType([StructField("offset", LongType())])) == ["offset"]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llog.api.opening import OpenedLog
-from llog.broker.offsets import GroupOffsets
-from llog.log.compact import compact_once
-from llog.log.delete_topic import delete_topic
+from llog.broker.groups.positions import GroupOffsets
+from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
-from llog.log.retention import delete_records
+from llog.log.rewrite.compact import compact_once
+from llog.log.topics.delete import delete_topic
 from tests.spark.places import Places
 from tests.unit.pipeline.mixed_log import append, random_group, rows_read
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from llog.api.opening import OpenedLog, Use, opened_log
-from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.pipeline.audit import audit
-from llog.pipeline.vacuum import vacuum
-from llog.pipeline.work import InProcessRunner, tools_of
+from llog.log.rewrite.compact import compact_once
+from llog.pipeline.audit.job import audit
+from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings
 from llog.stores.objects.port import ObjectMeta
 from tests.filling import append, group_of
@@ -69,7 +69,7 @@ def make_old(directory: Path, then: float) -> None:
 async def test_audit_and_vacuum_come_to_the_same_on_spark(
     spark: SparkSession, settings: Settings, opened: OpenedLog
 ) -> None:
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
 
     context, here = opened.context, InProcessRunner(tools_of(opened.context))
     there = SparkRunner(spark, settings)

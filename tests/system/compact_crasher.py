@@ -10,10 +10,10 @@ from typing import Final
 
 from llog.api.opening import Use, opened_log
 from llog.limits import METADATA_SESSION_TIMEOUT_MS_MIN
-from llog.pipeline.compact import CompactOptions, compact
-from llog.pipeline.compact_plan import SegmentRules, Sizing
-from llog.pipeline.windows_here import WindowsHere
-from llog.pipeline.work import tools_of
+from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.compact.plan import SegmentRules, Sizing
+from llog.pipeline.compact.windows_here import WindowsHere
+from llog.pipeline.runtime.work import tools_of
 from tests.system.crashing import Countdown, play, settings_at
 
 SESSION_MS: Final = METADATA_SESSION_TIMEOUT_MS_MIN

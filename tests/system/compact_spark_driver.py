@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from llog.api.opening import Use, opened_log
-from llog.pipeline.compact import compact
-from llog.spark.runner import SparkRunner
+from llog.pipeline.compact.job import compact
+from llog.spark.runner.runner import SparkRunner
 from tests.system.compact_crasher import OPTIONS, SESSION_MS
 from tests.system.crashing import settings_at
 

@@ -13,14 +13,14 @@ from typing import Final
 from pyiceberg.catalog.sql import SqlCatalog
 
 from llog.api.opening import OpenedLog, opened_log
-from llog.pipeline.export import ExportReport, export, export_tools
-from llog.pipeline.export_decode import Decoder, Decoding
-from llog.pipeline.export_parquet import ParquetTarget
-from llog.pipeline.export_plan import Sizes
-from llog.pipeline.export_target import ExportTarget
-from llog.pipeline.iceberg import IcebergTarget, open_catalogue
-from llog.pipeline.iceberg_files import DurableFileIO
-from llog.pipeline.work import InProcessRunner
+from llog.pipeline.export.decode import Decoder, Decoding
+from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
+from llog.pipeline.export.iceberg_files import DurableFileIO
+from llog.pipeline.export.job import ExportReport, export, export_tools
+from llog.pipeline.export.parquet import ParquetTarget
+from llog.pipeline.export.plan import Sizes
+from llog.pipeline.export.target import ExportTarget
+from llog.pipeline.runtime.work import InProcessRunner
 from tests.system.crashing import Countdown, play, settings_at
 
 SIZES: Final = Sizes(split_bytes=64 * 1_024, commit_bytes=90_000)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from llog.api.opening import opened_log
-from llog.pipeline.export import export
-from llog.pipeline.told_runner import ToldRunner
+from llog.pipeline.export.job import export
+from llog.pipeline.runtime.progress import ToldRunner
 from tests.system.crashing import settings_at
 from tests.system.export_crasher import SIZES, target_at
 
@@ -23,7 +23,7 @@ def _told(more: int, _: str) -> None:
 
 
 async def main(directory: Path, kind: str) -> None:
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
 
     settings = settings_at(directory)
     async with opened_log(settings) as opened:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from llog.api.opening import Use, opened_log
-from llog.pipeline.key_aggregate import InProcessAggregate
-from llog.pipeline.key_compact import KeyCompactOptions, key_compact
-from llog.pipeline.work import InProcessRunner, tools_of
+from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
+from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from tests.system.crashing import Countdown, play, settings_at
 
 OPTIONS: Final = KeyCompactOptions(force=True, bytes_per_second=None, target_bytes=500, scan_task_bytes=700)
@@ -32,8 +32,8 @@ async def run_job(directory: Path, _: str, countdown: Countdown) -> bool:
 
 
 async def on_spark(directory: Path) -> None:
-    from llog.spark.key_aggregate import SparkKeyAggregate
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.key_aggregate import SparkKeyAggregate
+    from llog.spark.runner.runner import SparkRunner
 
     settings = settings_at(directory)
     runner = await SparkRunner.start(settings, master="local[2,4]")

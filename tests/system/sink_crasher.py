@@ -15,9 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from llog.api.opening import Use, opened_log
-from llog.pipeline.sink import Batch, commit_batch, sink_order, upload
-from llog.pipeline.sink_rows import Router, Turns, joined
-from llog.pipeline.work import tools_of
+from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.sink.job import Batch, commit_batch, sink_order, upload
+from llog.pipeline.sink.rows import Router, Turns, joined
 from tests.system.crashing import Countdown, in_child, prepare, settings_at
 
 QUERY: Final = "crashing"

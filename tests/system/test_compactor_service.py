@@ -26,11 +26,11 @@ from llog.api.groups import SharedAppendGroup
 from llog.compactor import InProcessRunner, run_compactor
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.log.claim import holder
+from llog.log.cleanup.retention import Retained
 from llog.log.context import LogContext
-from llog.log.delete_topic import TopicDeleted
 from llog.log.keys import Log
-from llog.log.retention import Retained
-from llog.log.runs import Compacted
+from llog.log.rewrite.runs import Compacted
+from llog.log.topics.delete import TopicDeleted
 from llog.settings import Settings
 from llog.testing.servers import STOP_SECONDS_MAX, OxiaServer, Process
 from tests.patience import PATIENCE_SECONDS

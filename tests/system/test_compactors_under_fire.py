@@ -20,12 +20,12 @@ from llog.api.groups import SharedAppendGroup
 from llog.errors import LlogError
 from llog.log.claim import holder
 from llog.log.context import LogContext
-from llog.log.invariants import check_log
+from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.log.topic_admin import create_topic
-from llog.pipeline.audit import audit
-from llog.pipeline.vacuum import vacuum_here
-from llog.pipeline.work import InProcessRunner, tools_of
+from llog.log.topics.admin import create_topic
+from llog.pipeline.audit.job import audit
+from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.vacuum.job import vacuum_here
 from llog.settings import Settings
 from llog.testing.servers import (
     ACCESS_KEY,
@@ -42,7 +42,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 from tests.system.broker_process import LlogProcess
 from tests.system.test_compactor_service import all_compacted
-from tests.unit.pipeline.compact_stage import entries_of
+from tests.unit.pipeline.compact.compact_stage import entries_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,25 +16,25 @@ from typing import Any, Final
 import pytest
 
 from llog import errors
-from llog.broker.batching import BatchingProducer
-from llog.broker.metric_families import APPEND_REFUSALS, APPEND_TROUBLES, FAMILIES, sample_names
-from llog.broker.metrics import BrokerMetrics
-from llog.broker.pool import MemoryPool
+from llog.broker.produce.pool import MemoryPool
+from llog.broker.produce.producer import BatchingProducer
 from llog.compactor.chores import Chores
 from llog.compactor.claims import Claims
 from llog.compactor.service import CompactorService
 from llog.errors import AppendNotCommitted, LogError, ObjectStoreUnavailable, VacuumRefused
-from llog.log.append import Appender
+from llog.log.append.append import Appender
 from llog.log.fence import fence
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import Buffer
+from llog.telemetry.families import APPEND_REFUSALS, APPEND_TROUBLES, FAMILIES, sample_names
+from llog.telemetry.metrics import BrokerMetrics
 from llog.testing.servers import ServerUnavailable, prometheus_program
 from tests.patience import PATIENCE_SECONDS
 from tests.system.dashboard import ALERTS, DASHBOARD, alert_rules, dashboard_queries, panels
 from tests.system.promql import metrics_in
 from tests.unit.broker.batching_bench import group
-from tests.unit.broker.metric_pages import Series, samples_of
 from tests.unit.compactor.stage import ORDERS, Cluster, ScriptedRunner, Writer
+from tests.unit.telemetry.metric_pages import Series, samples_of
 
 EXPORTED: Final = {name for row in FAMILIES for name in sample_names(row)}
 MINUTES: Final = 40

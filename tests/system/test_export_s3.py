@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from llog.api.opening import Use, opened_log
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
+from llog.formats.records.records import encode_records
+from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
-from llog.pipeline.export import export, export_tools
-from llog.pipeline.export_decode import Decoder, Decoding
-from llog.pipeline.export_parquet import ParquetTarget, committed
-from llog.pipeline.iceberg import IcebergTarget, open_catalogue
-from llog.pipeline.work import InProcessRunner
+from llog.pipeline.export.decode import Decoder, Decoding
+from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
+from llog.pipeline.export.job import export, export_tools
+from llog.pipeline.export.parquet import ParquetTarget, committed
+from llog.pipeline.runtime.work import InProcessRunner
 from llog.settings import Settings
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, S3Server
 from tests.servers import started

@@ -14,14 +14,14 @@ from typing import Any, Final, NamedTuple
 import httpx
 import pytest
 
-from llog.broker.metric_families import FAMILIES, sample_names
-from llog.broker.metrics import CONTENT_TYPE
+from llog.telemetry.families import FAMILIES, sample_names
+from llog.telemetry.metrics import CONTENT_TYPE
 from llog.testing.servers import PrometheusServer
 from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 from tests.system.dashboard import ALERTS, ROOT, alert_rules, dashboard_queries
 from tests.system.metered_cluster import SCENARIO, MeteredCluster
-from tests.unit.broker.metric_pages import both_tell, samples_of
+from tests.unit.telemetry.metric_pages import both_tell, samples_of
 
 pytestmark = pytest.mark.slow
 

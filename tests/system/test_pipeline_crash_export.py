@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from llog.api.opening import OpenedLog, Use, opened_log
-from llog.log.compact import compact_once
 from llog.log.keys import Log
-from llog.pipeline.iceberg import open_catalogue
+from llog.log.rewrite.compact import compact_once
+from llog.pipeline.export.iceberg import open_catalogue
 from tests.filling import append, group_of, read_all
 from tests.servers import need_spark
 from tests.system.crashing import (

@@ -14,15 +14,15 @@ from typing import Final
 import pytest
 
 from llog.api.opening import Use, opened_log
-from llog.log.compact import compact_once
-from llog.log.invariants import check_log
+from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.log.publish import load_compaction
-from llog.log.records import LogRecord
-from llog.log.topic_admin import create_topic
-from llog.pipeline.key_aggregate import InProcessAggregate
-from llog.pipeline.key_compact import key_compact
-from llog.pipeline.work import InProcessRunner, tools_of
+from llog.log.read.records import LogRecord
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.publish import load_compaction
+from llog.log.topics.admin import create_topic
+from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.job import key_compact
+from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from tests.filling import Records, append, group_of, read_all
 from tests.servers import need_spark
 from tests.system.crashing import (

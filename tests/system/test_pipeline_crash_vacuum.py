@@ -17,16 +17,16 @@ import pytest
 
 from llog.api.opening import OpenedLog
 from llog.formats.values import SegmentRecord
-from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
-from llog.log.merge import merge_once
-from llog.log.segments import mark, register
-from llog.pipeline.sink import sink_order, upload
-from llog.pipeline.sink_plan import CommitPlan, plan_slices
-from llog.pipeline.sink_query import admit
-from llog.pipeline.sink_records import put_plan
-from llog.pipeline.work import tools_of
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.merge import merge_once
+from llog.log.rewrite.segments import mark, register
+from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.sink.job import sink_order, upload
+from llog.pipeline.sink.plan import CommitPlan, plan_slices
+from llog.pipeline.sink.query import admit
+from llog.pipeline.sink.records import put_plan
 from tests.filling import append, group_of
 from tests.system.crashing import DIED, SOAK, run_crasher
 from tests.system.vacuum_crasher import LOGS, PLANNED, PLANNED_ROWS, Expected, opened, records_of

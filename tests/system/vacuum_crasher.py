@@ -24,11 +24,11 @@ import msgspec
 from llog.api.opening import OpenedLog, Use, Wrapping, opened_log
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.read import iter_runs
-from llog.pipeline.audit import audit
-from llog.pipeline.sink import Batch, commit_batch
-from llog.pipeline.vacuum import VacuumReport, vacuum
-from llog.pipeline.work import InProcessRunner, tools_of
+from llog.log.read.read import iter_runs
+from llog.pipeline.audit.job import audit
+from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.sink.job import Batch, commit_batch
+from llog.pipeline.vacuum.job import VacuumReport, vacuum
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
 from tests.system.crashing import DIED, Countdown, in_child, prepare, settings_at

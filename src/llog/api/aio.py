@@ -14,12 +14,9 @@ from llog.errors import InvalidArgument, LogError
 from llog.formats.buffers import total_length
 from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
 from llog.log import fence as fencing
-from llog.log import read as reading
-from llog.log.append import Appended, Appender, AppendOutcome
-from llog.log.compact import Compacted, compact_once
-from llog.log.fetch import Fetcher
+from llog.log.append.append import Appended, Appender, AppendOutcome
+from llog.log.cleanup.retention import Limits, Retained, configured_limits, delete_records, retain
 from llog.log.keys import Log, check_partition, check_topic
-from llog.log.merge import INPUTS_MIN, merge_once
 from llog.log.metrics import (
     APPEND_BYTES,
     APPEND_FAILURES,
@@ -30,14 +27,17 @@ from llog.log.metrics import (
     LogMetrics,
     NoMetrics,
 )
-from llog.log.records import LogRecord, RecordRun
-from llog.log.retention import Limits, Retained, configured_limits, delete_records, retain
-from llog.log.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
-from llog.log.topics import initialize
+from llog.log.read import read as reading
+from llog.log.read.fetch import Fetcher
+from llog.log.read.records import LogRecord, RecordRun
+from llog.log.read.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
+from llog.log.rewrite.compact import Compacted, compact_once
+from llog.log.rewrite.merge import INPUTS_MIN, merge_once
+from llog.log.topics.create import initialize
 from llog.settings import Settings
 
 if TYPE_CHECKING:
-    from llog.pipeline.vacuum import VacuumReport
+    from llog.pipeline.vacuum.job import VacuumReport
 
 
 class _Face:
@@ -60,7 +60,7 @@ class _Face:
     ) -> Self:
         """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`.
 
-        `metrics` counts what is appended, read and compacted, `wrapping` what the stores do (`llog.broker.metering`).
+        `metrics` counts appends, reads and compactions; `wrapping` counts store calls (`llog.telemetry.metering`).
         """
         settings = Settings.from_env(None, **overrides) if settings is None else settings.replaced(**overrides)
         opened = await open_log(settings, blobs=cls._blobs, segments=cls._segments, wrapping=wrapping)
@@ -246,7 +246,7 @@ class AsyncLeaderlessLogCompactor(_Face):
 
     async def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
         """Delete objects of all logs that nothing names any more, or only list them."""
-        from llog.pipeline.vacuum import vacuum_here  # which knows what else names them: unfinished writes of Spark
+        from llog.pipeline.vacuum.job import vacuum_here  # which knows what else names them: unfinished writes of Spark
 
         return await vacuum_here(self.context, dry_run=dry_run)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from operator import index
 
 from llog.errors import InvalidArgument
-from llog.formats.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.formats.record_columns import Header
-from llog.formats.records import encode_records
-from llog.log.append import EncodedGroup
+from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
+from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.record_columns import Header
+from llog.formats.records.records import encode_records
+from llog.log.append.append import EncodedGroup
 from llog.log.keys import Log, check_partition, check_topic
 
 

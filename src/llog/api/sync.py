@@ -17,16 +17,16 @@ from llog.api.groups import AppendResult, SharedAppendGroup
 from llog.api.opening import Wrapping
 from llog.errors import StoreClosed
 from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
-from llog.log.compact import Compacted
-from llog.log.merge import INPUTS_MIN
+from llog.log.cleanup.retention import Retained
 from llog.log.metrics import LogMetrics
-from llog.log.records import LogRecord, RecordRun
-from llog.log.retention import Retained
-from llog.log.timestamps import OffsetAndTimestamp
+from llog.log.read.records import LogRecord, RecordRun
+from llog.log.read.timestamps import OffsetAndTimestamp
+from llog.log.rewrite.compact import Compacted
+from llog.log.rewrite.merge import INPUTS_MIN
 from llog.settings import Settings
 
 if TYPE_CHECKING:
-    from llog.pipeline.vacuum import VacuumReport
+    from llog.pipeline.vacuum.job import VacuumReport
 
 T = TypeVar("T")
 F = TypeVar("F", AsyncLeaderlessLogWriter, AsyncLeaderlessLogReader, AsyncLeaderlessLogCompactor)
@@ -70,7 +70,7 @@ class _SyncFace(Generic[F]):
     ) -> None:
         """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`.
 
-        `metrics` counts what is appended, read and compacted, `wrapping` what the stores do (`llog.broker.metering`).
+        `metrics` counts appends, reads and compactions; `wrapping` counts store calls (`llog.telemetry.metering`).
         """
         self._thread = _LoopThread(type(self).__name__)
         opening = self._kind.open(settings, metrics=metrics, wrapping=wrapping, **overrides)

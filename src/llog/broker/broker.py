@@ -16,28 +16,28 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from llog.api.opening import OpenedLog, Use, open_log
-from llog.broker.batching import BatchingProducer, TimedOutcomes
-from llog.broker.billing import Billing
-from llog.broker.consume import ConsumeRequest, ConsumeService, PartitionFetched
+from llog.broker.consume.consume import ConsumeRequest, ConsumeService, PartitionFetched
 from llog.broker.fenced_logs import FencedLogs
-from llog.broker.metering import STORE_NAMES, Meters, tier_of
-from llog.broker.metrics import BrokerMetrics
-from llog.broker.offsets import GroupOffsets
-from llog.broker.pool import MemoryPool
-from llog.broker.registration import Registration
-from llog.broker.scenario import scenario_from_env
-from llog.broker.shared_tail import SharedTailCache
+from llog.broker.groups.positions import GroupOffsets
+from llog.broker.membership import Registration
+from llog.broker.produce.pool import MemoryPool
+from llog.broker.produce.producer import BatchingProducer, TimedOutcomes
 from llog.broker.store_troubles import StoreTroubles
-from llog.broker.tail_cache import TailCache, monotonic_ms
-from llog.broker.tail_feed import feed
+from llog.broker.tail.cache import TailCache, monotonic_ms
+from llog.broker.tail.feed import feed
+from llog.broker.tail.shared import SharedTailCache
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import InvalidArgument, SettingsError
-from llog.formats.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
-from llog.formats.record_batch import patch_offsets, verify_crcs, walk
-from llog.formats.records import decode_batches, encode_records
-from llog.log.append import Appender, EncodedGroup
+from llog.formats.records.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
+from llog.formats.records.record_batch import patch_offsets, verify_crcs, walk
+from llog.formats.records.records import decode_batches, encode_records
+from llog.log.append.append import Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.settings import Settings
+from llog.telemetry.billing import Billing
+from llog.telemetry.metering import STORE_NAMES, Meters, tier_of
+from llog.telemetry.metrics import BrokerMetrics
+from llog.telemetry.scenario import scenario_from_env
 
 Role = Literal["both", "write", "read"]
 ROLES: Final[tuple[Role, ...]] = ("both", "write", "read")

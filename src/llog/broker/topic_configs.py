@@ -18,8 +18,8 @@ from typing import NamedTuple
 from llog.errors import LlogError
 from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX, TOPIC_CONFIG_FRESH_MS, TOPIC_CONFIGS_KNOWN_MAX
 from llog.log.context import LogContext
-from llog.log.topic_config import TopicConfig
-from llog.log.topics import load_topic
+from llog.log.topics.config import TopicConfig
+from llog.log.topics.create import load_topic
 
 Config = TopicConfig | LlogError
 """What holds, or why nobody can tell."""

@@ -10,24 +10,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from llog.cli import (
-    compact,
-    doctor,
-    fencing,
-    log,
-    meta,
-    offsets,
-    pipeline,
-    pipeline_vacuum,
-    records,
-    segments,
-    serve,
-    settings,
-    stores,
-    topic,
-    up,
-)
+from llog.cli import compact, doctor, fencing, log, meta, offsets, segments, settings, stores, topic
 from llog.cli.exits import MEANINGS, exit_code_of
+from llog.cli.pipeline import frame as pipeline
+from llog.cli.pipeline import vacuum as pipeline_vacuum
+from llog.cli.records import commands as records
+from llog.cli.services import serve, up
 from llog.errors import LlogError
 
 

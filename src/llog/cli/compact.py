@@ -16,10 +16,10 @@ from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from llog.cli.seeking import Ends
+    from llog.cli.records.seeking import Ends
+    from llog.log.cleanup.retention import Retained
     from llog.log.keys import Log
-    from llog.log.retention import Retained
-    from llog.log.runs import Compacted
+    from llog.log.rewrite.runs import Compacted
     from llog.settings import Settings
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")]
@@ -72,7 +72,7 @@ async def _compact(
 ) -> list[Compacted]:
     from llog.api.aio import AsyncLeaderlessLogCompactor
     from llog.log.keys import Log, check_partition, check_topic
-    from llog.log.view import view
+    from llog.log.read.view import view
 
     log = Log(check_topic(topic), check_partition(partition))
     async with await AsyncLeaderlessLogCompactor.open(settings) as compactor:
@@ -156,8 +156,8 @@ def first_kept(ends: Ends, offset: int) -> int:
 
 async def _ends(settings: Settings, topic: str, partition: int) -> Ends:
     from llog.api.opening import opened_log
-    from llog.cli.seeking import read_ends
-    from llog.pipeline.log_choice import logs_of
+    from llog.cli.records.seeking import read_ends
+    from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         [ends] = await read_ends(stores.context, await logs_of(stores.context, topic, partition))
@@ -167,7 +167,7 @@ async def _ends(settings: Settings, topic: str, partition: int) -> Ends:
 async def _delete(settings: Settings, log: Log, before_offset: int) -> Retained:
     from llog.api.opening import opened_log
     from llog.cli.progress import progress_line
-    from llog.log.retention import delete_records as delete
+    from llog.log.cleanup.retention import delete_records as delete
 
     async with opened_log(settings) as stores:
         with progress_line(f"deleting below {before_offset} of {log}"):

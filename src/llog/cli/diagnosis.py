@@ -20,16 +20,16 @@ from llog.errors import ClusterMismatch, JavaUnusable, LlogError, SettingsError,
 from llog.formats.values import ControlRecord, decode_value
 from llog.limits import CLI_DOCTOR_LOOK_TIMEOUTS, CLI_DOCTOR_NAMES_MAX
 from llog.log.batches import get_all
+from llog.log.cleanup.vacuum_clock import plan_now, read_clocks
 from llog.log.cluster import compare_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.restore import read_hold
-from llog.log.topic_admin import Topic, list_topics
-from llog.log.vacuum_clock import plan_now, read_clocks
+from llog.log.recovery.restore import read_hold
+from llog.log.topics.admin import Topic, list_topics
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure, is_loopback
 from llog.settings.urls import PATH_SCHEMES, mask_url
-from llog.spark.java import ABSENT, find_java
+from llog.spark.sessions.java import ABSENT, find_java
 
 Result = Literal["ok", "note", "WRONG"]
 

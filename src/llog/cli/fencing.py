@@ -76,7 +76,7 @@ async def _change(
     from llog.api.opening import opened_log
     from llog.log import fence as fencing
     from llog.log.keys import Log, check_partition, check_topic
-    from llog.log.view import view
+    from llog.log.read.view import view
 
     log = Log(check_topic(topic), check_partition(partition))
     async with opened_log(settings) as stores:

@@ -13,8 +13,8 @@ from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
     from llog.log.context import LogContext
-    from llog.log.describe import LogDescription
-    from llog.log.invariants import LogCheck
+    from llog.log.inspect.describe import LogDescription
+    from llog.log.inspect.invariants import LogCheck
     from llog.log.keys import Log
     from llog.settings import Settings
 
@@ -51,7 +51,7 @@ def describe(
 
 async def _describe(settings: Settings, topic: str, partition: int, entries: int) -> LogDescription:
     from llog.api.opening import opened_log
-    from llog.log.describe import describe_log
+    from llog.log.inspect.describe import describe_log
     from llog.log.keys import Log, check_partition, check_topic
 
     async with opened_log(settings) as stores:
@@ -90,7 +90,7 @@ def _rows(found: LogDescription) -> list[tuple[str, str]]:
 
 
 def _span(row: object) -> str:
-    from llog.log.describe import EntryRow
+    from llog.log.inspect.describe import EntryRow
 
     return f"{row.start_offset} … {row.end_offset} {row.type}" if isinstance(row, EntryRow) else "none"
 
@@ -155,7 +155,7 @@ async def _check(settings: Settings, topic: str | None, partition: int | None, d
     from llog.api.opening import opened_log
     from llog.cli.progress import progress_line
     from llog.errors import PartitionNotInitialized
-    from llog.log.invariants import check_log
+    from llog.log.inspect.invariants import check_log
     from llog.log.keys import Log, check_partition, check_topic
 
     async with opened_log(settings) as stores:

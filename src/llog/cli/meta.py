@@ -12,7 +12,7 @@ from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
     from llog.formats.backup import BackupManifest, VacuumHold
-    from llog.log.inspect import Shown
+    from llog.log.inspect.record import Shown
     from llog.settings import Settings
 
 app = typer.Typer(help="The metadata: show it, back it up, put it back.", no_args_is_help=True)
@@ -43,7 +43,7 @@ def show(key: str, as_json: AsJson = False, metadata_url: MetadataUrl = None) ->
 
 async def _show(settings: Settings, key: str) -> Shown | None:
     from llog.api.opening import opened_log
-    from llog.log.inspect import shown
+    from llog.log.inspect.record import shown
 
     async with opened_log(settings) as stores:
         context = stores.context
@@ -94,7 +94,7 @@ async def _scan(settings: Settings, prefix: str, values: bool, limit: int) -> tu
     from contextlib import aclosing
 
     from llog.api.opening import opened_log
-    from llog.log.inspect import shown
+    from llog.log.inspect.record import shown
 
     found: list[Shown] = []
     more = False
@@ -137,9 +137,9 @@ async def _backup(settings: Settings, destination: str) -> tuple[str, BackupMani
 
     from llog.api.opening import opened_log
     from llog.cli.progress import progress_line
-    from llog.log.backup import write_backup
-    from llog.log.backup_places import BackupFile, BackupObjects
     from llog.log.ids import new_object_id
+    from llog.log.recovery.backup import write_backup
+    from llog.log.recovery.backup_places import BackupFile, BackupObjects
 
     async with opened_log(settings) as stores:
         context = stores.context
@@ -177,8 +177,8 @@ def backups(
 
 
 async def _backups(settings: Settings, url: str) -> list[tuple[str, BackupManifest]]:
-    from llog.log.backup_places import BackupObjects, list_backups
     from llog.log.keys import Keys
+    from llog.log.recovery.backup_places import BackupObjects, list_backups
     from llog.wiring import ObjectStores
 
     keys = Keys(settings.root_prefix)
@@ -255,7 +255,7 @@ def release(as_json: AsJson = False, metadata_url: MetadataUrl = None) -> None:
 
 async def _release(settings: Settings) -> VacuumHold | None:
     from llog.api.opening import opened_log
-    from llog.log.restore import release_vacuum
+    from llog.log.recovery.restore import release_vacuum
 
     async with opened_log(settings) as stores:
         return await release_vacuum(stores.context)

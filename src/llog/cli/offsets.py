@@ -15,11 +15,11 @@ from llog.cli.output import AsJson, print_json, print_table
 from llog.cli.stores import MetadataUrl
 
 if TYPE_CHECKING:
-    from llog.broker.offsets import Committed
-    from llog.cli.seeking import Ends, Place
+    from llog.broker.groups.positions import Committed
+    from llog.cli.records.seeking import Ends, Place
     from llog.errors import LogError
     from llog.log.keys import Log
-    from llog.log.timestamps import OffsetAndTimestamp
+    from llog.log.read.timestamps import OffsetAndTimestamp
     from llog.settings import Settings
 
 
@@ -87,9 +87,9 @@ async def _topic(
     settings: Settings, name: str, partition: int | None, timestamp_ms: int | None
 ) -> list[tuple[Ends, OffsetAndTimestamp | None]]:
     from llog.api.opening import opened_log
-    from llog.cli.seeking import read_ends
-    from llog.log.timestamps import offset_for_timestamp
-    from llog.pipeline.log_choice import logs_of
+    from llog.cli.records.seeking import read_ends
+    from llog.log.read.timestamps import offset_for_timestamp
+    from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         context = stores.context
@@ -127,7 +127,7 @@ def group(
     """Show the positions of a consumer group and how far it is behind, or set them."""
     import asyncio
 
-    from llog.cli.seeking import parse_place
+    from llog.cli.records.seeking import parse_place
     from llog.errors import InvalidArgument
     from llog.settings import Settings
 
@@ -150,9 +150,9 @@ async def _fetch(
     settings: Settings, name: str, topic_name: str | None, partition: int | None
 ) -> list[tuple[Ends, Committed]]:
     from llog.api.opening import opened_log
-    from llog.broker.offsets import GroupOffsets
-    from llog.cli.seeking import read_ends
-    from llog.pipeline.log_choice import logs_of
+    from llog.broker.groups.positions import GroupOffsets
+    from llog.cli.records.seeking import read_ends
+    from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         context = stores.context
@@ -204,10 +204,10 @@ async def _commit(
 ) -> dict[Log, tuple[int, LogError | None]]:
     """By log: the offset, and why it was not kept."""
     from llog.api.opening import opened_log
-    from llog.broker.offsets import GroupOffsets, Position
-    from llog.cli.seeking import find_place, read_ends
+    from llog.broker.groups.positions import GroupOffsets, Position
+    from llog.cli.records.seeking import find_place, read_ends
     from llog.limits import GROUP_OFFSETS_PER_CALL_MAX
-    from llog.pipeline.log_choice import logs_of
+    from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         context = stores.context

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llog.pipeline.told_runner import Advance
+    from llog.pipeline.runtime.progress import Advance
 
 
 @contextmanager

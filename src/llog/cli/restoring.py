@@ -9,12 +9,12 @@ import msgspec
 from llog.api.opening import OpenedLog, Use, opened_log
 from llog.errors import InvalidArgument
 from llog.limits import RESTORE_BLOB_SLACK_MS
-from llog.log.backup_places import BackupFile, BackupObjects, list_backups
 from llog.log.ids import is_object_id
 from llog.log.keys import BACKUP_PREFIX
-from llog.log.recover import Recovered, UnknownSlice, recover
-from llog.log.recover_find import newer_blobs
-from llog.log.restore import inspect_backup, refuse_if_not_empty, restore_backup
+from llog.log.recovery.backup_places import BackupFile, BackupObjects, list_backups
+from llog.log.recovery.recover import Recovered, UnknownSlice, recover
+from llog.log.recovery.recover_find import newer_blobs
+from llog.log.recovery.restore import inspect_backup, refuse_if_not_empty, restore_backup
 from llog.settings import Settings
 
 

@@ -11,8 +11,8 @@ from llog.cli.output import AsJson, print_json, print_table
 from llog.cli.stores import MetadataUrl
 
 if TYPE_CHECKING:
-    from llog.catalogue import SegmentCatalogue, TopicDeletion
     from llog.formats.values import SegmentRecord
+    from llog.log.catalogue import SegmentCatalogue, TopicDeletion
     from llog.settings import Settings
 
 app = typer.Typer(help="The segment catalogue: list segments, find the one with an offset.", no_args_is_help=True)
@@ -171,7 +171,7 @@ def deletion(topic: str, as_json: AsJson = False, metadata_url: MetadataUrl = No
 
 async def _deletion(settings: Settings, topic: str) -> TopicDeletion:
     from llog.api.opening import opened_log
-    from llog.catalogue import deletion_of
+    from llog.log.catalogue import deletion_of
     from llog.log.keys import check_topic
 
     async with opened_log(settings) as stores:
@@ -180,9 +180,9 @@ async def _deletion(settings: Settings, topic: str) -> TopicDeletion:
 
 async def _load(settings: Settings, topic: str, partition: int | None) -> list[SegmentCatalogue]:
     from llog.api.opening import opened_log
-    from llog.catalogue import SegmentCatalogue
-    from llog.cli.seeking import read_ends
-    from llog.pipeline.log_choice import logs_of
+    from llog.cli.records.seeking import read_ends
+    from llog.log.catalogue import SegmentCatalogue
+    from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         ends = await read_ends(stores.context, await logs_of(stores.context, topic, partition))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from llog.formats.values import TopicRecord, TopicState
-    from llog.log.delete_topic import TopicDeleted
-    from llog.log.topic_admin import Topic, TopicDescription
+    from llog.log.topics.admin import Topic, TopicDescription
+    from llog.log.topics.delete import TopicDeleted
     from llog.settings import Settings
 
 app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
@@ -59,7 +59,7 @@ async def _create(
 ) -> Topic:
     from llog.api.opening import opened_log
     from llog.log.keys import check_topic
-    from llog.log.topic_admin import create_topic
+    from llog.log.topics.admin import create_topic
 
     async with opened_log(settings) as stores:
         return await create_topic(
@@ -94,7 +94,7 @@ def alter(
 async def _alter(settings: Settings, topic: str, put: dict[str, str], remove: list[str]) -> Topic:
     from llog.api.opening import opened_log
     from llog.log.keys import check_topic
-    from llog.log.topic_admin import alter_topic
+    from llog.log.topics.admin import alter_topic
 
     async with opened_log(settings) as stores:
         return await alter_topic(stores.context, check_topic(topic), put=put, remove=remove)
@@ -119,7 +119,7 @@ def partitions(
 async def _partitions(settings: Settings, topic: str, count: int) -> Topic:
     from llog.api.opening import opened_log
     from llog.log.keys import check_topic
-    from llog.log.topic_admin import add_partitions
+    from llog.log.topics.admin import add_partitions
 
     async with opened_log(settings) as stores:
         return await add_partitions(stores.context, check_topic(topic), count)
@@ -193,7 +193,7 @@ def list_(
 
 async def _list(settings: Settings, everything: bool) -> list[Topic]:
     from llog.api.opening import opened_log
-    from llog.log.topic_admin import ONLY_LIVE, list_topics
+    from llog.log.topics.admin import ONLY_LIVE, list_topics
 
     async with opened_log(settings) as stores:
         states: Collection[TopicState] = {"LIVE", "DELETING", "DELETED"} if everything else ONLY_LIVE
@@ -238,7 +238,7 @@ def describe(topic: TopicName, as_json: AsJson = False, metadata_url: MetadataUr
 async def _describe(settings: Settings, topic: str) -> TopicDescription:
     from llog.api.opening import opened_log
     from llog.log.keys import check_topic
-    from llog.log.topic_admin import describe_topic
+    from llog.log.topics.admin import describe_topic
 
     async with opened_log(settings) as stores:
         return await describe_topic(stores.context, check_topic(topic))
@@ -291,8 +291,8 @@ async def _dying(settings: Settings, topic: str) -> tuple[TopicRecord, int]:
     from llog.api.opening import opened_log
     from llog.errors import TopicNotFound
     from llog.log.keys import check_topic
-    from llog.log.topic_admin import describe_topic
-    from llog.log.topics import load_topic
+    from llog.log.topics.admin import describe_topic
+    from llog.log.topics.create import load_topic
 
     async with opened_log(settings) as stores:
         found = await load_topic(stores.context, check_topic(topic), strict=True)
@@ -307,7 +307,7 @@ async def _dying(settings: Settings, topic: str) -> tuple[TopicRecord, int]:
 async def _delete(settings: Settings, topic: str, incarnation: int) -> TopicDeleted:
     from llog.api.opening import opened_log
     from llog.cli.progress import progress_line
-    from llog.log.delete_topic import delete_topic
+    from llog.log.topics.delete import delete_topic
 
     async with opened_log(settings) as stores:
         with progress_line(f"deleting {topic}"):

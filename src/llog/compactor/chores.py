@@ -35,9 +35,9 @@ from llog.compactor.plan import (
 from llog.compactor.runner import JobRunner
 from llog.errors import ClusterMismatch, LlogError, SessionLost, VacuumRefused
 from llog.limits import COMPACTOR_WAL_MEASURE_LOCAL_MS, COMPACTOR_WAL_MEASURE_REMOTE_MS
+from llog.log.cleanup.vacuum_clock import read_clocks
 from llog.log.context import LogContext
-from llog.log.vacuum_clock import read_clocks
-from llog.pipeline.vacuum import VacuumReport
+from llog.pipeline.vacuum.job import VacuumReport
 from llog.settings import Settings
 
 VACUUM: Final = "vacuum"

@@ -17,7 +17,7 @@ from llog.formats.values import ControlRecord, TopicRecord, TopicState, decode_v
 from llog.limits import COMPACTOR_LOGS_MAX, METADATA_GET_MANY_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.topic_admin import Topic
+from llog.log.topics.admin import Topic
 from llog.stores.metadata.port import last_segment
 
 

@@ -28,8 +28,8 @@ from llog.limits import (
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import COMPACT_BYTES, COMPACT_RUNS
-from llog.log.topic_config import TopicConfig
-from llog.pipeline.key_compact_report import KeyCompacted, State
+from llog.log.topics.config import TopicConfig
+from llog.pipeline.key_compact.report import KeyCompacted, State
 
 KEYS: Final = "key-compaction"
 KIND: Final = "key_compact"
@@ -149,7 +149,7 @@ class KeyChore:
             pause_ms = max(COMPACTOR_KEYS_RETRY_MS, COMPACTOR_KEYS_RETRY_TIMES * (ended_ms - now_ms))
             self._resting[done.log] = _Rest(None, Pause(ended_ms, ended_ms + pause_ms))
             return
-        from llog.pipeline.key_compact_plan import limits_lag  # loaded by the pass
+        from llog.pipeline.key_compact.plan import limits_lag  # loaded by the pass
 
         # Where ages decide, time alone makes a log worth a pass.
         by_age = seen.config.min_compaction_lag_ms > 0 or limits_lag(seen.config)

@@ -23,12 +23,12 @@ from litestar.exceptions import HTTPException, NotAuthorizedException
 from litestar.handlers import BaseRouteHandler
 from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
 
-from llog.broker.metrics import CONTENT_TYPE
 from llog.errors import ExposureRefused
 from llog.limits import COMPACTOR_PAGES_AT_ONCE, COMPACTOR_PAGES_BACKLOG, COMPACTOR_PAGES_STOP_MS_MAX
 from llog.settings import Settings
 from llog.settings.exposure import check_certificate, is_loopback
 from llog.settings.listening import listening_socket
+from llog.telemetry.metrics import CONTENT_TYPE
 
 _PATHS: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})
 Scope = MutableMapping[str, Any]

@@ -20,17 +20,17 @@ from llog.errors import CompactionFailed, LogBusy
 from llog.limits import COMPACT_LOGS_PER_WORKER, COMPACTOR_KEYS_BYTES_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.runs import Compacted
-from llog.pipeline.compact import CompactOptions, compact_claimed
-from llog.pipeline.compact_plan import SegmentRules
-from llog.pipeline.compact_report import CompactReport, LogReport
-from llog.pipeline.key_compact_report import KeyCompactOptions, KeyCompactReport
-from llog.pipeline.merge import merge_claimed
-from llog.pipeline.work import Item, OnDone, Result, Task, TaskFailed, tools_of
+from llog.log.rewrite.runs import Compacted
+from llog.pipeline.compact.job import CompactOptions, compact_claimed
+from llog.pipeline.compact.merge import merge_claimed
+from llog.pipeline.compact.plan import SegmentRules
+from llog.pipeline.compact.report import CompactReport, LogReport
+from llog.pipeline.key_compact.report import KeyCompactOptions, KeyCompactReport
+from llog.pipeline.runtime.work import Item, OnDone, Result, Task, TaskFailed, tools_of
 
 if TYPE_CHECKING:
-    from llog.pipeline.key_aggregate import KeyAggregate, SegmentKeys
-    from llog.pipeline.key_scratch import ScratchPart, ScratchPlace
+    from llog.pipeline.key_compact.aggregate import KeyAggregate, SegmentKeys
+    from llog.pipeline.key_compact.scratch import ScratchPart, ScratchPlace
 
 
 class _Terms(NamedTuple):
@@ -76,9 +76,9 @@ class PipelineRunner(InProcessRunner):
         return answer
 
     async def key_compact(self, logs: Sequence[Log], *, bytes_per_second: int | None) -> KeyCompactReport:
-        await asyncio.to_thread(import_module, "llog.pipeline.key_compact")  # heavy, and most have no use for it
-        from llog.pipeline.key_aggregate import InProcessAggregate
-        from llog.pipeline.key_compact import key_compact
+        await asyncio.to_thread(import_module, "llog.pipeline.key_compact.job")  # heavy, and most have no use for it
+        from llog.pipeline.key_compact.aggregate import InProcessAggregate
+        from llog.pipeline.key_compact.job import key_compact
 
         used, tools = self._tasks.current, tools_of(self._context)
         make_aggregate = used.make_aggregate or partial(InProcessAggregate, bytes_max=COMPACTOR_KEYS_BYTES_MAX)

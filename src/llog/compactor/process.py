@@ -8,11 +8,11 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from llog.broker.metrics import BrokerMetrics
 from llog.compactor.runner import JobRunner
 from llog.compactor.service import serve
 from llog.log.context import LogContext
 from llog.settings import Settings
+from llog.telemetry.metrics import BrokerMetrics
 
 _log = logging.getLogger("llog.compactor")
 

@@ -15,20 +15,20 @@ from typing import Protocol
 from llog.errors import InvalidArgument
 from llog.formats.backup import BackupManifest
 from llog.limits import COMPACTOR_KEYS_BYTES_MAX, COMPACTOR_MERGES_AT_ONCE
-from llog.log.backup import write_backup
-from llog.log.backup_places import BackupObjects
-from llog.log.compact import compact_once
+from llog.log.cleanup.retention import Retained, configured_limits, retain
 from llog.log.context import LogContext
-from llog.log.delete_topic import TopicDeleted, delete_topic
 from llog.log.ids import new_object_id
 from llog.log.keys import Log
-from llog.log.merge import merge_once
-from llog.log.retention import Retained, configured_limits, retain
-from llog.log.runs import Compacted
-from llog.pipeline.key_compact_report import KeyCompactOptions, KeyCompactReport
-from llog.pipeline.vacuum import VacuumReport, vacuum_here
-from llog.pipeline.work import InProcessRunner as TasksHere
-from llog.pipeline.work import tools_of
+from llog.log.recovery.backup import write_backup
+from llog.log.recovery.backup_places import BackupObjects
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.merge import merge_once
+from llog.log.rewrite.runs import Compacted
+from llog.log.topics.delete import TopicDeleted, delete_topic
+from llog.pipeline.key_compact.report import KeyCompactOptions, KeyCompactReport
+from llog.pipeline.runtime.work import InProcessRunner as TasksHere
+from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.vacuum.job import VacuumReport, vacuum_here
 
 
 class JobRunner(Protocol):
@@ -88,9 +88,9 @@ class InProcessRunner:
         return await retain(self._context, log, await configured_limits(self._context, log.topic))
 
     async def key_compact(self, logs: Sequence[Log], *, bytes_per_second: int | None) -> KeyCompactReport:
-        await asyncio.to_thread(import_module, "llog.pipeline.key_compact")  # heavy, and most have no use for it
-        from llog.pipeline.key_aggregate import InProcessAggregate
-        from llog.pipeline.key_compact import key_compact
+        await asyncio.to_thread(import_module, "llog.pipeline.key_compact.job")  # heavy, and most have no use for it
+        from llog.pipeline.key_compact.aggregate import InProcessAggregate
+        from llog.pipeline.key_compact.job import key_compact
 
         tools, options = tools_of(self._context), KeyCompactOptions(bytes_per_second=bytes_per_second)
         aggregate = InProcessAggregate(tools, bytes_max=COMPACTOR_KEYS_BYTES_MAX)

@@ -19,10 +19,6 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from llog.api.opening import Use, opened_log
-from llog.broker.billing import Billing
-from llog.broker.metering import Meters
-from llog.broker.metrics import BrokerMetrics
-from llog.broker.scenario import scenario_from_env
 from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.chores import Chores
 from llog.compactor.claims import Claims
@@ -37,8 +33,8 @@ from llog.compactor.tasks import Join, OnState, TaskRunners
 from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Visit, Worker
 from llog.errors import LlogError
-from llog.formats.record_batch import verify_crcs, walk
-from llog.formats.records import encode_records, warm_up
+from llog.formats.records.record_batch import verify_crcs, walk
+from llog.formats.records.records import encode_records, warm_up
 from llog.limits import (
     COMPACTOR_BACKUP_INTERVAL_MS_MIN,
     COMPACTOR_KEYS_INTERVAL_MS,
@@ -51,6 +47,10 @@ from llog.limits import (
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.settings import Settings
+from llog.telemetry.billing import Billing
+from llog.telemetry.metering import Meters
+from llog.telemetry.metrics import BrokerMetrics
+from llog.telemetry.scenario import scenario_from_env
 
 _log = logging.getLogger("llog.compactor")
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llog.limits import COMPACT_HERE_BYTES_MAX
-from llog.pipeline.compact_task import REWRITE_WINDOW
-from llog.pipeline.compact_window import Window, Written
-from llog.pipeline.windows_here import OnWindowRun, WindowsHere
-from llog.pipeline.work import Item, OnDone, Result, Runner, Task, TaskFailed, TaskTools
+from llog.pipeline.compact.task import REWRITE_WINDOW
+from llog.pipeline.compact.window import Window, Written
+from llog.pipeline.compact.windows_here import OnWindowRun, WindowsHere
+from llog.pipeline.runtime.work import Item, OnDone, Result, Runner, Task, TaskFailed, TaskTools
 
 
 class SmallHere(WindowsHere):

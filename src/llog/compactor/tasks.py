@@ -19,12 +19,12 @@ from llog.compactor.small_here import SmallHere
 from llog.errors import LlogError, SparkJobFailed, SparkSessionFailed
 from llog.limits import COMPACT_HERE_BYTES_MAX, COMPACT_SPARK_REJOIN_MS, COMPACT_WINDOW_BYTES_IN_SERVICE
 from llog.log.context import LogContext
-from llog.pipeline.compact_plan import Resize, Sizing
-from llog.pipeline.windows_here import WindowsHere
-from llog.pipeline.work import Runner, TaskTools, tools_of
+from llog.pipeline.compact.plan import Resize, Sizing
+from llog.pipeline.compact.windows_here import WindowsHere
+from llog.pipeline.runtime.work import Runner, TaskTools, tools_of
 
 if TYPE_CHECKING:
-    from llog.pipeline.key_aggregate import KeyAggregate
+    from llog.pipeline.key_compact.aggregate import KeyAggregate
 
 STARTING: Final = "starting"
 READY: Final = "ready"

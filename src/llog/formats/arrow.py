@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llog.errors import InvalidArgument
-from llog.formats.record_columns import (
+from llog.formats.records.record_columns import (
     NOTHING,
     BinaryColumn,
     HeaderColumn,

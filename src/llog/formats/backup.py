@@ -25,9 +25,9 @@ import msgspec
 
 from llog.errors import BadMagic, ChecksumMismatch, InvalidField, TruncatedInput, UnsupportedFormat
 from llog.formats.buffers import json_decoder, json_value
-from llog.formats.compression import compress, decompress
-from llog.formats.crc import Buffer, crc32c
-from llog.formats.record_batch import Codec
+from llog.formats.records.compression import compress, decompress
+from llog.formats.records.crc import Buffer, crc32c
+from llog.formats.records.record_batch import Codec
 from llog.formats.values import Count, Value
 from llog.limits import BACKUP_FRAME_BYTES, BACKUP_FRAME_BYTES_MAX
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from llog.errors import InvalidField
-from llog.formats.crc import Buffer, crc32c
+from llog.formats.records.crc import Buffer, crc32c
 
 T = TypeVar("T")
 

@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from llog.errors import BadMagic, ChecksumMismatch, InvalidArgument, InvalidField, TruncatedInput, ValueTooLarge
 from llog.formats.buffers import crc32c_of, json_decoder, json_value, total_length
-from llog.formats.crc import Buffer, crc32c
-from llog.formats.record_batch import HEADER_BYTES as BATCH_HEADER_BYTES
-from llog.formats.record_batch import BatchColumns
+from llog.formats.records.crc import Buffer, crc32c
+from llog.formats.records.record_batch import HEADER_BYTES as BATCH_HEADER_BYTES
+from llog.formats.records.record_batch import BatchColumns
 from llog.limits import SEGMENT_DATA_BYTES_MAX, SEGMENT_EXTENSION_BYTES_MAX
 
 MAGIC: Final = 0x4B4C4958

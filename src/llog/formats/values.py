@@ -18,7 +18,7 @@ import msgspec
 
 from llog.errors import InvalidField, UnsupportedFormat
 from llog.formats.buffers import json_decoder, json_value
-from llog.formats.crc import Buffer
+from llog.formats.records.crc import Buffer
 
 VALUE_VERSION: Final = 1
 

@@ -8,8 +8,8 @@ await server.stop()
 
 from __future__ import annotations
 
-from llog.http.app import HttpApp, build_app, build_status_app
-from llog.http.server import HttpServer
-from llog.http.services import BrokerServices, HttpMetrics, StatusServices
+from llog.http.listener.server import HttpServer
+from llog.http.routes.app import HttpApp, build_app, build_status_app
+from llog.http.routes.services import BrokerServices, HttpMetrics, StatusServices
 
 __all__ = ["BrokerServices", "HttpApp", "HttpMetrics", "HttpServer", "StatusServices", "build_app", "build_status_app"]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 
 from llog.broker.broker import Broker, Role
-from llog.http import plain_scan, plain_show
-from llog.http.app import build_app
-from llog.http.server import HttpServer
+from llog.http.json import plain_scan, plain_show
+from llog.http.listener.server import HttpServer
+from llog.http.routes.app import build_app
 from llog.http.starting import open_patiently
 from llog.settings import Settings
 

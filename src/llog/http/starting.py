@@ -15,16 +15,16 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
-from llog.broker.metrics import BrokerMetrics
 from llog.errors import StoreError
-from llog.http.app import STATUS_ROUTES, HttpApp
-from llog.http.replies import ENCODER, RETRY_AFTER
-from llog.http.request_log import Receive, Scope, Send
-from llog.http.runtime import Runtime
-from llog.http.schemas import ErrorAnswer
-from llog.http.server import HttpServer
+from llog.http.json.replies import ENCODER, RETRY_AFTER
+from llog.http.json.schemas import ErrorAnswer
+from llog.http.listener.runtime import Runtime
+from llog.http.listener.server import HttpServer
+from llog.http.routes.app import STATUS_ROUTES, HttpApp
+from llog.http.routes.request_log import Receive, Scope, Send
 from llog.limits import STARTING_SILENCE_MS, STORE_PROBE_MS
 from llog.settings import Settings
+from llog.telemetry.metrics import BrokerMetrics
 
 _log: Final = logging.getLogger("llog.broker")
 _OPEN_PATHS: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})

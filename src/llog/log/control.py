@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from llog.formats.values import ControlRecord, Pending, ProducerState
 from llog.limits import LOG_CLAIMS_PER_APPEND_MAX
-from llog.log.pieces import AppendSlice, Landed, PlacedPiece
-from llog.log.producers import Judgement, judge_claim, with_batch
+from llog.log.append.pieces import AppendSlice, Landed, PlacedPiece
+from llog.log.producers.idempotence import Judgement, judge_claim, with_batch
 
 
 class Refusal(NamedTuple):

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from llog.errors import LogBusy, MetadataUncertain, PartitionNotInitialized, VersionConflict
 from llog.formats.values import ControlRecord, decode_value, encode_value
 from llog.limits import LOG_CAS_ROUNDS_MAX
+from llog.log.append.settle import StaleSelf, settle
 from llog.log.context import LogContext
 from llog.log.control import fenced, unfenced
 from llog.log.keys import Log
-from llog.log.settle import StaleSelf, settle
 
 Change = Callable[[ControlRecord], ControlRecord | None]
 

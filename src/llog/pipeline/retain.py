@@ -13,11 +13,11 @@ import msgspec
 
 from llog.errors import LlogError, PartitionNotInitialized
 from llog.limits import RETAIN_LOGS_IN_FLIGHT_MAX
+from llog.log.cleanup.retention import Limits, configured_limits, planned_log_start, retain
 from llog.log.context import LogContext
 from llog.log.index import Entry, Verdict, entry_of, judge
 from llog.log.keys import Log
-from llog.log.retention import Limits, configured_limits, planned_log_start, retain
-from llog.log.view import view
+from llog.log.read.view import view
 
 
 class RetainedLog(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from llog.spark.quiet import quieten_this_process
+from llog.spark.sessions.quiet import quieten_this_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,11 +30,11 @@ def session(
     app_name: str = "llog",
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """This process's session, started if there is none, with the data source `llog`; see `llog.spark.warm_session`.
+    """This process's session, started if there is none, with the data source `llog`; see `llog.spark.sessions.session`.
 
     Of `settings` the master counts. Which stores a read or a write means, its options and the environment say.
     """
-    from llog.spark.warm_session import running_or_new
+    from llog.spark.sessions.session import running_or_new
 
     return register(running_or_new(settings, master=master, app_name=app_name, config=config))
 
@@ -46,8 +46,8 @@ def register(spark: SparkSession) -> SparkSession:
     does a write from a thread that the session is not active in: there, call this in that thread.
     """
     try:
-        from llog.spark.source import LlogDataSource
-        from llog.spark.warm_session import make_active, own_interpreter
+        from llog.spark.sessions.session import make_active, own_interpreter
+        from llog.spark.source.source import LlogDataSource
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("pyspark"):
             raise

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from llog.errors import InvalidArgument
-from llog.pipeline.export import ExportReport, export, export_tools
-from llog.pipeline.export_decode import Decoder, Decoding
-from llog.pipeline.export_parquet import ParquetTarget
-from llog.pipeline.export_target import ExportTarget
-from llog.pipeline.iceberg import IcebergTarget, open_catalogue
-from llog.pipeline.subscription import Subscription, find_logs
-from llog.pipeline.told_runner import ToldRunner
-from llog.pipeline.work import InProcessRunner
+from llog.pipeline.export.decode import Decoder, Decoding
+from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
+from llog.pipeline.export.job import ExportReport, export, export_tools
+from llog.pipeline.export.parquet import ParquetTarget
+from llog.pipeline.export.target import ExportTarget
+from llog.pipeline.runtime.progress import ToldRunner
+from llog.pipeline.runtime.work import InProcessRunner
+from llog.pipeline.scan.subscription import Subscription, find_logs
 from llog.spark.job import Job
 from llog.stores.objects.retrying import RetryingObjectStore
 from llog.wiring import ObjectStores

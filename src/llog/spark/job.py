@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llog.api.opening import Use, opened_log
 from llog.log.context import LogContext
-from llog.pipeline.told_runner import Advance, ToldRunner
-from llog.pipeline.work import InProcessRunner, Runner, tools_of
+from llog.pipeline.runtime.progress import Advance, ToldRunner
+from llog.pipeline.runtime.work import InProcessRunner, Runner, tools_of
 from llog.settings import Settings
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ async def opened_job(
 async def _runner(settings: Settings, place: Place, context: LogContext, advance: Advance) -> Runner:
     if place.in_process:
         return InProcessRunner(tools_of(context))
-    from llog.spark.runner import SparkRunner
+    from llog.spark.runner.runner import SparkRunner
 
     if place.spark is not None:
         return SparkRunner(place.spark, settings)

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from llog.pipeline.audit import audit
-from llog.pipeline.audit_report import AuditReport
-from llog.pipeline.compact import CompactOptions, compact
-from llog.pipeline.compact_plan import Sizing
-from llog.pipeline.compact_report import CompactReport
-from llog.pipeline.key_aggregate import InProcessAggregate, KeyAggregate
-from llog.pipeline.key_compact import KeyCompactOptions, KeyCompactReport, key_compact
-from llog.pipeline.log_choice import chosen_logs
+from llog.pipeline.audit.job import audit
+from llog.pipeline.audit.report import AuditReport
+from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.compact.plan import Sizing
+from llog.pipeline.compact.report import CompactReport
+from llog.pipeline.compact.windows_here import WindowsHere
+from llog.pipeline.key_compact.aggregate import InProcessAggregate, KeyAggregate
+from llog.pipeline.key_compact.job import KeyCompactOptions, KeyCompactReport, key_compact
 from llog.pipeline.retain import RetainedLog, RetainReport, retain_logs
-from llog.pipeline.vacuum import VacuumReport, vacuum
-from llog.pipeline.windows_here import WindowsHere
-from llog.pipeline.work import Runner, tools_of
+from llog.pipeline.runtime.log_choice import chosen_logs
+from llog.pipeline.runtime.work import Runner, tools_of
+from llog.pipeline.vacuum.job import VacuumReport, vacuum
 from llog.spark.job import Job
 
 
@@ -42,7 +42,7 @@ def _sized(job: Job) -> tuple[Runner, CompactOptions]:
     if job.spark is None:
         here = WindowsHere(tools_of(job.context), on_window=lambda: job.advance(1, "windows written"))
         return here, CompactOptions(sizing=Sizing.in_process())
-    from llog.spark.compaction import resize_of, sizing_of
+    from llog.spark.runner.compaction import resize_of, sizing_of
 
     return job.runner, CompactOptions(sizing=sizing_of(job.spark), resize=resize_of(job.spark))
 
@@ -56,7 +56,7 @@ def _aggregate(job: Job) -> KeyAggregate:
     """On the runner's own Spark session, or in this process as the tasks are."""
     if job.spark is None:
         return InProcessAggregate(tools_of(job.context))
-    from llog.spark.key_aggregate import SparkKeyAggregate
+    from llog.spark.runner.key_aggregate import SparkKeyAggregate
 
     return SparkKeyAggregate(job.spark, job.settings, tools_of(job.context))
 

@@ -28,12 +28,12 @@ from llog.spark.job_work import do_audit, do_compact, do_key_compact, do_retain,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from llog.pipeline.audit_report import AuditReport
-    from llog.pipeline.compact_report import CompactReport
-    from llog.pipeline.export import ExportReport
-    from llog.pipeline.key_compact_report import KeyCompactReport
+    from llog.pipeline.audit.report import AuditReport
+    from llog.pipeline.compact.report import CompactReport
+    from llog.pipeline.export.job import ExportReport
+    from llog.pipeline.key_compact.report import KeyCompactReport
     from llog.pipeline.retain import RetainReport
-    from llog.pipeline.vacuum import VacuumReport
+    from llog.pipeline.vacuum.job import VacuumReport
 
 __all__ = ["audit", "compact", "export", "key_compact", "retain", "vacuum"]
 
@@ -68,7 +68,7 @@ def key_compact(
 ) -> KeyCompactReport:
     """Of every key the last record stays, where the topic's policy says so. `bytes_per_second` of reading: None is the
     setting's, 0 no limit."""
-    from llog.pipeline.key_compact_report import KeyCompactOptions
+    from llog.pipeline.key_compact.report import KeyCompactOptions
 
     settings = settings or Settings.from_env()
     rate = settings.key_compact_bytes_per_second if bytes_per_second is None else bytes_per_second
@@ -125,7 +125,7 @@ def export(
 ) -> ExportReport:
     """What came since the last export, `to` `parquet:URL` or `iceberg:namespace.table`; nothing comes twice. `schema`
     is the text of a JSON Schema or Avro schema."""
-    from llog.pipeline.export_decode import Decoding
+    from llog.pipeline.export.decode import Decoding
     from llog.spark.export_work import do_export, parse_destination, refuse_unfit, url_of
 
     destination = parse_destination(to)

@@ -15,17 +15,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from llog.broker.batching import BatchingProducer, CommittedBatch, TimedOutcomes
-from llog.broker.pool import MemoryPool
+from llog.broker.produce.pool import MemoryPool
+from llog.broker.produce.producer import BatchingProducer, CommittedBatch, TimedOutcomes
 from llog.errors import UncertainOutcome
-from llog.formats.records import decode_records
+from llog.formats.records.records import decode_records
 from llog.limits import KIB
-from llog.log.append import Appended, Appender, AppendOutcome
+from llog.log.append.append import Appended, Appender, AppendOutcome
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import NoMetrics
-from llog.log.producers import ProducerClaim
-from llog.log.read import iter_runs, view
+from llog.log.producers.idempotence import ProducerClaim
+from llog.log.read.read import iter_runs, view
 from llog.testing.history import Checker, Client, Noted, Phase, operations_of
 from llog.testing.history.events import AnyEvent, AppendAsked, AppendTold, Outcome
 from llog.testing.history.operators import compact_chore, fence_now_and_then, vacuum_chore

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from llog.limits import LOG_BACKOFF_MS_MAX
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
-from llog.log.topics import initialize
+from llog.log.topics.create import initialize
 from llog.stores.metadata.port import Change as Notice
 from llog.stores.metadata.port import ChangeKind
 from llog.testing.history import Broken, Checker, Client, Dump, Noted, Phase, StoredObject, operations_of

@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from llog.errors import LogError, MetadataStoreError, ObjectStoreError
-from llog.formats.records import encode_records
+from llog.formats.records.records import encode_records
 from llog.limits import LOG_IDLE_CLEAR_MS
-from llog.log.append import Appender, EncodedGroup, piece_outcomes
-from llog.log.compact import compact_once
+from llog.log.append.append import Appender, EncodedGroup, piece_outcomes
+from llog.log.append.pieces import Landed, Piece
 from llog.log.keys import Log
-from llog.log.pieces import Landed, Piece
-from llog.log.producers import ProducerClaim
-from llog.log.read import iter_runs, view
+from llog.log.producers.idempotence import ProducerClaim
+from llog.log.read.read import iter_runs, view
+from llog.log.rewrite.compact import compact_once
 from llog.testing.sim import MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
 from llog.testing.sim_context import log_context
 

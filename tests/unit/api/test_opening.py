@@ -11,12 +11,12 @@ import pytest
 
 from llog import wiring
 from llog.api.opening import Use, Wrapping, opened_log
-from llog.broker.metering import Meters
-from llog.broker.metrics import BrokerMetrics
 from llog.limits import OBJECT_STORES_WRAPPED_MAX
 from llog.settings import Settings
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
+from llog.telemetry.metering import Meters
+from llog.telemetry.metrics import BrokerMetrics
 
 BUCKETS = 3 * OBJECT_STORES_WRAPPED_MAX
 

@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from llog.broker.batching import BatchingProducer, CommittedBatch
-from llog.broker.batching_pacing import Pacing
-from llog.broker.pool import MemoryPool
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.formats.records import encode_records
+from llog.broker.produce.pacing import Pacing
+from llog.broker.produce.pool import MemoryPool
+from llog.broker.produce.producer import BatchingProducer, CommittedBatch
+from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.records import encode_records
 from llog.limits import BATCH_UPLOADS_MAX, MIB
-from llog.log.append import Appender, EncodedGroup
+from llog.log.append.append import Appender, EncodedGroup
+from llog.log.append.pieces import Piece
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.pieces import Piece
-from llog.log.producers import ProducerClaim
-from llog.log.read import iter_runs
+from llog.log.producers.idempotence import ProducerClaim
+from llog.log.read.read import iter_runs
 from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.memory import MemoryObjectStore

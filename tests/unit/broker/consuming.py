@@ -7,15 +7,15 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from llog.broker.batching_groups import committed_of
-from llog.broker.consume import ConsumeRequest, ConsumeService, PartitionFetch, PartitionFetched, Source
-from llog.broker.tail_cache import TailCache, monotonic_ms
-from llog.broker.tail_feed import feed
+from llog.broker.consume.consume import ConsumeRequest, ConsumeService, PartitionFetch, PartitionFetched, Source
+from llog.broker.produce.groups import committed_of
+from llog.broker.tail.cache import TailCache, monotonic_ms
+from llog.broker.tail.feed import feed
 from llog.errors import LogDeleted
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
+from llog.formats.records.records import encode_records
+from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.pieces import Piece
 from llog.log.keys import Log
-from llog.log.pieces import Piece
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import Key, Record
 from llog.stores.objects.memory import MemoryObjectStore

@@ -9,11 +9,12 @@ from types import ModuleType
 
 import pytest
 
-from llog.broker import batching_flush, batching_order
-from llog.broker.batching import CommittedBatch, Timings
-from llog.broker.batching_groups import Share, share_out, stretches_of
-from llog.broker.batching_pacing import Due, Pacing, pacing_of, plan_flush
-from llog.broker.batching_requests import Entry, Request
+from llog.broker.produce import flush as batching_flush
+from llog.broker.produce import order as batching_order
+from llog.broker.produce.groups import Share, share_out, stretches_of
+from llog.broker.produce.pacing import Due, Pacing, pacing_of, plan_flush
+from llog.broker.produce.producer import CommittedBatch, Timings
+from llog.broker.produce.requests import Entry, Request
 from llog.errors import (
     AppendNotCommitted,
     AppendUncertain,
@@ -28,11 +29,11 @@ from llog.errors import (
 )
 from llog.formats.buffers import total_length
 from llog.limits import BATCH_FLUSHES_MAX, BATCH_GROUP_OVERHEAD_BYTES, KIB, LOG_CLAIMS_PER_APPEND_MAX, MIB
-from llog.log.append import Appended, EncodedGroup
+from llog.log.append.append import Appended, EncodedGroup
+from llog.log.append.pieces import Landed, PieceOutcome
 from llog.log.fence import fence
 from llog.log.keys import Keys, Log
-from llog.log.pieces import Landed, PieceOutcome
-from llog.log.producers import ProducerClaim
+from llog.log.producers.idempotence import ProducerClaim
 from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Key, Record, Write
 from llog.testing import batching_scenarios
@@ -566,7 +567,7 @@ async def test_a_new_log_that_fails_gets_its_own_error() -> None:
 
 async def close_soon(bench: Bench) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llog.broker.batching.BATCH_CLOSE_WAIT_MS", 50)
+        patch.setattr("llog.broker.produce.producer.BATCH_CLOSE_WAIT_MS", 50)
         await asyncio.wait_for(bench.producer.close(), PATIENCE_SECONDS)
     assert bench.pool.used == 0
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llog.broker.batching_groups import Share, share_out
-from llog.broker.batching_requests import Entry, Request
+from llog.broker.produce.groups import Share, share_out
+from llog.broker.produce.requests import Entry, Request
 from llog.errors import AppendNotCommitted, LogError, OutOfOrderSequence
-from llog.log.append import Appended, AppendOutcome, EncodedGroup
+from llog.log.append.append import Appended, AppendOutcome, EncodedGroup
+from llog.log.append.pieces import Landed, Piece, PieceOutcome
 from llog.log.keys import Keys, Log
-from llog.log.pieces import Landed, Piece, PieceOutcome
-from llog.log.producers import ProducerClaim
+from llog.log.producers.idempotence import ProducerClaim
 
 LOG = Log("orders", 0)
 KEYS = Keys("llog")

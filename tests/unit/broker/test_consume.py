@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from llog.broker.consume import PartitionFetch
+from llog.broker.consume.consume import PartitionFetch
 from llog.errors import (
     InvalidArgument,
     LogDeleted,
@@ -19,15 +19,15 @@ from llog.errors import (
     PartitionNotInitialized,
     StoreClosed,
 )
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.formats.record_batch import BatchRule, TimestampType, verify_crcs, walk
-from llog.log.append import EncodedGroup
-from llog.log.compact import compact_once
-from llog.log.delete_topic import delete_topic
+from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.record_batch import BatchRule, TimestampType, verify_crcs, walk
+from llog.log.append.append import EncodedGroup
+from llog.log.cleanup.retention import delete_records
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
-from llog.log.read import iter_runs
-from llog.log.retention import delete_records
+from llog.log.read.read import iter_runs
+from llog.log.rewrite.compact import compact_once
+from llog.log.topics.delete import delete_topic
 from llog.stores.metadata.port import Key, Record
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.broker.consuming import (

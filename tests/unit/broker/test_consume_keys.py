@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from llog.broker.consume import PartitionFetch
-from llog.formats.records import encode_records
-from llog.log.append import EncodedGroup
-from llog.log.compact import compact_once
+from llog.broker.consume.consume import PartitionFetch
+from llog.formats.records.records import encode_records
+from llog.log.append.append import EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.merge import merge_once
-from llog.log.topic_admin import alter_topic, create_topic
-from llog.pipeline.key_aggregate import InProcessAggregate
-from llog.pipeline.key_compact import key_compact
-from llog.pipeline.work import InProcessRunner, tools_of
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.merge import merge_once
+from llog.log.topics.admin import alter_topic, create_topic
+from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.job import key_compact
+from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from tests.unit.broker.consuming import ORDERS, REFRESH_MS, Clock, Stores, TestBroker, group, rows
-from tests.unit.pipeline.key_stage import FAST
+from tests.unit.pipeline.key_compact.key_stage import FAST
 
 KeyedRow = tuple[bytes, bytes]
 

@@ -15,7 +15,7 @@ from llog.limits import BROKER_FENCED_LOGS_MAX
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
-from llog.log.topic_admin import create_topic
+from llog.log.topics.admin import create_topic
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.contexts import log_context

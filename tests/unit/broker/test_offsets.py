@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from llog.broker.offsets import Committed, GroupOffsets, Position, item_name
+from llog.broker.groups.positions import Committed, GroupOffsets, Position, item_name
 from llog.errors import (
     InvalidArgument,
     LogBusy,
@@ -17,9 +17,9 @@ from llog.errors import (
 from llog.formats.values import GroupOffset, encode_value
 from llog.limits import GROUP_OFFSETS_PER_CALL_MAX
 from llog.log.context import LogContext
-from llog.log.delete_topic import delete_topic
 from llog.log.keys import Log
-from llog.log.topic_admin import create_topic
+from llog.log.topics.admin import create_topic
+from llog.log.topics.delete import delete_topic
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.objects.memory import MemoryObjectStore

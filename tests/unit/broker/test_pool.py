@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llog.broker.pool import MemoryPool
+from llog.broker.produce.pool import MemoryPool
 from llog.errors import InvalidArgument
 
 

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from llog.broker.batching_groups import CommittedBatch
-from llog.broker.chunks import clip
-from llog.broker.shelf import CachedBatch, Shelf
-from llog.broker.tail_cache import TailCache, TailEmpty, TailHit, TailMiss
+from llog.broker.consume.chunks import clip
+from llog.broker.produce.groups import CommittedBatch
+from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMiss
+from llog.broker.tail.shelf import CachedBatch, Shelf
 from llog.errors import FormatError
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.formats.records import encode_records
+from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.records import encode_records
 from llog.log.keys import Log
 from tests.unit.broker.consuming import EVENTS, ORDERS, Counted
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from llog.broker.batching_groups import CommittedBatch
-from llog.broker.shared_tail import SharedTailCache
-from llog.broker.tail_cache import TailHit
-from llog.broker.tail_files import TailFileReader, TailFileWriter, name_of, parse_name, remove_stale
-from llog.broker.tail_frames import Frame, encode_frame, parse_frames
+from llog.broker.produce.groups import CommittedBatch
+from llog.broker.tail.cache import TailHit
+from llog.broker.tail.files import TailFileReader, TailFileWriter, name_of, parse_name, remove_stale
+from llog.broker.tail.frames import Frame, encode_frame, parse_frames
+from llog.broker.tail.shared import SharedTailCache
 from llog.errors import FormatError
-from llog.formats.records import encode_records
+from llog.formats.records.records import encode_records
 from llog.log.keys import Log
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.broker.consuming import ORDERS
@@ -61,9 +61,9 @@ def child(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 _WRITER = """
 import sys
 from pathlib import Path
-from llog.broker.batching_groups import CommittedBatch
-from llog.broker.shared_tail import SharedTailCache
-from llog.formats.records import encode_records
+from llog.broker.produce.groups import CommittedBatch
+from llog.broker.tail.shared import SharedTailCache
+from llog.formats.records.records import encode_records
 from llog.log.keys import Log
 
 cache = SharedTailCache(Path(sys.argv[1]), 1 << 20, writes=True, reads=False)

@@ -11,9 +11,9 @@ from llog.broker.topic_configs import TopicConfigs
 from llog.errors import LlogError, MetadataUnavailable
 from llog.limits import TOPIC_CONFIG_FRESH_MS
 from llog.log.context import LogContext
-from llog.log.delete_topic import delete_topic
-from llog.log.topic_admin import alter_topic, create_topic
-from llog.log.topics import load_topic
+from llog.log.topics.admin import alter_topic, create_topic
+from llog.log.topics.create import load_topic
+from llog.log.topics.delete import delete_topic
 from tests.unit.http.broker_double import memory_context
 
 DEFAULT = 1_048_588

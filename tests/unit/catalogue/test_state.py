@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from llog.catalogue.epoch_state import epoch_ranges
-from llog.catalogue.state import CatalogueState
-from llog.catalogue.transactions import has_transactions
 from llog.formats.values import SegmentRecord, SegmentState
-from llog.log.segments import NEXT_STATES, KnownSegment
+from llog.log.catalogue.epoch_state import epoch_ranges
+from llog.log.catalogue.state import CatalogueState
+from llog.log.catalogue.transactions import has_transactions
+from llog.log.rewrite.segments import NEXT_STATES, KnownSegment
 
 FINISHED: SegmentState = "COPY_SEGMENT_FINISHED"
 

@@ -17,7 +17,7 @@ from llog.cli.diagnosis import Finding, judge_clocks, judge_directory, judge_ste
 from llog.cli.store_check import Step
 from llog.formats.backup import VacuumHold
 from llog.formats.values import encode_value
-from llog.log.topic_admin import change_topic
+from llog.log.topics.admin import change_topic
 from llog.stores.metadata.port import ABSENT
 from tests.unit.cli.feeding import FedCluster
 

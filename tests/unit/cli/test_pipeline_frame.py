@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from llog.api.opening import Use
 from llog.cli.output import AsJson
-from llog.cli.pipeline import InProcess, JobSetting, Master, print_report, run_job
+from llog.cli.pipeline.frame import InProcess, JobSetting, Master, print_report, run_job
 from llog.errors import InvalidArgument
-from llog.pipeline.told_runner import ToldRunner
-from llog.pipeline.work import InProcessRunner, TaskFailed
+from llog.pipeline.runtime.progress import ToldRunner
+from llog.pipeline.runtime.work import InProcessRunner, TaskFailed
 from llog.settings import Settings
 from llog.spark.job import Job
 from tests.spark.sample_tasks import OBEY, Order, Told

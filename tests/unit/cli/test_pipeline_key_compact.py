@@ -10,7 +10,7 @@ from llog.api.opening import Use, opened_log
 from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
 from tests.unit.cli.feeding import FedCluster
 from tests.unit.cli.looking import Cluster
-from tests.unit.pipeline.key_stage import LOG, Row, Stage, at_a_time
+from tests.unit.pipeline.key_compact.key_stage import LOG, Row, Stage, at_a_time
 
 
 async def _fill(cluster: Cluster) -> None:

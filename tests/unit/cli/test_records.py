@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from llog.api.opening import opened_log
-from llog.cli import producing, record_text
 from llog.cli.exits import NOT_FOUND
-from llog.cli.reading import Sink, follow
-from llog.cli.record_text import LineParser, Lines, Parsed, parse_format, partition_of, unescaped, writer
-from llog.cli.seeking import Place, parse_place
+from llog.cli.records import producing, record_text
+from llog.cli.records.reading import Sink, follow
+from llog.cli.records.record_text import LineParser, Lines, Parsed, parse_format, partition_of, unescaped, writer
+from llog.cli.records.seeking import Place, parse_place
 from llog.errors import InvalidArgument, ValueTooLarge
 from llog.log.keys import Log
-from llog.log.records import LogRecord
-from llog.log.topic_admin import PartitionDescription
+from llog.log.read.records import LogRecord
+from llog.log.topics.admin import PartitionDescription
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.cli.feeding import FedCluster
 

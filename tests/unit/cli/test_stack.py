@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from llog.cli import stack
-from llog.cli.stack import compact_patiently, plan_exit_code, plan_stack, run_stack
+from llog.cli.services import stack
+from llog.cli.services.stack import compact_patiently, plan_exit_code, plan_stack, run_stack
 from llog.compactor import service
 from llog.errors import LlogError, MetadataUnavailable, ObjectStoreMisconfigured, SettingsError
 from llog.settings import Settings

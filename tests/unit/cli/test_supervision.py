@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from llog.cli.supervision import read_words
+from llog.cli.services.supervision import read_words
 from llog.limits import STACK_WORDS_BYTES_MAX
 
 

@@ -13,8 +13,8 @@ from llog.cli import topic
 from llog.cli.exits import NOT_FOUND
 from llog.cli.topic import parse_configs
 from llog.errors import InvalidArgument
-from llog.log.delete_topic import delete_topic
-from llog.log.topic_admin import create_topic
+from llog.log.topics.admin import create_topic
+from llog.log.topics.delete import delete_topic
 from tests.unit.cli.feeding import FedCluster
 
 

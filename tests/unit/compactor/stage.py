@@ -12,16 +12,16 @@ from typing import Any
 
 from llog.compactor.runner import InProcessRunner
 from llog.formats.backup import BackupManifest
-from llog.formats.records import encode_records
+from llog.formats.records.records import encode_records
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
-from llog.log.append import Appended, Appender, EncodedGroup
+from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.cleanup.retention import Retained
 from llog.log.context import LogContext, LogOptions
-from llog.log.delete_topic import TopicDeleted
 from llog.log.keys import Log
-from llog.log.retention import Retained
-from llog.log.runs import Compacted
-from llog.log.topics import initialize
-from llog.pipeline.vacuum import VacuumReport
+from llog.log.rewrite.runs import Compacted
+from llog.log.topics.create import initialize
+from llog.log.topics.delete import TopicDeleted
+from llog.pipeline.vacuum.job import VacuumReport
 from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore

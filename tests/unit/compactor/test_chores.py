@@ -12,12 +12,12 @@ from llog.compactor.claims import Claims
 from llog.compactor.discovery import DyingTopic
 from llog.errors import ObjectStoreUnavailable, TopicNotFound, VacuumRefused
 from llog.limits import COMPACTOR_BACKUP_TORN_MS, COMPACTOR_BACKUPS_KEPT
-from llog.log.backup import write_backup
-from llog.log.backup_places import BackupObjects, list_backups
-from llog.log.compact import compact_once
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.keys import Log
+from llog.log.recovery.backup import write_backup
+from llog.log.recovery.backup_places import BackupObjects, list_backups
+from llog.log.rewrite.compact import compact_once
 from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedRunner, Writer
 
 

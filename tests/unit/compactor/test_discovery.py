@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind, plan_targets
-from llog.log.delete_topic import delete_topic
 from llog.log.fence import fence
 from llog.log.keys import Log
-from llog.log.topic_admin import change_topic, create_topic
+from llog.log.topics.admin import change_topic, create_topic
+from llog.log.topics.delete import delete_topic
 from tests.unit.compactor.stage import ORDERS, START_MS, Cluster, Writer
 
 

@@ -11,20 +11,20 @@ from llog.compactor.key_chore import KeyChore
 from llog.compactor.pipeline_runner import PipelineRunner
 from llog.compactor.tasks import TaskRunner, TaskRunners
 from llog.errors import ObjectStoreUnavailable, SparkJobFailed
-from llog.formats.records import encode_records
+from llog.formats.records.records import encode_records
 from llog.limits import COMPACTOR_KEYS_INTERVAL_MS, COMPACTOR_KEYS_REST_MS, COMPACTOR_KEYS_RETRY_MS
-from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.compact import compact_once
+from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.read import iter_runs
-from llog.log.topic_admin import alter_topic, create_topic
-from llog.pipeline.compact_plan import Sizing
-from llog.pipeline.key_aggregate import InProcessAggregate
-from llog.pipeline.key_compact import KeyCompacted, KeyCompactReport
-from llog.pipeline.key_compact_report import State
-from llog.pipeline.key_scratch import ScratchPart
-from llog.pipeline.work import TaskTools
+from llog.log.read.read import iter_runs
+from llog.log.rewrite.compact import compact_once
+from llog.log.topics.admin import alter_topic, create_topic
+from llog.pipeline.compact.plan import Sizing
+from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.job import KeyCompacted, KeyCompactReport
+from llog.pipeline.key_compact.report import State
+from llog.pipeline.key_compact.scratch import ScratchPart
+from llog.pipeline.runtime.work import TaskTools
 from tests.unit.compactor.serving import running
 from tests.unit.compactor.stage import START_MS, Clock, Cluster, RememberingMetrics, ScriptedRunner, settle
 from tests.unit.compactor.test_pipeline_runner import CountingRunner

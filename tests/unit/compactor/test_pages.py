@@ -5,11 +5,11 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from llog.broker.metrics import CONTENT_TYPE, BrokerMetrics
 from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pages import serving
 from llog.errors import ExposureRefused, SettingsError
 from llog.settings import Settings
+from llog.telemetry.metrics import CONTENT_TYPE, BrokerMetrics
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.compactor.stage import RememberingMetrics
 

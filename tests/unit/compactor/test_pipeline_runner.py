@@ -16,11 +16,11 @@ from llog.errors import CompactionFailed, LogBusy, SparkJobFailed, SparkNotInsta
 from llog.limits import COMPACT_JOBS_AT_ONCE, COMPACT_SPARK_REJOIN_MS
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.pipeline.compact_plan import Sizing
-from llog.pipeline.work import InProcessRunner, Task, TaskFailed, tools_of
+from llog.pipeline.compact.plan import Sizing
+from llog.pipeline.runtime.work import InProcessRunner, Task, TaskFailed, tools_of
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.compactor.stage import Cluster, RememberingMetrics, Writer, lag_of, settle
-from tests.unit.pipeline.compact_stage import entries_of
+from tests.unit.pipeline.compact.compact_stage import entries_of
 
 LOGS = [Log("orders", partition) for partition in range(12)]
 TERMS: dict[str, Any] = {"max_offsets": 1_000, "target_bytes": 1 << 20, "min_age_ms": 0}

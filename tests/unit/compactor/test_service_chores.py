@@ -9,7 +9,7 @@ from llog.compactor.plan import Rules
 from llog.formats.values import ControlRecord, decode_value
 from llog.log.claim import holder
 from llog.log.keys import Log
-from llog.log.topic_admin import alter_topic, change_topic
+from llog.log.topics.admin import alter_topic, change_topic
 from tests.unit.compactor.serving import entries_of, running
 from tests.unit.compactor.stage import (
     ORDERS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llog.compactor.small_here import is_small
-from llog.pipeline.compact_window import SourceObject, Window
+from llog.pipeline.compact.window import SourceObject, Window
 
 
 def window(*lengths: int | None) -> Window:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from llog.formats.record_columns import RecordColumns, columns_from_rows
+from llog.formats.records.record_columns import RecordColumns, columns_from_rows
 from tests.unit.formats.reference_records import Record
 
 SOAK = os.environ.get("LLOG_SOAK") == "1"

@@ -5,9 +5,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from llog.formats import crc_kernel
-from llog.formats.crc import crc32c
-from llog.formats.record_batch import CRC_START
+from llog.formats.records import crc_kernel
+from llog.formats.records.crc import crc32c
+from llog.formats.records.record_batch import CRC_START
 
 
 def test_the_checksum_of_the_standard_s_sample_is_known() -> None:

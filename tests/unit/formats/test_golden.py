@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llog.formats.bytes_batch import decode_bytes_batch
-from llog.formats.record_batch import BatchRule, walk
+from llog.formats.records.bytes_batch import decode_bytes_batch
+from llog.formats.records.record_batch import BatchRule, walk
 from llog.formats.segment import parse_footer, verify_data
 from llog.formats.shared_blob import parse_shared_blob
 from llog.formats.values import decode_value

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llog.errors import InvalidArgument, ValueTooLarge
-from llog.formats.plain_batch import encode_plain_records
-from llog.formats.record_batch import TimestampType
-from llog.formats.record_columns import columns_from_rows
-from llog.formats.records_encode import encode_columns
+from llog.formats.records.encode import encode_columns
+from llog.formats.records.plain_batch import encode_plain_records
+from llog.formats.records.record_batch import TimestampType
+from llog.formats.records.record_columns import columns_from_rows
 
 SIZES = st.sampled_from(
     [0, 1, 56, 57, 58, 59, 60, 61, 62, 63, 64, 65, 4_089, 4_090, 4_095, 4_096, 8_187, 8_192, 70_000]

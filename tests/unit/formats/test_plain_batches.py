@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llog.errors import InvalidArgument, ValueTooLarge
-from llog.formats import crc_kernel
-from llog.formats.plain_batches import (
+from llog.formats.records import crc_kernel
+from llog.formats.records.encode import encode_columns
+from llog.formats.records.plain_batches import (
     NO_PRODUCER,
     PLAIN_KERNEL_RECORDS_MIN,
     Payloads,
@@ -17,9 +18,8 @@ from llog.formats.plain_batches import (
     encode_payloads,
     encode_plain_batches,
 )
-from llog.formats.record_batch import TimestampType
-from llog.formats.record_columns import columns_from_rows
-from llog.formats.records_encode import encode_columns
+from llog.formats.records.record_batch import TimestampType
+from llog.formats.records.record_columns import columns_from_rows
 
 TEXTS = st.one_of(st.text(max_size=70), st.sampled_from(["", "x" * 63, "x" * 64, "é" * 4_100, "x" * 20_000]))
 

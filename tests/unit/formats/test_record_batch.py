@@ -18,7 +18,7 @@ from llog.errors import (
     TruncatedInput,
     UnsupportedFormat,
 )
-from llog.formats.record_batch import (
+from llog.formats.records.record_batch import (
     HEADER_BYTES,
     OFFSET_MAX,
     BatchColumns,
@@ -62,7 +62,7 @@ def all_headers(data: bytes, rule: BatchRule) -> list[BatchHeader]:
 
 
 def test_importing_the_module_does_not_import_numba_or_pyarrow() -> None:
-    code = "import sys, llog.formats.record_batch as b; b.parse_header(bytes.fromhex(sys.argv[1]), 0, 'x');"
+    code = "import sys, llog.formats.records.record_batch as b; b.parse_header(bytes.fromhex(sys.argv[1]), 0, 'x');"
     code += "print([m for m in ('numba', 'pyarrow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code, batch().hex()], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

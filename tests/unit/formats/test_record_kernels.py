@@ -18,19 +18,28 @@ from llog.errors import (
     TruncatedInput,
     ValueTooLarge,
 )
-from llog.formats import (
-    batch_kernels,
-    crc_kernel,
-    record_columns,
-    record_encode_kernels,
-    record_kernels,
-    records_decode,
+from llog.formats.records import batch_kernels, crc_kernel, record_columns, record_encode_kernels, record_kernels
+from llog.formats.records import decode as records_decode
+from llog.formats.records.compression import compress
+from llog.formats.records.kernel import kernel
+from llog.formats.records.record_batch import (
+    CONTROL,
+    LOG_APPEND_TIME,
+    BatchRule,
+    Codec,
+    TimestampType,
+    parse_header,
+    walk,
 )
-from llog.formats.compression import compress
-from llog.formats.kernel import kernel
-from llog.formats.record_batch import CONTROL, LOG_APPEND_TIME, BatchRule, Codec, TimestampType, parse_header, walk
-from llog.formats.record_columns import BinaryColumn, HeaderColumn, Ints, RecordColumns, columns_from_rows, frozen
-from llog.formats.records import (
+from llog.formats.records.record_columns import (
+    BinaryColumn,
+    HeaderColumn,
+    Ints,
+    RecordColumns,
+    columns_from_rows,
+    frozen,
+)
+from llog.formats.records.records import (
     decode_batches,
     decode_in_chunks,
     decode_records,

@@ -13,7 +13,7 @@ from llog.errors import (
     ValueTooLarge,
 )
 from llog.formats import segment as segment_module
-from llog.formats.record_batch import walk
+from llog.formats.records.record_batch import walk
 from llog.formats.segment import ENTRY, TAIL_BYTES_MIN, SegmentBuilder, footer_length, parse_footer, verify_data
 from tests import samples
 

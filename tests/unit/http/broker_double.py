@@ -11,17 +11,17 @@ from typing import Any
 
 import httpx
 
-from llog.broker.batching import TimedOutcomes, Timings
-from llog.broker.consume import ConsumeRequest, PartitionFetch, PartitionFetched
-from llog.broker.offsets import GroupOffsets
-from llog.broker.pool import MemoryPool
+from llog.broker.consume.consume import ConsumeRequest, PartitionFetch, PartitionFetched
+from llog.broker.groups.positions import GroupOffsets
+from llog.broker.produce.pool import MemoryPool
+from llog.broker.produce.producer import TimedOutcomes, Timings
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import BackPressureRejected, LlogError
-from llog.http.app import HttpApp, build_app
-from llog.log.append import Appender, EncodedGroup
+from llog.http.routes.app import HttpApp, build_app
+from llog.log.append.append import Appender, EncodedGroup
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
-from llog.log.read import iter_runs, view
+from llog.log.read.read import iter_runs, view
 from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llog.broker.chunks import decode
-from llog.broker.consume import PartitionFetched
+from llog.broker.consume.chunks import decode
+from llog.broker.consume.consume import PartitionFetched
 from llog.errors import InconsistentReadState, OffsetOutOfRange
-from llog.formats.crc import Buffer
-from llog.formats.record_batch import Codec, patch_offsets, walk
-from llog.formats.records import decode_records, encode_records
-from llog.http.app import build_app
-from llog.http.consume_answer import answer_of, texts
-from llog.http.plain_answer import PlainAnswer
-from llog.http.plain_show import shown_columns
-from llog.http.schemas import ConsumedRecord
+from llog.formats.records.crc import Buffer
+from llog.formats.records.record_batch import Codec, patch_offsets, walk
+from llog.formats.records.records import decode_records, encode_records
+from llog.http.json.consume_answer import answer_of, texts
+from llog.http.json.plain_answer import PlainAnswer
+from llog.http.json.plain_show import shown_columns
+from llog.http.json.schemas import ConsumedRecord
+from llog.http.routes.app import build_app
 from llog.log.keys import Log
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llog.errors import InvalidArgument
-from llog.http.decode import decoded, decoded_produce, field_label
-from llog.http.schemas import ProduceRequest
+from llog.http.json.decode import decoded, decoded_produce, field_label
+from llog.http.json.schemas import ProduceRequest
 
 TEXT = st.text(max_size=20)
 BASE64 = st.binary(max_size=20).map(lambda raw: {"base64": base64.b64encode(raw).decode()})

@@ -10,8 +10,8 @@ import weakref
 import pytest
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from llog.http.exchange import Exchange
-from llog.http.server import HttpServer
+from llog.http.listener.exchange import Exchange
+from llog.http.listener.server import HttpServer
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, batch, produce_body
 from tests.unit.http.test_server import served, until

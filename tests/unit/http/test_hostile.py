@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llog.http.app import build_app
+from llog.http.routes.app import build_app
 from tests.unit.http.broker_double import BrokerDouble, Client, batch, produce_body
 
 PATHS = (

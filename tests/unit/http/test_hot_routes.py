@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from llog.http import produce
+from llog.http.routes import produce
 from tests.unit.http.broker_double import BrokerDouble, batch, client_of, consume_body, produce_body
 
 GOOD = produce_body(batch("orders", 0, "alpha"))

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from llog.http.app import build_app
-from llog.http.pace import PacedConnection, SendPace
-from llog.http.server import HttpServer
+from llog.http.listener.pace import PacedConnection, SendPace
+from llog.http.listener.server import HttpServer
+from llog.http.routes.app import build_app
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, batch, consume_body, produce_body
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llog.errors import InvalidArgument, LlogError
-from llog.http.plain_scan import scan
-from llog.http.produce_encode import KAFKA, EncodedRequest, encoded_request
+from llog.http.json.plain_scan import scan
+from llog.http.json.produce_encode import KAFKA, EncodedRequest, encoded_request
 from llog.limits import HTTP_TOPIC_PARTITIONS_MAX
 
 NEVER = 1 << 60

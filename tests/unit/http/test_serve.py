@@ -8,7 +8,8 @@ import threading
 import httpx
 import pytest
 
-from llog.http import plain_scan, serve, starting
+from llog.http import serve, starting
+from llog.http.json import plain_scan
 from llog.settings import Settings
 from llog.testing.servers import free_port
 from tests.patience import PATIENCE_SECONDS

@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from llog.errors import ExposureRefused, SettingsError
-from llog.http.app import build_app
-from llog.http.pace import PacedConnection
-from llog.http.runtime import Runtime
-from llog.http.server import HttpServer
+from llog.http.listener.pace import PacedConnection
+from llog.http.listener.runtime import Runtime
+from llog.http.listener.server import HttpServer
+from llog.http.routes.app import build_app
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure, is_loopback
 from tests.patience import PATIENCE_SECONDS

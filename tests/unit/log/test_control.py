@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from llog.formats.values import ControlRecord
+from llog.log.append.pieces import AppendSlice, PlacedPiece
 from llog.log.control import (
     Evidence,
     MustSettle,
@@ -17,7 +18,6 @@ from llog.log.control import (
     unfenced,
     weigh,
 )
-from llog.log.pieces import AppendSlice, PlacedPiece
 
 OPEN = new_control(incarnation=2, first_offset=1, now_ms=10_000, vacuum_grace_ms=10_000)
 PART = AppendSlice("mine", 2, "s3://b/blob", 10_000, "kafka-v2", (PlacedPiece(0, 100, 50, 3, None, 9_999),))

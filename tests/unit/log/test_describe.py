@@ -7,15 +7,15 @@ from msgspec.structs import replace
 
 from llog.errors import InvalidArgument, PartitionNotInitialized
 from llog.formats.values import CompactionRecord, CompactorClaim, Value, decode_value, encode_value
-from llog.log import publish
-from llog.log.append import Appender
-from llog.log.compact import compact_once
+from llog.log.append.append import Appender
+from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
-from llog.log.describe import describe_log
 from llog.log.fence import fence
-from llog.log.inspect import shown
+from llog.log.inspect.describe import describe_log
+from llog.log.inspect.record import shown
 from llog.log.keys import Log
-from llog.log.retention import delete_records
+from llog.log.rewrite import publish
+from llog.log.rewrite.compact import compact_once
 from llog.stores.metadata.port import Key, Record
 from llog.stores.objects.memory import MemoryObjectStore
 from tests import samples

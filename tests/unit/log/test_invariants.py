@@ -23,13 +23,13 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.log.append import Appender
-from llog.log.compact import compact_once
+from llog.log.append.append import Appender
+from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
 from llog.log.index import Entry
-from llog.log.invariants import SnapshotTiling, check_log, tiling_faults
+from llog.log.inspect.invariants import SnapshotTiling, check_log, tiling_faults
 from llog.log.keys import Log
-from llog.log.retention import delete_records
+from llog.log.rewrite.compact import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.contract.backup_suite import memory_context

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from llog.log import publish
-from llog.log.compact import compact_once
 from llog.log.keys import Log
+from llog.log.rewrite import publish
+from llog.log.rewrite.compact import compact_once
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import Delete, GroupOutcome, Put, Write
-from tests.unit.pipeline.compact_stage import Stage, entries_of, records_of
+from tests.unit.pipeline.compact.compact_stage import Stage, entries_of, records_of
 
 ORDERS = Log("orders", 0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.pipeline.exporting import Exporting
+from tests.unit.pipeline.export.exporting import Exporting
 
 
 @pytest.fixture

@@ -37,35 +37,37 @@ from llog.errors import (
     SinkError,
     UncertainOutcome,
 )
-from llog.formats.record_batch import Codec
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.backup import write_backup
-from llog.log.backup_places import BackupObjects
+from llog.formats.records.record_batch import Codec
+from llog.formats.records.records import encode_records
+from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.cluster import join_cluster
-from llog.log.delete_topic import delete_topic
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
-from llog.log.topic_admin import alter_topic, create_topic
-from llog.pipeline import key_rewrite_task, key_scratch, splits
-from llog.pipeline.audit import audit
-from llog.pipeline.compact import CompactOptions, compact
-from llog.pipeline.compact_plan import SegmentRules
-from llog.pipeline.export import export
-from llog.pipeline.export_parquet import ParquetTarget
-from llog.pipeline.export_plan import Sizes
-from llog.pipeline.key_aggregate import InProcessAggregate
-from llog.pipeline.key_compact import KeyCompactOptions, key_compact
-from llog.pipeline.log_choice import chosen_logs
+from llog.log.recovery.backup import write_backup
+from llog.log.recovery.backup_places import BackupObjects
+from llog.log.topics.admin import alter_topic, create_topic
+from llog.log.topics.delete import delete_topic
+from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.compact.plan import SegmentRules
+from llog.pipeline.export.job import export
+from llog.pipeline.export.parquet import ParquetTarget
+from llog.pipeline.export.plan import Sizes
+from llog.pipeline.key_compact import rewrite_task as key_rewrite_task
+from llog.pipeline.key_compact import scratch as key_scratch
+from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.retain import retain_logs
-from llog.pipeline.sink_commit import commit_batch
-from llog.pipeline.sink_plan import UploadedSlice
-from llog.pipeline.sink_query import Batch
-from llog.pipeline.sink_rows import Group
-from llog.pipeline.sink_targets import sink_order
-from llog.pipeline.sink_task import put_blob
-from llog.pipeline.vacuum import vacuum
-from llog.pipeline.work import InProcessRunner, TaskTools, tools_of
+from llog.pipeline.runtime.log_choice import chosen_logs
+from llog.pipeline.runtime.work import InProcessRunner, TaskTools, tools_of
+from llog.pipeline.scan import splits
+from llog.pipeline.sink.commit import commit_batch
+from llog.pipeline.sink.plan import UploadedSlice
+from llog.pipeline.sink.query import Batch
+from llog.pipeline.sink.rows import Group
+from llog.pipeline.sink.targets import sink_order
+from llog.pipeline.sink.task import put_blob
+from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings
 from llog.stores.objects.port import ObjectStore
 from llog.testing.history.workload import TROUBLE

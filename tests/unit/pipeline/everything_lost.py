@@ -11,14 +11,14 @@ import asyncio
 import random
 from collections.abc import Mapping
 
-from llog.log.backup_places import BackupObjects, list_backups
 from llog.log.context import LogContext, LogOptions
-from llog.log.invariants import check_log
+from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.log.read import iter_runs
-from llog.log.recover import Recovered, recover
-from llog.log.restore import inspect_backup, restore_backup
-from llog.log.view import view
+from llog.log.read.read import iter_runs
+from llog.log.read.view import view
+from llog.log.recovery.backup_places import BackupObjects, list_backups
+from llog.log.recovery.recover import Recovered, recover
+from llog.log.recovery.restore import inspect_backup, restore_backup
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.port import ObjectStore
 from llog.testing.log_scenarios import GRACE_MS, KEYS

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from llog.log.keys import Log
-from llog.log.records import LogRecord
+from llog.log.read.records import LogRecord
 from llog.testing.sim import Event
 from tests.unit.pipeline.everything import (
     BATCHES,

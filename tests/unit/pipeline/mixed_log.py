@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from llog.api.opening import OpenedLog, Use, open_log
 from llog.errors import PartitionNotInitialized
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.formats.record_batch import Codec
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.compact import compact_once
+from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.record_batch import Codec
+from llog.formats.records.records import encode_records
+from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
-from llog.log.merge import merge_once
-from llog.log.read import iter_runs
+from llog.log.read.read import iter_runs
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.merge import merge_once
 from llog.settings import Settings
 
 NOW_MS = 1_760_000_000_000

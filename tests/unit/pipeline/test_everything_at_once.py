@@ -17,19 +17,19 @@ import pytest
 
 from llog.errors import LogDeleted, PartitionNotInitialized, TopicNotFound
 from llog.limits import COMPACT_SESSION_TIMEOUT_MS
-from llog.log.invariants import check_log
+from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.log.read import iter_runs
-from llog.log.view import view
-from llog.pipeline.audit import audit
-from llog.pipeline.compact import compact
-from llog.pipeline.export import export
-from llog.pipeline.export_parquet import ParquetTarget
-from llog.pipeline.key_aggregate import InProcessAggregate
-from llog.pipeline.key_compact import key_compact
-from llog.pipeline.log_choice import chosen_logs
+from llog.log.read.read import iter_runs
+from llog.log.read.view import view
+from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.job import compact
+from llog.pipeline.export.job import export
+from llog.pipeline.export.parquet import ParquetTarget
+from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.retain import retain_logs
-from llog.pipeline.vacuum import vacuum
+from llog.pipeline.runtime.log_choice import chosen_logs
+from llog.pipeline.vacuum.job import vacuum
 from llog.testing.history.recovery import resume
 from llog.testing.log_scenarios import FAULTS, GRACE_MS, watch_changes
 from llog.testing.sim import Scenario, World, check_repeatable, run_seed
@@ -50,7 +50,7 @@ from tests.unit.pipeline.everything import (
 )
 from tests.unit.pipeline.everything_lost import check_restored
 from tests.unit.pipeline.everything_model import Held, check_export, check_logs, check_sink, models_of
-from tests.unit.pipeline.key_stage import FAST
+from tests.unit.pipeline.key_compact.key_stage import FAST
 
 SEEDS: Final = 1_000 if os.environ.get("LLOG_SOAK") == "1" else 2
 SEED_CHOSEN: Final = int(os.environ.get("LLOG_SIM_SEED", "-1"))
@@ -207,7 +207,7 @@ async def _yes(*_: object) -> bool:
 
 def test_the_runs_would_show_a_key_compaction_that_does_not_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the very entries that it rewrote still stand."""
-    monkeypatch.setattr("llog.pipeline.key_publish._still_stand", _yes)
+    monkeypatch.setattr("llog.pipeline.key_compact.publish._still_stand", _yes)
     scenario = replace(SCENARIOS[False], faults=replace(MANY_FAULTS, skew_ms_max=FAULTS.skew_ms_max))
     for seed in range(152, 200):  # 152 is the first of these
         error = run_seed(scenario, seed, keep_trace=False).error

@@ -8,23 +8,24 @@ from dataclasses import replace
 import pytest
 
 from llog.errors import InvalidArgument, MetadataUnavailable, PartitionOutOfRange, TopicNotFound
-from llog.formats.records import encode_records
-from llog.log import publish, retention
-from llog.log.append import Appender, EncodedGroup
-from llog.log.compact import compact_once
+from llog.formats.records.records import encode_records
+from llog.log.append.append import Appender, EncodedGroup
+from llog.log.cleanup import retention
 from llog.log.context import LogContext
-from llog.log.delete_topic import delete_topic
-from llog.log.invariants import check_log
+from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.log.topic_admin import alter_topic, create_topic
-from llog.log.view import view
-from llog.pipeline.log_choice import chosen_logs, parse_choice
+from llog.log.read.view import view
+from llog.log.rewrite import publish
+from llog.log.rewrite.compact import compact_once
+from llog.log.topics.admin import alter_topic, create_topic
+from llog.log.topics.delete import delete_topic
 from llog.pipeline.retain import RetainedLog, retain_logs
+from llog.pipeline.runtime.log_choice import chosen_logs, parse_choice
 from llog.stores.metadata.port import GroupOutcome, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
-from tests.unit.pipeline.auditing import Stage
-from tests.unit.pipeline.key_stage import FAST, HOUR, Row
-from tests.unit.pipeline.key_stage import Stage as KeyStage
+from tests.unit.pipeline.audit.auditing import Stage
+from tests.unit.pipeline.key_compact.key_stage import FAST, HOUR, Row
+from tests.unit.pipeline.key_compact.key_stage import Stage as KeyStage
 
 SHORT, LONG, SMALL = Log("short", 0), Log("long", 0), Log("small", 1)
 MINUTE_MS = 60_000

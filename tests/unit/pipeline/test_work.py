@@ -6,7 +6,15 @@ import msgspec
 import pytest
 
 from llog.errors import ObjectNotFound
-from llog.pipeline.work import InProcessRunner, Task, TaskFailed, TaskTools, decoded_outcome, encoded_item, perform
+from llog.pipeline.runtime.work import (
+    InProcessRunner,
+    Task,
+    TaskFailed,
+    TaskTools,
+    decoded_outcome,
+    encoded_item,
+    perform,
+)
 from llog.stores.objects.port import ObjectStore
 
 

@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 
 from llog.errors import JavaUnusable
-from llog.spark import java
-from llog.spark.java import find_java, version_in
+from llog.spark.sessions import java
+from llog.spark.sessions.java import find_java, version_in
 
 
 def java_in(directory: Path, version: str) -> Path:

@@ -16,9 +16,9 @@ import pytest
 
 from llog.errors import SparkSessionFailed
 from llog.settings import Settings
-from llog.spark import warm_session
-from llog.spark.compaction import check_of
-from llog.spark.launch import GIVEN_UP, Launch, end_own_jvm, forget_dead_jvm
+from llog.spark.runner.compaction import check_of
+from llog.spark.sessions import session as warm_session
+from llog.spark.sessions.launch import GIVEN_UP, Launch, end_own_jvm, forget_dead_jvm
 from llog.testing.servers import wait_until
 from tests.patience import PATIENCE_SECONDS
 

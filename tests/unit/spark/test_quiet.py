@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from llog.spark.quiet import NOBODY_THERE, quiet_worker, quieten_this_process
+from llog.spark.sessions.quiet import NOBODY_THERE, quiet_worker, quieten_this_process
 
 
 def test_the_end_between_two_tasks_is_no_task_that_failed() -> None:

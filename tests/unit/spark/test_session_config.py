@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llog.settings import Settings
-from llog.spark.warm_session import is_local, local_cores, own_interpreter, warm_config
+from llog.spark.sessions.session import is_local, local_cores, own_interpreter, warm_config
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_a_source_runs_in_this_python_where_a_session_of_the_caller_s_was_told_o
 def test_jobs_on_a_session_of_the_caller_s_run_in_this_python_too(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    monkeypatch.setattr("llog.spark.runner.own_session", lambda spark: spark)
-    from llog.spark.key_aggregate import SparkKeyAggregate
-    from llog.spark.runner import SparkRunner
+    monkeypatch.setattr("llog.spark.runner.runner.own_session", lambda spark: spark)
+    from llog.spark.runner.key_aggregate import SparkKeyAggregate
+    from llog.spark.runner.runner import SparkRunner
 
     session: Any = Session("local[2]")
     tools: Any = None
@@ -85,7 +85,7 @@ def test_jobs_on_a_session_of_the_caller_s_run_in_this_python_too(monkeypatch: p
 def test_a_cluster_is_reached_by_its_own_network_and_python() -> None:
     config = warm_config("spark://host:7077", {})
     assert not {"spark.driver.bindAddress", "spark.pyspark.python", "spark.sql.shuffle.partitions"} & config.keys()
-    assert config["spark.python.daemon.module"] == "llog.spark.daemon"
+    assert config["spark.python.daemon.module"] == "llog.spark.sessions.daemon"
 
 
 def test_connect_is_only_sent_what_may_be_set_while_it_runs() -> None:
@@ -110,7 +110,7 @@ def test_the_jvm_is_quiet_unless_an_operator_says_otherwise(tmp_path: Path, name
 WITHOUT_PYSPARK = """
 import sys
 sys.modules["pyspark"] = None
-import llog, llog.spark, llog.cli.app, llog.spark.warm_session, llog.spark.runner, llog.spark.java
+import llog, llog.spark, llog.cli.app, llog.spark.sessions.session, llog.spark.runner.runner, llog.spark.sessions.java
 from llog.errors import SparkNotInstalled
 for use in (llog.spark.session, lambda: llog.spark.register(None)):
     try:

@@ -11,16 +11,16 @@ import pytest
 
 from llog.api.opening import OpenedLog
 from llog.errors import RecordsLost, TopicNotFound
-from llog.log.delete_topic import delete_topic
 from llog.log.keys import Log
-from llog.log.topic_admin import create_topic
+from llog.log.topics.admin import create_topic
+from llog.log.topics.delete import delete_topic
 from llog.settings import Settings
 from tests.unit.pipeline.mixed_log import append, opened_for_writing, random_group
 
 pytest.importorskip("pyspark")
 
-from llog.spark.source_options import parse_options
-from llog.spark.stream_reader import LlogStreamReader
+from llog.spark.source.options import parse_options
+from llog.spark.source.stream_reader import LlogStreamReader
 
 ORDERS, VISITS = Log("orders", 0), Log("visits", 0)
 

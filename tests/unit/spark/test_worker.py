@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from llog.errors import InvalidArgument, SparkJobFailed, SparkTaskFailed, ValueTooLarge
-from llog.pipeline.work import decoded_outcome, encoded_item
+from llog.pipeline.runtime.work import decoded_outcome, encoded_item
 from llog.settings import Settings
-from llog.spark import runner as spark_runner
-from llog.spark import worker
-from llog.spark.reasons import reason_in
-from llog.spark.runner import chunked, failure_of
-from llog.spark.worker import JobHead, TaskBroke, marked, run_item, unmarked
-from llog.spark.worker_stores import sent_settings, settings_in_worker
+from llog.spark.runner import runner as spark_runner
+from llog.spark.runner import worker
+from llog.spark.runner.runner import chunked, failure_of
+from llog.spark.runner.worker import JobHead, TaskBroke, marked, run_item, unmarked
+from llog.spark.runner.worker_stores import sent_settings, settings_in_worker
+from llog.spark.sessions.reasons import reason_in
 from llog.wiring import ObjectStores
 from tests.spark.sample_tasks import OBEY, Order, Told
 

@@ -13,12 +13,12 @@ from llog.formats.values import (
     Value,
     decode_value,
 )
-from llog.log.append import Appended
-from llog.log.compact import compact_once
+from llog.log.append.append import Appended
 from llog.log.context import LogContext
 from llog.log.index import Entry, Verdict, entry_of, judge
 from llog.log.keys import Log
-from llog.log.read import iter_runs, view
+from llog.log.read.read import iter_runs, view
+from llog.log.rewrite.compact import compact_once
 from llog.stores.metadata.port import Key
 from llog.testing.hazards.parts import KEYS, ORDERS, Told, alone, apply_retention, clean, doing, expect, hours_pass
 from llog.testing.sim import Script

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llog.errors import LlogError
 from llog.formats.values import ControlRecord
-from llog.log.append import Appended
+from llog.log.append.append import Appended
 from llog.log.keys import Log
 from llog.testing.hazards.checks import (
     expect_compacts_to_the_end,

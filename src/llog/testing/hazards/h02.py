@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llog.errors import ClusterMismatch, LlogError
-from llog.log.append import Appended
+from llog.log.append.append import Appended
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.testing.hazards.checks import (

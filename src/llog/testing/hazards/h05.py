@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llog.errors import AppendUncertain
-from llog.log.append import Appended
+from llog.log.append.append import Appended
 from llog.testing.hazards.checks import (
     expect_compacts_to_the_end,
     expect_landed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from llog.log.append import Appended
+from llog.log.append.append import Appended
 from llog.log.context import LogContext
 from llog.testing.hazards.checks import (
     expect_told_truth,

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from llog.errors import LlogError, SinkBatchOver, SinkError
-from llog.formats.bytes_batch import encode_bytes_batch
+from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.pipeline.sink_commit import Committed, commit_batch
-from llog.pipeline.sink_plan import plan_key
-from llog.pipeline.sink_query import Batch
-from llog.pipeline.sink_rows import Group
-from llog.pipeline.sink_targets import sink_order
-from llog.pipeline.sink_task import put_blob
-from llog.pipeline.work import tools_of
+from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.sink.commit import Committed, commit_batch
+from llog.pipeline.sink.plan import plan_key
+from llog.pipeline.sink.query import Batch
+from llog.pipeline.sink.rows import Group
+from llog.pipeline.sink.targets import sink_order
+from llog.pipeline.sink.task import put_blob
 from llog.testing.hazards.checks import contents, entries_of
 from llog.testing.hazards.parts import KEYS, HazardViolated, alone, doing, expect, reaches
 from llog.testing.sim import Fault, Puppet, Script, script

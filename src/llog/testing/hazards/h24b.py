@@ -7,10 +7,10 @@ its uploads are lost, and nothing of its batch is there; from then on no vacuum 
 from __future__ import annotations
 
 from llog.errors import SinkUploadLost
-from llog.pipeline.sink_commit import Committed
-from llog.pipeline.sink_plan import plan_key
-from llog.pipeline.vacuum import VacuumReport, vacuum
-from llog.pipeline.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.sink.commit import Committed
+from llog.pipeline.sink.plan import plan_key
+from llog.pipeline.vacuum.job import VacuumReport, vacuum
 from llog.testing.hazards.h24 import expect_once, first_driver, replayed, steps
 from llog.testing.hazards.parts import KEYS, doing, expect, hours_pass, reaches
 from llog.testing.sim import Puppet, Script, script

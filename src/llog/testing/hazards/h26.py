@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llog.log.append import Appender
+from llog.log.append.append import Appender
 from llog.log.keys import Log
 from llog.testing.hazards.checks import (
     expect_no_orphans,

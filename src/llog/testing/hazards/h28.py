@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llog.log.append import Appended
+from llog.log.append.append import Appended
 from llog.testing.hazards.checks import (
     expect_landed,
     expect_told_truth,

@@ -10,17 +10,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from llog.errors import LlogError, SimulationStuck
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.log.append import Appended, Appender, EncodedGroup
-from llog.log.compact import compact_once
+from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.cleanup.retention import Limits, delete_records, retain
+from llog.log.cleanup.vacuum import vacuum
 from llog.log.context import LogContext, LogOptions
-from llog.log.delete_topic import delete_topic
 from llog.log.keys import Keys, Log
-from llog.log.merge import merge_once
-from llog.log.producers import ProducerClaim
-from llog.log.read import iter_runs
-from llog.log.retention import Limits, delete_records, retain
-from llog.log.vacuum import vacuum
+from llog.log.producers.idempotence import ProducerClaim
+from llog.log.read.read import iter_runs
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.merge import merge_once
+from llog.log.topics.delete import delete_topic
 from llog.testing.sim import HOUR_MS, ActorContext, Puppet, Script
 from llog.testing.sim.actor import ActorFunction
 from llog.testing.sim_context import log_context

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llog.log.compact import compact_once
+from llog.log.cleanup.retention import Limits, delete_records, retain
+from llog.log.cleanup.vacuum import vacuum
 from llog.log.context import LogContext
-from llog.log.delete_topic import delete_topic
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
-from llog.log.merge import merge_once
-from llog.log.read import view
-from llog.log.retention import Limits, delete_records, retain
-from llog.log.topic_admin import create_topic
-from llog.log.vacuum import vacuum
+from llog.log.read.read import view
+from llog.log.rewrite.compact import compact_once
+from llog.log.rewrite.merge import merge_once
+from llog.log.topics.admin import create_topic
+from llog.log.topics.delete import delete_topic
 from llog.testing.history.judge_store import ASKED_BY
 from llog.testing.history.workload import TROUBLE, Client, act
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llog.errors import LogDeleted, PartitionNotInitialized, TopicNotFound
-from llog.log.append import Appender
-from llog.log.compact import compact_once
+from llog.log.append.append import Appender
+from llog.log.append.settle import settle_and_clear
+from llog.log.cleanup.retention import retain
+from llog.log.cleanup.vacuum import vacuum
 from llog.log.context import LogContext
-from llog.log.delete_topic import delete_topic
 from llog.log.keys import Log
-from llog.log.retention import retain
-from llog.log.settle import settle_and_clear
-from llog.log.topics import initialize, load_topic
-from llog.log.vacuum import vacuum
+from llog.log.rewrite.compact import compact_once
+from llog.log.topics.create import initialize, load_topic
+from llog.log.topics.delete import delete_topic
 from llog.testing.history.events import AppendAsked
 from llog.testing.history.verdict import Broken, Phase, Violation
 from llog.testing.history.workload import Client, append

@@ -25,13 +25,13 @@ from llog.errors import (
     UncertainOutcome,
     VacuumRefused,
 )
-from llog.formats.bytes_batch import encode_bytes_batch
-from llog.formats.records import encode_records
-from llog.log.append import Appended, Appender, AppendOutcome, EncodedGroup
+from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.records import encode_records
+from llog.log.append.append import Appended, Appender, AppendOutcome, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.producers import ProducerClaim
-from llog.log.read import iter_runs, view
+from llog.log.producers.idempotence import ProducerClaim
+from llog.log.read.read import iter_runs, view
 from llog.testing.history.events import (
     Act,
     ActAsked,

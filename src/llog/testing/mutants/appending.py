@@ -5,8 +5,8 @@ from __future__ import annotations
 from llog.testing.mutants.mutant import Edit, Mutant
 
 CONTROL = "llog.log.control"
-RESOLVE = "llog.log.resolve"
-PRODUCER_STATE = "llog.log.producer_state"
+RESOLVE = "llog.log.append.resolve"
+PRODUCER_STATE = "llog.log.producers.state"
 
 # A hole in the entries is passed over: whatever is missing counts as never written.
 NO_HOLES = (
@@ -42,12 +42,15 @@ APPENDING = (
     Mutant(
         "h06a",
         "section 7 step 7: the producer snapshot passes the run before its end key is swapped",
-        (Edit("llog.log.publish", "await move_snapshot(context, log, control, run.end_offset + 1)", "pass"),),
+        (Edit("llog.log.rewrite.publish", "await move_snapshot(context, log, control, run.end_offset + 1)", "pass"),),
     ),
     Mutant(
         "h06a",
         "the same, and holes are passed over: the retry is stored twice instead of being refused",
-        (Edit("llog.log.publish", "await move_snapshot(context, log, control, run.end_offset + 1)", "pass"), *NO_HOLES),
+        (
+            Edit("llog.log.rewrite.publish", "await move_snapshot(context, log, control, run.end_offset + 1)", "pass"),
+            *NO_HOLES,
+        ),
         "holes",
     ),
     Mutant("h06b", "producer state tiles without a hole", NO_HOLES[:1]),
@@ -67,7 +70,9 @@ APPENDING = (
         "section 9: retention moves the producer snapshot before it removes entries",
         (
             Edit(
-                "llog.log.retention", "await move_snapshot(context, log, control, below[-1][1].end_offset + 1)", "pass"
+                "llog.log.cleanup.retention",
+                "await move_snapshot(context, log, control, below[-1][1].end_offset + 1)",
+                "pass",
             ),
         ),
     ),
@@ -76,7 +81,9 @@ APPENDING = (
         "the same, and holes are passed over: the retry is stored twice instead of being refused",
         (
             Edit(
-                "llog.log.retention", "await move_snapshot(context, log, control, below[-1][1].end_offset + 1)", "pass"
+                "llog.log.cleanup.retention",
+                "await move_snapshot(context, log, control, below[-1][1].end_offset + 1)",
+                "pass",
             ),
             *NO_HOLES,
         ),
@@ -85,19 +92,25 @@ APPENDING = (
     Mutant(
         "h06e",
         "the snapshot's head moves by compare-and-set",
-        (Edit("llog.log.snapshot", "encode_value(moved, key.path), expected=found.version)", "encode_value(moved))"),),
+        (
+            Edit(
+                "llog.log.rewrite.snapshot",
+                "encode_value(moved, key.path), expected=found.version)",
+                "encode_value(moved))",
+            ),
+        ),
     ),
     Mutant(
         "h13",
         "R3: settling is create-if-absent, when somebody else's append is settled",
-        (Edit("llog.log.settle", "put(key, data, expected=expected)", "put(key, data)"),),
+        (Edit("llog.log.append.settle", "put(key, data, expected=expected)", "put(key, data)"),),
     ),
     Mutant(
         "h13",
         "R3: settling is create-if-absent, when a writer settles its own append",
         (
             Edit(
-                "llog.log.settle_later",
+                "llog.log.append.settle_later",
                 "encode_value(index_entry_of(pending)), ABSENT)]",
                 "encode_value(index_entry_of(pending)))]",
             ),
@@ -115,7 +128,9 @@ APPENDING = (
                 "if False:",
             ),
             Edit(
-                "llog.log.known", "return pending is None or pending.append_id == self.settled_append_id", "return True"
+                "llog.log.append.known",
+                "return pending is None or pending.append_id == self.settled_append_id",
+                "return True",
             ),
         ),
     ),
@@ -146,7 +161,7 @@ APPENDING = (
         "R1: the blob is durable before anything names it",
         (
             Edit(
-                "llog.log.append",
+                "llog.log.append.append",
                 "await self._wal.put(name, blob.buffers)",
                 "self.put = asyncio.create_task(self._wal.put(name, blob.buffers))",
             ),
@@ -162,7 +177,7 @@ APPENDING = (
         "R7: a repeat that rests on what is remembered is confirmed by a strict read",
         (
             Edit(
-                "llog.log.commit",
+                "llog.log.append.commit",
                 "isinstance(decision, NothingNew) and confirmed:",
                 "isinstance(decision, NothingNew):",
             ),

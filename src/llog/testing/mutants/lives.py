@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from llog.testing.mutants.mutant import Edit, Mutant
 
-APPEND = "llog.log.append"
+APPEND = "llog.log.append.append"
 INDEX = "llog.log.index"
-PUBLISH = "llog.log.publish"
-SETTLE = "llog.log.settle"
-TOPICS = "llog.log.topics"
-VACUUM = "llog.log.vacuum"
-VACUUM_CHECK = "llog.log.vacuum_check"
+PUBLISH = "llog.log.rewrite.publish"
+SETTLE = "llog.log.append.settle"
+TOPICS = "llog.log.topics.create"
+VACUUM = "llog.log.cleanup.vacuum"
+VACUUM_CHECK = "llog.log.cleanup.vacuum_check"
 
 # A log that is not known here counts as one that names nothing.
 UNKNOWN_LOGS_NAME_NOTHING = (
@@ -58,7 +58,7 @@ DELETION = (
         (
             MOVE_AT_ANY_VERSION,
             Edit(
-                "llog.log.view",
+                "llog.log.read.view",
                 "cursor = compaction.offset if compaction.incarnation == control.incarnation else 0",
                 "cursor = compaction.offset",
             ),
@@ -68,12 +68,12 @@ DELETION = (
     Mutant(
         "h01d",
         "deletes are by version: retention",
-        (Edit("llog.log.retention", "delete(record.key, expected=record.version)", "delete(record.key)"),),
+        (Edit("llog.log.cleanup.retention", "delete(record.key, expected=record.version)", "delete(record.key)"),),
     ),
     Mutant(
         "h01d",
         "deletes are by version: a second deleter",
-        (Edit("llog.log.leftovers", "Delete(record.key, record.version)", "Delete(record.key)"),),
+        (Edit("llog.log.cleanup.leftovers", "Delete(record.key, record.version)", "Delete(record.key)"),),
         "deleter",
     ),
     Mutant(
@@ -87,7 +87,7 @@ DELETION = (
         "R13: a tombstone is made also where control is absent",
         (
             Edit(
-                "llog.log.delete_topic",
+                "llog.log.topics.delete",
                 "if there is None or there.incarnation < topic.incarnation:",
                 "if there is None:\n        return None\n    if there.incarnation < topic.incarnation:",
             ),
@@ -168,7 +168,7 @@ VACUUMING = (
         "h11c",
         "catalogue records are not references, and retention marks segments before it removes entries: each suffices",
         (
-            Edit("llog.log.retention", 'if entry.value.type == "COMPACTED":', "if False:"),
+            Edit("llog.log.cleanup.retention", 'if entry.value.type == "COMPACTED":', "if False:"),
             CATALOGUE_RECORDS_ARE_REFERENCES,
         ),
     ),
@@ -177,7 +177,7 @@ VACUUMING = (
         "catalogue records are not references, and a segment's record moves by version: each suffices",
         (
             Edit(
-                "llog.log.segments",
+                "llog.log.rewrite.segments",
                 "put(key, encode_value(marked, key.path), expected=known.version)",
                 "put(key, encode_value(marked, key.path))",
             ),
@@ -188,8 +188,8 @@ VACUUMING = (
         "h17",
         "vacuum's T: the earliest of several clocks, and none when they differ; each suffices",
         (
-            Edit("llog.log.vacuum_clock", "if apart_ms > grace_ms // 10:", "if False:"),
-            Edit("llog.log.vacuum_clock", "return clocks_ms[earliest]", "return clocks_ms[latest]"),
+            Edit("llog.log.cleanup.vacuum_clock", "if apart_ms > grace_ms // 10:", "if False:"),
+            Edit("llog.log.cleanup.vacuum_clock", "return clocks_ms[earliest]", "return clocks_ms[latest]"),
         ),
     ),
     Mutant(
@@ -231,7 +231,7 @@ VACUUMING = (
         "producers are forgotten by their number, not by the clock of whoever wrote last",
         (
             Edit(
-                "llog.log.snapshot",
+                "llog.log.rewrite.snapshot",
                 "latest[-LOG_PRODUCERS_MAX:]",
                 "[one for one in latest if one.updated_at_ms >= max(s.updated_at_ms for s in latest) - 86_400_000]",
             ),

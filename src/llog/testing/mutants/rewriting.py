@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llog.testing.mutants.mutant import Edit, Mutant
 
-PUBLISH = "llog.log.publish"
+PUBLISH = "llog.log.rewrite.publish"
 
 REWRITING = (
     Mutant(
@@ -49,14 +49,20 @@ REWRITING = (
     Mutant(
         "h09a",
         "the floor is the later of cursor and log start",
-        (Edit("llog.log.select", "floor = max(bounds.cursor, bounds.log_start_offset)", "floor = bounds.cursor"),),
+        (
+            Edit(
+                "llog.log.rewrite.select",
+                "floor = max(bounds.cursor, bounds.log_start_offset)",
+                "floor = bounds.cursor",
+            ),
+        ),
     ),
     Mutant(
         "h09b",
         "R9: retention removes whatever lies below the log's start, also when it did not just raise it",
         (
             Edit(
-                "llog.log.retention",
+                "llog.log.cleanup.retention",
                 "    if start > control.log_start_offset:\n",
                 "    if start <= control.log_start_offset:\n        return Retained(log, start, 0, 0)\n    else:\n",
             ),
@@ -65,7 +71,7 @@ REWRITING = (
     Mutant(
         "h10",
         "section 6 step 1: 'beyond the end' is said only after a strict read",
-        (Edit("llog.log.view", "for strict in (False, True):", "for strict in (False, False):"),),
+        (Edit("llog.log.read.view", "for strict in (False, True):", "for strict in (False, False):"),),
     ),
     Mutant(
         "h15",
@@ -73,7 +79,7 @@ REWRITING = (
         "of losing data)",
         (
             Edit(
-                "llog.log.select",
+                "llog.log.rewrite.select",
                 "if chosen and (offsets > bounds.max_offsets or",
                 "cut = chosen[0].start_offset + bounds.max_offsets - 1 if chosen else entry.end_offset\n"
                 "        if cut < entry.end_offset:\n"
@@ -88,12 +94,18 @@ REWRITING = (
     Mutant(
         "h21",
         "R10: an object that is gone means 'look again'; taken for the end",
-        (Edit("llog.log.read", "await walk.look_again(error)", "return"),),
+        (Edit("llog.log.read.read", "await walk.look_again(error)", "return"),),
     ),
     Mutant(
         "h21",
         "R10: a gap means 'look again'; taken for the end",
-        (Edit("llog.log.scan", 'await self.look_again(f"no entry covers', 'return str and ()  # (f"no entry covers'),),
+        (
+            Edit(
+                "llog.log.read.scan",
+                'await self.look_again(f"no entry covers',
+                'return str and ()  # (f"no entry covers',
+            ),
+        ),
         "gap",
     ),
 )

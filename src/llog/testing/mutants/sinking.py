@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from llog.testing.mutants.mutant import Edit, Mutant
 
-COMMIT = "llog.pipeline.sink_commit"
-CONFIRM = "llog.pipeline.sink_confirm"
-PERFORM = "llog.pipeline.sink_perform"
-PLAN = "llog.pipeline.sink_plan"
-QUERY = "llog.pipeline.sink_query"
-RECORDS = "llog.pipeline.sink_records"
-VACUUM = "llog.pipeline.vacuum"
+COMMIT = "llog.pipeline.sink.commit"
+CONFIRM = "llog.pipeline.sink.confirm"
+PERFORM = "llog.pipeline.sink.perform"
+PLAN = "llog.pipeline.sink.plan"
+QUERY = "llog.pipeline.sink.query"
+RECORDS = "llog.pipeline.sink.records"
+VACUUM = "llog.pipeline.vacuum.job"
 
 SINKING = (
     Mutant(

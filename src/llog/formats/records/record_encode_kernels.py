@@ -1,0 +1,188 @@
+"""Kernels that write the records of one batch from Arrow-shaped columns.
+
+Two passes: `measure_records` checks the columns and finds each record's length, `write_records` fills a buffer of
+exactly the sum. The columns may come from outside, so the first pass also checks that their offsets rise and stay
+within their data: the second trusts it. Of each column come its offsets, its data, its validity bitmap (no bytes:
+nothing is null) and the bit of its first row. `records` is the way in.
+"""
+
+# Inside a kernel an int is whatever numba infers.
+# mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from llog.formats.records.kernel import copy_bytes, inlined, kernel
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+_BODY_MAX = 2**31 - 1
+
+
+@inlined
+def _varint_size(value: int) -> int:
+    raw = (value << 1) ^ (value >> 63)
+    if 0 <= raw < 0x80:
+        return 1
+    size = 1
+    raw = (raw >> 7) & 0x1FFFFFFFFFFFFFF
+    while raw != 0:
+        size += 1
+        raw >>= 7
+    return size
+
+
+@inlined
+def _put_varint(output: Bytes, at: int, value: int) -> int:
+    raw = (value << 1) ^ (value >> 63)
+    if 0 <= raw < 0x80:
+        output[at] = np.uint8(raw)
+        return at + 1
+    output[at] = np.uint8((raw & 0x7F) | 0x80)
+    at += 1
+    raw = (raw >> 7) & 0x1FFFFFFFFFFFFFF
+    while raw >= 0x80:
+        output[at] = np.uint8((raw & 0x7F) | 0x80)
+        at += 1
+        raw >>= 7
+    output[at] = np.uint8(raw)
+    return at + 1
+
+
+@inlined
+def _is_null(validity: Bytes, bit: int) -> bool:
+    return validity.size != 0 and (validity[bit >> 3] >> np.uint8(bit & 7)) & 1 == 0
+
+
+@inlined
+def _size(offsets: Ints, data: Bytes, row: int) -> int:
+    """How many bytes a byte string takes with its length; -1 when its offsets are unsound."""
+    start = np.int64(offsets[row])
+    end = np.int64(offsets[row + 1])
+    if start < 0 or end < start or end > data.size:
+        return -1
+    return _varint_size(end - start) + end - start
+
+
+@inlined
+def _put(output: Bytes, at: int, offsets: Ints, data: Bytes, row: int) -> int:
+    start = np.int64(offsets[row])
+    length = np.int64(offsets[row + 1]) - start
+    at = _put_varint(output, at, length)
+    copy_bytes(output, at, data, start, length)
+    return at + length
+
+
+@inlined
+def _put_null(output: Bytes, at: int) -> int:
+    output[at] = 1
+    return at + 1
+
+
+@kernel
+def measure_records(
+    timestamps: Longs,
+    base_timestamp: int,
+    deltas: Longs,
+    key_offsets: Ints,
+    key_data: Bytes,
+    key_validity: Bytes,
+    key_first_bit: int,
+    value_offsets: Ints,
+    value_data: Bytes,
+    value_validity: Bytes,
+    value_first_bit: int,
+    header_lists: Ints,
+    header_key_offsets: Ints,
+    header_key_data: Bytes,
+    header_value_offsets: Ints,
+    header_value_data: Bytes,
+    header_value_validity: Bytes,
+    header_value_first_bit: int,
+    lengths: Ints,
+) -> tuple[int, int, int]:
+    """Fill `lengths` with the length of each record's body: (bytes of all records, oldest, newest timestamp).
+
+    The first is -1 - row of a record whose columns are unsound.
+    """
+    total = 0
+    oldest = newest = base_timestamp
+    header_count = header_key_offsets.size - 1
+    for row in range(lengths.size):
+        first, stop = np.int64(header_lists[row]), np.int64(header_lists[row + 1])
+        if first < 0 or stop < first or stop > header_count:
+            return -1 - row, 0, 0
+        key = 1 if _is_null(key_validity, key_first_bit + row) else _size(key_offsets, key_data, row)
+        value = 1 if _is_null(value_validity, value_first_bit + row) else _size(value_offsets, value_data, row)
+        if key < 0 or value < 0:
+            return -1 - row, 0, 0
+        size = 1 + _varint_size(timestamps[row] - base_timestamp) + _varint_size(deltas[row]) + key + value
+        size += _varint_size(stop - first)
+        for header in range(first, stop):
+            key = _size(header_key_offsets, header_key_data, header)
+            value = 1
+            if not _is_null(header_value_validity, header_value_first_bit + header):
+                value = _size(header_value_offsets, header_value_data, header)
+            if key < 0 or value < 0:
+                return -1 - row, 0, 0
+            size += key + value
+        if size > _BODY_MAX:
+            return -1 - row, 0, 0
+        lengths[row] = size
+        oldest = min(oldest, timestamps[row])
+        newest = max(newest, timestamps[row])
+        total += size + _varint_size(size)
+    return total, oldest, newest
+
+
+@kernel
+def write_records(
+    output: Bytes,
+    at: int,
+    timestamps: Longs,
+    base_timestamp: int,
+    deltas: Longs,
+    key_offsets: Ints,
+    key_data: Bytes,
+    key_validity: Bytes,
+    key_first_bit: int,
+    value_offsets: Ints,
+    value_data: Bytes,
+    value_validity: Bytes,
+    value_first_bit: int,
+    header_lists: Ints,
+    header_key_offsets: Ints,
+    header_key_data: Bytes,
+    header_value_offsets: Ints,
+    header_value_data: Bytes,
+    header_value_validity: Bytes,
+    header_value_first_bit: int,
+    lengths: Ints,
+) -> int:
+    """Write the measured records from position `at` on; returns the position behind them."""
+    for row in range(lengths.size):
+        at = _put_varint(output, at, np.int64(lengths[row]))
+        output[at] = 0
+        at = _put_varint(output, at + 1, timestamps[row] - base_timestamp)
+        at = _put_varint(output, at, deltas[row])
+        if _is_null(key_validity, key_first_bit + row):
+            at = _put_null(output, at)
+        else:
+            at = _put(output, at, key_offsets, key_data, row)
+        if _is_null(value_validity, value_first_bit + row):
+            at = _put_null(output, at)
+        else:
+            at = _put(output, at, value_offsets, value_data, row)
+        first, stop = np.int64(header_lists[row]), np.int64(header_lists[row + 1])
+        at = _put_varint(output, at, stop - first)
+        for header in range(first, stop):
+            at = _put(output, at, header_key_offsets, header_key_data, header)
+            if _is_null(header_value_validity, header_value_first_bit + header):
+                at = _put_null(output, at)
+            else:
+                at = _put(output, at, header_value_offsets, header_value_data, header)
+    return at

@@ -1,0 +1,299 @@
+"""Kernels over the records of whole batches: bytes to Arrow-shaped columns.
+
+Two passes over the same bytes: `measure` checks everything and adds up sizes, `fill` copies into buffers of exactly
+those sizes and checks nothing again. So nothing is allocated because a count or a length in the input says so, and
+what must stay true is that `fill` only ever sees bytes that `measure` accepted. `records` is the way in.
+
+A record: varint length · i8 attributes · varlong timestamp delta · varint offset delta · varint key length · key ·
+varint value length · value · varint header count · (varint key length · key · varint value length · value)…
+Varints are zigzag; a length of -1 is null, which a header's key cannot be.
+"""
+
+# Inside a kernel an int is whatever numba infers.
+# mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from llog.formats.records.kernel import copy_bytes, inlined, kernel
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+# The rows of `BatchColumns.fields` that are read here.
+_POSITION = 0
+_LENGTH = 1
+_BASE_OFFSET = 2
+_ATTRIBUTES = 5
+_LAST_OFFSET_DELTA = 6
+_BASE_TIMESTAMP = 7
+_MAX_TIMESTAMP = 8
+_RECORD_COUNT = 12
+_HEADER = 61
+_LOG_APPEND_TIME = 0x08
+
+# What `measure` found wrong; `records` has the words.
+SOUND = 0
+ENDS_EARLY = 1
+RECORD_LENGTH = 2
+OFFSET_DELTA = 3
+KEY_LENGTH = 4
+VALUE_LENGTH = 5
+HEADER_COUNT = 6
+HEADER_KEY_LENGTH = 7
+HEADER_KEY_TEXT = 8
+HEADER_VALUE_LENGTH = 9
+RECORD_REST = 10
+BATCH_REST = 11
+
+# The sums `measure` makes, by place.
+RECORDS = 0
+KEY_BYTES = 1
+VALUE_BYTES = 2
+HEADERS = 3
+HEADER_KEY_BYTES = 4
+HEADER_VALUE_BYTES = 5
+KEY_NULLS = 6
+VALUE_NULLS = 7
+HEADER_VALUE_NULLS = 8
+SUMS = 9
+
+
+@inlined
+def _varint(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
+    """(value, position behind it); the position is -1 when the number ends too late or has more than `bits`."""
+    if at >= end:
+        return 0, -1
+    byte = np.int64(data[at])
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    raw = byte & 0x7F
+    shift = 7
+    while True:
+        at += 1
+        if at >= end:
+            return 0, -1
+        byte = np.int64(data[at])
+        room = bits - shift
+        if room < 7 and byte >> room != 0:
+            return 0, -1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), at + 1
+        shift += 7
+
+
+@inlined
+def _is_text(data: Bytes, at: int, end: int) -> bool:
+    """Whether the bytes are UTF-8: shortest forms only, no surrogates, nothing above U+10FFFF."""
+    while at < end:
+        lead = np.int64(data[at])
+        at += 1
+        if lead < 0x80:
+            continue
+        if lead < 0xC2 or lead > 0xF4:
+            return False
+        more = 1 if lead < 0xE0 else (2 if lead < 0xF0 else 3)
+        if at + more > end:
+            return False
+        second = np.int64(data[at])
+        low = 0xA0 if lead == 0xE0 else (0x90 if lead == 0xF0 else 0x80)
+        high = 0x9F if lead == 0xED else (0x8F if lead == 0xF4 else 0xBF)
+        if second < low or second > high:
+            return False
+        for i in range(1, more):
+            if data[at + i] & 0xC0 != 0x80:
+                return False
+        at += more
+    return True
+
+
+@inlined
+def _measure_headers(data: Bytes, at: int, end: int, sums: Longs) -> tuple[int, int]:
+    """(fault, position behind the headers)."""
+    count, at = _varint(data, at, end, 32)
+    if at < 0:
+        return ENDS_EARLY, at
+    if count < 0 or count > (end - at) // 2:
+        return HEADER_COUNT, at
+    sums[HEADERS] += count
+    for _ in range(count):
+        length, at = _varint(data, at, end, 32)
+        if at < 0:
+            return ENDS_EARLY, at
+        if length < 0 or length > end - at:
+            return HEADER_KEY_LENGTH, at
+        if not _is_text(data, at, at + length):
+            return HEADER_KEY_TEXT, at
+        sums[HEADER_KEY_BYTES] += length
+        at += length
+        length, at = _varint(data, at, end, 32)
+        if at < 0:
+            return ENDS_EARLY, at
+        if length < -1 or length > end - at:
+            return HEADER_VALUE_LENGTH, at
+        if length < 0:
+            sums[HEADER_VALUE_NULLS] += 1
+        else:
+            sums[HEADER_VALUE_BYTES] += length
+            at += length
+    return SOUND, at
+
+
+@inlined
+def _measure_record(data: Bytes, at: int, end: int, sums: Longs) -> tuple[int, int]:
+    """(fault, offset delta) of the record whose body is `at` … `end`."""
+    _, at = _varint(data, at + 1, end, 64)
+    if at < 0:
+        return ENDS_EARLY, 0
+    delta, at = _varint(data, at, end, 32)
+    if at < 0:
+        return ENDS_EARLY, 0
+    length, at = _varint(data, at, end, 32)
+    if at < 0:
+        return ENDS_EARLY, 0
+    if length < -1 or length > end - at:
+        return KEY_LENGTH, 0
+    if length < 0:
+        sums[KEY_NULLS] += 1
+    else:
+        sums[KEY_BYTES] += length
+        at += length
+    length, at = _varint(data, at, end, 32)
+    if at < 0:
+        return ENDS_EARLY, 0
+    if length < -1 or length > end - at:
+        return VALUE_LENGTH, 0
+    if length < 0:
+        sums[VALUE_NULLS] += 1
+    else:
+        sums[VALUE_BYTES] += length
+        at += length
+    fault, at = _measure_headers(data, at, end, sums)
+    if fault == SOUND and at != end:
+        fault = RECORD_REST
+    return fault, delta
+
+
+@inlined
+def _bounds(data: Bytes, fields: Longs, batch: int, plain: bool) -> tuple[int, int]:
+    """Where the records of a batch lie: behind its header, or, inflated, in a buffer of their own."""
+    if plain:
+        start = fields[_POSITION, batch]
+        return start + _HEADER, start + fields[_LENGTH, batch]
+    return 0, data.size
+
+
+@kernel
+def measure(data: Bytes, fields: Longs, chosen: Longs, plain: bool, dense: bool, sums: Longs) -> tuple[int, int, int]:
+    """Check the records of the chosen batches and add up what they hold: (fault, batch, record)."""
+    for batch in chosen:
+        at, end = _bounds(data, fields, batch, plain)
+        count = fields[_RECORD_COUNT, batch]
+        last_delta = fields[_LAST_OFFSET_DELTA, batch]
+        previous = -1
+        for record in range(count):
+            length, at = _varint(data, at, end, 32)
+            if at < 0:
+                return ENDS_EARLY, batch, record
+            if length < 1:
+                return RECORD_LENGTH, batch, record
+            if length > end - at:
+                return ENDS_EARLY, batch, record
+            fault, delta = _measure_record(data, at, at + length, sums)
+            if fault != SOUND:
+                return fault, batch, record
+            if delta <= previous or delta > last_delta or (dense and delta != record):
+                return OFFSET_DELTA, batch, record
+            previous = delta
+            at += length
+        if at != end:
+            return BATCH_REST, batch, count
+        sums[RECORDS] += count
+    return SOUND, 0, 0
+
+
+@inlined
+def _read(data: Bytes, at: int) -> tuple[int, int]:
+    """A varint that `measure` has accepted."""
+    byte = np.int64(data[at])
+    at += 1
+    raw = byte & 0x7F
+    shift = 7
+    while byte >= 0x80:
+        byte = np.int64(data[at])
+        at += 1
+        raw |= (byte & 0x7F) << shift
+        shift += 7
+    return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), at
+
+
+@inlined
+def _take(data: Bytes, at: int, offsets: Ints, target: Bytes, validity: Bytes, row: int) -> int:
+    """Copy one nullable byte string into row `row` of a column; returns the position behind it."""
+    length, at = _read(data, at)
+    filled = offsets[row]
+    if length < 0:
+        offsets[row + 1] = filled
+        return at
+    copy_bytes(target, filled, data, at, length)
+    offsets[row + 1] = filled + length
+    if validity.size:
+        validity[row >> 3] |= np.uint8(1 << (row & 7))
+    return at + length
+
+
+@kernel
+def fill(
+    data: Bytes,
+    fields: Longs,
+    chosen: Longs,
+    plain: bool,
+    row: int,
+    header: int,
+    offsets: Longs,
+    timestamps: Longs,
+    timestamp_types: npt.NDArray[np.int8],
+    key_offsets: Ints,
+    key_data: Bytes,
+    key_validity: Bytes,
+    value_offsets: Ints,
+    value_data: Bytes,
+    value_validity: Bytes,
+    header_lists: Ints,
+    header_key_offsets: Ints,
+    header_key_data: Bytes,
+    header_value_offsets: Ints,
+    header_value_data: Bytes,
+    header_value_validity: Bytes,
+) -> tuple[int, int]:
+    """Copy measured records into the rows from `row` on, headers from `header` on: (next row, next header).
+
+    Of each column: its offsets, its data and its validity bitmap, which has no bytes when nothing is null.
+    """
+    no_validity = header_value_validity[:0]
+    for batch in chosen:
+        at, _ = _bounds(data, fields, batch, plain)
+        base_offset = fields[_BASE_OFFSET, batch]
+        append_time = fields[_ATTRIBUTES, batch] & _LOG_APPEND_TIME != 0
+        timestamp = fields[_MAX_TIMESTAMP if append_time else _BASE_TIMESTAMP, batch]
+        for _ in range(fields[_RECORD_COUNT, batch]):
+            _, at = _read(data, at)
+            delta, at = _read(data, at + 1)
+            timestamps[row] = timestamp if append_time else timestamp + delta
+            timestamp_types[row] = append_time
+            delta, at = _read(data, at)
+            offsets[row] = base_offset + delta
+            at = _take(data, at, key_offsets, key_data, key_validity, row)
+            at = _take(data, at, value_offsets, value_data, value_validity, row)
+            headers, at = _read(data, at)
+            for _ in range(headers):
+                at = _take(data, at, header_key_offsets, header_key_data, no_validity, header)
+                at = _take(data, at, header_value_offsets, header_value_data, header_value_validity, header)
+                header += 1
+            row += 1
+            header_lists[row] = header
+    return row, header

@@ -1,0 +1,146 @@
+"""From the bytes of a body to a request: in hand, or refused whole with the field named.
+
+A large body is decoded in pieces. One call of the decoder holds the interpreter from beginning to end, also in a thread
+of its own, and everybody else waits; between two calls others get their turn. What must stay true: pieces or not, the
+result and the path that an error names are the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar, cast
+
+import msgspec
+from msgspec import Meta
+
+from llog.errors import InvalidArgument
+from llog.http.json import schemas
+from llog.http.json.schemas import BatchHead, ProduceBatch, ProduceRequest, RecordObject, Records, Request
+from llog.limits import HTTP_BODY_STRINGS_MAX, HTTP_DECODE_PIECE_BYTES, HTTP_TOPIC_PARTITIONS_MAX
+
+T = TypeVar("T")
+BODY: Final = "body"
+_AT: Final = re.compile(r" - at `\$(.*)`$", re.DOTALL)
+_NAMED: Final = re.compile(r"^Object (?:missing required|contains unknown) field `(.*)`", re.DOTALL)
+_POSITION: Final = re.compile(r"\[[0-9.]*\]")
+
+
+class RawBatch(BatchHead, frozen=True, kw_only=True):
+    """A batch whose records are still text."""
+
+    records: msgspec.Raw
+
+
+class RawProduceRequest(Request, frozen=True):
+    topic_partitions: Annotated[list[RawBatch], Meta(min_length=1, max_length=HTTP_TOPIC_PARTITIONS_MAX)]
+
+
+def decoded(kind: type[T], body: bytes) -> T:
+    """`InvalidArgument` with the path of the field that is wrong."""
+    request: T = _decode(_decoder(cast(Any, kind)), body, "")
+    return request
+
+
+def decoded_produce(body: bytes, piece_bytes: int = HTTP_DECODE_PIECE_BYTES) -> ProduceRequest:
+    """The same for a produce request, in pieces when it is large."""
+    if len(body) <= piece_bytes:
+        return decoded(ProduceRequest, body)
+    _check_strings(body, piece_bytes)
+    raw = decoded(RawProduceRequest, body)
+    batches = []
+    for number, batch in enumerate(raw.topic_partitions):
+        records = _records(batch.records, f"topic_partitions[{number}].records", piece_bytes)
+        fields = {name: getattr(batch, name) for name in BatchHead.__struct_fields__}
+        batches.append(ProduceBatch(records=records, **fields))
+    return ProduceRequest(batches)
+
+
+def _check_strings(body: bytes, piece_bytes: int) -> None:
+    """A body of very many tiny records takes far more memory than it has bytes: refused before it is decoded."""
+    pieces = [(begin, begin + piece_bytes) for begin in range(0, len(body), piece_bytes)]
+    quotes = sum(body.count(b'"', begin, end) for begin, end in pieces)
+    if quotes > 2 * HTTP_BODY_STRINGS_MAX:
+        quotes -= sum(body.count(b'\\"', begin, end) for begin, end in pieces)  # those inside of strings
+    if quotes > 2 * HTTP_BODY_STRINGS_MAX:
+        reason = f"holds more than {HTTP_BODY_STRINGS_MAX} strings (HTTP_BODY_STRINGS_MAX): send less at once"
+        raise InvalidArgument(BODY, reason)
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _records(text: msgspec.Raw, path: str, piece_bytes: int) -> list[str | RecordObject]:
+    if len(memoryview(text)) <= piece_bytes:
+        return _decode(_RECORDS, text, path)
+    records: list[str | RecordObject] = []
+    texts: list[msgspec.Raw] = _decode(_RAW_RECORDS, text, path)
+    for piece in _joined(texts, piece_bytes):
+        more: list[str | RecordObject] = _decode(_RECORDS, piece, path, first_row=len(records))
+        records += more
+    return records
+
+
+def _joined(texts: Sequence[msgspec.Raw], piece_bytes: int) -> Iterator[bytes]:
+    """Lists of about as many bytes as a piece has, each with at least one element."""
+    piece: list[msgspec.Raw] = []
+    size = 0
+    for text in texts:
+        piece.append(text)
+        size += len(memoryview(text))
+        if size >= piece_bytes:
+            yield b"[%b]" % b",".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"[%b]" % b",".join(piece)
+
+
+_RECORDS: Final[msgspec.json.Decoder[list[str | RecordObject]]] = msgspec.json.Decoder(Records)
+_RAW_RECORDS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def _decode(decoder: msgspec.json.Decoder[T], text: bytes | msgspec.Raw, path: str, *, first_row: int = 0) -> T:
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError as error:
+        raise _named(str(error), path, first_row) from None
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(path or BODY, f"is not JSON: {error}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(path or BODY, f"is not UTF-8: {error.reason}") from None
+    except RecursionError:
+        raise InvalidArgument(path or BODY, "is nested too deeply") from None
+
+
+def _named(message: str, path: str, first_row: int) -> InvalidArgument:
+    """`Expected …, got … - at `$[3].x`` as an error of the field `{path}[3].x`."""
+    at = _AT.search(message)
+    reason = message[: at.start()] if at else message
+    inner = at.group(1) if at else ""
+    if row := re.match(r"\[([0-9]+)\]", inner):
+        inner = f"[{first_row + int(row.group(1))}]{inner[row.end() :]}"
+    if name := _NAMED.match(reason):
+        inner += f".{name.group(1)}"
+    field = f"{path}{inner}".removeprefix(".")
+    return InvalidArgument(field or BODY, reason.replace("`", ""))
+
+
+# -- the field as a label ----------------------------------------------------------------------------------------------
+
+
+def field_label(field: str) -> str:
+    """The path without positions, and without any name that a client made up: fit for a metric."""
+    known = _known_names()
+    parts = _POSITION.sub("[]", field).split(".")
+    return ".".join(part if part.rstrip("[]") in known else "?" for part in parts)
+
+
+@cache
+def _known_names() -> frozenset[str]:
+    structs: list[Any] = [
+        kind for kind in vars(schemas).values() if isinstance(kind, type) and issubclass(kind, Request)
+    ]
+    return frozenset({BODY} | {name for kind in structs for name in kind.__struct_fields__})

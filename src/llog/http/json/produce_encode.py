@@ -1,0 +1,298 @@
+"""A produce request's body as record groups, ready to be appended. Pure: it runs in a thread when the body is large.
+
+One log may be named by several batches of a request: they become pieces of one group, in order. A body of plain form is
+never made into Python objects (`plain_scan`); any other is decoded, and what is text in it is encoded together.
+
+What must stay true: a malformed request is refused whole, with its field named; however a body was read, the groups are
+the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from msgspec import UNSET
+
+from llog.broker.produce.groups import CheckedGroup
+from llog.errors import InvalidArgument, LogError
+from llog.formats.buffers import total_length
+from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
+from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.crc import Buffer
+from llog.formats.records.plain_batches import (
+    NO_PRODUCER,
+    PlainBatch,
+    ProducerFields,
+    encode_payloads,
+    encode_plain_batches,
+)
+from llog.formats.records.record_batch import TimestampType
+from llog.formats.records.record_columns import Header, columns_from_rows
+from llog.formats.records.records import encode_columns
+from llog.http.json.decode import decoded_produce
+from llog.http.json.plain_scan import ScannedRequest, scan
+from llog.http.json.record_size import bare_record_bytes, largest_record_bytes
+from llog.http.json.schemas import Base64, ProduceBatch, RecordObject, Text
+from llog.limits import HTTP_SCAN_BYTES_MIN
+from llog.log.append.append import EncodedGroup
+from llog.log.append.pieces import Piece
+from llog.log.keys import Log, check_topic
+from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
+
+KAFKA: Final = "kafka-v2"
+_TEXTS: Final = {str}
+
+
+class Place(NamedTuple):
+    """Where a batch of the request went."""
+
+    log: Log
+    msg_count: int
+    group: int
+    piece: int
+    record_bytes_max: int
+    """Its largest record, as a batch of its own."""
+    refusal: LogError | None = None
+    """Why it goes nowhere; then it is in no group."""
+
+
+class EncodedRequest(NamedTuple):
+    groups: list[EncodedGroup]
+    places: list[Place]
+    """One per batch, in the order of the request."""
+
+
+class EncodedBatch(NamedTuple):
+    """One batch, ready to be a piece."""
+
+    encoding: str
+    body: Sequence[Buffer]
+    piece: Piece
+    record_bytes_max: int
+
+
+class Rows(NamedTuple):
+    """A batch's records, column by column; None where no record has such a thing."""
+
+    values: list[bytes | None]
+    keys: list[bytes | None] | None = None
+    headers: list[list[Header]] | None = None
+    timestamps_ms: list[int] | None = None
+
+    def bare_values(self) -> list[bytes] | None:
+        """The values, where there is nothing beside them and none is null."""
+        if self.keys is None and self.headers is None and self.timestamps_ms is None and None not in self.values:
+            return cast(list[bytes], self.values)
+        return None
+
+
+def encoded_request(
+    body: bytes, *, encoding: str, now_ms: int, scan_bytes_min: int = HTTP_SCAN_BYTES_MIN
+) -> EncodedRequest:
+    """`InvalidArgument` names the field that cannot be accepted."""
+    if encoding == KAFKA and len(body) >= scan_bytes_min:
+        scanned = scan(body)
+        if scanned is not None:
+            logs = _checked_logs(scanned.topics, scanned.partitions)
+            return _arranged(logs, _scanned_batches(scanned, now_ms))
+    batches = decoded_produce(body).topic_partitions
+    logs = _checked_logs([batch.topic for batch in batches], [batch.partition for batch in batches])
+    # A slice of bare payloads is one batch, so a log that is named twice gets the other encoding.
+    times = Counter(logs)
+    wanted = [encoding if times[log] == 1 else KAFKA for log in logs]
+    return _arranged(logs, _encoded_batches(batches, wanted, now_ms))
+
+
+def _checked_logs(topics: Sequence[str], partitions: Sequence[int]) -> list[Log]:
+    for topic in dict.fromkeys(topics):
+        checked_log(topic, 0, f"topic_partitions[{topics.index(topic)}].topic")
+    return list(map(Log, topics, partitions))
+
+
+def _arranged(logs: Sequence[Log], batches: Sequence[EncodedBatch]) -> EncodedRequest:
+    """Batches of one log become pieces of one group, in order."""
+    if len(set(logs)) == len(logs):  # nearly always
+        rows = list(zip(logs, batches, strict=True))
+        return EncodedRequest(
+            [_single(log, batch) for log, batch in rows],
+            [
+                Place(log, batch.piece.msg_count, number, 0, batch.record_bytes_max)
+                for number, (log, batch) in enumerate(rows)
+            ],
+        )
+    by_log: dict[Log, list[EncodedBatch]] = {}
+    places = []
+    for log, batch in zip(logs, batches, strict=True):
+        own = by_log.setdefault(log, [])
+        own.append(batch)
+        places.append((log, batch.piece.msg_count, len(own) - 1, batch.record_bytes_max))
+    group_of = {log: number for number, log in enumerate(by_log)}
+    return EncodedRequest(
+        [_group(log, own) for log, own in by_log.items()],
+        [Place(log, count, group_of[log], piece, largest) for log, count, piece, largest in places],
+    )
+
+
+def checked_log(topic: str, partition: int, path: str) -> Log:
+    try:
+        return Log(check_topic(topic), partition)
+    except InvalidArgument as error:
+        raise InvalidArgument(path, error.reason) from None
+
+
+def _single(log: Log, batch: EncodedBatch) -> EncodedGroup:
+    encoding, body, piece, _ = batch
+    return CheckedGroup(log, piece.msg_count, encoding, body, piece.max_timestamp_ms, (), (piece,))
+
+
+def _group(log: Log, batches: Sequence[EncodedBatch]) -> EncodedGroup:
+    pieces = tuple(batch.piece for batch in batches)
+    return EncodedGroup(
+        log,
+        sum(piece.msg_count for piece in pieces),
+        batches[0].encoding,
+        [buffer for batch in batches for buffer in batch.body],
+        max(piece.max_timestamp_ms for piece in pieces),
+        pieces=pieces,
+    )
+
+
+def _scanned_batches(scanned: ScannedRequest, now_ms: int) -> list[EncodedBatch]:
+    counts, claims = scanned.msg_counts, scanned.claims
+    encoded = encode_payloads(
+        scanned.payloads,
+        counts,
+        timestamp_ms=now_ms,
+        log_append_time=True,
+        producers=None if claims.count(None) == len(claims) else _producers(claims),
+    )
+    return _as_pieces(encoded, counts, claims, now_ms)
+
+
+def _encoded_batches(batches: Sequence[ProduceBatch], encodings: Sequence[str], now_ms: int) -> list[EncodedBatch]:
+    """One for each. Those that hold nothing but text, which nearly all do, are encoded together."""
+    claims = [_claim(batch, number) for number, batch in enumerate(batches)]
+    plain = [
+        number
+        for number, batch in enumerate(batches)
+        if encodings[number] == KAFKA and set(map(type, batch.records)) == _TEXTS
+    ]
+    together = iter(_plain_batches([batches[n] for n in plain], [claims[n] for n in plain], now_ms))
+    taken = set(plain)
+    return [
+        next(together)
+        if number in taken
+        else _encoded_batch(batch, claims[number], f"topic_partitions[{number}]", encodings[number], now_ms)
+        for number, batch in enumerate(batches)
+    ]
+
+
+def _plain_batches(
+    batches: Sequence[ProduceBatch], claims: Sequence[ProducerClaim | None], now_ms: int
+) -> list[EncodedBatch]:
+    records = cast(list[list[str]], [batch.records for batch in batches])
+    encoded = encode_plain_batches(records, timestamp_ms=now_ms, log_append_time=True, producers=_producers(claims))
+    return _as_pieces(encoded, list(map(len, records)), claims, now_ms)
+
+
+def _producers(claims: Sequence[ProducerClaim | None]) -> list[ProducerFields]:
+    return [
+        NO_PRODUCER if claim is None else (claim.producer_id, claim.epoch, claim.first_sequence) for claim in claims
+    ]
+
+
+def _as_pieces(
+    encoded: Sequence[PlainBatch], counts: Sequence[int], claims: Sequence[ProducerClaim | None], now_ms: int
+) -> list[EncodedBatch]:
+    return [
+        EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, now_ms), bare_record_bytes(payload_bytes_max))
+        for (data, payload_bytes_max), count, claim in zip(encoded, counts, claims, strict=True)
+    ]
+
+
+def _encoded_batch(
+    batch: ProduceBatch, claim: ProducerClaim | None, path: str, encoding: str, now_ms: int
+) -> EncodedBatch:
+    rows = _rows(batch.records, f"{path}.records", now_ms)
+    largest = largest_record_bytes(rows.values, rows.keys, rows.headers)
+    count, bare = len(rows.values), rows.bare_values()
+    if bare is not None and encoding == BYTES_BATCH:
+        body = encode_bytes_batch(bare)
+        return EncodedBatch(BYTES_BATCH, body, Piece(count, total_length(body), claim, now_ms), largest)
+    producer: dict[str, Any] = {} if claim is None else _producer_fields(claim)
+    # Where the producer gave no time it is the broker's, and says so: such a record shows none when it is read.
+    stamped = rows.timestamps_ms is not None
+    columns = columns_from_rows(
+        rows.values,
+        keys=rows.keys,
+        headers=rows.headers,
+        timestamps_ms=now_ms if rows.timestamps_ms is None else rows.timestamps_ms,
+    )
+    timestamp_type = TimestampType.CREATE_TIME if stamped else TimestampType.LOG_APPEND_TIME
+    data: Buffer = encode_columns(columns, timestamp_type=timestamp_type, **producer)
+    newest_ms = now_ms if rows.timestamps_ms is None else max(rows.timestamps_ms)
+    return EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, newest_ms), largest)
+
+
+def _producer_fields(claim: ProducerClaim) -> dict[str, int]:
+    return {"producer_id": claim.producer_id, "producer_epoch": claim.epoch, "base_sequence": claim.first_sequence}
+
+
+def _rows(records: Sequence[str | RecordObject], path: str, now_ms: int) -> Rows:
+    if set(map(type, records)) == {str}:
+        return Rows(list(map(str.encode, cast(Sequence[str], records))))
+    objects = [record if isinstance(record, RecordObject) else None for record in records]
+    values = [
+        record.encode() if isinstance(record, str) else _payload(record, f"{path}[{row}]")
+        for row, record in enumerate(records)
+    ]
+    keyed = any(record is not None and record.key is not None for record in objects)
+    headed = any(record is not None and record.headers for record in objects)
+    stamped = any(record is not None and record.timestamp_ms is not UNSET for record in objects)
+    return Rows(
+        values,
+        [None if record is None else _bytes(record.key) for record in objects] if keyed else None,
+        [[] if record is None else _headers(record) for record in objects] if headed else None,
+        [now_ms if record is None or record.timestamp_ms is UNSET else record.timestamp_ms for record in objects]
+        if stamped
+        else None,
+    )
+
+
+def _payload(record: RecordObject, path: str) -> bytes | None:
+    if isinstance(record.base64, bytes):
+        if record.value is not UNSET:
+            raise InvalidArgument(f"{path}.value", "a record has a value or base64, not both")
+        return record.base64
+    if record.value is UNSET:
+        raise InvalidArgument(f"{path}.value", "missing: a record has a value (null for a tombstone) or base64")
+    return _bytes(record.value)
+
+
+def _bytes(text: Text) -> bytes | None:
+    if text is None:
+        return None
+    return text.base64 if isinstance(text, Base64) else text.encode()
+
+
+def _headers(record: RecordObject) -> list[Header]:
+    return [
+        (name, _bytes(value))
+        for name, values in record.headers.items()
+        for value in (values if isinstance(values, list) else [values])
+    ]
+
+
+def _claim(batch: ProduceBatch, number: int) -> ProducerClaim | None:
+    if batch.producer_id is batch.epoch is batch.sequence is UNSET:
+        return None
+    path = f"topic_partitions[{number}]"
+    given = {name: getattr(batch, name) for name in ("producer_id", "epoch", "sequence")}
+    missing = [name for name, value in given.items() if value is UNSET]
+    if missing:
+        raise InvalidArgument(f"{path}.{missing[0]}", "missing: producer_id, epoch and sequence come together")
+    first = given["sequence"]
+    last = (first + len(batch.records) - 1) % SEQUENCE_MODULUS
+    return ProducerClaim(given["producer_id"], given["epoch"], first, last)

@@ -1,0 +1,87 @@
+"""`POST /offsets/commit` and `/offsets/fetch`: positions of consumers that have nothing but HTTP, by group name."""
+
+from __future__ import annotations
+
+from litestar import Request, Response, post
+
+from llog.broker.groups.positions import Committed, Position
+from llog.errors import InvalidArgument, LogError
+from llog.http.json.produce_encode import checked_log
+from llog.http.json.replies import json_reply
+from llog.http.json.schemas import (
+    OffsetCommitResult,
+    OffsetFetched,
+    OffsetsCommit,
+    OffsetsCommitAnswer,
+    OffsetsFetch,
+    OffsetsFetchAnswer,
+)
+from llog.http.listener.body import decoded_body
+from llog.http.listener.runtime import Access, runtime_of
+from llog.http.routes.openapi import operation
+from llog.log.keys import Log
+
+
+@post(
+    "/offsets/commit",
+    status_code=200,
+    opt={Access.KEY: Access.READ},
+    summary="Keep a group's positions",
+    operation_class=operation(
+        OffsetsCommit,
+        {
+            200: (OffsetsCommitAnswer, "Every position is kept."),
+            409: (OffsetsCommitAnswer, "At least one was not; the others are kept."),
+        },
+    ),
+)
+async def commit_offsets(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
+    body = await decoded_body(request, OffsetsCommit)
+    positions = plan_positions(body)
+    outcomes = await runtime_of(request).broker.offsets.commit(body.group, positions)
+    results = [_result(log, positions[log].offset, outcomes[log]) for log in positions]
+    failed = sum(not result.ok for result in results)
+    answer = OffsetsCommitAnswer(body.group, results, len(results) - failed, failed)
+    return json_reply(answer, 409 if failed else 200)
+
+
+@post(
+    "/offsets/fetch",
+    status_code=200,
+    opt={Access.KEY: Access.READ},
+    summary="A group's positions",
+    operation_class=operation(OffsetsFetch, {200: (OffsetsFetchAnswer, "The positions; null where there is none.")}),
+)
+async def fetch_offsets(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
+    body = await decoded_body(request, OffsetsFetch)
+    logs = None
+    if body.topic_partitions is not None:
+        logs = [
+            checked_log(wanted.topic, wanted.partition, f"topic_partitions[{number}].topic")
+            for number, wanted in enumerate(body.topic_partitions)
+        ]
+    found = await runtime_of(request).broker.offsets.fetch(body.group, logs)
+    return json_reply(OffsetsFetchAnswer(body.group, [_fetched(log, found[log]) for log in found]))
+
+
+def plan_positions(body: OffsetsCommit) -> dict[Log, Position]:
+    positions: dict[Log, Position] = {}
+    for number, wanted in enumerate(body.offsets):
+        log = checked_log(wanted.topic, wanted.partition, f"offsets[{number}].topic")
+        if log in positions:
+            raise InvalidArgument(f"offsets[{number}]", f"{log} is named twice")
+        positions[log] = Position(wanted.offset, wanted.metadata)
+    return positions
+
+
+def _result(log: Log, offset: int, error: LogError | None) -> OffsetCommitResult:
+    if error is None:
+        return OffsetCommitResult(log.topic, log.partition, True, offset)
+    return OffsetCommitResult(log.topic, log.partition, False, offset, type(error).__name__, str(error))
+
+
+def _fetched(log: Log, committed: Committed | None) -> OffsetFetched:
+    if committed is None:
+        return OffsetFetched(log.topic, log.partition, None)
+    position = committed.position
+    return OffsetFetched(log.topic, log.partition, position.offset, position.metadata, committed.committed_at_ms)

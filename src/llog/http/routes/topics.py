@@ -1,0 +1,195 @@
+"""Topics over HTTP: create, list, describe, alter, grow, delete. Thin: the log's own functions do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from litestar import Request, Response, delete, get, patch, post
+from litestar.params import FromQuery, QueryParameter
+
+from llog.errors import PartitionNotInitialized
+from llog.formats.values import TopicRecord, decode_value
+from llog.http.json.replies import json_reply
+from llog.http.json.schemas import (
+    ConfigValue,
+    PartitionsAdd,
+    PartitionState,
+    TopicAlter,
+    TopicCreate,
+    TopicDeletion,
+    TopicDetail,
+    TopicList,
+    TopicSummary,
+)
+from llog.http.listener.body import decoded_body
+from llog.http.listener.runtime import Access, runtime_of
+from llog.http.routes.auth import QUERY
+from llog.http.routes.openapi import operation
+from llog.http.routes.path_parameters import TopicInPath
+from llog.limits import HTTP_TOPICS_PAGE_DEFAULT, HTTP_TOPICS_PAGE_MAX, METADATA_SCAN_PAGE_RECORDS_MAX
+from llog.log.context import LogContext
+from llog.log.inspect.describe import describe_log
+from llog.log.keys import TOPIC_NAME_LENGTH_MAX, Log, check_topic
+from llog.log.topics.admin import Topic, add_partitions, alter_topic, create_topic, describe_topic
+from llog.log.topics.create import for_each_partition
+from llog.log.topics.delete import delete_topic
+from llog.stores.metadata.port import after as after_segment
+from llog.stores.metadata.port import last_segment
+
+_READ = {Access.KEY: Access.READ, QUERY: frozenset[str]()}
+_WRITE = {Access.KEY: Access.WRITE, QUERY: frozenset[str]()}
+_TOPIC = "/topics/{topic:str}"
+_GOING: Final = "It is being deleted."
+_LIMIT: Final = f"How many at most; {HTTP_TOPICS_PAGE_DEFAULT} unless told."
+_AFTER: Final = "Only topics whose name comes behind this one: `next_after` of the page before."
+
+
+@post(
+    "/topics",
+    status_code=201,
+    opt=_WRITE,
+    summary="Create a topic with its partitions",
+    operation_class=operation(
+        TopicCreate, {201: (TopicSummary, "It is there."), 409: (None, "It exists, or is being deleted.")}
+    ),
+)
+async def create(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
+    body = await decoded_body(request, TopicCreate)
+    config = {name: config_text(value) for name, value in body.config.items()}
+    context = runtime_of(request).broker.context
+    try:
+        made = await create_topic(context, check_topic(body.topic), partitions=body.partitions, config=config)
+    finally:
+        runtime_of(request).broker.topic_configs.forget(body.topic)
+    return json_reply(_summary(made), 201)
+
+
+@get(
+    "/topics",
+    opt={Access.KEY: Access.READ, QUERY: frozenset({"limit", "after"})},
+    summary="The topics by name, a page at a time",
+    operation_class=operation(None, {200: (TopicList, "The topics; `next_after` where there may be more.")}),
+)
+async def list_all(
+    request: Request,  # type: ignore[type-arg]
+    limit: Annotated[int, QueryParameter(gt=0, le=HTTP_TOPICS_PAGE_MAX, description=_LIMIT)] = HTTP_TOPICS_PAGE_DEFAULT,
+    after: Annotated[str, QueryParameter(max_length=TOPIC_NAME_LENGTH_MAX, description=_AFTER)] = "",
+) -> Response[bytes]:
+    if after:
+        check_topic(after)
+    topics = await _page(runtime_of(request).broker.context, after, limit + 1)
+    more = len(topics) > limit
+    return json_reply(TopicList([_summary(topic) for topic in topics[:limit]], topics[limit - 1].name if more else ""))
+
+
+async def _page(context: LogContext, after_name: str, count: int) -> list[Topic]:
+    """The first `count` live topics behind a name."""
+    topics: list[Topic] = []
+    start = after_segment(after_name) if after_name else ""
+    while True:
+        page = await context.metadata.scan(context.keys.topics(), start=start)
+        for found in page:
+            topic = Topic(last_segment(found.key.path), decode_value(TopicRecord, found.value, found.key.path))
+            if topic.record.state == "LIVE":
+                topics.append(topic)
+        if len(topics) >= count or len(page) < METADATA_SCAN_PAGE_RECORDS_MAX:
+            return topics[:count]
+        start = after_segment(last_segment(page[-1].key.path))
+
+
+@get(
+    _TOPIC,
+    opt=_READ,
+    summary="A topic and where each of its logs begins and ends",
+    operation_class=operation(None, {200: (TopicDetail, "The topic."), 409: (None, _GOING)}),
+)
+async def describe(request: Request, topic: TopicInPath) -> Response[bytes]:  # type: ignore[type-arg]
+    found = await describe_topic(runtime_of(request).broker.context, check_topic(topic))
+    partitions = [
+        PartitionState(row.partition, row.log_state or "ABSENT", row.log_start_offset, row.next_offset)
+        for row in found.partitions
+    ]
+    record = found.topic.record
+    return json_reply(TopicDetail(topic, record.topic_id, dict(record.config), record.created_at_ms, partitions))
+
+
+@patch(
+    _TOPIC,
+    opt=_WRITE,
+    summary="Set configs of a topic, or bring them back to their defaults",
+    operation_class=operation(TopicAlter, {200: (TopicSummary, "As it is now."), 409: (None, _GOING)}),
+)
+async def alter(request: Request, topic: TopicInPath) -> Response[bytes]:  # type: ignore[type-arg]
+    body = await decoded_body(request, TopicAlter)
+    put = {name: config_text(value) for name, value in body.config.items() if value is not None}
+    removed = [name for name, value in body.config.items() if value is None]
+    services = runtime_of(request).broker
+    try:
+        altered = await alter_topic(services.context, check_topic(topic), put=put, remove=removed)
+    finally:
+        services.topic_configs.forget(topic)
+    return json_reply(_summary(altered))
+
+
+@post(
+    f"{_TOPIC}/partitions",
+    status_code=200,
+    opt=_WRITE,
+    summary="Let a topic have more partitions",
+    operation_class=operation(PartitionsAdd, {200: (TopicSummary, "As it is now."), 409: (None, _GOING)}),
+)
+async def grow(request: Request, topic: TopicInPath) -> Response[bytes]:  # type: ignore[type-arg]
+    body = await decoded_body(request, PartitionsAdd)
+    return json_reply(
+        _summary(await add_partitions(runtime_of(request).broker.context, check_topic(topic), body.count))
+    )
+
+
+@delete(
+    _TOPIC,
+    status_code=200,
+    opt={Access.KEY: Access.WRITE, QUERY: frozenset({"dry_run"})},
+    summary="Delete a topic and everything in it",
+    operation_class=operation(
+        None,
+        {200: (TopicDeletion, "What was removed, or, in a dry run, what would be."), 409: (None, _GOING)},
+    ),
+)
+async def remove(request: Request, topic: TopicInPath, dry_run: FromQuery[bool] = False) -> Response[bytes]:  # type: ignore[type-arg]
+    services = runtime_of(request).broker
+    check_topic(topic)
+    if dry_run:
+        return json_reply(await _would_remove(services.context, topic))
+    try:
+        done = await delete_topic(services.context, topic)
+    finally:
+        services.topic_configs.forget(topic)
+    for partition in range(done.partitions):
+        services.log_changed(Log(topic, partition))
+    return json_reply(TopicDeletion(topic, False, done.partitions, done.entries_removed, done.segments_removed))
+
+
+async def _would_remove(context: LogContext, topic: str) -> TopicDeletion:
+    count = len((await describe_topic(context, topic)).partitions)
+
+    async def counted(partition: int) -> tuple[int, int]:
+        try:
+            found = await describe_log(context, Log(topic, partition))
+        except PartitionNotInitialized:
+            return 0, 0
+        return found.index.entries, sum(state.count for state in found.segments.values())
+
+    counts = await for_each_partition(count, counted)
+    return TopicDeletion(topic, True, count, sum(entries for entries, _ in counts), sum(more for _, more in counts))
+
+
+def config_text(value: ConfigValue) -> str:
+    """Configs are kept as text; JSON may bring numbers and booleans."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _summary(topic: Topic) -> TopicSummary:
+    record = topic.record
+    config: Mapping[str, str] = record.config
+    return TopicSummary(topic.name, record.topic_id, record.partition_count, dict(config), record.created_at_ms)

@@ -1,0 +1,236 @@
+"""The catalogue of one log: segment records in the metadata store, and what is derived from them in memory.
+
+Store first, memory after: a change counts once the store took it, so a failed write leaves memory as it was, and a
+process that crashes in between loses nothing that a rebuild would not find. Every process may change the records (they
+move by version, R12), so memory is as of the last `refresh` and of this process's own changes since.
+
+What must stay true
+- a segment begins as COPY_SEGMENT_STARTED and moves as `llog.log.rewrite.segments` says; anything else is refused
+  and changes nothing;
+- records of a lower incarnation are left-overs that do not count; one of a higher means that the topic was deleted and
+  created again: nothing is touched (R13);
+- a record that reaches DELETE_SEGMENT_FINISHED goes: at once where the store can do both together, else after it was
+  written, by the version that was written; what a crash leaves counts as gone already, and `sweep` removes it.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any, Final, Self
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from llog.errors import (
+    IllegalSegmentState,
+    InvalidArgument,
+    LogBusy,
+    LogDeleted,
+    MetadataStoreError,
+    MetadataUncertain,
+    PartitionNotInitialized,
+    SegmentNotFound,
+    VersionConflict,
+)
+from llog.formats.values import ControlRecord, SegmentRecord, SegmentState, decode_value, encode_value
+from llog.limits import CATALOGUE_ROUNDS_MAX
+from llog.log.catalogue.epoch_state import EpochState
+from llog.log.catalogue.state import CatalogueState
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.log.rewrite.segments import KnownSegment, list_segments, load, moved, register
+
+CHANGEABLE: Final = frozenset({"size_bytes", "max_timestamp_ms", "epochs", "custom_metadata"})
+"""What an update may change beside the state: what is known only once the object is written."""
+
+
+class SegmentCatalogue:
+    """One log's catalogue. Not for two tasks at once."""
+
+    def __init__(self, context: LogContext, log: Log) -> None:
+        """Empty until `refresh`; `load` makes one that is filled."""
+        self._context, self.log = context, log
+        self.incarnation = 0
+        self._state = CatalogueState()
+        self._finished: list[KnownSegment] = []
+
+    @classmethod
+    async def load(cls, context: LogContext, log: Log) -> Self:
+        """From the records that are there. Raises `PartitionNotInitialized` where there never was such a log."""
+        catalogue = cls(context, log)
+        await catalogue.refresh()
+        return catalogue
+
+    async def refresh(self) -> None:
+        """Forget what is in memory and derive it anew, from a strict listing."""
+        for round_number in range(CATALOGUE_ROUNDS_MAX):
+            incarnation = (await self._control()).incarnation
+            known = await list_segments(self._context, self.log)
+            if all(segment.record.incarnation <= incarnation for segment in known):
+                own = [segment for segment in known if segment.record.incarnation == incarnation]
+                self.incarnation, self._state = incarnation, CatalogueState(own)
+                self._finished = [one for one in own if one.record.state == "DELETE_SEGMENT_FINISHED"]
+                return
+            await self._context.back_off(round_number)  # a new life began in between
+        raise LogBusy(*self.log, "its topic kept being created again while its segments were listed")
+
+    # -- changes ------------------------------------------------------------------------------------------------------
+    async def add(self, record: SegmentRecord) -> None:
+        """A new segment, before its object is written. Adding the very same again is fine."""
+        if record.state != "COPY_SEGMENT_STARTED":
+            raise IllegalSegmentState(record.segment_id, "(new)", record.state)
+        check_record(record)
+        control = await self._control()
+        if control.log_state == "DELETED" or control.incarnation != self.incarnation:
+            raise LogDeleted(*self.log, "its topic was deleted: no segment is added to it")
+        if record.incarnation != self.incarnation:
+            raise InvalidArgument("record", f"is of life {record.incarnation}, the log of life {self.incarnation}")
+        doubts = Doubts(self._context, "add", record.segment_id)
+        while True:
+            try:
+                there = await load(self._context, self.log, record.segment_id)
+                if there is not None and there.record != record:
+                    raise InvalidArgument("record", f"segment {record.segment_id} is there already, and is another")
+                if there is not None:
+                    self._state.apply(there)
+                    return
+                await register(self._context, self.log, record)
+            except MetadataStoreError as error:
+                await doubts.after(error)
+
+    async def update(self, segment_id: str, state: SegmentState, **changes: Any) -> SegmentRecord | None:
+        """Bring a segment to `state`, with what became known of it; the record as it is then. The state it has already
+        is fine; None means that it is gone, which only who asks for DELETE_SEGMENT_FINISHED is told without an error.
+        An object must be gone before that state: nobody looks for it afterwards.
+        """
+        unknown = changes.keys() - CHANGEABLE
+        if unknown:
+            raise InvalidArgument(sorted(unknown)[0], f"cannot be changed; {', '.join(sorted(CHANGEABLE))} can")
+        doubts = Doubts(self._context, "update", segment_id)
+        while True:
+            try:
+                known = await self._judged(segment_id)
+                if known is not None:
+                    return await self._move(known, state, changes)
+                self._state.drop(segment_id)
+                if state != "DELETE_SEGMENT_FINISHED":
+                    raise SegmentNotFound(*self.log, segment_id)
+                return None
+            except MetadataStoreError as error:
+                await doubts.after(error)
+
+    async def sweep(self) -> int:
+        """Remove records of segments that are gone, which a crash left; how many."""
+        await self.refresh()
+        removed = 0
+        for known in self._finished:
+            key = self._context.keys.segment(self.log, known.record.segment_id)
+            try:
+                await self._context.metadata.delete(key, expected=known.version)
+                removed += 1
+            except (VersionConflict, MetadataUncertain):
+                continue  # somebody was faster, or the next sweep finds it
+        return removed
+
+    # -- answers, as of what is in memory -----------------------------------------------------------------------------
+    def get(self, segment_id: str) -> SegmentRecord:
+        found = self._state.get(segment_id)
+        if found is None:
+            raise SegmentNotFound(*self.log, segment_id)
+        return found
+
+    def find(self, epoch: int, offset: int) -> SegmentRecord | None:
+        return self._state.find(epoch, offset)
+
+    def highest_offset(self, epoch: int) -> int | None:
+        return self._state.highest_offset(epoch)
+
+    def segments(self, epoch: int | None = None) -> list[SegmentRecord]:
+        return self._state.segments(epoch)
+
+    def log_size_bytes(self, epoch: int | None = None) -> int:
+        return self._state.log_size_bytes(epoch)
+
+    def next_segment_with_transactions(self, epoch: int, offset: int) -> SegmentRecord | None:
+        return self._state.next_segment_with_transactions(epoch, offset)
+
+    @property
+    def epochs(self) -> dict[int, EpochState]:
+        return self._state.epochs
+
+    # -- the store ----------------------------------------------------------------------------------------------------
+    async def _control(self) -> ControlRecord:
+        key = self._context.keys.control(self.log)
+        found = await self._context.metadata.get(key, strict=True)
+        if found is None:
+            raise PartitionNotInitialized(*self.log)
+        return decode_value(ControlRecord, found.value, key.path)
+
+    async def _judged(self, segment_id: str) -> KnownSegment | None:
+        known = await load(self._context, self.log, segment_id)
+        if known is None or known.record.incarnation < self.incarnation:
+            return None
+        if known.record.incarnation > self.incarnation:
+            raise LogDeleted(*self.log, "its topic was deleted and created again; load the catalogue again")
+        return known
+
+    async def _move(self, known: KnownSegment, state: SegmentState, changes: dict[str, Any]) -> SegmentRecord:
+        record = moved(replace(known.record, **changes), state, self._context.now_ms())
+        check_record(record)
+        if state == "DELETE_SEGMENT_FINISHED":
+            await self._remove(known, record)
+            self._state.drop(record.segment_id)
+        else:
+            version = known.version if record == known.record else await self._put(record, known.version)
+            self._state.apply(KnownSegment(record, version))
+        return record
+
+    async def _put(self, record: SegmentRecord, version: int) -> int:
+        key = self._context.keys.segment(self.log, record.segment_id)
+        return await self._context.metadata.put(key, encode_value(record, key.path), expected=version)
+
+    async def _remove(self, known: KnownSegment, finished: SegmentRecord) -> None:
+        version = known.version
+        if not self._context.metadata.capabilities.atomic_groups and known.record != finished:
+            version = await self._put(finished, version)
+        key = self._context.keys.segment(self.log, finished.segment_id)
+        await self._context.metadata.delete(key, expected=version)
+
+
+class Doubts:
+    """Rounds of one change: which errors mean "look again", and for how long. After a write without an answer, a read
+    without one is looked past too: only reading tells whether the write happened."""
+
+    def __init__(self, context: LogContext, operation: str, segment_id: str) -> None:
+        self._context, self._operation, self._segment_id = context, operation, segment_id
+        self._rounds, self._uncertain = 0, False
+
+    async def after(self, error: MetadataStoreError) -> None:
+        """Returns when another round is worth it; raises else."""
+        self._uncertain = self._uncertain or isinstance(error, MetadataUncertain)
+        if not isinstance(error, VersionConflict) and not (self._uncertain and error.retriable):
+            raise error
+        self._rounds += 1
+        if self._rounds == CATALOGUE_ROUNDS_MAX:
+            reason = f"not known to be done after {self._rounds} rounds; ask again"
+            raise MetadataUncertain(self._operation, self._segment_id, reason) from error
+        await self._context.back_off(self._rounds)
+
+
+def check_record(record: SegmentRecord) -> None:
+    """Raises `InvalidArgument` for what no segment can have. A struct does not check itself when it is made, and one
+    record that cannot be read back would end every listing of its log."""
+    given = {name: value for name, value in asdict(record).items() if value is not msgspec.UNSET}
+    try:
+        msgspec.convert(given, SegmentRecord)
+    except msgspec.ValidationError as error:
+        field = re.search(r"\$\.(\w+)", str(error))
+        raise InvalidArgument(field[1] if field else "record", str(error)) from None
+    if record.end_offset < record.start_offset:
+        raise InvalidArgument("end_offset", f"{record.end_offset} is below start_offset {record.start_offset}")
+    starts = [start for _, start in sorted(record.epochs.items())]
+    inside = all(record.start_offset <= start <= record.end_offset for start in starts)
+    if not inside or min(record.epochs, default=0) < 0 or any(later <= earlier for earlier, later in pairwise(starts)):
+        held = f"{record.start_offset} … {record.end_offset}"
+        raise InvalidArgument("epochs", f"{record.epochs} must begin one behind the other, from 0 up, inside {held}")

@@ -1,0 +1,236 @@
+"""Retention and DeleteRecords: raise the log's start, then remove what lies below it.
+
+The start is raised by one compare-and-set that also clears `pending` (settled first), and never beyond the counter,
+checked inside it. Everything after is clean-up that starts from what is left below the start, so a crash anywhere is
+resumed by the next call. What must stay true: the producer snapshot passes entries before they go (h06d, h22); every
+delete is by key and version of a value whose incarnation was judged (R13); an entry that straddles the start stays;
+only segments are deleted here, because nobody else shares them: blobs belong to vacuum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from llog.errors import (
+    LogBusy,
+    MetadataUncertain,
+    OffsetOutOfRange,
+    PartitionNotInitialized,
+    VersionConflict,
+)
+from llog.formats.values import CompactionRecord, ControlRecord, SegmentRecord, decode_value, encode_value
+from llog.limits import LOG_COMPACT_ROUNDS_MAX
+from llog.log.append.settle import StaleSelf, settle, settle_and_clear
+from llog.log.context import LogContext
+from llog.log.index import Entry, entry_of
+from llog.log.keys import Log
+from llog.log.rewrite import segments
+from llog.log.rewrite.snapshot import move_snapshot
+from llog.log.topics.config import TopicConfig
+from llog.log.topics.create import load_topic
+from llog.stores.metadata.port import Record
+
+
+class Retained(NamedTuple):
+    log: Log
+    log_start_offset: int
+    entries_removed: int
+    segments_removed: int
+
+
+def plan_log_start(
+    entries: Iterable[Entry],
+    *,
+    log_start_offset: int,
+    next_offset: int,
+    now_ms: int,
+    retention_ms: int | None,
+    retention_bytes: int | None,
+) -> int:
+    """Where the log should start: behind every leading entry that is too old, or that the log's size does not need.
+
+    Whole entries go, oldest first. By time an entry goes when its newest record is too old, the last one too: an idle
+    log empties. By size it goes, as in Kafka, while at least `retention_bytes` are left without it: a segment larger
+    than that must not take the newest records along. An entry that key compaction left without a record keeps nothing
+    behind it, and goes with the next one that goes: it tells no time but that of its rewriting.
+    """
+    kept = _uncovered([entry for entry in entries if entry.end_offset >= log_start_offset])
+    start = log_start_offset
+    size_bytes = sum(entry.value.byte_length or 0 for entry in kept)
+    for entry in kept:
+        newest_ms = entry.value.max_timestamp_ms if entry.value.max_timestamp_ms >= 0 else entry.value.created_at_ms
+        too_old = retention_ms is not None and newest_ms < now_ms - retention_ms
+        size_bytes -= entry.value.byte_length or 0
+        too_much = retention_bytes is not None and size_bytes >= retention_bytes
+        if too_old or too_much:
+            start = entry.end_offset + 1
+        elif entry.value.record_count != 0:
+            break
+    return min(start, next_offset)
+
+
+def _uncovered(entries: Sequence[Entry]) -> list[Entry]:
+    """Without those that a later one covers: a run in flight is about to remove them, and counted with it they would
+    make the log look larger than it is."""
+    kept: list[Entry] = []
+    for entry in reversed(entries):
+        if not kept or entry.end_offset < kept[-1].start_offset:
+            kept.append(entry)
+    return kept[::-1]
+
+
+class Limits(NamedTuple):
+    """What a log may hold; None: no such limit."""
+
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    incarnation: int | None = None
+    """The life of the topic whose limits these are; None: of whichever is there."""
+
+
+async def configured_limits(context: LogContext, topic: str) -> Limits:
+    """Those of the topic's config."""
+    found = await load_topic(context, topic, strict=True)
+    if found is None:
+        return Limits()
+    record = found[0]
+    config = TopicConfig.of(record.config)
+    if not config.delete:
+        return Limits(incarnation=record.incarnation)
+    return Limits(config.retention_ms, config.retention_bytes, record.incarnation)
+
+
+async def delete_records(context: LogContext, log: Log, before_offset: int) -> Retained:
+    """Make `before_offset` the first readable offset (-1: the end of the log), and remove what lies below it."""
+    control, _ = await _load(context, log)
+    control = await _raise_log_start(context, log, before_offset, control.incarnation)
+    return await _remove_below_start(context, log, control)
+
+
+async def retain(context: LogContext, log: Log, limits: Limits = Limits()) -> Retained:  # noqa: B008 (immutable)
+    """Apply time and size limits; also finishes what an interrupted run left."""
+    control = await settle_and_clear(context, log, limits.incarnation)
+    entries = [entry for _, entry in await _entries(context, log, control.incarnation)]
+    start = await planned_log_start(context, control, entries, limits)
+    if start > control.log_start_offset:
+        control = await _raise_log_start(context, log, start, control.incarnation)
+    return await _remove_below_start(context, log, control)
+
+
+async def planned_log_start(
+    context: LogContext, control: ControlRecord, entries: Sequence[Entry], limits: Limits
+) -> int:
+    """By our own clock first: most logs have nothing to lose. What goes by it must be old by the store's, too."""
+
+    def start_at(now_ms: int) -> int:
+        return plan_log_start(
+            entries,
+            log_start_offset=control.log_start_offset,
+            next_offset=control.sequence_counter,
+            now_ms=now_ms,
+            retention_ms=limits.retention_ms,
+            retention_bytes=limits.retention_bytes,
+        )
+
+    start = start_at(context.now_ms())
+    if start == control.log_start_offset or limits.retention_ms is None:
+        return start
+    return start_at(await context.earliest_now_ms())
+
+
+async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:
+    found = await context.metadata.get(context.keys.control(log), strict=True)
+    if found is None:
+        raise PartitionNotInitialized(*log)
+    control = decode_value(ControlRecord, found.value, found.key.path)
+    if control.log_state == "DELETED":
+        raise PartitionNotInitialized(*log)
+    return control, found.version
+
+
+async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnation: int) -> ControlRecord:
+    """Of this life only: whoever slept through a re-creation must not empty the new log (h01d)."""
+    key = context.keys.control(log)
+    for round_number in range(LOG_COMPACT_ROUNDS_MAX):
+        control, version = await _load(context, log)
+        if control.incarnation != incarnation:
+            raise LogBusy(*log, "the topic was created again meanwhile; nothing of it was deleted")
+        start = control.sequence_counter if offset == -1 else offset
+        if not 0 <= start <= control.sequence_counter:
+            raise OffsetOutOfRange(*log, offset, control.log_start_offset, control.sequence_counter + 1)
+        raised = replace(control, log_start_offset=max(start, control.log_start_offset), pending=None)
+        if raised == control:
+            return control
+        try:
+            if control.pending is not None:
+                await settle(context, log, control.pending)
+            await context.metadata.put(key, encode_value(raised, key.path), expected=version)
+            return raised
+        except (VersionConflict, MetadataUncertain, StaleSelf):
+            await context.back_off(round_number)
+    raise LogBusy(*log, "its control record kept changing; try again")
+
+
+async def _entries(context: LogContext, log: Log, incarnation: int) -> list[tuple[Record, Entry]]:
+    """Every entry of this life, in order."""
+    found = []
+    async for record in context.metadata.scan_all(context.keys.index(log), strict=True):
+        entry = entry_of(record)
+        if entry.value.incarnation == incarnation:
+            found.append((record, entry))
+    return found
+
+
+async def _remove_below_start(context: LogContext, log: Log, control: ControlRecord) -> Retained:
+    """Snapshot, then entries by version, then segment objects, then their records."""
+    below = [
+        (record, entry)
+        for record, entry in await _entries(context, log, control.incarnation)
+        if entry.end_offset < control.log_start_offset
+    ]
+    if below:
+        await move_snapshot(context, log, control, below[-1][1].end_offset + 1)
+        for _, entry in below:
+            if entry.value.type == "COMPACTED":
+                await segments.mark_uri(context, log, entry.value.data_key, "DELETE_SEGMENT_STARTED")
+        for record, _ in below:
+            try:
+                await context.metadata.delete(record.key, expected=record.version)
+            except (VersionConflict, MetadataUncertain):
+                continue  # changed meanwhile, or done: the next run looks again
+    left = await _segments_to_remove(context, log, control)
+    for known in left:
+        await segments.remove(context, log, known)
+    return Retained(log, control.log_start_offset, len(below), len(left))
+
+
+async def _segments_to_remove(context: LogContext, log: Log, control: ControlRecord) -> list[segments.KnownSegment]:
+    """Segments on their way out that neither an entry nor a run in flight names; also what an interrupted call left.
+
+    Below the log's start nobody reads any more; what a merge retired stays a grace for whoever holds its entry still.
+    """
+    leaving = [
+        known
+        for known in await segments.list_segments(context, log)
+        if known.record.incarnation == control.incarnation and _is_leaving(context, control, known.record)
+    ]
+    if not leaving:
+        return []
+    named = {entry.value.data_key for _, entry in await _entries(context, log, control.incarnation)}
+    compaction = await context.metadata.get(context.keys.compaction(log), strict=True)
+    if compaction is not None:
+        in_flight = decode_value(CompactionRecord, compaction.value, compaction.key.path).in_flight
+        named |= {in_flight.data_key} if in_flight is not None else set()
+    return [known for known in leaving if known.record.data_key not in named]
+
+
+def _is_leaving(context: LogContext, control: ControlRecord, segment: SegmentRecord) -> bool:
+    if segment.state == "DELETE_SEGMENT_FINISHED":
+        return True
+    if segment.state != "DELETE_SEGMENT_STARTED":
+        return False
+    retired_ms = segment.state_changed_at_ms + context.options.vacuum_grace_ms
+    return segment.end_offset < control.log_start_offset or retired_ms < context.now_ms()

@@ -1,0 +1,223 @@
+"""One log, as an operator wants to see it: its records, what its index holds, and what is under way.
+
+A look, not a proof: nothing here is confirmed by a second read (that is `invariants`). Only counted, so that a log of
+any size is described in the memory of one page.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from llog.errors import InvalidArgument, PartitionNotInitialized
+from llog.formats.values import (
+    CompactionRun,
+    CompactorClaim,
+    Pending,
+    ProducerSnapshot,
+    SegmentRecord,
+    decode_value,
+)
+from llog.limits import LOG_DESCRIBE_ENTRIES_MAX
+from llog.log.context import LogContext
+from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.inspect.coherent import LogHead, read_head, run_of, shown_state
+from llog.log.keys import Log
+
+
+class EntryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One index entry, and whether it counts."""
+
+    start_offset: int
+    end_offset: int
+    type: str
+    level: int
+    verdict: str
+    records: int
+    byte_length: int | None
+    data_key: str
+    created_at_ms: int
+    incarnation: int
+    version: int
+
+
+class IndexSummary(msgspec.Struct, frozen=True, kw_only=True):
+    entries: int
+    valid: int
+    phantoms: int
+    below_start: int
+    later_life: int
+    wal: int
+    """Of the valid ones."""
+    compacted_by_level: dict[int, int]
+    data_bytes: int
+    """That the valid entries cover."""
+    first: EntryRow | None
+    last: EntryRow | None
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    compaction_id: str
+    kind: str
+    state: str
+    start_offset: int
+    end_offset: int
+    data_key: str
+    sources: int
+    created_at_ms: int
+
+
+class SegmentSummary(msgspec.Struct, frozen=True, kw_only=True):
+    count: int
+    byte_length: int
+
+
+class LogDescription(msgspec.Struct, frozen=True, kw_only=True):
+    topic: str
+    partition: int
+    incarnation: int
+    log_state: str
+    fence_reason: str
+    epoch: int
+    log_start_offset: int
+    next_offset: int
+    pending: Pending | None
+    control_version: int
+    commit_horizon_ms: int
+    cursor: int | None
+    """None: there is no compaction record of this life."""
+    segment_horizon_ms: int | None
+    run: RunSummary | None
+    index: IndexSummary
+    segments: dict[str, SegmentSummary]
+    """By state."""
+    snapshot_as_of: int | None
+    snapshot_pages: int | None
+    claim: CompactorClaim | None
+    entries: tuple[EntryRow, ...] = ()
+
+
+async def describe_log(context: LogContext, log: Log, *, entries: int = 0) -> LogDescription:
+    """Raises `PartitionNotInitialized` when nobody created the log. `entries`: list so many, from the start on."""
+    if not 0 <= entries <= LOG_DESCRIBE_ENTRIES_MAX:
+        raise InvalidArgument("entries", f"{entries}; 0 to {LOG_DESCRIBE_ENTRIES_MAX} can be listed")
+    head = await read_head(context, log)
+    if head is None:
+        raise PartitionNotInitialized(*log)
+    keys, control = context.keys, head.control
+    snapshot, claim = await context.metadata.get_many([keys.producers(log), keys.claim(log)], strict=True)
+    snapshot_head = None if snapshot is None else decode_value(ProducerSnapshot, snapshot.value, snapshot.key.path)
+    counted = _IndexCount(head, entries)
+    async for record in context.metadata.scan_all(keys.index(log)):
+        counted.add(entry_of(record))
+    same_life = head.compaction is not None and head.compaction.incarnation == control.incarnation
+    return LogDescription(
+        topic=log.topic,
+        partition=log.partition,
+        incarnation=control.incarnation,
+        log_state=control.log_state,
+        fence_reason=control.fence_reason,
+        epoch=control.epoch,
+        log_start_offset=control.log_start_offset,
+        next_offset=control.sequence_counter,
+        pending=control.pending,
+        control_version=head.control_record.version,
+        commit_horizon_ms=control.commit_horizon_ms,
+        cursor=head.compaction.offset if head.compaction is not None and same_life else None,
+        segment_horizon_ms=head.compaction.segment_horizon_ms if head.compaction is not None and same_life else None,
+        run=await _run(context, log, run_of(control, head.compaction)),
+        index=counted.summary(),
+        segments=await _segments(context, log),
+        snapshot_as_of=None if snapshot_head is None else snapshot_head.as_of,
+        snapshot_pages=None if snapshot_head is None else snapshot_head.pages,
+        claim=None if claim is None else decode_value(CompactorClaim, claim.value, claim.key.path),
+        entries=tuple(counted.rows),
+    )
+
+
+class _IndexCount:
+    def __init__(self, head: LogHead, rows_max: int) -> None:
+        self._head, self._rows_max = head, rows_max
+        self._verdicts = dict.fromkeys(Verdict, 0)
+        self._levels: dict[int, int] = {}
+        self._entries = self._wal = self._data_bytes = 0
+        self._first: EntryRow | None = None
+        self._last: Entry | None = None
+        self.rows: list[EntryRow] = []
+
+    def add(self, entry: Entry) -> None:
+        control = self._head.control
+        verdict = judge(
+            entry,
+            incarnation=control.incarnation,
+            cursor=self._head.cursor,
+            log_start_offset=control.log_start_offset,
+        )
+        self._entries += 1
+        self._verdicts[verdict] += 1
+        if len(self.rows) < self._rows_max:
+            self.rows.append(row_of(entry, verdict))
+        if verdict is not Verdict.VALID:
+            return
+        self._first = self._first or row_of(entry, verdict)
+        self._last = entry
+        self._data_bytes += entry.value.byte_length or 0
+        if entry.value.type == "WAL":
+            self._wal += 1
+        else:
+            self._levels[entry.value.level] = self._levels.get(entry.value.level, 0) + 1
+
+    def summary(self) -> IndexSummary:
+        return IndexSummary(
+            entries=self._entries,
+            valid=self._verdicts[Verdict.VALID],
+            phantoms=self._verdicts[Verdict.PHANTOM],
+            below_start=self._verdicts[Verdict.BELOW_START],
+            later_life=self._verdicts[Verdict.FROM_THE_FUTURE],
+            wal=self._wal,
+            compacted_by_level=dict(sorted(self._levels.items())),
+            data_bytes=self._data_bytes,
+            first=self._first,
+            last=None if self._last is None else row_of(self._last, Verdict.VALID),
+        )
+
+
+def row_of(entry: Entry, verdict: Verdict) -> EntryRow:
+    value = entry.value
+    return EntryRow(
+        start_offset=entry.start_offset,
+        end_offset=entry.end_offset,
+        type=value.type,
+        level=value.level,
+        verdict=verdict.value,
+        records=value.msg_count if value.record_count is None else value.record_count,
+        byte_length=value.byte_length,
+        data_key=value.data_key,
+        created_at_ms=value.created_at_ms,
+        incarnation=value.incarnation,
+        version=entry.version,
+    )
+
+
+async def _run(context: LogContext, log: Log, run: CompactionRun | None) -> RunSummary | None:
+    if run is None:
+        return None
+    found = await context.metadata.get(context.keys.index_entry(log, run.end_offset))
+    return RunSummary(
+        compaction_id=run.compaction_id,
+        kind=run.kind,
+        state=shown_state(run, None if found is None else entry_of(found)),
+        start_offset=run.start_offset,
+        end_offset=run.end_offset,
+        data_key=run.data_key,
+        sources=len(run.sources),
+        created_at_ms=run.created_at_ms,
+    )
+
+
+async def _segments(context: LogContext, log: Log) -> dict[str, SegmentSummary]:
+    found: dict[str, tuple[int, int]] = {}
+    async for record in context.metadata.scan_all(context.keys.segments(log)):
+        segment = decode_value(SegmentRecord, record.value, record.key.path)
+        count, size = found.get(segment.state, (0, 0))
+        found[segment.state] = (count + 1, size + segment.size_bytes)
+    return {state: SegmentSummary(count=count, byte_length=size) for state, (count, size) in sorted(found.items())}

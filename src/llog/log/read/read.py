@@ -1,0 +1,109 @@
+"""Read: from an offset to records, one by one or a whole log in order.
+
+    the index says which entries tile the log from an offset on     (scan: pages, phantoms, gaps)
+    a window of entries is fetched by as few requests as it takes   (fetch; a long segment piece by piece: segment_read)
+    bytes become records, compared with their entries               (decode)
+
+What must stay true: a 404 on an object and a gap in the index mean "look again with fresh metadata", never "the end"
+(R10, h21); what still does not fit after strict rounds is `InconsistentReadState`. A reader holds the bytes of one
+window or piece (less than twice the budget, unless one batch is larger) and a few MiB of decoded records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from llog.errors import FormatError, InconsistentReadState, ObjectNotFound, ObjectRangeInvalid
+from llog.limits import LOG_READ_COALESCE_BYTES_MAX, LOG_READ_PIECE_BYTES_MIN
+from llog.log.context import LogContext
+from llog.log.index import Entry
+from llog.log.keys import Log
+from llog.log.metrics import READ_RECORDS, READ_RESTARTS
+from llog.log.read.decode import decode_slices
+from llog.log.read.fetch import Fetcher, plan_window
+from llog.log.read.records import LogRecord, RecordRun
+from llog.log.read.scan import IndexWalk
+from llog.log.read.segment_read import stream_segment
+from llog.log.read.view import LogView, checked_view, view
+
+__all__ = ["LogView", "checked_view", "iter_runs", "read_entries", "read_offset", "view"]
+
+
+async def iter_runs(
+    context: LogContext,
+    log: Log,
+    offset: int,
+    *,
+    end_offset: int | None = None,
+    fetcher: Fetcher | None = None,
+    bytes_max: int = LOG_READ_COALESCE_BYTES_MAX,
+) -> AsyncGenerator[RecordRun, None]:
+    """Runs of records from `offset` to the end as it is when it is reached. No gap is ever passed over.
+
+    With `end_offset`, no more is fetched than it takes to get there; the last run may reach beyond it.
+    """
+    seen = await checked_view(context, log, offset, end_is_data=False)
+    walk = IndexWalk(context, log, offset, seen)
+    async with aclosing(_runs(walk, log, end_offset, fetcher or Fetcher(context.find_object), bytes_max)) as runs:
+        async for run in runs:
+            yield run
+
+
+async def read_offset(context: LogContext, log: Log, offset: int, *, fetcher: Fetcher | None = None) -> LogRecord:
+    """The record at `offset`; for one that key compaction removed, the next that is left."""
+    fetcher = fetcher or Fetcher(context.find_object)
+    while True:
+        seen = await checked_view(context, log, offset, end_is_data=True)
+        walk = IndexWalk(context, log, offset, seen)
+        async with aclosing(_runs(walk, log, offset, fetcher, LOG_READ_COALESCE_BYTES_MAX)) as runs:
+            async for run in runs:
+                for record in run.records():
+                    return record
+        offset = walk.offset
+
+
+async def read_entries(
+    fetcher: Fetcher,
+    entries: tuple[Entry, ...],
+    offset: int,
+    *,
+    end_offset: int | None = None,
+    bytes_max: int = LOG_READ_COALESCE_BYTES_MAX,
+) -> AsyncGenerator[RecordRun, None]:
+    """The records of the first of these entries, and of as many others as the budget allows, from `offset` on."""
+    parts = plan_window(entries, bytes_max, offset, end_offset)
+    if parts:
+        buffers = await fetcher.window(parts, bytes_max)
+        slices = [(part.entry, data) for part, data in zip(parts, buffers, strict=True)]
+        for run in decode_slices(slices, offset):
+            yield run
+        return
+    piece_bytes = max(bytes_max, LOG_READ_PIECE_BYTES_MIN)
+    streamed = stream_segment(fetcher, entries[0], offset, end_offset=end_offset, bytes_max=piece_bytes)
+    async with aclosing(streamed) as runs:
+        async for run in runs:
+            yield run
+
+
+async def _runs(
+    walk: IndexWalk, log: Log, end_offset: int | None, fetcher: Fetcher, bytes_max: int
+) -> AsyncGenerator[RecordRun, None]:
+    while end_offset is None or walk.offset <= end_offset:
+        entries = await walk.ahead(end_offset)
+        if not entries:
+            return
+        try:
+            async with aclosing(
+                read_entries(fetcher, entries, walk.offset, end_offset=end_offset, bytes_max=bytes_max)
+            ) as runs:
+                async for run in runs:
+                    walk.passed(run.next_offset)
+                    fetcher.metrics.count(READ_RECORDS, len(run.columns))
+                    yield run
+        except (ObjectNotFound, ObjectRangeInvalid) as error:
+            # The entry changed under us: compaction swapped it, and its object is gone (R10).
+            fetcher.metrics.count(READ_RESTARTS)
+            await walk.look_again(error)
+        except FormatError as error:
+            raise InconsistentReadState(*log, f"offset {walk.offset}: {error}") from error

@@ -1,0 +1,287 @@
+"""Backup of a cluster's metadata: a consistent copy of each log, and of the keys that logs share.
+
+The order that matters
+1. the cluster's keys (consumer groups, producer ids, plans of sinks): before the logs, so that no committed position
+   lies beyond the log it belongs to;
+2. the logs, each copied coherently (`coherent`): what the copy shows is the log as it was at one instant;
+3. the topics: after their logs, so that none of them is of an earlier life, or has fewer partitions, than what was
+   copied of its logs.
+
+What must stay true: a log that moved on while it was copied is copied again, a bounded number of times; records bound
+to a session (claims, broker registrations) are left out; memory holds a few pages, however large a log is; nothing is
+called a backup before its last line is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from llog.errors import FormatError, InvalidArgument, LogBusy
+from llog.formats.backup import BackedUp, BackupEncoder, BackupManifest, Begin, Commit, Discard, End, Header, Line
+from llog.formats.values import ClusterId, ProducerSnapshot, TopicRecord, decode_value
+from llog.limits import (
+    BACKUP_LINES_AHEAD_MAX,
+    BACKUP_LOG_ROUNDS_MAX,
+    BACKUP_LOGS_AHEAD_MAX,
+    BACKUP_PART_BYTES,
+)
+from llog.log.context import LogContext
+from llog.log.index import entry_of
+from llog.log.inspect.coherent import LogHead, is_coherent, read_head
+from llog.log.keys import Log
+from llog.log.recovery.backup_places import BackupPlace
+from llog.stores.metadata.port import Record
+
+# Bound to sessions, or to be decided anew by whoever restores.
+_LEFT_OUT = frozenset({"claim", "broker", "vacuum_hold"})
+_OF_LOGS = frozenset(
+    {"topic", "control", "compaction", "index_entry", "producers", "producer_page", "segment", "partition_delete"}
+)
+_INDEX_ENTRY = re.compile(r"/partitions/[0-9]+/index/[0-9]{20}$")
+
+Emit = Callable[[Line], Awaitable[None]]
+
+
+async def write_backup(context: LogContext, place: BackupPlace, backup_id: str) -> BackupManifest:
+    """Copy everything below the root to `place`. What fails leaves no backup behind."""
+    started_at_ms = context.now_ms()
+    await place.begin()
+    try:
+        out = _Writer(place)
+        cluster_id = await _cluster_id(context)
+        await out.emit(
+            Header(
+                backup_id=backup_id,
+                root=context.keys.root,
+                started_at_ms=started_at_ms,
+                cluster_id=cluster_id,
+                store=context.metadata.url.partition(":")[0],
+            )
+        )
+        await _copy_cluster(context, out.emit)
+        async for line in _all_logs(context):
+            await out.emit(line)
+        await _copy_topics(context, out.emit)
+        end = await out.end(context.now_ms())
+        return await place.finish(
+            BackupManifest(
+                backup_id=backup_id,
+                root=context.keys.root,
+                cluster_id=cluster_id,
+                started_at_ms=started_at_ms,
+                finished_at_ms=end.finished_at_ms,
+                records=end.records,
+                logs=end.logs,
+                highest_version=end.highest_version,
+                parts=(),
+            )
+        )
+    except BaseException:
+        await place.give_up()
+        raise
+
+
+class _Writer:
+    """Lines to parts; counts what ended up in committed groups."""
+
+    def __init__(self, place: BackupPlace) -> None:
+        self._place, self._encoder = place, BackupEncoder()
+        self._part = bytearray()
+        self._records = self._logs = 0
+        self._highest_version = 0
+        self._is_log = False
+
+    async def emit(self, line: Line) -> None:
+        if isinstance(line, BackedUp):
+            self._highest_version = max(self._highest_version, line.version)
+        elif isinstance(line, Begin):
+            self._is_log = line.kind == "log"
+        elif isinstance(line, Commit):
+            self._records += line.records
+            self._logs += self._is_log
+        self._part += self._encoder.add(line)
+        if len(self._part) >= BACKUP_PART_BYTES:
+            await self._put()
+
+    async def end(self, now_ms: int) -> End:
+        end = End(
+            lines=0,
+            crc32c=0,
+            records=self._records,
+            logs=self._logs,
+            highest_version=self._highest_version,
+            finished_at_ms=now_ms,
+        )
+        await self.emit(end)
+        if self._part:
+            await self._put()
+        return end
+
+    async def _put(self) -> None:
+        await self._place.put_part(bytes(self._part))
+        self._part.clear()
+
+
+async def _cluster_id(context: LogContext) -> str:
+    found = await context.metadata.get(context.keys.cluster_id(), strict=True)
+    return "" if found is None else decode_value(ClusterId, found.value, found.key.path).cluster_id
+
+
+async def _copy_cluster(context: LogContext, emit: Emit) -> None:
+    """Everything that belongs to no log, kinds of key that this release does not know included."""
+    await emit(Begin(kind="cluster"))
+    records = 0
+    async for record in context.metadata.scan_tree(context.keys.root):
+        path = record.key.path
+        if record.ephemeral or (_INDEX_ENTRY.search(path) and "@" not in path):
+            continue  # most keys by far are index entries, and parsing costs more than reading them
+        parsed = context.keys.parse(path)
+        if parsed is not None and parsed.kind in _LEFT_OUT | _OF_LOGS:
+            continue
+        await emit(_line(record))
+        records += 1
+    await emit(Commit(records=records))
+
+
+async def _copy_topics(context: LogContext, emit: Emit) -> None:
+    await emit(Begin(kind="topics"))
+    records = 0
+    async for record in context.metadata.scan_all(context.keys.topics(), strict=True):
+        await emit(_line(record))
+        records += 1
+    await emit(Commit(records=records))
+
+
+def _line(record: Record) -> BackedUp:
+    return BackedUp.of(record.key.path, record.version, record.value)
+
+
+# -- logs ---------------------------------------------------------------------------------------------------------
+
+
+async def _logs(context: LogContext) -> AsyncIterator[Log]:
+    """Every partition of every topic, of deleted ones too: their tombstones keep vacuum from guessing."""
+    async for record in context.metadata.scan_all(context.keys.topics(), strict=True):
+        parsed = context.keys.parse(record.key.path)
+        if parsed is not None:
+            topic = decode_value(TopicRecord, record.value, record.key.path)
+            for partition in range(topic.partition_count):
+                yield Log(parsed.topic, partition)
+
+
+async def _all_logs(context: LogContext) -> AsyncIterator[Line]:
+    """The lines of all logs, log after log; a few logs are copied ahead, because every strict read waits a little."""
+    ahead: list[_Copying] = []
+    logs = _logs(context)
+    try:
+        more = True
+        while ahead or more:
+            while more and len(ahead) < BACKUP_LOGS_AHEAD_MAX:
+                log = await anext(logs, None)
+                if log is None:
+                    more = False
+                else:
+                    ahead.append(_Copying(context, log))
+            if ahead:
+                async for line in ahead[0].lines():
+                    yield line
+                ahead.pop(0)
+    finally:
+        for copying in ahead:
+            await copying.cancel()
+
+
+class _Copying:
+    """A log being copied, and the lines of it that nobody took yet."""
+
+    def __init__(self, context: LogContext, log: Log) -> None:
+        self._queue: asyncio.Queue[Line | None] = asyncio.Queue(BACKUP_LINES_AHEAD_MAX)
+        self._task = asyncio.create_task(self._run(context, log))
+
+    async def _run(self, context: LogContext, log: Log) -> None:
+        try:
+            await copy_log(context, log, self._queue.put)
+        except Exception:
+            await self._queue.put(None)
+            raise
+        await self._queue.put(None)
+
+    async def lines(self) -> AsyncIterator[Line]:
+        while (line := await self._queue.get()) is not None:
+            yield line
+        await self._task
+
+    async def cancel(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def copy_log(context: LogContext, log: Log, emit: Emit) -> None:
+    """One committed group, and before it those that turned out torn. Raises `LogBusy` when every one did."""
+    for round_number in range(BACKUP_LOG_ROUNDS_MAX):
+        head = await read_head(context, log)
+        if head is None:
+            return  # nobody created it yet; whoever restores a topic without it begins it
+        await emit(Begin(kind="log", topic=log.topic, partition=log.partition))
+        records = await _copy_records(context, log, head, emit)
+        if records is not None and is_coherent(head, await read_head(context, log)):
+            await emit(_line(head.control_record))
+            await emit(Commit(records=records + 1))
+            return
+        await emit(Discard(reason="the log moved on while it was copied"))
+        await context.back_off(round_number)
+    raise LogBusy(*log, f"it moved on during each of {BACKUP_LOG_ROUNDS_MAX} copies; try again")
+
+
+async def _copy_records(context: LogContext, log: Log, head: LogHead, emit: Emit) -> int | None:
+    """Everything but control, in the order in which it is restored; None when the copy is torn already."""
+    if head.control.log_state == "DELETED":
+        return 0  # a tombstone stands alone
+    keys, records = context.keys, 0
+    if head.compaction_record is not None:
+        await emit(_line(head.compaction_record))
+        records += 1
+    async for record in context.metadata.scan_all(keys.index(log), strict=True):
+        belongs = _belongs(record, head)
+        if belongs is None:
+            return None
+        if belongs:
+            await emit(_line(record))
+            records += 1
+    snapshot = await _snapshot(context, log)
+    if snapshot is None:
+        return None
+    more = [*snapshot, *await context.metadata.get_many([keys.partition_delete(log)], strict=True)]
+    async for record in context.metadata.scan_all(keys.segments(log), strict=True):
+        await emit(_line(record))
+        records += 1
+    for found in more:
+        if found is not None:
+            await emit(_line(found))
+            records += 1
+    return records
+
+
+def _belongs(record: Record, head: LogHead) -> bool | None:
+    """Is this entry part of the log as `head` shows it? None: the topic was created again meanwhile."""
+    try:
+        entry = entry_of(record)
+    except (FormatError, InvalidArgument):
+        return True  # damaged, and kept as it is: `llog log check` names it
+    if entry.value.incarnation > head.control.incarnation:
+        return None
+    same_life = entry.value.incarnation == head.control.incarnation
+    return not (same_life and entry.end_offset >= head.control.sequence_counter)
+
+
+async def _snapshot(context: LogContext, log: Log) -> list[Record] | None:
+    """The pages of the producer snapshot and then its head; None when it moved on while they were read."""
+    head_record = await context.metadata.get(context.keys.producers(log), strict=True)
+    if head_record is None:
+        return []
+    head = decode_value(ProducerSnapshot, head_record.value, head_record.key.path)
+    keys = [context.keys.producer_page(log, head.as_of, page) for page in range(head.pages)]
+    pages = [page for page in await context.metadata.get_many(keys, strict=True) if page is not None]
+    return [*pages, head_record] if len(pages) == head.pages else None

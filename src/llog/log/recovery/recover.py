@@ -1,0 +1,391 @@
+"""Recover what was appended after a backup was taken, from the objects that hold it.
+
+Metadata was lost and restored as of the backup; the blobs and segments written since are still there. In this order,
+because each step leaves less to the next:
+
+1. segments, log by log: they carry final offsets, so what they hold beyond the restored counter is appended at the
+   offsets it had, as slices of the segment itself (which, and from where on: `recover_segments`);
+2. blobs, in the order of their instants: slices that neither an entry nor a segment of their log knows are appended,
+   also as they lie: no byte is copied;
+3. segments again: those that cover restored entries are published over them (`adopt`), because vacuum may have taken
+   the blobs that those entries name.
+
+All of it goes through the ordinary commit, so repeats of idempotent producers are recognised. What must stay true: the
+hold on vacuum stands from before the first look until an operator lifts it, which is why slices older than the commit
+horizon may be committed here; what is committed names its object, so a second run finds nothing left to do. Only
+blobs drawn before the restore are touched: the horizon keeps everybody else from committing those.
+
+What cannot be known: the order between writers of different blobs after the last segment (instants of their ids stand
+in for it), and whether a slice without an entry had been refused (fenced, expired, a lost race) or never acknowledged:
+such records come back as if they had been appended. What is found and does not come back is told of, each with why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from llog.errors import FormatError, InvalidArgument, LogError, ObjectNotFound, OutOfOrderSequence, RestoreRefused
+from llog.formats.backup import VacuumHold
+from llog.formats.shared_blob import BlobSlice, parse_shared_blob
+from llog.formats.values import TopicRecord
+from llog.limits import RECOVER_POSTPONED_MAX, RESTORE_BLOB_SLACK_MS
+from llog.log.append.commit import Committer
+from llog.log.append.pieces import AppendSlice, Landed, PieceOutcome, PlacedPiece
+from llog.log.append.settle import settle_and_clear
+from llog.log.context import LogContext
+from llog.log.ids import created_at_ms_of
+from llog.log.keys import Log, check_topic
+from llog.log.recovery.adopt import adopt_segments
+from llog.log.recovery.recover_find import (
+    FoundBlob,
+    FoundSegment,
+    LogSegments,
+    Named,
+    named_by,
+    newer_blobs,
+    newer_segments,
+    pieces_of,
+)
+from llog.log.recovery.recover_prints import DOUBTFUL, KnownBatches, is_opaque, reads_of
+from llog.log.recovery.recover_segments import LATER_LIFE, SegmentPart, first_offset_of, plan_segments
+from llog.log.recovery.restore import read_hold
+from llog.log.topics.create import initialize, load_topic
+from llog.stores.objects.port import ObjectStore
+
+DELETED_THEN = "its topic is deleted in the backup and was written to since: create it, and recover again"
+
+
+class UnknownSlice(NamedTuple):
+    """Records in an object that their log's metadata does not name."""
+
+    log: Log
+    uri: str
+    msg_count: int
+    created_at_ms: int
+    outcome: str = "found"
+    """`found` (nothing was done), `appended`, `repeated`, or why not: `refused: …` by the log as it is, `left: …` where
+    recovery has no way."""
+    start_offset: int = -1
+    end_offset: int = -1
+    objects: int = 1
+    """How many objects this line tells of; `uri` is the first."""
+
+
+@dataclass
+class Recovered:
+    slices: list[UnknownSlice] = field(default_factory=list)
+    adopted: list[str] = field(default_factory=list)
+    """URIs of segments that were published over restored entries."""
+    unreadable: list[str] = field(default_factory=list)
+    """Objects that could not be read as what their name says."""
+
+    @property
+    def appended(self) -> int:
+        """Messages."""
+        return sum(one.msg_count for one in self.slices if one.outcome == "appended")
+
+
+async def recover(context: LogContext, *, dry_run: bool = False) -> Recovered:
+    """Append again what is newer than the restored backup; with `dry_run` only list it."""
+    if context.wal is None or context.segments is None:
+        raise InvalidArgument("context", "has no store to look for blobs and segments in")
+    held = await read_hold(context)
+    if held is None or held[0].state != "RESTORED":
+        raise RestoreRefused("recovery needs a completed restore that still holds vacuum: else objects may vanish")
+    work = _Recovery(context, context.wal, context.segments, held[0], dry_run)
+    try:
+        await work.append_from_segments()
+        await work.append_from_blobs()
+        if not dry_run:
+            await work.adopt()
+    finally:
+        await work.committer.close()
+    return work.done
+
+
+class _Slice(NamedTuple):
+    """Pieces of one object that are to be appended to one log."""
+
+    log: Log
+    uri: str
+    created_at_ms: int
+    encoding: str
+    pieces: tuple[PlacedPiece, ...]
+
+
+class _Recovery:
+    def __init__(
+        self, context: LogContext, wal: ObjectStore, segments: ObjectStore, hold: VacuumHold, dry_run: bool
+    ) -> None:
+        self._context, self._wal, self._segments = context, wal, segments
+        self._hold, self._dry_run = hold, dry_run
+        self._since_ms = hold.recover_since_ms
+        self.committer = Committer(context, first_offset=1)
+        self._named: dict[Log, Named] = {}
+        self._damaged: dict[Log, str] = {}
+        self._batches: dict[Log, KnownBatches] = {}
+        self._left: dict[tuple[Log, str], int] = {}
+        self._topics: dict[str, TopicRecord | None] = {}
+        self._postponed: list[_Slice] = []
+        self.done = Recovered()
+
+    # -- 1: segments beyond the counter -------------------------------------------------------------------------------
+    async def append_from_segments(self) -> None:
+        async for found in newer_segments(self._context, self._segments, self._since_ms):
+            self.done.unreadable += found.unreadable
+            fresh = await self._of_this_life(found)
+            if not fresh:
+                continue
+            try:
+                if not self._dry_run:
+                    await self._begin(found.log, fresh)
+                named = await self._named_by(found.log)
+            except LogError as error:
+                self._damaged[found.log] = f"refused: {error.reason}"
+                named = None
+            if named is None:
+                self._leave(fresh, self._damaged[found.log])
+                continue
+            plan = await plan_segments(self._context, fresh, named)
+            for part in plan.appended:
+                await self._append_segment(found.log, part.segment, part.start_offset, named)
+            await self._note_contained(found, plan.contained, named)
+            for part, reason in plan.left:
+                self._leave_part(part, f"left: {reason}")
+
+    async def _note_contained(self, found: LogSegments, contained: Sequence[FoundSegment], named: Named) -> None:
+        """All that these segments were made of, and what that was made of, is in the log."""
+        by_uri = {one.uri: one for one in found.segments}
+        batches = self._batches.setdefault(found.log, KnownBatches())
+        waiting, seen = list(contained), {one.uri for one in contained}
+        while waiting:
+            segment = waiting.pop()
+            for source in segment.extension.sources:
+                named.add_whole(source)
+                if source in by_uri and source not in seen:
+                    seen.add(source)
+                    waiting.append(by_uri[source])
+            if is_opaque(self._context, segment, found.segments, self._since_ms):
+                try:
+                    await batches.add(self._segments, segment)
+                except (FormatError, ObjectNotFound):
+                    self.done.unreadable.append(segment.uri)
+
+    async def _of_this_life(self, found: LogSegments) -> list[FoundSegment]:
+        """Those of the life that the log has, and has now; of a log that is not there yet, those of the last."""
+        topic = await self._topic(found.log.topic)
+        lives = [one.extension.incarnation for one in found.segments]
+        life = max(lives, default=0) if topic is None else topic.incarnation
+        later = [one for one in found.segments if one.extension.incarnation > life]
+        self._leave(later, f"left: {LATER_LIFE}")
+        if topic is not None and topic.state != "LIVE":
+            return []
+        return [one for one in found.segments if one.extension.incarnation == life]
+
+    async def _begin(self, log: Log, segments: Sequence[FoundSegment]) -> None:
+        """Before anything is planned: where a log begins must be the same for whoever goes on after a crash. It may be
+        half-begun, or a partition that the topic got since the backup."""
+        await initialize(self._context, log, first_offset=first_offset_of(segments))
+        await settle_and_clear(self._context, log)
+
+    def _leave(self, segments: Sequence[FoundSegment], reason: str) -> None:
+        for segment in segments:
+            self._leave_part(SegmentPart(segment, segment.start_offset), reason)
+
+    def _leave_part(self, part: SegmentPart, reason: str) -> None:
+        segment, start_offset = part
+        count, created_at_ms = segment.records_from(start_offset), segment.extension.created_at_ms
+        log = Log(segment.extension.topic, segment.extension.partition)
+        self.done.slices.append(UnknownSlice(log, segment.uri, count, created_at_ms, reason))
+
+    async def _append_segment(self, log: Log, segment: FoundSegment, position: int, named: Named) -> None:
+        """Its batches from `position` on, in slices that fit into memory."""
+        for begin, length in reads_of(segment, segment.footer.batches_from(position)):
+            try:
+                data = await self._segments.get_range(segment.name, begin, length)
+                pieces = pieces_of(data, "kafka-v2", begin, 0, segment.uri)
+            except (FormatError, ObjectNotFound):
+                self.done.unreadable.append(segment.uri)
+                return
+            await self._append(_Slice(log, segment.uri, segment.extension.created_at_ms, "kafka-v2", pieces), named)
+
+    # -- 2: blobs -----------------------------------------------------------------------------------------------------
+    async def append_from_blobs(self) -> None:
+        async for blob in newer_blobs(self._context, self._wal, self._since_ms):
+            if created_at_ms_of(blob.blob_id) >= self._hold.held_at_ms:
+                continue  # drawn since the restore: its writer may be about to commit it
+            try:
+                data = await self._wal.get(blob.name)
+                _, slices = parse_shared_blob(data, blob.uri)
+            except (FormatError, ObjectNotFound):
+                self.done.unreadable.append(blob.uri)
+                continue
+            for part in slices:
+                body = memoryview(data)[part.byte_offset : part.byte_offset + part.byte_length]
+                await self._append_slice(blob, part, body)
+        await self._append_postponed()
+
+    async def _append_postponed(self) -> None:
+        """What came too early, for as long as some of it finds its place."""
+        left = len(self._postponed) + 1
+        while 0 < len(self._postponed) < left:
+            left, waiting = len(self._postponed), self._postponed
+            self._postponed = []
+            for part in waiting:
+                await self._commit(part, last_time=False)
+        for part in self._postponed:
+            await self._commit(part, last_time=True)
+
+    async def _append_slice(self, blob: FoundBlob, part: BlobSlice, body: memoryview) -> None:
+        try:
+            log = Log(check_topic(part.topic), part.partition)
+            pieces = pieces_of(body, part.encoding, part.byte_offset, part.msg_count, blob.uri)
+        except (FormatError, InvalidArgument):
+            self.done.unreadable.append(blob.uri)
+            return
+        created_at_ms = created_at_ms_of(blob.blob_id)
+        topic, hold = await self._topic(log.topic), self._hold
+        if topic is not None and is_of_dead_life(topic, created_at_ms, restored_at_ms=hold.held_at_ms):
+            if topic.state == "DELETED" and created_at_ms >= hold.recover_since_ms + RESTORE_BLOB_SLACK_MS:
+                self._leave_in_blobs(log, blob.uri, part.msg_count, created_at_ms, f"left: {DELETED_THEN}")
+            return
+        named = await self._named_by(log)
+        if named is None:
+            self._leave_in_blobs(log, blob.uri, part.msg_count, created_at_ms, self._damaged[log])
+            return
+        pieces = tuple(one for one in pieces if not named.holds(blob.uri, one.byte_offset, one.byte_length))
+        known = self._batches.get(log)
+        if pieces and known is not None and not known.is_empty():
+            begins = {one: one.byte_offset - part.byte_offset for one in pieces}
+            pieces = tuple(
+                one
+                for one, begin in begins.items()
+                if not known.take(body[begin : begin + one.byte_length], part.encoding, created_at_ms, blob.uri)
+            )
+            if pieces and created_at_ms < known.doubtful_before_ms:
+                count = sum(one.msg_count for one in pieces)
+                self._leave_in_blobs(log, blob.uri, count, created_at_ms, f"left: {DOUBTFUL}")
+                return
+        await self._append(_Slice(log, blob.uri, created_at_ms, part.encoding, pieces), named)
+
+    # -- 3: segments over restored entries ----------------------------------------------------------------------------
+    async def adopt(self) -> None:
+        async for found in newer_segments(self._context, self._segments, self._since_ms):
+            topic = await self._topic(found.log.topic)
+            if topic is None or topic.state != "LIVE" or await self._named_by(found.log) is None:
+                continue
+            fresh = [one for one in found.segments if one.extension.incarnation == topic.incarnation]
+            try:
+                adopted = await adopt_segments(self._context, found.log, fresh, restored_at_ms=self._hold.held_at_ms)
+            except LogError as error:
+                self._leave(fresh[-1:], f"refused: {error.reason}")
+            else:
+                self.done.adopted += [segment.uri for segment in adopted]
+
+    # -- both ---------------------------------------------------------------------------------------------------------
+    async def _named_by(self, log: Log) -> Named | None:
+        """None: what the log has cannot be told, because a value of it is damaged."""
+        if log not in self._named and log not in self._damaged:
+            try:
+                self._named[log] = await named_by(self._context, log, self._hold)
+            except (FormatError, InvalidArgument) as error:
+                self._damaged[log] = f"refused: the log is damaged ({error})"
+        return self._named.get(log)
+
+    async def _topic(self, topic: str) -> TopicRecord | None:
+        if topic not in self._topics or self._topics[topic] is None:
+            found = await load_topic(self._context, topic, strict=True)
+            self._topics[topic] = None if found is None else found[0]
+        return self._topics[topic]
+
+    async def _append(self, part: _Slice, named: Named) -> None:
+        """The pieces that the log does not name yet."""
+        left = [piece for piece in part.pieces if not named.holds(part.uri, piece.byte_offset, piece.byte_length)]
+        if not left:
+            return
+        part = part._replace(pieces=tuple(left))
+        if self._dry_run:
+            count = sum(piece.msg_count for piece in left)
+            self.done.slices.append(UnknownSlice(part.log, part.uri, count, part.created_at_ms))
+        else:
+            await self._commit(part, last_time=len(self._postponed) >= RECOVER_POSTPONED_MAX)
+
+    async def _commit(self, part: _Slice, *, last_time: bool) -> None:
+        """Pieces out of order wait, unless this is their last time: of two blobs drawn in one millisecond, or by two
+        clocks, nobody can tell which came first, but an idempotent producer's numbers do."""
+        pieces = tuple(piece._replace(number=number) for number, piece in enumerate(part.pieces))
+        known = self.committer.known
+        outcomes: Sequence[PieceOutcome | None]
+        try:
+            incarnation = await known.know(part.log)
+        except LogError as error:
+            outcomes = [error] * len(pieces)
+        else:
+            try:
+                outcomes = await self._commit_known(part, incarnation, pieces)
+            finally:
+                known.release([part.log])
+        early = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, OutOfOrderSequence) and not last_time]
+        if early:
+            self._postponed.append(part._replace(pieces=tuple(pieces[i] for i in early)))
+        told = [(pieces[i], outcomes[i]) for i in range(len(pieces)) if i not in set(early)]
+        self._note(part.log, part.uri, part.created_at_ms, told)
+
+    async def _commit_known(
+        self, part: _Slice, incarnation: int, pieces: tuple[PlacedPiece, ...]
+    ) -> Sequence[PieceOutcome | None]:
+        slice_ = AppendSlice(
+            append_id=f"{self._context.random_bits(128):032x}",
+            incarnation=incarnation,
+            data_key=part.uri,
+            # Not its own instant: the horizon is above it, and vacuum is held.
+            blob_created_at_ms=max(part.created_at_ms, self._hold.held_at_ms),
+            encoding=part.encoding,
+            pieces=pieces,
+        )
+        return (await self.committer.commit({part.log: slice_}))[part.log]
+
+    def _leave_in_blobs(self, log: Log, uri: str, msg_count: int, created_at_ms: int, reason: str) -> None:
+        """One line for all blobs of a log that are left for one reason: there may be thousands."""
+        at = self._left.get((log, reason))
+        if at is None:
+            self._left[log, reason] = len(self.done.slices)
+            self.done.slices.append(UnknownSlice(log, uri, msg_count, created_at_ms, reason))
+        else:
+            line = self.done.slices[at]
+            self.done.slices[at] = line._replace(msg_count=line.msg_count + msg_count, objects=line.objects + 1)
+
+    def _note(
+        self, log: Log, uri: str, created_at_ms: int, outcomes: list[tuple[PlacedPiece, PieceOutcome | None]]
+    ) -> None:
+        """One line per run of neighbours with the same fate."""
+        for piece, outcome in outcomes:
+            told = _told(outcome)
+            start, end = (outcome.start_offset, outcome.end_offset) if isinstance(outcome, Landed) else (-1, -1)
+            last = self.done.slices[-1] if self.done.slices else None
+            if (
+                last is not None
+                and (last.log, last.uri, last.outcome) == (log, uri, told)
+                and last.end_offset + 1 == start
+            ):
+                count = last.msg_count + piece.msg_count
+                self.done.slices[-1] = last._replace(msg_count=count, end_offset=end)
+            else:
+                self.done.slices.append(UnknownSlice(log, uri, piece.msg_count, created_at_ms, told, start, end))
+
+
+def is_of_dead_life(topic: TopicRecord, created_at_ms: int, *, restored_at_ms: int) -> bool:
+    """Was the slice written for a life of the topic that is over? (A topic made by the recovery itself is younger than
+    everything in it.)"""
+    if topic.state != "LIVE":
+        return True
+    # A first life has none before it, whatever the clocks of its writers say.
+    return topic.incarnation > 1 and created_at_ms < topic.created_at_ms < restored_at_ms
+
+
+def _told(outcome: PieceOutcome | None) -> str:
+    if isinstance(outcome, Landed):
+        return "repeated" if outcome.repeated else "appended"
+    return "refused: the topic was created again" if outcome is None else f"refused: {outcome.reason}"

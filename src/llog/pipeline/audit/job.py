@@ -1,0 +1,230 @@
+"""Audit: every entry of every log held against its object, and every old object against the entries.
+
+    1. the driver reads each log's metadata and judges it                      (`audit_log`)
+    2. tasks read each object that is named, once, and compare                 (`audit_task`, packed by `audit_plan`)
+    3. what they suspect is compared a second time, and then held against fresh metadata
+    4. tasks list the stores; what is old and named by nothing is an orphan    (`audit_orphans`)
+    5. leftovers of the metadata that are gone by now were somebody's work, and are forgotten
+
+What must stay true: nothing is written, and nothing a log does meanwhile makes a finding. For an object that order is
+the proof: it was wrong (or gone) and only then did a strict read show that the log still names it; vacuum and retention
+take a name away before its object. A store that stops answering hides nothing that was found before: what it gave no
+answer for is told as not looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from llog.errors import ClusterMismatch, FormatError, LlogError
+from llog.formats.values import SegmentRecord, TopicRecord, decode_value
+from llog.limits import AUDIT_ENTRIES_HELD_MAX, AUDIT_LOGS_IN_FLIGHT_MAX
+from llog.log.cluster import compare_cluster
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.pipeline.audit.catalogue import UNNAMED_SEGMENT
+from llog.pipeline.audit.log_metadata import LogLook, audit_log, look_at, still_claims
+from llog.pipeline.audit.orphans import Known, OrphanSearch
+from llog.pipeline.audit.plan import Grouped, plan_items
+from llog.pipeline.audit.report import AuditReport, Finding, damage
+from llog.pipeline.audit.task import COMPARE_OBJECTS, Claim, Compared, Objects, Suspect
+from llog.pipeline.runtime.work import Runner, TaskFailed
+from llog.stores.metadata.port import last_segment
+
+Progress = Callable[[int, str], None]
+"""How many logs or objects more are done, and which."""
+
+
+class _LogToAudit(NamedTuple):
+    log: Log
+    being_deleted: bool = False
+
+
+async def audit(
+    context: LogContext,
+    runner: Runner,
+    *,
+    logs: Sequence[Log] | None = None,
+    fast: bool = False,
+    on_progress: Progress | None = None,
+) -> AuditReport:
+    """All logs and all old objects; or `logs` only, and then no object that they do not name.
+
+    `fast` reads no object: metadata, and the length of what it names.
+    """
+    return await _Audit(context, runner, fast, on_progress).run(logs)
+
+
+class _Audit:
+    def __init__(self, context: LogContext, runner: Runner, fast: bool, on_progress: Progress | None) -> None:
+        self._context, self._runner = context, runner
+        self.report = AuditReport(fast=fast)
+        self._told = on_progress
+        self._grouped = Grouped()
+        self._leftovers: dict[_LogToAudit, list[Finding]] = {}
+        self._named: set[str] = set()
+        self._records: dict[str, SegmentRecord] = {}
+        self._segments: dict[Log, int] = {}
+        """How many each log's catalogue has."""
+        self._whole = True
+
+    async def run(self, logs: Sequence[Log] | None) -> AuditReport:
+        ours = logs is None and await self._of_one_cluster()
+        chosen = await self._all_logs() if logs is None else [_LogToAudit(log) for log in logs]
+        for first in range(0, len(chosen), AUDIT_LOGS_IN_FLIGHT_MAX):
+            helping = chosen[first : first + AUDIT_LOGS_IN_FLIGHT_MAX]
+            await asyncio.gather(*(self._log(one) for one in helping))
+            if self._grouped.claims >= AUDIT_ENTRIES_HELD_MAX:
+                await self._compare_all()
+        await self._compare_all()
+        if ours:
+            await self._orphans()
+        await self._confirm_leftovers()
+        return self.report
+
+    async def _of_one_cluster(self) -> bool:
+        """Else nothing that is listed tells anything of these logs; an empty metadata store would even be clean."""
+        try:
+            await compare_cluster(self._context)
+        except ClusterMismatch as error:
+            found = Finding(
+                severity="damage", rule="cluster", kind="store of others", reason=error.reason, object=error.store
+            )
+            self.report.add(found)
+            return False
+        except LlogError as error:
+            self.report.not_checked(f"whose stores these are: {error}")
+        return True
+
+    # -- logs ----------------------------------------------------------------------------------------------------------
+    async def _all_logs(self) -> list[_LogToAudit]:
+        """Also those of topics that are gone: their tombstones have nothing beside them."""
+        found = []
+        async for item in self._context.metadata.scan_all(self._context.keys.topics(), strict=True):
+            topic = last_segment(item.key.path)
+            try:
+                record = decode_value(TopicRecord, item.value, item.key.path)
+            except FormatError as error:
+                self.report.add(damage(Log(topic, -1), "values", "unreadable value", str(error)))
+                self._whole = False
+                continue
+            count = max(record.partition_count, record.partition_count_ever)
+            dying = record.state == "DELETING"
+            found += [_LogToAudit(Log(topic, partition), dying) for partition in range(count)]
+        return found
+
+    async def _log(self, one: _LogToAudit) -> None:
+        try:
+            done = await audit_log(self._context, one.log, being_deleted=one.being_deleted)
+        except LlogError as error:
+            self.report.not_checked(f"{one.log}: {error}")
+            self._whole = False
+            return
+        self._take(one.log, done.look)
+        if not done.settled:
+            self.report.unsettled.append(str(one.log))
+        for finding in done.look.findings:
+            if finding.severity == "damage":
+                self.report.add(finding)
+            else:
+                self._leftovers.setdefault(one, []).append(finding)
+        if self._told is not None:
+            self._told(1, str(one.log))
+
+    def _take(self, log: Log, look: LogLook) -> None:
+        self.report.logs += 1
+        self.report.entries += len(look.claims)
+        self._grouped.add(look.claims)
+        self._named |= look.named
+        self._records.update(look.records)
+        self._segments[log] = len(look.records)
+        self._whole = self._whole and look.whole
+
+    # -- objects -------------------------------------------------------------------------------------------------------
+    async def _compare_all(self) -> None:
+        """What is held so far: compared, then what is suspect again, then that against fresh metadata."""
+        grouped, self._grouped = self._grouped, Grouped()
+        suspects = await self._compare(grouped)
+        if not suspects:
+            return
+        again = Grouped()
+        again.add(claim for claim, _ in suspects)
+        slots = asyncio.Semaphore(AUDIT_LOGS_IN_FLIGHT_MAX)
+
+        async def confirm(claim: Claim, suspect: Suspect) -> None:
+            start, end, uri = claim.start_offset, claim.end_offset, claim.entry.data_key
+            try:
+                async with slots:
+                    still = await still_claims(self._context, claim)
+            except LlogError as error:
+                self.report.not_checked(f"{claim.log}, offsets {start} … {end}, {suspect.kind} {uri}: {error}")
+                return
+            if still:
+                self.report.add(damage(claim.log, "I8", suspect.kind, suspect.reason, start, end, uri))
+            else:
+                self.report.moved_on += 1
+
+        await asyncio.gather(*(confirm(*one) for one in await self._compare(again, counted=False)))
+
+    async def _compare(self, grouped: Grouped, *, counted: bool = True) -> list[tuple[Claim, Suspect]]:
+        items = plan_items(grouped, root=self._context.keys.root, fast=self.report.fast)
+        if not items:
+            return []
+
+        def told(number: int, outcome: Compared | TaskFailed) -> None:
+            if self._told is not None and counted:
+                self._told(0, f"{len(items[number].objects)} objects")
+
+        try:
+            outcomes = await self._runner.run(COMPARE_OBJECTS, items, told)
+        except LlogError as error:
+            self.report.not_checked(f"{sum(len(item.objects) for item in items)} objects: {error}")
+            return []
+        return [
+            suspect
+            for item, outcome in zip(items, outcomes, strict=True)
+            for suspect in self._taken(item, outcome, counted=counted)
+        ]
+
+    def _taken(self, item: Objects, outcome: Compared | TaskFailed, *, counted: bool) -> list[tuple[Claim, Suspect]]:
+        if isinstance(outcome, TaskFailed):
+            self.report.not_checked(f"{len(item.objects)} objects: {outcome.error}")
+            return []
+        if counted:
+            self.report.objects += outcome.objects
+            self.report.bytes_read += outcome.bytes_read
+            self.report.requests += outcome.requests
+        for uri, error in outcome.unread:
+            self.report.not_checked(f"{uri}: {error}")
+        if outcome.suspects_left_out:
+            self.report.not_checked(f"{outcome.suspects_left_out} more suspicions in one task: audit again")
+        return [(item.objects[found.object].claims[found.claim], found) for found in outcome.suspects]
+
+    # -- what is left over ---------------------------------------------------------------------------------------------
+    async def _orphans(self) -> None:
+        known = Known(self._named, self._records, self._segments, self._whole)
+        search = OrphanSearch(self._context, self._runner, known, self.report)
+        for name, store, look in (
+            ("blobs", self._context.wal, search.blobs),
+            ("segments", self._context.segments, search.segments),
+        ):
+            try:
+                if store is not None:
+                    await look(store)
+            except LlogError as error:
+                self.report.not_checked(f"old {name}: {error}")
+
+    async def _confirm_leftovers(self) -> None:
+        orphans = {finding.object for finding in self.report.findings if finding.kind == "orphan"}
+        for one, findings in self._leftovers.items():
+            try:
+                still = await look_at(self._context, one.log, strict=True, being_deleted=one.being_deleted)
+            except LlogError as error:
+                self.report.not_checked(f"what is left over of {one.log}: {error}")
+                continue
+            for finding in findings:
+                told = finding.kind == UNNAMED_SEGMENT and finding.object in orphans
+                if finding in still.findings and not told:
+                    self.report.add(finding)

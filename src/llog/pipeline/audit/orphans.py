@@ -1,0 +1,168 @@
+"""Orphans: objects older than a grace that nothing names.
+
+What must stay true: an object is an orphan when it was listed, was named by nothing before the listing, is still there
+afterwards, and neither the logs that its header (or its path) tells of nor an unfinished plan of the sink names it by a
+strict look. A segment that the catalogue retired less than a grace ago is on its way out, not an orphan. A plan that
+cannot be read may name any blob: then no blob is called one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from llog.errors import LlogError, ObjectNotFound
+from llog.formats.values import SegmentRecord
+from llog.limits import VACUUM_READS_IN_FLIGHT_MAX, VACUUM_TASK_HEADERS_MAX
+from llog.log.context import LogContext
+from llog.log.ids import created_at_ms_of
+from llog.log.keys import Log
+from llog.pipeline.audit.log_metadata import look_at
+from llog.pipeline.audit.report import AuditReport, Finding
+from llog.pipeline.runtime.survey import survey_blobs, survey_segments
+from llog.pipeline.runtime.survey_task import Seen
+from llog.pipeline.runtime.work import Runner, TaskFailed
+from llog.pipeline.vacuum.plans import PlannedBlobs, planned_blobs, waited_for
+from llog.pipeline.vacuum.task import READ_OWNERS, Blobs
+from llog.stores.objects.port import ObjectStore
+
+
+class Known(NamedTuple):
+    """What the metadata told before anything was listed."""
+
+    named: Collection[str]
+    records: Mapping[str, SegmentRecord]
+    logs: Mapping[Log, int]
+    """Every log that there is, and how many segments its catalogue has."""
+    whole: bool
+    """False: something could not be read, so more may be named."""
+
+
+class OrphanSearch:
+    def __init__(self, context: LogContext, runner: Runner, known: Known, report: AuditReport) -> None:
+        self._context, self._runner, self._known, self._report = context, runner, known, report
+        options = context.options
+        self._now_ms = context.now_ms()
+        self._segments_before_ms = self._now_ms - options.vacuum_grace_ms
+        blob_grace_ms = options.vacuum_grace_ms if options.wal_grace_ms is None else options.wal_grace_ms
+        self._blobs_before_ms = self._now_ms - blob_grace_ms
+        self._named_now: dict[Log, Collection[str] | None] = {}
+        """By strict looks after the listing; None: nobody can tell."""
+
+    async def blobs(self, store: ObjectStore) -> None:
+        # Before any log is looked at: a plan is done only when its logs name what it named.
+        planned = await self._plans()
+        pages = survey_blobs(self._context, self._runner, store, before_ms=self._blobs_before_ms)
+        async for _, page in pages:
+            self._report.surveyed += len(page.old)
+            unnamed = [seen for seen in page.old if store.uri(seen.name) not in self._known.named]
+            if unnamed:
+                now = await planned_blobs(self._context, now_ms=self._now_ms)
+                named = planned.uris | now.uris
+                readable = not (planned.unreadable or now.unreadable)
+                unnamed = [seen for seen in unnamed if readable and store.uri(seen.name) not in named]
+            for first in range(0, len(unnamed), VACUUM_TASK_HEADERS_MAX):
+                await self._judge_blobs(store, unnamed[first : first + VACUUM_TASK_HEADERS_MAX])
+
+    async def _plans(self) -> PlannedBlobs:
+        """What they name; those that nobody can read, that miss a blob or that nobody came back for are findings."""
+        planned = await planned_blobs(self._context, now_ms=self._now_ms)
+        for reason in planned.unreadable:
+            self._report.add(Finding(severity="damage", rule="values", kind="unreadable value", reason=reason))
+        for path in planned.expired:
+            reason = f"{path} was never finished, and keeps its blobs no longer"
+            self._report.add(Finding(severity="leftover", rule="plans", kind="expired plan", reason=reason))
+        for uri in await self._missing(planned.confirmed):
+            reason = "a confirmed plan of the sink, which is not finished, names it"
+            found = Finding(severity="damage", rule="plans", kind="missing object", reason=reason, object=uri)
+            self._report.add(found)
+        return planned
+
+    async def _missing(self, uris: Collection[str]) -> list[str]:
+        """Those that are not there, and only then were still waited for."""
+        slots = asyncio.Semaphore(VACUUM_READS_IN_FLIGHT_MAX)
+
+        async def is_missing(uri: str) -> bool:
+            async with slots:
+                try:
+                    store, name = await self._context.find_object(uri)
+                    await store.head(name)
+                except ObjectNotFound:
+                    return True
+                except LlogError as error:
+                    self._report.not_checked(f"{uri}: {error}")
+                return False
+
+        ordered = sorted(uris)
+        gone = await asyncio.gather(*(is_missing(uri) for uri in ordered))
+        missing = [uri for uri, is_gone in zip(ordered, gone, strict=True) if is_gone]
+        if not missing:
+            return []
+        wanted = await waited_for(self._context, missing)
+        return [uri for uri in missing if uri in wanted]
+
+    async def _judge_blobs(self, store: ObjectStore, unnamed: list[Seen]) -> None:
+        [owners] = await self._runner.run(READ_OWNERS, [Blobs(store_url=store.url, blobs=tuple(unnamed))])
+        if isinstance(owners, TaskFailed):
+            self._report.not_checked(f"headers of {len(unnamed)} blobs: {owners.error}")
+            return
+        for number, seen in enumerate(unnamed):
+            logs = owners.of_blob(number)
+            if logs is None and not self._known.whole:
+                continue  # whose it is cannot be told, and somebody's entry could not be read
+            words = "its header cannot be read" if logs is None else "nothing names it; vacuum takes it"
+            if logs is not None and not logs <= self._known.logs.keys():
+                words = f"its header tells of {min(logs - self._known.logs.keys())}, which is not known here"
+            await self._judge(store, seen, logs or frozenset(), words)
+
+    async def segments(self, store: ObjectStore) -> None:
+        before_ms, weights = self._segments_before_ms, self._known.logs
+        pages = survey_segments(self._context, self._runner, store, before_ms=before_ms, weights=weights)
+        async for _, page in pages:
+            self._report.surveyed += len(page.old)
+            for seen in page.old:
+                uri = store.uri(seen.name)
+                record = self._known.records.get(uri)
+                leaving = record is not None and record.state_changed_at_ms >= before_ms
+                if uri in self._known.named or leaving:
+                    continue
+                parsed = self._context.keys.parse_object(seen.name)
+                assert parsed is not None
+                assert parsed.log is not None
+                words = "nothing names it; vacuum takes it"
+                if parsed.log not in self._known.logs:
+                    words = f"{parsed.log} is not known here"
+                elif record is not None:
+                    words = f"nothing names it, and the catalogue says {record.state}"
+                await self._judge(store, seen, {parsed.log}, words)
+
+    async def _judge(self, store: ObjectStore, seen: Seen, logs: Collection[Log], words: str) -> None:
+        uri = store.uri(seen.name)
+        for log in sorted(logs):
+            named = await self._named_by(log)
+            if named is None or uri in named:
+                return
+        try:
+            await store.head(seen.name)
+        except ObjectNotFound:
+            return  # somebody took it meanwhile
+        parsed = self._context.keys.parse_object(seen.name)
+        assert parsed is not None
+        found = Finding(severity="leftover", rule="I13", kind="orphan", reason=words, object=uri)
+        age_ms = self._now_ms - created_at_ms_of(parsed.object_id)
+        if parsed.log is not None:
+            found = replace(found, topic=parsed.log.topic, partition=parsed.log.partition)
+        self._report.add(replace(found, age_ms=age_ms))
+
+    async def _named_by(self, log: Log) -> Collection[str] | None:
+        if log not in self._named_now:
+            try:
+                look = await look_at(self._context, log, strict=True)
+                self._named_now[log] = look.named if look.whole else None
+            except LlogError as error:
+                self._report.not_checked(f"orphans of {log}: {error}")
+                self._named_now[log] = None
+        return self._named_now[log]

@@ -1,0 +1,210 @@
+"""The compaction job: WAL entries of many logs become segments, and each WAL blob is read once for all of them.
+
+    report = await compact(context, InProcessRunner(tools_of(context)))             # every log, up to its present end
+    report = await compact(context, runner, [Log("orders", 0)], merge=True)
+
+The driver claims logs, settles them, finishes runs that somebody left, plans windows over all of them (`compact_plan`),
+lets a runner rewrite the windows (`compact_task`) and publishes log by log (`rewrite_round`, `compact_publish`). It
+goes on in rounds until every log has reached the end it had when it was first looked at: a log that grows all the time
+does not keep the job busy for ever.
+
+What must stay true: the driver may die anywhere. What is in flight then is finished by whoever looks at the log next,
+what is registered and not published is an orphan for vacuum, and the next job begins where the cursor stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from llog.errors import LlogError, LogBusy, LogDeleted, LogError, PartitionNotInitialized
+from llog.limits import (
+    COMPACT_REPLANS_MAX,
+    COMPACT_ROUND_LOGS_MAX,
+    COMPACT_SESSION_TIMEOUT_MS,
+    LOG_MERGE_BYTES_DEFAULT,
+)
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.log.rewrite.merge import INPUTS_MIN
+from llog.log.rewrite.runs import Choice
+from llog.log.rewrite.select import Bounds, Run, select_run
+from llog.pipeline.compact.look import LogHead, claimed, entries_from, for_each, live_logs, settled_head
+from llog.pipeline.compact.plan import Resize, SegmentRules, Share, Sizing, plan_round, plan_shares
+from llog.pipeline.compact.publish import LogPublished
+from llog.pipeline.compact.report import CompactReport, LogReport
+from llog.pipeline.compact.rewrite_round import LogPlan, OnRun, perform_round
+from llog.pipeline.runtime.gather import gathered
+from llog.pipeline.runtime.work import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class CompactOptions:
+    rules: SegmentRules = field(default_factory=SegmentRules)
+    sizing: Sizing = field(default_factory=Sizing.in_process)
+    resize: Resize | None = None
+    """Asked before every round, where the number of cores may change; `sizing` does not count then."""
+    min_age_ms: int = 0
+    """Younger entries are left alone (R4); 0: age is not looked at."""
+    log_bytes_max: int | None = None
+    """Of one log in one round; None: its share."""
+    log_offsets_max: int = 2**62
+    """The same in offsets."""
+    once: bool = False
+    """One piece of work per log: what somebody left in flight, or what fits into one round; never both."""
+    merge_bytes: int = LOG_MERGE_BYTES_DEFAULT
+    merge_inputs_min: int = INPUTS_MIN
+
+    async def sized(self) -> Sizing:
+        return self.sizing if self.resize is None else await self.resize()
+
+
+async def compact(
+    context: LogContext,
+    runner: Runner,
+    logs: Sequence[Log] | None = None,
+    *,
+    options: CompactOptions | None = None,
+    merge: bool = False,
+    owner: str = "pipeline",
+    session_timeout_ms: int = COMPACT_SESSION_TIMEOUT_MS,
+    on_run: OnRun = lambda _: None,
+) -> CompactReport:
+    """Claim the logs (None: all there are), compact them and, with `merge`, make larger segments of small neighbours.
+
+    Failures of single logs stand in the report; what fails the whole job (the runner, the metadata store) is raised.
+    """
+    from llog.pipeline.compact.merge import merge_claimed
+
+    options = CompactOptions() if options is None else options
+    began_ms, report = context.now_ms(), CompactReport()
+    found = await live_logs(context, logs)
+    async with (
+        gathered(context) as context,
+        claimed(context, found.lives, owner=owner, session_timeout_ms=session_timeout_ms) as taken,
+    ):
+        reports = await compact_claimed(context, runner, taken.ours, report, options, on_run)
+        if merge:
+            await merge_claimed(context, runner, reports, report, options, on_run)
+    for log, error in (found.unreadable | taken.failed).items():
+        reports[log] = LogReport(topic=log.topic, partition=log.partition)
+        note_error(reports, log, error)
+    for log in sorted(found.lives.keys() | found.unreadable.keys()):
+        elsewhere = LogReport(topic=log.topic, partition=log.partition, outcome="claimed_elsewhere")
+        report.logs.append(reports.get(log, elsewhere))
+    report.bytes_written = sum(log.bytes_written for log in report.logs)
+    report.seconds = (context.now_ms() - began_ms) / 1_000
+    return report
+
+
+async def compact_claimed(
+    context: LogContext,
+    runner: Runner,
+    logs: Sequence[Log],
+    report: CompactReport,
+    options: CompactOptions,
+    on_run: OnRun = lambda _: None,
+) -> dict[Log, LogReport]:
+    """Compact logs that are ours already; how each of them fared."""
+    async with gathered(context) as context:
+        job = _Job(context, runner, report, options, on_run)
+        reports = job.reports = {log: LogReport(topic=log.topic, partition=log.partition) for log in logs}
+        left = list(logs)
+        while left:
+            some, rest = left[:COMPACT_ROUND_LOGS_MAX], left[COMPACT_ROUND_LOGS_MAX:]
+            left = rest + await job.round(some)
+    return reports
+
+
+class _Job:
+    def __init__(
+        self, context: LogContext, runner: Runner, report: CompactReport, options: CompactOptions, on_run: OnRun
+    ) -> None:
+        self._context, self._runner, self._report, self._options = context, runner, report, options
+        self._on_run = on_run
+        self.reports: dict[Log, LogReport] = {}
+        self._ends: dict[Log, int] = {}
+        """Where each log ended when it was first looked at."""
+        self._in_vain: Counter[Log] = Counter()
+        """Rounds in a row in which a log did not come further."""
+
+    async def round(self, logs: Sequence[Log]) -> list[Log]:
+        """The logs that need another."""
+        sizing = await self._options.sized()
+        shares = plan_shares(logs, sizing, self._options.rules)
+        looked = await for_each(logs, lambda log: self._look(log, shares[log]))
+        chosen = {log: found for log, found in zip(logs, looked, strict=True) if found is not None}
+        plan = plan_round({log: run for log, (_, run) in chosen.items()}, sizing, self._options.rules)
+        plans = {
+            log: LogPlan(chosen[log][0], [(Choice("COMPACT", 1, one.run), one.window) for one in runs])
+            for log, runs in plan.runs.items()
+        }
+        if not plans:
+            return []
+        ended = await perform_round(self._context, self._runner, plans, self._report, self._on_run)
+        later = [log for log in chosen if log not in plans]  # their blobs lie behind the end of this round
+        return [log for log in ended if self._is_left(log, ended[log])] + later
+
+    async def _look(self, log: Log, share: Share) -> tuple[LogHead, Run] | None:
+        options, bytes_max = self._options, self._options.log_bytes_max or share.byte_length
+        try:
+            head = await settled_head(self._context, log)
+            self.reports[log].add(head.resumed)
+            for resumed in head.resumed:
+                self._on_run(resumed)
+            if head.resumed and options.once:
+                return None
+            cursor, control = head.record.value.offset, head.control
+            floor = max(cursor, control.log_start_offset)
+            bounds = Bounds(
+                incarnation=control.incarnation,
+                cursor=cursor,
+                log_start_offset=control.log_start_offset,
+                counter=min(control.sequence_counter, self._ends.setdefault(log, control.sequence_counter)),
+                max_offsets=options.log_offsets_max,
+                target_bytes=bytes_max,
+                # No age asked for means none looked at: a writer's clock may be ahead of ours.
+                created_before_ms=self._context.now_ms() - options.min_age_ms if options.min_age_ms else 2**63 - 1,
+            )
+            entries = await entries_from(self._context, log, floor, entries_max=share.entries, bytes_max=bytes_max)
+            run = select_run(entries, bounds)
+        except LlogError as error:
+            note_error(self.reports, log, error)
+            return None
+        return None if run is None else (head, run)
+
+    def _is_left(self, log: Log, ended: LogPublished | LlogError) -> bool:
+        """Has this log more to do, and is it worth another round?"""
+        if isinstance(ended, LlogError):
+            note_error(self.reports, log, ended)
+            return False
+        self.reports[log].add(ended.runs)
+        if ended.ended == "failed":
+            assert ended.failed is not None
+            self.reports[log].fail("failed", ended.failed.error_type, ended.failed.error)
+            return False
+        self._in_vain[log] = 0 if ended.runs else self._in_vain[log] + 1
+        if self._in_vain[log] >= COMPACT_REPLANS_MAX:
+            note_in_vain(self.reports[log], ended)
+            return False
+        if ended.runs and self._options.once:
+            return False
+        return ended.ended != "all" or ended.runs[-1].end_offset + 1 < self._ends[log]
+
+
+def note_in_vain(report: LogReport, ended: LogPublished) -> None:
+    """Of a log that came no further however often it was planned. Others may be faster for ever; but an object that is
+    gone each time, while fresh metadata names it, is lost."""
+    if ended.failed is None:
+        report.fail("busy", "LogBusy", f"others were faster {COMPACT_REPLANS_MAX} times; try again")
+        return
+    times = f"each of the {COMPACT_REPLANS_MAX} times it was planned; `llog pipeline audit` tells what is missing"
+    report.fail("failed", ended.failed.error_type, f"{ended.failed.error}, {times}")
+
+
+def note_error(reports: Mapping[Log, LogReport], log: Log, error: LlogError) -> None:
+    if isinstance(error, PartitionNotInitialized | LogDeleted):
+        return  # deleted meanwhile: there is nothing to do
+    reason = error.reason if isinstance(error, LogError) else str(error)  # which log it was, the report says
+    reports[log].fail("busy" if isinstance(error, LogBusy) else "failed", type(error).__name__, reason)

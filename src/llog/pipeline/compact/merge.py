@@ -1,0 +1,109 @@
+"""The merge job: neighbouring segments of one level become one of the next, many logs at a time.
+
+Which neighbours is `llog.log.rewrite.merge`'s choice; a task reads each segment by one ranged read, and writes one
+object. One merge per log and round, since one record guards all rewriting of a log; rounds go on until no log has neighbours left
+that fit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from llog.errors import LlogError
+from llog.limits import COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, COMPACT_TASKS_PER_CORE
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.log.rewrite.merge import _segment_entries as segment_entries
+from llog.log.rewrite.merge import select_merge
+from llog.log.rewrite.runs import Choice
+from llog.pipeline.compact.job import CompactOptions, note_error, note_in_vain
+from llog.pipeline.compact.look import LogHead, for_each, settled_head
+from llog.pipeline.compact.plan import Sizing
+from llog.pipeline.compact.publish import LogPublished
+from llog.pipeline.compact.report import CompactReport, LogReport
+from llog.pipeline.compact.rewrite_round import LogPlan, OnRun, perform_round
+from llog.pipeline.runtime.gather import gathered
+from llog.pipeline.runtime.work import Runner
+
+
+async def merge_claimed(
+    context: LogContext,
+    runner: Runner,
+    reports: Mapping[Log, LogReport],
+    report: CompactReport,
+    options: CompactOptions,
+    on_run: OnRun = lambda _: None,
+) -> None:
+    """Merge logs that are ours already; what was done is added to their reports."""
+    left = [log for log, one in reports.items() if one.outcome not in ("failed", "busy")]
+    in_vain: Counter[Log] = Counter()
+    while left:
+        some, rest = left[:COMPACT_ROUND_LOGS_MAX], left[COMPACT_ROUND_LOGS_MAX:]
+        async with gathered(context) as gathering:
+            ended = await _round(gathering, runner, some, reports, report, options, on_run)
+        for log, how in ended.items():
+            if isinstance(how, LlogError):
+                note_error(reports, log, how)
+                continue
+            reports[log].add(how.runs)
+            if how.ended == "failed":
+                assert how.failed is not None
+                reports[log].fail("failed", how.failed.error_type, how.failed.error)
+                continue
+            in_vain[log] = 0 if how.runs else in_vain[log] + 1
+            if in_vain[log] >= COMPACT_REPLANS_MAX:
+                note_in_vain(reports[log], how)
+            elif not (how.runs and options.once):
+                rest.append(log)
+        left = rest
+
+
+async def _round(
+    context: LogContext,
+    runner: Runner,
+    logs: Sequence[Log],
+    reports: Mapping[Log, LogReport],
+    report: CompactReport,
+    options: CompactOptions,
+    on_run: OnRun,
+) -> dict[Log, LogPublished | LlogError]:
+    async def look(log: Log) -> tuple[LogHead, Choice] | None:
+        try:
+            head = await settled_head(context, log)
+            reports[log].add(head.resumed)
+            for resumed in head.resumed:
+                on_run(resumed)
+            if head.resumed and options.once:
+                return None
+            entries = await segment_entries(context, log, head.control, head.record)
+        except LlogError as error:
+            note_error(reports, log, error)
+            return None
+        run = select_merge(entries, target_bytes=options.merge_bytes, min_inputs=options.merge_inputs_min)
+        return None if run is None else (head, Choice("MERGE", run.entries[0].value.level + 1, run))
+
+    looked = await for_each(logs, look)
+    chosen = {log: found for log, found in zip(logs, looked, strict=True) if found is not None}
+    if not chosen:
+        return {}
+    sizes = {
+        log: sum(entry.value.byte_length or 0 for entry in choice.run.entries) for log, (_, choice) in chosen.items()
+    }
+    task_of = plan_merge_tasks(sizes, await options.sized())
+    plans = {log: LogPlan(head, [(choice, task_of[log])]) for log, (head, choice) in chosen.items()}
+    return await perform_round(context, runner, plans, report, on_run)
+
+
+def plan_merge_tasks(sizes: Mapping[Log, int], sizing: Sizing) -> dict[Log, int]:
+    """Which task does which merge: the largest first, each to the task that has least to do."""
+    wanted = sum(sizes.values()) // sizing.window_bytes_min
+    count = min(max(wanted, 1), sizing.cores * COMPACT_TASKS_PER_CORE, len(sizes))
+    loads = [(0, number) for number in range(count)]
+    task_of: dict[Log, int] = {}
+    for log in sorted(sizes, key=lambda log: (-sizes[log], log)):
+        load, number = heapq.heappop(loads)
+        task_of[log] = number
+        heapq.heappush(loads, (load + sizes[log], number))
+    return task_of

@@ -1,0 +1,235 @@
+"""The room of a window: one piece of memory in which the slices of its blobs come to lie run by run.
+
+    blobs:  slice of A · slice of B · slice of C │ slice of A · slice of B · …        as they were appended
+    room:   A A A A … │ B B B B … │ C C C C …                                         as segments want them
+
+Why it exists: nearly every run has a slice in nearly every blob, so the whole window is in memory before its first
+segment is. Kept as they came, the blobs would be there twice once slices are given their offsets. Here a blob is
+checked while it is still warm, each slice is copied to its place, and the blob's own buffer is free; offsets are given
+in place, by one call for a whole run. And the room is one piece of memory, which the next window has again
+(`compact_memory`).
+
+What must stay true
+- Checksums are compared before a slice is copied. A slice that is not what its entry says fails its own run.
+- No two slices share a byte of the room, and nobody reads a run's part before all its slices are placed: so threads
+  that place blobs at the same time need no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from llog.errors import FormatError, InvalidField, LlogError, ObjectRangeInvalid
+from llog.formats.records.crc import Buffer
+from llog.formats.records.record_batch import BatchColumns, patch_offsets, verify_crcs, walk
+from llog.formats.records.record_columns import Bytes, Longs
+from llog.formats.segment import Segment, SegmentBuilder
+from llog.pipeline.compact.window import Slice, Window, WindowRun, finished
+
+
+class _Place(NamedTuple):
+    """A slice, from where it lies in what was read of its blob to where it belongs."""
+
+    begin: int
+    byte_length: int
+    at: int
+    msg_count: int
+    run: int
+    piece: int
+    """Which slice of the run it is."""
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.byte_length
+
+
+class _Placed(NamedTuple):
+    """What `walk` says of a slice that is in its place, with positions as they were where it was walked."""
+
+    fields: Longs
+    walked_at: int
+
+
+def has_room(run: WindowRun) -> bool:
+    """Is it made of nothing but slices that are batches already, not empty, of known length?"""
+    return all(
+        piece.type == "WAL" and piece.encoding == "kafka-v2" and piece.byte_offset is not None and piece.byte_length
+        for piece in run.slices
+    )
+
+
+class Room:
+    """Of those runs of a window that `has_room` says. Memory and reading are the caller's."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._begins: dict[int, int] = {}
+        self._places: dict[int, list[_Place]] = {}
+        """By object, in the order of its bytes."""
+        self._placed: dict[int, list[_Placed | None]] = {}
+        self._failed: dict[int, dict[int, LlogError]] = {}
+        """Of each run: which of its slices failed, and why."""
+        at = 0
+        for number, run in enumerate(window.runs):
+            if has_room(run):
+                self._begins[number] = at
+                self._placed[number] = [None] * len(run.slices)
+                at = self._plan(number, run, at)
+        for places in self._places.values():
+            places.sort()
+        self.byte_length = at
+        self._room: Bytes = np.empty(0, np.uint8)
+
+    def furnish(self, memory: Bytes) -> None:
+        """Before anything is placed: `byte_length` bytes, of any content."""
+        assert len(memory) == self.byte_length
+        self._room = memory
+
+    def _plan(self, number: int, run: WindowRun, at: int) -> int:
+        for position, piece in enumerate(run.slices):
+            assert piece.byte_offset is not None
+            assert piece.byte_length is not None
+            begin = piece.byte_offset - (self._window.objects[piece.source].byte_offset or 0)
+            place = _Place(begin, piece.byte_length, at, piece.msg_count, number, position)
+            self._places.setdefault(piece.source, []).append(place)
+            at += piece.byte_length
+        return at
+
+    @property
+    def runs(self) -> Sequence[int]:
+        return list(self._begins)
+
+    @property
+    def objects(self) -> Sequence[int]:
+        """Those that must be placed, in the order of the window."""
+        return sorted(self._places)
+
+    def runs_in(self, source: int) -> set[int]:
+        return {place.run for place in self._places[source]}
+
+    def fail(self, source: int, error: LlogError) -> None:
+        """There is nothing to place: the object could not be read."""
+        for place in self._places[source]:
+            self._fail(place, error)
+
+    def _fail(self, place: _Place, error: LlogError) -> None:
+        self._failed.setdefault(place.run, {})[place.piece] = error
+
+    # -- in threads ----------------------------------------------------------------------------------------------------
+
+    def place(self, source: int, data: Buffer) -> None:
+        """Check the slices of an object and copy them to their places."""
+        view = memoryview(data).cast("B").toreadonly()
+        uri = self._window.objects[source].uri
+        within: list[_Place] = []
+        for place in self._places[source]:
+            if place.begin < 0 or place.end > len(view):
+                reason = f"bytes {place.begin} + {place.byte_length} are not within the {len(view)} that were read"
+                self._fail(place, ObjectRangeInvalid("rewrite", uri, reason))
+            else:
+                within.append(place)
+        for stretch in _stretches(within):
+            try:
+                self._copy(stretch, view, uri)
+            except FormatError:
+                self._copy_one_by_one(stretch, view, uri)
+
+    def _copy_one_by_one(self, stretch: Sequence[_Place], view: memoryview, uri: str) -> None:
+        """One of them is damaged: the others are not, and its own error says which it is and where."""
+        for place in stretch:
+            try:
+                self._copy([place], view, uri)
+            except FormatError as error:
+                self._fail(place, error)
+
+    def _copy(self, stretch: Sequence[_Place], view: memoryview, uri: str) -> None:
+        begin = stretch[0].begin
+        walked = view[begin : stretch[-1].end]
+        rows, batches = _checked(walked, [place.begin - begin for place in stretch], stretch, uri)
+        source = np.frombuffer(walked, np.uint8)
+        for place, (first, stop) in zip(stretch, pairwise(rows), strict=True):
+            at = place.begin - begin
+            self._room[place.at : place.at + place.byte_length] = source[at : at + place.byte_length]
+            self._placed[place.run][place.piece] = _Placed(batches.fields[:, first:stop], at)
+
+    def build(self, number: int) -> Segment:
+        """The segment of a run all of whose objects were placed. Raises what is wrong with the first that failed."""
+        if failed := self._failed.get(number):
+            raise failed[min(failed)]
+        run, placed = self._window.runs[number], self._placed.pop(number)
+        builder = SegmentBuilder(topic=run.topic, partition=run.partition, incarnation=run.incarnation)
+        epochs: dict[int, int] = {}
+        at = self._begins[number]
+        for group in _groups(run.slices, placed):
+            length = sum(piece.byte_length or 0 for piece, _ in group)
+            data = self._room[at : at + length].data
+            start_offset, epoch = _start_offset(group[0][0]), group[0][0].epoch
+            builder.add(data, patch_offsets(data, _columns(group), start_offset, epoch))
+            epochs.setdefault(epoch, start_offset)
+            at += length
+        return finished(builder, self._window, run, epochs)
+
+
+def _stretches(places: Sequence[_Place]) -> Iterator[list[_Place]]:
+    """Slices that lie back to back: what is walked at once."""
+    stretch: list[_Place] = []
+    for place in places:
+        if stretch and place.begin != stretch[-1].end:
+            yield stretch
+            stretch = []
+        stretch.append(place)
+    if stretch:
+        yield stretch
+
+
+def _checked(
+    walked: memoryview, begins: Sequence[int], places: Sequence[_Place], uri: str
+) -> tuple[list[int], BatchColumns]:
+    """The batches of slices that lie back to back, and the number of each slice's first one (and behind the last)."""
+    batches = walk(walked, uri)
+    rows = np.searchsorted(batches.position, begins)
+    if int(rows[-1]) == len(batches) or bool(np.any(batches.position[rows] != begins)):
+        raise InvalidField(uri, "batches do not begin where their index entry says")
+    counts = np.add.reduceat(batches.last_offset_delta + 1, rows)
+    for place, count in zip(places, counts.tolist(), strict=True):
+        if count != place.msg_count:
+            raise InvalidField(uri, f"holds {count} offsets, its index entry says {place.msg_count}")
+    verify_crcs(walked, batches, uri)
+    return [*rows.tolist(), len(batches)], batches
+
+
+_Group = list[tuple[Slice, _Placed | None]]
+
+
+def _groups(slices: Sequence[Slice], placed: Sequence[_Placed | None]) -> Iterator[_Group]:
+    """Slices that get their offsets by one call: of one epoch, each beginning where the one before it ends."""
+    group: _Group = []
+    for pair in zip(slices, placed, strict=True):
+        if group and (group[-1][0].epoch, group[-1][0].end_offset + 1) != (pair[0].epoch, _start_offset(pair[0])):
+            yield group
+            group = []
+        group.append(pair)
+    yield group
+
+
+def _start_offset(piece: Slice) -> int:
+    return piece.end_offset - piece.msg_count + 1
+
+
+def _columns(group: _Group) -> BatchColumns:
+    """The batches of slices that are neighbours now, counted from the first of them."""
+    parts, shifts, counts = list[Longs](), list[int](), list[int]()
+    at = 0
+    for piece, placed in group:
+        assert placed is not None
+        parts.append(placed.fields)
+        shifts.append(at - placed.walked_at)
+        counts.append(placed.fields.shape[1])
+        at += piece.byte_length or 0
+    columns = BatchColumns(np.concatenate(parts, axis=1))
+    columns.position[:] += np.repeat(shifts, counts)
+    return columns

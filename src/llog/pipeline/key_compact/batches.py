@@ -1,0 +1,239 @@
+"""Batches without the records that key compaction removes: bytes in, bytes out.
+
+    a batch that keeps all its records is copied as it is
+    a batch that keeps none is left out (the producer snapshot, not the batch, remembers its producer)
+    any other is encoded again: its offsets, and the range it stands for, stay; so do producer, epoch and codec
+
+What goes: a record with a key whose offset is not among the survivors, and a surviving tombstone whose time has come.
+That time is counted from the first pass that kept the tombstone, as Kafka does: the batch then gets a delete horizon
+(its base timestamp, with a flag), so whoever began to read before the older values went still meets the tombstone.
+What stays: records without a key (nothing ever supersedes them) and control batches, always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from llog.errors import ValueTooLarge
+from llog.formats.arrow import from_arrow, to_arrow
+from llog.formats.records.compression import compress
+from llog.formats.records.crc import crc32c
+from llog.formats.records.record_batch import (
+    CRC_START,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    PREFIX_BYTES,
+    BatchColumns,
+    BatchHeader,
+    BatchRule,
+    Codec,
+)
+from llog.formats.records.record_columns import BinaryColumn, HeaderColumn, RecordColumns, frozen
+from llog.formats.records.records import decode_in_chunks, encode_columns
+from llog.limits import RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX
+from llog.pipeline.key_compact.segments import Batches
+
+Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+class Rule(NamedTuple):
+    """What may stay."""
+
+    survivors: Longs
+    """Offsets of the last record of each key, rising."""
+    now_ms: int
+    delete_retention_ms: int
+
+
+@dataclass(slots=True)
+class Removed:
+    """What went, and what was found; added up over the buffers of a segment."""
+
+    superseded: int = 0
+    tombstones: int = 0
+    marked_batches: int = 0
+    """Batches that were given a delete horizon."""
+    survivors_seen: int = 0
+    records_kept: int = 0
+
+
+def cleaned(batches: Batches, rule: Rule, source: str, removed: Removed) -> bytes:
+    """The batches that are left, back to back; none is b""."""
+    data, columns = batches
+    kept = np.where(columns.is_control, columns.record_count, 0)
+    encoded: dict[int, memoryview] = {}
+    for rows in decode_in_chunks(data, columns, source, rule=BatchRule.COMPACTED):
+        _clean_chunk(rows, columns, rule, removed, kept, encoded)
+    removed.records_kept += int(kept.sum())
+    whole = (kept == columns.record_count) & (columns.record_count > 0)
+    whole[list(encoded)] = False
+    return _joined(memoryview(data).cast("B"), columns, whole, encoded)
+
+
+def _clean_chunk(
+    rows: RecordColumns,
+    columns: BatchColumns,
+    rule: Rule,
+    removed: Removed,
+    kept_counts: Longs,
+    encoded: dict[int, memoryview],
+) -> None:
+    """Counts what each batch keeps, and encodes those that change."""
+    batch = np.searchsorted(columns.base_offset, rows.offsets, side="right") - 1
+    keyed = ~rows.keys.null_flags()
+    latest = keyed & _is_in(rows.offsets, rule.survivors)
+    tombstone = latest & rows.values.null_flags()
+    due = tombstone & _is_due(columns, rule)[batch]
+    keep = (latest | ~keyed) & ~due
+    removed.superseded += int((keyed & ~latest).sum())
+    removed.tombstones += int(due.sum())
+    removed.survivors_seen += int(latest.sum())
+    count = len(columns)
+    kept = np.bincount(batch[keep], minlength=count)
+    seen = np.bincount(batch, minlength=count)
+    kept_counts += kept
+    to_mark = np.bincount(batch[tombstone & keep], minlength=count).astype(np.bool_) & ~columns.has_delete_horizon
+    removed.marked_batches += int(to_mark.sum())
+    changed = (kept > 0) & ((kept < seen) | to_mark)
+    if bool(changed.any()):
+        _encode_changed(rows, columns, keep & changed[batch], batch, to_mark, rule, encoded)
+
+
+def _is_in(offsets: Longs, survivors: Longs) -> Flags:
+    if len(survivors) == 0:
+        return np.zeros(len(offsets), np.bool_)
+    place = np.searchsorted(survivors, offsets)
+    found: Flags = survivors[np.minimum(place, len(survivors) - 1)] == offsets
+    return found
+
+
+def _is_due(columns: BatchColumns, rule: Rule) -> Flags:
+    """Per batch: may its tombstones go? Without a horizon only where none is asked for."""
+    marked: Flags = columns.has_delete_horizon & (columns.base_timestamp <= rule.now_ms)
+    return marked | (~columns.has_delete_horizon & (rule.delete_retention_ms == 0))
+
+
+def _encode_changed(
+    rows: RecordColumns,
+    columns: BatchColumns,
+    keep: Flags,
+    batch: Longs,
+    to_mark: Flags,
+    rule: Rule,
+    encoded: dict[int, memoryview],
+) -> None:
+    left, of_batch = _filtered(rows, keep), batch[keep]
+    numbers, begins = np.unique(of_batch, return_index=True)
+    ends = [*begins[1:].tolist(), len(of_batch)]
+    for number, begin, end in zip(numbers.tolist(), begins.tolist(), ends, strict=True):
+        header, records = columns.header(number), _rows(left, begin, end)
+        if to_mark[number]:
+            encoded[number] = _encoded(records, header, rule.now_ms + rule.delete_retention_ms)
+        else:
+            encoded[number] = _encoded(records, header, header.base_timestamp if header.has_delete_horizon else None)
+
+
+def _filtered(rows: RecordColumns, keep: Flags) -> RecordColumns:
+    """Only the rows to be kept. Timestamps do not go through Arrow, which has no place for the outermost of them."""
+    table = to_arrow(rows).select(["key", "value", "headers"])
+    left = from_arrow(table.filter(keep), timestamp_ms=0)
+    return msgspec.structs.replace(
+        left, offsets=frozen(rows.offsets[keep]), timestamps_ms=frozen(rows.timestamps_ms[keep])
+    )
+
+
+def _rows(columns: RecordColumns, begin: int, end: int) -> RecordColumns:
+    headers = columns.headers
+    return RecordColumns(
+        offsets=columns.offsets[begin:end],
+        timestamps_ms=columns.timestamps_ms[begin:end],
+        timestamp_types=columns.timestamp_types[begin:end],
+        keys=_part(columns.keys, begin, end),
+        values=_part(columns.values, begin, end),
+        headers=HeaderColumn(headers.offsets[begin : end + 1], headers.keys, headers.values),
+    )
+
+
+def _part(column: BinaryColumn, begin: int, end: int) -> BinaryColumn:
+    rest = column.from_row(begin)
+    return BinaryColumn(rest.offsets[: end - begin + 1], rest.data, rest.validity, rest.first_bit)
+
+
+def _encoded(records: RecordColumns, header: BatchHeader, horizon_ms: int | None) -> memoryview:
+    if horizon_ms is not None:
+        return encode_with_horizon(records, header, horizon_ms)
+    return encode_columns(
+        records,
+        codec=header.codec,
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        partition_leader_epoch=header.partition_leader_epoch,
+        timestamp_type=header.timestamp_type,
+        transactional=header.is_transactional,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+
+
+def encode_with_horizon(records: RecordColumns, header: BatchHeader, horizon_ms: int) -> memoryview:
+    """A batch whose base timestamp is the instant from which its tombstones may go; timestamps count from it."""
+    from llog.formats.records import record_encode_kernels as kernels
+
+    columns = (
+        records.timestamps_ms,
+        horizon_ms,
+        records.offsets - header.base_offset,
+        *_input(records.keys),
+        *_input(records.values),
+        records.headers.offsets,
+        *_input(records.headers.keys)[:2],
+        *_input(records.headers.values),
+        np.empty(len(records), np.int32),
+    )
+    total, _, _ = kernels.measure_records(*columns)
+    if not 0 < total <= RECORD_BATCH_DECODED_BYTES_MAX:
+        raise ValueTooLarge("records", total, RECORD_BATCH_DECODED_BYTES_MAX)
+    section = np.empty(total, np.uint8)
+    kernels.write_records(section, 0, *columns)
+    packed = (
+        np.frombuffer(compress(header.codec, section.data), np.uint8) if header.codec is not Codec.NONE else section
+    )
+    output = np.empty(HEADER_BYTES + len(packed), np.uint8)
+    if len(output) > RECORD_BATCH_BYTES_MAX:
+        raise ValueTooLarge("records", len(output), RECORD_BATCH_BYTES_MAX)
+    output[HEADER_BYTES:] = packed
+    fields = header._replace(
+        batch_length=len(output) - PREFIX_BYTES,
+        magic=MAGIC,
+        crc=0,
+        attributes=header.attributes | DELETE_HORIZON,
+        base_timestamp=horizon_ms,
+        max_timestamp=int(records.timestamps_ms.max()),
+        record_count=len(records),
+    )
+    HEADER.pack_into(output.data, 0, *fields)
+    HEADER.pack_into(output.data, 0, *fields._replace(crc=crc32c(output.data[CRC_START:])))
+    return output.data
+
+
+def _input(column: BinaryColumn) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.uint8], int]:
+    return column.offsets, column.data, column.validity, column.first_bit
+
+
+def _joined(view: memoryview, columns: BatchColumns, whole: Flags, encoded: dict[int, memoryview]) -> bytes:
+    """In order; neighbours that are copied are one piece."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], whole, [False])).astype(np.int8)))
+    pieces: list[tuple[int, memoryview]] = list(encoded.items())
+    for first, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        begin, last = int(columns.position[first]), stop - 1
+        pieces.append((first, view[begin : int(columns.position[last] + columns.length[last])]))
+    return b"".join(piece for _, piece in sorted(pieces, key=lambda piece: piece[0]))

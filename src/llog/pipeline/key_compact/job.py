@@ -1,0 +1,63 @@
+"""Key compaction: of every key a log keeps its last record, `cleanup.policy=compact` of Kafka.
+
+    choose logs, and of each the range that is worth a pass             (`key_compact_plan`)
+    tasks scan keys: the last offset of each key, segment by segment    (`key_scan_task`)
+    the last offset of each key over the whole range                    (`key_aggregate`; on Spark a DataFrame)
+    tasks rewrite the segments that lose something                      (`key_rewrite_task`)
+    publish them, log by log in the order of their offsets              (`key_publish`)
+
+Where it differs from Kafka: records without a key are kept (Kafka, which refuses them when they are produced, drops
+what it finds); batches that lost all their records are not kept as empty ones, since producers are remembered in the
+log's producer snapshot.
+
+What must stay true: only compacted entries are read and rewritten, whole ones, and offsets never change; one log that
+fails fails alone; one that changed under the pass is planned again, a few times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llog.errors import InvalidArgument
+from llog.limits import KEY_COMPACT_LOGS_AT_ONCE, KEY_COMPACT_ROUNDS_MAX
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.pipeline.key_compact.aggregate import KeyAggregate
+from llog.pipeline.key_compact.key_pass import KeyPass, Progress
+from llog.pipeline.key_compact.report import KeyCompacted, KeyCompactOptions, KeyCompactReport, added
+from llog.pipeline.key_compact.scratch import remove_old
+from llog.pipeline.runtime.log_choice import chosen_logs
+from llog.pipeline.runtime.work import Runner
+
+__all__ = ["KeyCompactOptions", "KeyCompactReport", "KeyCompacted", "key_compact"]
+
+
+async def key_compact(
+    context: LogContext,
+    runner: Runner,
+    aggregate: KeyAggregate,
+    logs: Iterable[Log] | None = None,
+    *,
+    options: KeyCompactOptions = KeyCompactOptions(),  # noqa: B008 (immutable)
+    on_progress: Progress = lambda _name, _bytes: None,
+) -> KeyCompactReport:
+    """Clean the logs that are worth it; without `logs` those of every live topic that is compacted by key."""
+    if context.segments is None:
+        raise InvalidArgument("context", "has no store to put segments into")
+    one_pass = KeyPass(context, runner, aggregate, options.checked(), on_progress)
+    if not options.dry_run:
+        await remove_old(context.segments, context.keys.root, context.now_ms())
+    named = None if logs is None else sorted(set(logs))
+    left = await chosen_logs(context) if named is None else named
+    done: dict[Log, KeyCompacted] = {}
+    for round_number in range(KEY_COMPACT_ROUNDS_MAX):
+        for begin in range(0, len(left), KEY_COMPACT_LOGS_AT_ONCE):
+            for report in await one_pass.run(left[begin : begin + KEY_COMPACT_LOGS_AT_ONCE]):
+                done[report.log] = added(done.get(report.log), report)
+        left = [log for log in left if done[log].state == "changed meanwhile"]
+        if not left:
+            break
+        await context.back_off(round_number)
+    found = [done[log] for log in sorted(done)]
+    told = found if named is not None else [one for one in found if one.state != "not by key"]
+    return KeyCompactReport(dry_run=options.dry_run, logs=told)

@@ -1,0 +1,289 @@
+"""One pass of key compaction over some logs: scan, aggregate, rewrite, publish.
+
+What must stay true
+- Groups of a log are published in rising order, and after one that could not be, none of that log: a tombstone goes
+  only when everything older of its key has gone before it, so nothing that a reader was told is deleted comes back
+  (`plan_groups` says what that asks of a group).
+- A group is published as soon as it is written and its turn has come: an object that nobody names for longer than the
+  vacuum's grace is vacuum's.
+- No more tasks run at a time than share the reading speed, whatever the runner could do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from llog.errors import LlogError, PartitionNotInitialized
+from llog.limits import KEY_COMPACT_LEVEL
+from llog.log.context import LogContext
+from llog.log.ids import new_object_id
+from llog.log.keys import Log
+from llog.log.read.fetch import is_segment
+from llog.pipeline.key_compact.aggregate import KeyAggregate, SegmentKeys
+from llog.pipeline.key_compact.look import LogLook, look_at
+from llog.pipeline.key_compact.plan import ScannedEntry, plan_groups
+from llog.pipeline.key_compact.publish import publish_group
+from llog.pipeline.key_compact.report import KeyCompacted, KeyCompactOptions
+from llog.pipeline.key_compact.rewrite_task import REWRITE_KEYS, KeyRewrite, KeyRewritten, RewriteSource
+from llog.pipeline.key_compact.scan_task import SCAN_KEYS, KeyScan, ScannedSegment
+from llog.pipeline.key_compact.scratch import ScratchPart, ScratchPlace, remove_pass, scratch_root
+from llog.pipeline.key_compact.segments import SegmentSource
+from llog.pipeline.runtime.work import Item, Result, Runner, Task, TaskFailed
+
+Progress = Callable[[str, int], None]
+"""Told the name of a half of the pass, and how many source bytes more of it are done."""
+_PLAN_AGAIN = ("ObjectNotFound", "ObjectRangeInvalid")
+"""An entry changed under the pass (R10)."""
+
+
+@dataclass(slots=True)
+class LogPass:
+    """One log on its way through the pass."""
+
+    look: LogLook
+    report: KeyCompacted
+    scanned: dict[int, ScannedSegment] = field(default_factory=dict)
+    """By position in the range; entries of bare payloads have no keys and are not read."""
+    survivors: dict[int, ScratchPart] = field(default_factory=dict)
+
+    @property
+    def log(self) -> Log:
+        return self.report.log
+
+    @property
+    def open(self) -> bool:
+        return self.report.state == "compacted"
+
+    def fail(self, failed: TaskFailed) -> None:
+        self.report.fail(f"{failed.error_type}: {failed.error}", again=failed.error_type in _PLAN_AGAIN)
+
+    def check_survivors(self) -> None:
+        """The last record with a key survives in any case: a list without it is not one to delete records by."""
+        last = max((position for position, scanned in self.scanned.items() if scanned.keyed_records), default=None)
+        if last is not None and last not in self.survivors:
+            self.report.fail("its last record with a key is not among the survivors: nothing was changed")
+
+    def groups(self, target_bytes: int) -> list[list[ScannedEntry]]:
+        found = []
+        for position, scanned in sorted(self.scanned.items()):
+            part = self.survivors.get(position)
+            entry = self.look.range.entries[position]
+            found.append(ScannedEntry(position, entry, scanned, 0 if part is None else part.rows))
+        retention_ms = self.look.config.delete_retention_ms
+        return plan_groups(found, self.look.now_ms, delete_retention_ms=retention_ms, target_bytes=target_bytes)
+
+
+class _Place(NamedTuple):
+    """One segment to be scanned."""
+
+    log_pass: LogPass
+    position: int
+    source: SegmentSource
+
+
+class KeyPass:
+    def __init__(
+        self,
+        context: LogContext,
+        runner: Runner,
+        aggregate: KeyAggregate,
+        options: KeyCompactOptions,
+        on_progress: Progress,
+    ) -> None:
+        self._context, self._runner, self._aggregate = context, runner, aggregate
+        self._options, self._progress = options, on_progress
+        self._slots = asyncio.Semaphore(options.tasks_at_once)
+
+    async def run(self, logs: Sequence[Log]) -> list[KeyCompacted]:
+        """These logs together; one report each, in order."""
+        found = await asyncio.gather(*(self._begin(log) for log in logs))
+        passes = [one for one in found if isinstance(one, LogPass)]
+        if passes:
+            await self._run(passes)
+        return [one.report if isinstance(one, LogPass) else one for one in found]
+
+    async def _begin(self, log: Log) -> LogPass | KeyCompacted:
+        report = KeyCompacted(topic=log.topic, partition=log.partition)
+        try:
+            look = await look_at(self._context, log, report, force=self._options.force, read_only=self._options.dry_run)
+            return report if look is None else LogPass(look, report)
+        except PartitionNotInitialized:
+            return report  # nothing was ever written there
+        except LlogError as error:
+            report.fail(str(error))
+            return report
+
+    async def _run(self, passes: Sequence[LogPass]) -> None:
+        store = self._context.segments
+        assert store is not None
+        pass_id = new_object_id(self._context.now_ms(), self._context.random_bits)
+        place = ScratchPlace(store.url, f"{scratch_root(self._context.keys.root)}{pass_id}/")
+        try:
+            await self._scan(passes, place)
+            await self._find_survivors([one for one in passes if one.open], place)
+            await self._rewrite([one for one in passes if one.open], place)
+        finally:
+            await remove_pass(store, place)
+
+    # -- keys ----------------------------------------------------------------------------------------------------------
+    async def _scan(self, passes: Sequence[LogPass], place: ScratchPlace) -> None:
+        segments = [
+            _Place(one, position, SegmentSource.of(entry))
+            for one in passes
+            for position, entry in enumerate(one.look.range.entries)
+            if is_segment(entry)
+        ]
+        packed = _packed(segments, self._options.scan_task_bytes)
+        rate = self._rate(len(packed))
+
+        async def scan(places: Sequence[_Place]) -> None:
+            item = KeyScan(tuple(one.source for one in places), place, rate)
+            try:
+                outcome = await self._run_one(SCAN_KEYS, item)
+            except LlogError as error:  # of the runner
+                for one in places:
+                    one.log_pass.report.fail(str(error))
+                return
+            if isinstance(outcome, TaskFailed):
+                for one in places:
+                    one.log_pass.fail(outcome)
+                return
+            for one, told in zip(places, outcome.segments, strict=True):
+                if told.failed is not None:
+                    one.log_pass.fail(told.failed)
+                elif told.scanned is not None:
+                    self._note_scan(one, told.scanned)
+
+        async with asyncio.TaskGroup() as group:
+            for places in packed:
+                group.create_task(scan(places))
+
+    def _note_scan(self, place: _Place, scanned: ScannedSegment) -> None:
+        place.log_pass.scanned[place.position] = scanned
+        place.log_pass.report.segments_read += 1
+        place.log_pass.report.records_before += scanned.records
+        self._progress("scan", scanned.data_bytes)
+
+    async def _find_survivors(self, passes: Sequence[LogPass], place: ScratchPlace) -> None:
+        """All logs at once; where that fails, one by one, so that only those fail that cannot be done."""
+        keys, owners = list[SegmentKeys](), list[tuple[LogPass, int]]()
+        for number, one in enumerate(passes):
+            for position, scanned in sorted(one.scanned.items()):
+                end_offset = one.look.range.entries[position].end_offset
+                keys.append(SegmentKeys(number, len(owners), end_offset, scanned.parts))
+                owners.append((one, position))
+        if not keys:
+            return
+        try:
+            found = await self._aggregate.survivors(place, keys)
+        except LlogError as error:
+            if len(passes) == 1:
+                passes[0].report.fail(str(error))
+                return
+            for one in passes:
+                await self._find_survivors([one], place)
+            return
+        for number, part in found.items():
+            log_pass, position = owners[number]
+            log_pass.survivors[position] = part
+        for one in passes:
+            one.check_survivors()
+
+    # -- segments ------------------------------------------------------------------------------------------------------
+    async def _rewrite(self, passes: Sequence[LogPass], place: ScratchPlace) -> None:
+        planned = [(one, one.groups(self._options.target_bytes)) for one in passes]
+        rate = self._rate(sum(len(groups) for _, groups in planned))
+        async with asyncio.TaskGroup() as group:
+            for one, groups in planned:
+                if groups:
+                    group.create_task(self._rewrite_log(one, groups, place, rate))
+                else:
+                    one.report.state = "clean"
+
+    async def _rewrite_log(
+        self, one: LogPass, groups: Sequence[Sequence[ScannedEntry]], place: ScratchPlace, rate: float | None
+    ) -> None:
+        """Groups are written ahead of their turn, as far as there are slots, and published in their turn."""
+        items = [self._item(one, group, place, rate) for group in groups]
+        writing = [asyncio.create_task(self._written(item)) for item in items]
+        try:
+            for group, task in zip(groups, writing, strict=True):
+                outcome = await task
+                if isinstance(outcome, TaskFailed):
+                    one.fail(outcome)
+                    return
+                if not self._options.dry_run and not await self._publish(one, group, outcome):
+                    return
+                self._note_rewrite(one.report, group, outcome)
+        except LlogError as error:
+            one.report.fail(str(error))
+        finally:
+            for task in writing:
+                task.cancel()
+            await asyncio.gather(*writing, return_exceptions=True)
+
+    async def _written(self, item: KeyRewrite) -> KeyRewritten | TaskFailed:
+        return await self._run_one(REWRITE_KEYS, item)
+
+    def _item(self, one: LogPass, group: Sequence[ScannedEntry], place: ScratchPlace, rate: float | None) -> KeyRewrite:
+        sources = [RewriteSource(SegmentSource.of(found.entry), one.survivors.get(found.position)) for found in group]
+        return KeyRewrite(
+            topic=one.log.topic,
+            partition=one.log.partition,
+            incarnation=one.look.control.incarnation,
+            level=KEY_COMPACT_LEVEL,
+            root=self._context.keys.root,
+            sources=tuple(sources),
+            scratch=place,
+            now_ms=one.look.now_ms,
+            delete_retention_ms=one.look.config.delete_retention_ms,
+            bytes_per_second=rate,
+            dry_run=self._options.dry_run,
+        )
+
+    async def _publish(self, one: LogPass, group: Sequence[ScannedEntry], written: KeyRewritten) -> bool:
+        entries = [found.entry for found in group]
+        ending = await publish_group(self._context, one.log, one.look.control, entries, written)
+        if ending == "changed":
+            offsets = f"{entries[0].start_offset} … {entries[-1].end_offset}"
+            one.report.fail(f"offsets {offsets} were rewritten meanwhile", again=True)
+            return False
+        one.report.clean_until = max(one.report.clean_until, entries[-1].end_offset + 1)
+        return True
+
+    def _note_rewrite(self, report: KeyCompacted, group: Sequence[ScannedEntry], written: KeyRewritten) -> None:
+        report.segments_replaced += len(group)
+        report.segments_written += 1
+        report.superseded += written.superseded
+        report.tombstones += written.tombstones
+        report.bytes_before += sum(found.entry.value.byte_length or 0 for found in group)
+        report.bytes_after += written.byte_length
+        self._progress("rewrite", sum(found.scanned.data_bytes for found in group))
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+    def _rate(self, task_count: int) -> float | None:
+        """One task's share: as many run at a time as may, or as there are."""
+        whole = self._options.bytes_per_second
+        return None if whole is None else whole / max(1, min(task_count, self._options.tasks_at_once))
+
+    async def _run_one(self, task: Task[Item, Result], item: Item) -> Result | TaskFailed:
+        async with self._slots:
+            [outcome] = await self._runner.run(task, [item])
+            return outcome
+
+
+def _packed(places: Sequence[_Place], bytes_max: int) -> list[list[_Place]]:
+    """Neighbours in one task, up to a size; a larger segment is a task of its own."""
+    packed: list[list[_Place]] = []
+    size_bytes = 0
+    for place in places:
+        length = place.source.data_length or bytes_max
+        if not packed or size_bytes + length > bytes_max:
+            packed.append([])
+            size_bytes = 0
+        packed[-1].append(place)
+        size_bytes += length
+    return packed

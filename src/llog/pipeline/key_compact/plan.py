@@ -1,0 +1,162 @@
+"""What key compaction does to a log, decided from its index entries and from what its scan found: pure choices.
+
+The range it works on begins with the log and ends before the first entry that is not a segment's neighbour, or that
+holds records younger than `min.compaction.lag.ms`. Segments it wrote have a level of KEY_COMPACT_LEVEL or above (merges
+of them too), so the index alone tells how far a log is clean: up to the last such segment, because every pass works on
+the whole range and publishes it in the order of its offsets. No other state is kept anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+from llog.limits import KEY_COMPACT_GROUP_TARGETS_MAX, KEY_COMPACT_LEVEL, LOG_COMPACT_ENTRIES_MAX
+from llog.log.index import Entry
+from llog.log.read.fetch import data_length, is_segment
+from llog.log.read.timestamps import known_newest_ms
+from llog.log.topics.config import TopicConfig
+from llog.pipeline.key_compact.scan_task import NO_HORIZON, ScannedSegment
+
+Due = Literal["yes", "nothing to clean", "not dirty enough"]
+NO_LAG: Final = 2**63 - 1
+
+
+class LogRange(NamedTuple):
+    """The entries a pass works on, in offset order."""
+
+    entries: tuple[Entry, ...]
+    clean_until: int
+    """Offsets below it were in a pass that came to its end."""
+    clean_bytes: int
+    dirty_bytes: int
+
+    @property
+    def dirty_ratio(self) -> float:
+        return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes) if self.dirty_bytes else 0.0
+
+    @property
+    def first_dirty(self) -> Entry | None:
+        return next((entry for entry in self.entries if _is_dirty(entry, self.clean_until)), None)
+
+
+def plan_range(entries: Sequence[Entry], config: TopicConfig, now_ms: int) -> LogRange:
+    """From the log's valid COMPACTED entries, in offset order."""
+    chosen: list[Entry] = []
+    for entry in entries:
+        if (chosen and entry.start_offset != chosen[-1].end_offset + 1) or _is_too_young(entry, config, now_ms):
+            break
+        chosen.append(entry)
+    clean_until = max((entry.end_offset + 1 for entry in chosen if entry.value.level >= KEY_COMPACT_LEVEL), default=0)
+    clean_bytes = dirty_bytes = 0
+    for entry in chosen:
+        if _is_dirty(entry, clean_until):
+            dirty_bytes += entry.value.byte_length or 0
+        else:
+            clean_bytes += entry.value.byte_length or 0
+    return LogRange(tuple(chosen), clean_until, clean_bytes, dirty_bytes)
+
+
+def _is_too_young(entry: Entry, config: TopicConfig, now_ms: int) -> bool:
+    """Judged by the newest record, as Kafka judges its segments. No lag asked for means no clock looked at."""
+    if config.min_compaction_lag_ms == 0 or entry.value.record_count == 0:
+        return False
+    newest_ms = known_newest_ms(entry)
+    return (entry.value.created_at_ms if newest_ms is None else newest_ms) > now_ms - config.min_compaction_lag_ms
+
+
+def _is_dirty(entry: Entry, clean_until: int) -> bool:
+    """Entries of bare payloads have no keys, so nothing in them ever is."""
+    return is_segment(entry) and entry.end_offset >= clean_until
+
+
+def plan_due(found: LogRange, config: TopicConfig, now_ms: int, *, oldest_dirty_ms: int | None, force: bool) -> Due:
+    """Is it worth a pass? `oldest_dirty_ms` is only needed where the topic limits the lag."""
+    if not any(is_segment(entry) for entry in found.entries):
+        return "nothing to clean"
+    if force:
+        return "yes"
+    if not found.dirty_bytes:
+        return "nothing to clean"
+    if found.dirty_ratio >= config.min_cleanable_dirty_ratio:
+        return "yes"
+    waited_too_long = oldest_dirty_ms is not None and oldest_dirty_ms <= now_ms - config.max_compaction_lag_ms
+    return "yes" if waited_too_long else "not dirty enough"
+
+
+def limits_lag(config: TopicConfig) -> bool:
+    return config.max_compaction_lag_ms < NO_LAG
+
+
+class ScannedEntry(NamedTuple):
+    """An entry, and what both halves of the first pass say of it."""
+
+    position: int
+    """In the range."""
+    entry: Entry
+    scanned: ScannedSegment
+    survivors: int
+    """Records with a key that stay."""
+
+    @property
+    def superseded(self) -> int:
+        return self.scanned.keyed_records - self.survivors
+
+    @property
+    def whole_bytes(self) -> int:
+        return data_length(self.entry) or self.scanned.data_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """A guess, before anything was written."""
+        kept = self.scanned.records - self.superseded
+        return self.whole_bytes * kept // max(1, self.scanned.records)
+
+
+def may_drop_tombstones(found: ScannedEntry, now_ms: int, delete_retention_ms: int) -> bool:
+    due_ms = found.scanned.tombstones_due_ms
+    due = due_ms != NO_HORIZON and due_ms <= now_ms
+    return due or (delete_retention_ms == 0 and found.scanned.tombstones_unmarked > 0)
+
+
+def needs_rewriting(found: ScannedEntry, now_ms: int, delete_retention_ms: int) -> bool:
+    """Something in it was superseded, or a tombstone must be given its time, or has had it.
+
+    Where nothing was superseded every tombstone is the last of its key, so what the scan counted is exact.
+    """
+    marks = found.scanned.tombstones_unmarked > 0
+    return found.superseded > 0 or marks or may_drop_tombstones(found, now_ms, delete_retention_ms)
+
+
+def plan_groups(
+    found: Sequence[ScannedEntry], now_ms: int, *, delete_retention_ms: int, target_bytes: int
+) -> list[list[ScannedEntry]]:
+    """Neighbours that become one segment each, in offset order. What needs no rewriting stays as it is.
+
+    An entry that may lose tombstones begins a group. While a group is being published its new segment stands at the end
+    key, and the old entries below still answer reads: a tombstone gone from the one and an older value of its key still
+    in the other would bring the value back. So everything older must lie in groups before, or in the same entry.
+
+    The last entry is rewritten in any case, unless it is one of ours: its level says how far the log is clean.
+    """
+    groups: list[list[ScannedEntry]] = []
+    size_bytes = whole_bytes = 0
+    for number, one in enumerate(found):
+        is_mark = number == len(found) - 1 and one.entry.value.level < KEY_COMPACT_LEVEL
+        if not (needs_rewriting(one, now_ms, delete_retention_ms) or is_mark):
+            continue
+        fits = (
+            bool(groups)
+            and groups[-1][-1].entry.end_offset + 1 == one.entry.start_offset
+            and size_bytes + one.kept_bytes <= target_bytes
+            and whole_bytes + one.whole_bytes <= KEY_COMPACT_GROUP_TARGETS_MAX * target_bytes
+            and len(groups[-1]) < LOG_COMPACT_ENTRIES_MAX
+            and not may_drop_tombstones(one, now_ms, delete_retention_ms)
+        )
+        if fits:
+            groups[-1].append(one)
+            size_bytes, whole_bytes = size_bytes + one.kept_bytes, whole_bytes + one.whole_bytes
+        else:
+            groups.append([one])
+            size_bytes, whole_bytes = one.kept_bytes, one.whole_bytes
+    return groups

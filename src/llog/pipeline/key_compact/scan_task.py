@@ -1,0 +1,167 @@
+"""First pass of key compaction: which keys a segment holds, and the last offset of each in it.
+
+A task reads its segments once and leaves, per segment, a table of key and offset in the scratch prefix; keys that stand
+in several parts are the aggregation's business. Tombstones are only counted here, with the instant from which they may
+go: from that the driver tells which segments need rewriting although nothing in them was superseded.
+
+What must stay true: keys are compared as bytes, never by a hash of ours; records without a key are in no table; no
+Python runs per record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from llog.errors import LlogError
+from llog.formats.records.crc import Buffer
+from llog.formats.records.record_batch import BatchColumns, BatchRule
+from llog.formats.records.record_columns import BinaryColumn, RecordColumns
+from llog.formats.records.records import decode_in_chunks
+from llog.limits import KEY_SCAN_PART_BYTES_MAX
+from llog.pipeline.key_compact.scratch import KEYS_SCHEMA, ScratchPart, ScratchPlace, put_keys
+from llog.pipeline.key_compact.segments import Pace, SegmentSource, read_batches
+from llog.pipeline.runtime.work import Task, TaskFailed, TaskTools
+
+NO_HORIZON: Final = -1
+
+
+class KeyScan(msgspec.Struct, frozen=True):
+    segments: tuple[SegmentSource, ...]
+    scratch: ScratchPlace
+    bytes_per_second: float | None = None
+    part_bytes_max: int = KEY_SCAN_PART_BYTES_MAX
+
+
+class ScannedSegment(msgspec.Struct, frozen=True):
+    parts: tuple[ScratchPart, ...]
+    records: int
+    keyed_records: int
+    tombstones_unmarked: int
+    """Of batches that do not tell yet when their tombstones may go."""
+    tombstones_due_ms: int
+    """When the first of the others may go; -1: there are none."""
+    data_bytes: int
+
+
+class ScanOutcome(msgspec.Struct, frozen=True):
+    """Of one segment; a task may hold those of many logs, and one that fails does not take the others along."""
+
+    scanned: ScannedSegment | None = None
+    failed: TaskFailed | None = None
+
+
+class KeyScanned(msgspec.Struct, frozen=True):
+    segments: tuple[ScanOutcome, ...]
+    """One per segment of the item, in order."""
+
+
+SCAN_KEYS: Final = Task(f"{__name__}:scan_keys", KeyScan, KeyScanned)
+
+
+async def scan_keys(tools: TaskTools, item: KeyScan) -> KeyScanned:
+    pace = Pace(item.bytes_per_second)
+
+    async def one(source: SegmentSource) -> ScanOutcome:
+        try:
+            return ScanOutcome(await _scan_segment(tools, item, source, pace))
+        except LlogError as error:
+            retriable = getattr(error, "retriable", False)
+            return ScanOutcome(failed=TaskFailed(type(error).__name__, str(error), retriable))
+
+    return KeyScanned(tuple([await one(source) for source in item.segments]))
+
+
+async def _scan_segment(tools: TaskTools, item: KeyScan, source: SegmentSource, pace: Pace) -> ScannedSegment:
+    keys, parts = _KeyTable(), list[ScratchPart]()
+    records = keyed = unmarked = data_bytes = 0
+    due_ms = NO_HORIZON
+    async for data, batches in read_batches(tools.find_object, source, pace):
+        data_bytes += memoryview(data).nbytes
+        records += int(batches.record_count[~batches.is_control].sum())
+        # In a thread: a compactor, or a whole embedded stack, may share this event loop.
+        found = await asyncio.to_thread(_scan_chunk, keys, data, batches, source.uri)
+        keyed, unmarked = keyed + found.keyed, unmarked + found.unmarked
+        due_ms = min({due_ms, found.due_ms} - {NO_HORIZON}, default=NO_HORIZON)
+        if keys.byte_length > item.part_bytes_max and await asyncio.to_thread(keys.combine) > item.part_bytes_max:
+            parts.append(await put_keys(tools, item.scratch, keys.take()))
+    if await asyncio.to_thread(keys.combine):
+        parts.append(await put_keys(tools, item.scratch, keys.take()))
+    return ScannedSegment(tuple(parts), records, keyed, unmarked, due_ms, data_bytes)
+
+
+class _Found(NamedTuple):
+    keyed: int
+    unmarked: int
+    due_ms: int
+
+
+def _scan_chunk(keys: _KeyTable, data: Buffer, batches: BatchColumns, uri: str) -> _Found:
+    keyed = unmarked = 0
+    due_ms = NO_HORIZON
+    for columns in decode_in_chunks(data, batches, uri, rule=BatchRule.COMPACTED):
+        keyed += keys.add(columns)
+        new, soonest_ms = _tombstones(columns, batches)
+        unmarked += new
+        due_ms = min({due_ms, soonest_ms} - {NO_HORIZON}, default=NO_HORIZON)
+    return _Found(keyed, unmarked, due_ms)
+
+
+def _tombstones(columns: RecordColumns, batches: BatchColumns) -> tuple[int, int]:
+    """(how many of batches without a delete horizon, the earliest horizon of the others or NO_HORIZON)."""
+    rows = np.flatnonzero(columns.values.null_flags() & ~columns.keys.null_flags())
+    if len(rows) == 0:
+        return 0, NO_HORIZON
+    batch = np.searchsorted(batches.base_offset, columns.offsets[rows], side="right") - 1
+    marked = batches.has_delete_horizon[batch]
+    horizons = batches.base_timestamp[batch][marked]
+    return int((~marked).sum()), int(horizons.min()) if len(horizons) else NO_HORIZON
+
+
+class _KeyTable:
+    """The last offset of each key seen so far; keys of chunks that were not combined yet may stand several times."""
+
+    def __init__(self) -> None:
+        self._chunks: list[pa.Table] = []
+
+    @property
+    def byte_length(self) -> int:
+        return sum(chunk.nbytes for chunk in self._chunks)
+
+    def add(self, columns: RecordColumns) -> int:
+        """How many of the records have a key."""
+        table = pa.table([_binary(columns.keys), pa.array(columns.offsets)], schema=KEYS_SCHEMA)
+        if table["key"].null_count:
+            table = table.filter(pc.is_valid(table["key"]))
+        if table.num_rows:
+            self._chunks.append(last_offsets(table))
+        return int(table.num_rows)
+
+    def combine(self) -> int:
+        """Each key once; how many bytes that takes."""
+        if len(self._chunks) > 1:
+            self._chunks = [last_offsets(pa.concat_tables(self._chunks))]
+        return self.byte_length
+
+    def take(self) -> pa.Table:
+        [table], self._chunks = self._chunks, []
+        return table
+
+
+def last_offsets(table: pa.Table) -> pa.Table:
+    """Each key once, with the highest of its offsets. Keys are compared as bytes."""
+    # A large binary column, because the keys of all chunks together may pass 2 GiB.
+    wide = table.set_column(0, "key", table["key"].cast(pa.large_binary()))
+    found = wide.group_by("key", use_threads=False).aggregate([("offset", "max")])
+    return pa.table({"key": found["key"], "offset": found["offset_max"]})
+
+
+def _binary(column: BinaryColumn) -> pa.Array:
+    validity = pa.py_buffer(column.validity) if len(column.validity) else None
+    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(pa.binary(), len(column), buffers)

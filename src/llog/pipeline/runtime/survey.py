@@ -1,0 +1,140 @@
+"""What lies in the object stores: a listing cut into parts, which tasks go through side by side.
+
+Blobs are cut by time, which their names begin with; segments are cut between logs. Parts are ranges of names without
+a gap between them, so an object that belongs to nobody is met too. Pages come as they are ready, not in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from llog.errors import ObjectStoreUnavailable
+from llog.limits import OBJECT_LIST_PAGE_MAX, SURVEY_PAGE_OBJECTS_MAX, SURVEY_SHARDS_MAX
+from llog.log.context import LogContext
+from llog.log.ids import created_at_ms_of
+from llog.log.keys import Log
+from llog.pipeline.runtime.survey_task import LIST_OBJECTS, ObjectKind, SurveyPage, SurveyPart
+from llog.pipeline.runtime.work import Runner, TaskFailed
+from llog.stores.objects.port import ObjectStore
+
+_TIME_DIGITS: Final = 12
+"""Hex digits of milliseconds at the beginning of an object's id."""
+
+
+class SurveyedPage(NamedTuple):
+    part: SurveyPart
+    page: SurveyPage
+
+
+# -- parts: values in, values out --------------------------------------------------------------------------------------
+
+
+def plan_blob_parts(whole: SurveyPart, first_ms: int, count: int) -> list[SurveyPart]:
+    """`count` parts of one length of time each, from the oldest blob on."""
+    span_ms = max(0, whole.before_ms - first_ms)
+    count = max(1, min(count, span_ms))
+    cuts = [whole.prefix + f"{first_ms + span_ms * i // count:0{_TIME_DIGITS}x}" for i in range(1, count)]
+    return _between(whole, cuts)
+
+
+def plan_blob_count(sample: Sequence[int], before_ms: int) -> int:
+    """About a page of blobs in each part, if those that follow come as fast as the oldest ones did (`sample`)."""
+    if len(sample) < OBJECT_LIST_PAGE_MAX:
+        return 1
+    expected = len(sample) * (before_ms - sample[0]) / max(1, sample[-1] - sample[0])
+    return int(min(SURVEY_SHARDS_MAX, 1 + expected // SURVEY_PAGE_OBJECTS_MAX))
+
+
+def plan_segment_parts(whole: SurveyPart, weights: Mapping[str, int], count: int) -> list[SurveyPart]:
+    """Cut in front of some of the places in `weights` (prefixes of logs), so that each part weighs about the same."""
+    target = sum(weights.values()) / max(1, count)
+    cuts, weight = list[str](), 0
+    for place in sorted(weights):
+        if weight >= target > 0 and len(cuts) < count - 1:
+            cuts.append(place)
+            weight = 0
+        weight += weights[place]
+    return _between(whole, cuts)
+
+
+def _between(whole: SurveyPart, cuts: Sequence[str]) -> list[SurveyPart]:
+    return [replace(whole, after=after, last=last) for after, last in pairwise([whole.after, *cuts, whole.last])]
+
+
+# -- the driver ------------------------------------------------------------------------------------------------------
+
+
+async def survey_blobs(
+    context: LogContext, runner: Runner, store: ObjectStore, *, before_ms: int, parts: int | None = None
+) -> AsyncIterator[SurveyedPage]:
+    blobs = context.keys.blobs()
+    # Ids begin with their instant, and names come in order: younger ones need not be listed.
+    whole = replace(_whole(context, store, blobs, "blob", before_ms), last=f"{blobs}{before_ms:0{_TIME_DIGITS}x}")
+    sample = await _first_blobs_ms(context, store)
+    if not sample or sample[0] >= before_ms:
+        return
+    count = plan_blob_count(sample, before_ms) if parts is None else parts
+    async for page in _pages(runner, plan_blob_parts(whole, sample[0], count)):
+        yield page
+
+
+async def survey_segments(
+    context: LogContext,
+    runner: Runner,
+    store: ObjectStore,
+    *,
+    before_ms: int,
+    weights: Mapping[Log, int],
+    parts: int | None = None,
+) -> AsyncIterator[SurveyedPage]:
+    """`weights`: about how many segments the logs have that are known."""
+    if parts is None:
+        parts = min(SURVEY_SHARDS_MAX, 2 + sum(weights.values()) // SURVEY_PAGE_OBJECTS_MAX)
+    whole = _whole(context, store, f"{context.keys.root}/", "segment_object", before_ms)
+    by_place = {context.keys.segment_objects(log): weight for log, weight in weights.items()}
+    blobs = context.keys.blobs()
+    # Blobs may lie in the same store, between the topics: nobody looks for segments there. ("~" is behind every digit.)
+    below, above = replace(whole, last=blobs), replace(whole, after=blobs + "~")
+    planned = [
+        *plan_segment_parts(below, {place: w for place, w in by_place.items() if place < blobs}, max(1, parts // 2)),
+        *plan_segment_parts(above, {place: w for place, w in by_place.items() if place > blobs}, max(1, parts // 2)),
+    ]
+    async for page in _pages(runner, planned):
+        yield page
+
+
+def _whole(context: LogContext, store: ObjectStore, prefix: str, kind: ObjectKind, before_ms: int) -> SurveyPart:
+    root = context.keys.root
+    return SurveyPart(store_url=store.url, root=root, prefix=prefix, kind=kind, before_ms=before_ms)
+
+
+async def _first_blobs_ms(context: LogContext, store: ObjectStore) -> list[int]:
+    """When the oldest blobs were made: what one request tells."""
+    found: list[int] = []
+    async for meta in store.list(context.keys.blobs()):
+        parsed = context.keys.parse_object(meta.name)
+        if parsed is not None and parsed.kind == "blob":
+            found.append(created_at_ms_of(parsed.object_id))
+        if len(found) == OBJECT_LIST_PAGE_MAX:
+            break
+    return found
+
+
+async def _pages(runner: Runner, parts: Sequence[SurveyPart]) -> AsyncIterator[SurveyedPage]:
+    """Every page of every part; those that are not at their end are asked again, all together."""
+    left = list(parts)
+    while left:
+        answers = await runner.run(LIST_OBJECTS, left)
+        following = []
+        for part, answer in zip(left, answers, strict=True):
+            if isinstance(answer, TaskFailed):
+                # A listing with a hole would only spare objects; but nobody would know of the hole.
+                raise ObjectStoreUnavailable("list", part.store_url, answer.error)
+            if answer.go_on_after:
+                following.append(replace(part, after=answer.go_on_after))
+            yield SurveyedPage(part, answer)
+        left = following

@@ -1,0 +1,96 @@
+"""How a reader wants its records: which columns, which instants, in Arrow batches of a bounded size.
+
+What must stay true: nothing here looks at records one by one; a batch shares the memory of the decoded columns; it
+holds about SPLIT_BATCH_BYTES_MAX, unless a single record is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from llog.errors import InvalidArgument
+from llog.formats.arrow import SCHEMA, to_arrow
+from llog.formats.records.record_columns import Longs, RecordColumns
+from llog.limits import SPLIT_BATCH_BYTES_MAX
+from llog.pipeline.scan.splits import Piece
+
+_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+# What a record takes in the columns of one length, and its places in the others.
+_ROW_BYTES: Final = 48
+
+
+class Shape(msgspec.Struct, frozen=True):
+    columns: tuple[str, ...] | None = None
+    """In this order; None: all of them."""
+    since_us: int | None = None
+    """Only records at least as new, in microseconds …"""
+    before_us: int | None = None
+    """… and older than this."""
+
+    def __post_init__(self) -> None:
+        for name in self.columns or ():
+            if name not in SCHEMA.names:
+                raise InvalidArgument("columns", f"{name!r} is none of {', '.join(SCHEMA.names)}")
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMA if self.columns is None else pa.schema([SCHEMA.field(name) for name in self.columns])
+
+    def batches_of(self, columns: RecordColumns, piece: Piece, stop_offset: int) -> Iterator[pa.RecordBatch]:
+        """The records below `stop_offset` that are wanted."""
+        rows = columns.row_of(stop_offset)
+        if rows == 0:
+            return
+        batch = to_arrow(columns, topic=piece.topic, partition=piece.partition)
+        selected = batch if self.columns is None else batch.select(list(self.columns))
+        begin = 0
+        for end in _cuts(columns, rows):
+            part = self._within(selected.slice(begin, end - begin), batch["timestamp"].slice(begin, end - begin))
+            if part.num_rows:
+                yield part
+            begin = end
+
+    def _within(self, batch: pa.RecordBatch, timestamps: pa.Array) -> pa.RecordBatch:
+        if self.since_us is not None:
+            mask = pc.greater_equal(timestamps, pa.scalar(self.since_us, pa.int64()).cast(_MICROSECONDS))
+            batch, timestamps = batch.filter(mask), timestamps.filter(mask)
+        if self.before_us is not None:
+            mask = pc.less(timestamps, pa.scalar(self.before_us, pa.int64()).cast(_MICROSECONDS))
+            batch = batch.filter(mask)
+        return batch
+
+
+def _cuts(columns: RecordColumns, rows: int) -> list[int]:
+    """Where batches end: each holds so many bytes, or one record."""
+    ends = _bytes_up_to(columns)
+    if int(ends[rows - 1]) <= SPLIT_BATCH_BYTES_MAX + SPLIT_BATCH_BYTES_MAX // 4:
+        return [rows]
+    cuts: list[int] = []
+    begin, before = 0, 0
+    while begin < rows:
+        end = int(np.searchsorted(ends[:rows], before + SPLIT_BATCH_BYTES_MAX, side="right"))
+        begin = max(begin + 1, end)
+        before = int(ends[begin - 1])
+        cuts.append(begin)
+    return cuts
+
+
+def _bytes_up_to(columns: RecordColumns) -> Longs:
+    """How many bytes the rows up to and with each one take."""
+    headers = columns.headers
+    lists = headers.offsets.astype(np.int64)
+    ends: Longs = np.arange(1, len(columns) + 1, dtype=np.int64) * _ROW_BYTES
+    for offsets in (
+        columns.keys.offsets,
+        columns.values.offsets,
+        headers.keys.offsets[lists],
+        headers.values.offsets[lists],
+    ):
+        ends += offsets[1:].astype(np.int64) - int(offsets[0])
+    return ends

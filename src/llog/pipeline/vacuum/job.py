@@ -1,0 +1,261 @@
+"""Vacuum as a job: tasks list the stores and read headers, the driver asks the logs and deletes.
+
+    1. refuse, or learn the instant T before which to look
+    2. one plain pass over every index and every plan of the sink: what is named is no candidate    (`vacuum_look`)
+    3. tasks list objects older than T, a range of names each
+    4. of those that nothing names, tasks read the headers: which logs may name them?
+    5. those logs are asked: horizon raised, then a strict scan
+    6. only then, the sink's plans are asked for again; what neither names is deleted               (`vacuum_plans`)
+    7. logs in which the plain pass saw a phantom are asked as well: that removes it
+
+Why it is safe: 5 is the function of `llog.log.cleanup.vacuum`, with its arguments; 2, 3 and 4 can do no more than name
+candidates (I10). T is fixed before anything is listed. A task that ran twice, late or on an old listing brings
+candidates that the logs are asked about like any other. A plan that is recorded after 6 finds the horizon raised.
+
+What cannot be read is told, and keeps whatever it could refer to: a record of a log or a topic the objects of that log
+or topic, a plan all blobs.
+
+`dry_run` writes nothing at all: no horizon, no marker, not even the object that the stores' clocks are read from; so it
+goes by the clocks that can be read without, and asks no log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from llog.errors import FormatError, InvalidArgument, LogError, MetadataStoreError, ObjectStoreUnavailable
+from llog.limits import VACUUM_REPORT_NAMES_MAX, VACUUM_TASK_HEADERS_MAX, VACUUM_UNREADABLE_NAMED_MAX
+from llog.log.cleanup import vacuum as protocol
+from llog.log.cleanup.leftovers import remove_leftovers
+from llog.log.cleanup.vacuum_check import Named, named_blobs
+from llog.log.cleanup.vacuum_clock import plan_now, read_clocks
+from llog.log.cluster import compare_cluster, join_cluster
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.pipeline.runtime.survey import survey_blobs, survey_segments
+from llog.pipeline.runtime.survey_task import Seen
+from llog.pipeline.runtime.work import InProcessRunner, Runner, TaskFailed, tools_of
+from llog.pipeline.vacuum.look import Overview, look_around, some_at_a_time
+from llog.pipeline.vacuum.plans import PlannedBlobs, planned_blobs
+from llog.pipeline.vacuum.report import Swept, VacuumReport
+from llog.pipeline.vacuum.task import READ_OWNERS, Blobs, Owners
+from llog.stores.objects.port import ObjectMeta, ObjectStore
+from llog.stores.objects.wrapper import ForwardingObjectStore
+
+__all__ = ["VacuumReport", "vacuum", "vacuum_here"]
+
+
+async def vacuum(context: LogContext, runner: Runner, *, dry_run: bool = False) -> VacuumReport:
+    """Run once over both stores. Raises `VacuumRefused` or `ClusterMismatch` before anything is touched."""
+    if context.wal is None or context.segments is None:
+        raise InvalidArgument("context", "vacuum needs the stores of blobs and of segments")
+    await protocol.refuse_when_held(context)
+    await (compare_cluster if dry_run else join_cluster)(context)
+    options = context.options
+    blob_grace_ms = options.vacuum_grace_ms if options.wal_grace_ms is None else options.wal_grace_ms
+    clocks = await (_clocks_without_writing(context) if dry_run else read_clocks(context))
+    now_ms = plan_now(clocks, grace_ms=min(blob_grace_ms, options.vacuum_grace_ms))
+    done = _Done(now_ms - blob_grace_ms, now_ms - options.vacuum_grace_ms, dry_run, root=context.keys.root)
+    sweep = _Sweep(context, runner, done, await look_around(context), now_ms)
+    await sweep.blobs(context.wal)
+    await sweep.segments(context.segments)
+    if not dry_run:
+        await sweep.phantoms()
+        await sweep.leftovers()
+        await protocol.remove_old_clocks(context, done)
+    return sweep.report()
+
+
+async def _clocks_without_writing(context: LogContext) -> dict[str, int]:
+    clocks = {"this machine": context.now_ms()}
+    told = await context.metadata.server_time_ms()
+    return clocks if told is None else {**clocks, "the metadata store": told}
+
+
+async def vacuum_here(context: LogContext, *, dry_run: bool = False) -> VacuumReport:
+    """The job without Spark: its tasks run in this process."""
+    return await vacuum(context, InProcessRunner(tools_of(context)), dry_run=dry_run)
+
+
+@dataclass(slots=True)
+class _Done(protocol.Vacuumed):
+    """What the protocol counts, and where it was."""
+
+    root: str = ""
+    places: dict[str, Swept] = field(default_factory=dict)
+    kept_planned: int = 0
+    kept_unread: int = 0
+
+    def note(self, uri: str, byte_length: int) -> None:
+        protocol.Vacuumed.note(self, uri, byte_length)
+        place = self.place(uri)
+        place.deleted += 1
+        place.deleted_bytes += byte_length
+
+    def place(self, uri: str) -> Swept:
+        """Of the blobs, or of the topic that a segment's name begins with."""
+        above, root, below = uri.rpartition(f"/{self.root}/")
+        return self.places.setdefault(f"{above}{root}{below.partition('/')[0]}/", Swept())
+
+
+class _Listed(ForwardingObjectStore):
+    """The store of segments, with a listing that tasks made: old segments, and nothing else."""
+
+    def __init__(self, inner: ObjectStore, old: Callable[[ObjectStore], AsyncIterator[ObjectMeta]]) -> None:
+        super().__init__(inner)
+        self._old = old
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        return self._old(self.inner)
+
+
+class _Sweep:
+    """One vacuum under way."""
+
+    def __init__(self, context: LogContext, runner: Runner, done: _Done, overview: Overview, now_ms: int) -> None:
+        self.context, self.runner, self.done, self.overview = context, runner, done, overview
+        self._now_ms = now_ms
+        self._asked: dict[Log, Named | None] = {}
+        """An answer holds for good: its horizon is raised."""
+        self._planned = PlannedBlobs(frozenset())
+        """As of the last time that a log was asked, or later."""
+
+    # -- blobs ---------------------------------------------------------------------------------------------------------
+    async def blobs(self, store: ObjectStore) -> None:
+        place = self.done.place(store.uri(self.context.keys.blobs() + "x"))
+        before_ms = self.done.blobs_before_ms
+        self._planned = await planned_blobs(self.context, now_ms=self._now_ms)
+        async for _, page in survey_blobs(self.context, self.runner, store, before_ms=before_ms):
+            place.surveyed += len(page.old)
+            place.surveyed_bytes += sum(seen.byte_length for seen in page.old)
+            unnamed = [seen for seen in page.old if store.uri(seen.name) not in self.overview.named]
+            for candidates in await self._owned(store, self._unplanned(store, unnamed)):
+                await self._delete_blobs(store, candidates)
+
+    def _unplanned(self, store: ObjectStore, unnamed: list[Seen]) -> list[Seen]:
+        """Without those that are known to stay whatever their logs say."""
+        if self._planned.unreadable:
+            self.done.kept_unread += len(unnamed)
+            return []
+        free = [seen for seen in unnamed if store.uri(seen.name) not in self._planned.uris]
+        self.done.kept_planned += len(unnamed) - len(free)
+        return free
+
+    async def _owned(self, store: ObjectStore, unnamed: Sequence[Seen]) -> list[list[protocol.Candidate]]:
+        """The candidates whose logs are all known here, in helpings."""
+        chunks = [
+            Blobs(store_url=store.url, blobs=tuple(unnamed[first : first + VACUUM_TASK_HEADERS_MAX]))
+            for first in range(0, len(unnamed), VACUUM_TASK_HEADERS_MAX)
+        ]
+        answers = await self.runner.run(READ_OWNERS, chunks) if chunks else []
+        return [self._judged(store, chunk, answer) for chunk, answer in zip(chunks, answers, strict=True)]
+
+    def _judged(self, store: ObjectStore, chunk: Blobs, answer: Owners | TaskFailed) -> list[protocol.Candidate]:
+        if isinstance(answer, TaskFailed):
+            raise ObjectStoreUnavailable("get_range", store.url, answer.error)
+        candidates = []
+        for number, seen in enumerate(chunk.blobs):
+            logs = answer.of_blob(number)
+            if logs is None:
+                self.done.kept_unreadable += 1
+            elif self.overview.unreadable.keeps(logs):
+                self.done.kept_unread += 1
+            elif not logs <= self.overview.logs:
+                self.done.kept_unknown_log += 1
+            else:
+                meta = ObjectMeta(seen.name, seen.byte_length, seen.last_modified_ms)
+                candidates.append(protocol.Candidate(store.uri(seen.name), meta, logs))
+        return candidates
+
+    async def _delete_blobs(self, store: ObjectStore, found: list[protocol.Candidate]) -> None:
+        done, candidates = self.done, found
+        if not done.dry_run:
+            before_ms, asked = done.blobs_before_ms, len(self._asked)
+            candidates = await protocol.unnamed_by_logs(self.context, found, self._asked, named_blobs, before_ms, done)
+            if len(self._asked) > asked:  # horizons were raised: whoever planned before that must be seen
+                self._planned = await planned_blobs(self.context, now_ms=self._now_ms)
+            candidates = self._not_planned(candidates)
+            await store.delete_many([candidate.meta.name for candidate in candidates])
+        for candidate in candidates:
+            done.note(candidate.uri, candidate.meta.byte_length)
+        done.blobs_deleted += len(candidates)
+
+    def _not_planned(self, candidates: list[protocol.Candidate]) -> list[protocol.Candidate]:
+        if self._planned.unreadable:
+            self.done.kept_unread += len(candidates)
+            return []
+        free = [candidate for candidate in candidates if candidate.uri not in self._planned.uris]
+        self.done.kept_planned += len(candidates) - len(free)
+        return free
+
+    # -- segments ------------------------------------------------------------------------------------------------------
+    async def segments(self, store: ObjectStore) -> None:
+        """As the protocol has it, on a listing that tasks made."""
+        seen = self.overview
+        overview = protocol.Overview(
+            frozenset(seen.named), frozenset(seen.logs), frozenset(seen.deleted), seen.segments
+        )
+        listed = _Listed(store, self._old_segments)
+        await protocol.vacuum_segments(self.context, listed, overview, self.done)
+
+    async def _old_segments(self, store: ObjectStore) -> AsyncIterator[ObjectMeta]:
+        weights = {log: len(known) for log, known in self.overview.segments.items()}
+        before_ms = self.done.segments_before_ms
+        async for _, page in survey_segments(self.context, self.runner, store, before_ms=before_ms, weights=weights):
+            for seen in page.old:
+                place = self.done.place(store.uri(seen.name))
+                place.surveyed += 1
+                place.surveyed_bytes += seen.byte_length
+                parsed = self.context.keys.parse_object(seen.name)
+                if parsed is not None and parsed.log is not None and self.overview.unreadable.keeps([parsed.log]):
+                    self.done.kept_unread += 1
+                    continue
+                yield ObjectMeta(seen.name, seen.byte_length, seen.last_modified_ms)
+
+    # -- phantoms that no candidate led to -----------------------------------------------------------------------------
+    async def phantoms(self) -> None:
+        """Whoever settled late names a blob that may be gone: then nothing else makes its log be asked."""
+        for log in sorted(self.overview.with_phantoms - self.overview.deleted - self._asked.keys()):
+            try:
+                named = await named_blobs(self.context, log, self.done.blobs_before_ms)
+            except (LogError, MetadataStoreError, FormatError):
+                continue  # they harm nobody, and the next vacuum asks again
+            self.done.phantoms_removed += 0 if named is None else named.phantoms_removed
+
+    # -- what is left of deleted logs ----------------------------------------------------------------------------------
+    async def leftovers(self) -> None:
+        async for found in some_at_a_time(sorted(self.overview.deleted), self._remove_leftovers):
+            self.done.phantoms_removed += found
+
+    async def _remove_leftovers(self, log: Log) -> int:
+        try:
+            return (await remove_leftovers(self.context, log)).found
+        except FormatError as error:
+            self.overview.unreadable.note(str(error))
+            return 0
+
+    # -- report --------------------------------------------------------------------------------------------------------
+    def report(self) -> VacuumReport:
+        done, unreadable, plans = self.done, self.overview.unreadable, self._planned
+        named = [*plans.unreadable, *unreadable.named]
+        return VacuumReport(
+            dry_run=done.dry_run,
+            blobs_before_ms=done.blobs_before_ms,
+            segments_before_ms=done.segments_before_ms,
+            blobs_deleted=done.blobs_deleted,
+            bytes_deleted=done.bytes_deleted,
+            segments_marked=done.segments_marked,
+            segments_deleted=done.segments_deleted,
+            phantoms_removed=done.phantoms_removed,
+            kept_unreadable=done.kept_unreadable,
+            kept_unknown_log=done.kept_unknown_log,
+            kept_unchecked=done.kept_unchecked,
+            kept_planned=done.kept_planned,
+            kept_unread=done.kept_unread,
+            plans_expired=list(plans.expired[:VACUUM_REPORT_NAMES_MAX]),
+            unreadable_count=len(plans.unreadable) + unreadable.count,
+            unreadable=named[:VACUUM_UNREADABLE_NAMED_MAX],
+            places=dict(sorted(done.places.items())),
+            names=done.names[:VACUUM_REPORT_NAMES_MAX],
+        )

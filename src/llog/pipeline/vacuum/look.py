@@ -1,0 +1,156 @@
+"""What vacuum knows before it lists anything: which objects are named, which logs there are, what cannot be read.
+
+One plain pass over every index, some logs at a time. It may be stale, so it only ever spares objects.
+
+What must stay true: a record that cannot be read is named, and does not stop the pass; whatever it could refer to
+stays. Blobs tell in their headers, and segments by their path, which logs may refer to them. So a record below a log
+keeps that log's objects, a topic's record those of all its logs, and one that is no topic's keeps everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from llog.errors import FormatError, InvalidArgument, VacuumRefused
+from llog.formats.values import ControlRecord, TopicRecord, decode_value
+from llog.limits import VACUUM_READS_IN_FLIGHT_MAX, VACUUM_UNREADABLE_NAMED_MAX
+from llog.log.cleanup.vacuum_check import cursor_of
+from llog.log.context import LogContext
+from llog.log.index import Verdict, entry_of, judge
+from llog.log.keys import Log
+from llog.log.rewrite.segments import KnownSegment, list_segments
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """What could not be read, and what stays because of it."""
+
+    topics: set[str] = field(default_factory=set)
+    logs: set[Log] = field(default_factory=set)
+    count: int = 0
+    named: list[str] = field(default_factory=list)
+    """Why, for the first VACUUM_UNREADABLE_NAMED_MAX of them; an error names its key."""
+
+    def note(self, reason: str) -> None:
+        self.count += 1
+        if len(self.named) < VACUUM_UNREADABLE_NAMED_MAX:
+            self.named.append(reason)
+
+    def add(self, log: Log, other: Unreadable) -> None:
+        """What was found in a log."""
+        self.logs.add(log)
+        self.count += other.count
+        self.named += other.named[: VACUUM_UNREADABLE_NAMED_MAX - len(self.named)]
+
+    def keeps(self, logs: Iterable[Log]) -> bool:
+        return any(log in self.logs or log.topic in self.topics for log in logs)
+
+
+@dataclass(slots=True)
+class Overview:
+    named: set[str] = field(default_factory=set)
+    logs: set[Log] = field(default_factory=set)
+    """Logs with a control record, tombstones included; without those of which something cannot be read."""
+    deleted: set[Log] = field(default_factory=set)
+    """Those of which only a tombstone is left."""
+    with_phantoms: set[Log] = field(default_factory=set)
+    segments: dict[Log, list[KnownSegment]] = field(default_factory=dict)
+    unreadable: Unreadable = field(default_factory=Unreadable)
+
+    def take(self, look: _Look) -> None:
+        """All or nothing: of a log that cannot be read to its end nothing is known, but that its objects stay."""
+        if look.unreadable.count:
+            self.unreadable.add(look.log, look.unreadable)
+        elif look.there:
+            self.named |= look.named
+            self.logs.add(look.log)
+            self.segments[look.log] = look.segments
+            self.deleted |= {look.log} if look.deleted else set()
+            self.with_phantoms |= {look.log} if look.phantoms else set()
+
+
+async def look_around(context: LogContext) -> Overview:
+    """Raises `VacuumRefused` where a record cannot be read and nobody can tell whose it is."""
+    overview, logs = Overview(), list[Log]()
+    async for record in context.metadata.scan_all(context.keys.topics(), strict=True):
+        parsed = context.keys.parse(record.key.path)
+        if parsed is None:
+            raise VacuumRefused(f"{record.key.path} is no topic's record: whatever it stands for might name any object")
+        try:
+            topic = decode_value(TopicRecord, record.value, record.key.path)
+        except FormatError as error:
+            overview.unreadable.note(str(error))
+            overview.unreadable.topics.add(parsed.topic)
+            continue
+        count = max(topic.partition_count, topic.partition_count_ever)
+        logs += [Log(parsed.topic, partition) for partition in range(count)]
+    async for look in some_at_a_time(logs, lambda log: _look_at(context, log)):
+        overview.take(look)
+    return overview
+
+
+async def some_at_a_time(logs: Sequence[Log], work: Callable[[Log], Awaitable[T]]) -> AsyncIterator[T]:
+    """What comes of each log, in order. Those that are worked on together end before an error of one is told: nobody is
+    left behind that goes on."""
+    for first in range(0, len(logs), VACUUM_READS_IN_FLIGHT_MAX):
+        some = logs[first : first + VACUUM_READS_IN_FLIGHT_MAX]
+        for done in await asyncio.gather(*map(work, some), return_exceptions=True):
+            if isinstance(done, BaseException):
+                raise done
+            yield done
+
+
+class _Look(NamedTuple):
+    """What there is of one log."""
+
+    log: Log
+    named: set[str]
+    segments: list[KnownSegment]
+    unreadable: Unreadable
+    there: bool = False
+    deleted: bool = False
+    phantoms: bool = False
+
+
+async def _look_at(context: LogContext, log: Log) -> _Look:
+    look = _Look(log, set(), [], Unreadable())
+    found = await context.metadata.get(context.keys.control(log))
+    if found is None:
+        return look
+    try:
+        control = decode_value(ControlRecord, found.value, found.key.path)
+        phantoms = await _look_at_entries(context, look, control)
+        look.segments.extend(await list_segments(context, log))
+    except FormatError as error:
+        look.unreadable.note(str(error))
+        return look
+    return look._replace(there=True, deleted=control.log_state == "DELETED", phantoms=phantoms)
+
+
+async def _look_at_entries(context: LogContext, look: _Look, control: ControlRecord) -> bool:
+    """Fills in what the log's entries and its pending append name; are there phantoms? Those name nothing: else what
+    only a phantom names would never become a candidate, and its log never be asked (h27)."""
+    look.named.update(() if control.pending is None else (control.pending.data_key,))
+    phantoms, cursor = False, await cursor_of(context, look.log, control.incarnation)
+    async for record in context.metadata.scan_all(context.keys.index(look.log)):
+        try:
+            entry = entry_of(record)
+        except FormatError as error:
+            look.unreadable.note(str(error))
+            continue
+        except InvalidArgument as error:
+            look.unreadable.note(f"{record.key.path}: {error.reason}")
+            continue
+        verdict = judge(
+            entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=control.log_start_offset
+        )
+        if verdict is Verdict.PHANTOM:
+            phantoms = True
+        else:
+            look.named.add(entry.value.data_key)
+    return phantoms

@@ -1,0 +1,211 @@
+"""`SparkRunner`: performs a pipeline job's tasks in Spark.
+
+    runner = await SparkRunner.start(settings)                      # the session of this process
+    runner = SparkRunner(spark, settings)                           # a session of the caller's, of either kind
+
+Why it exists: drivers are written against `llog.pipeline.runtime.work.Runner` and do not know Spark. A run
+is a Spark job (or several, where the items would make too large a plan): an item per task, an outcome per item, told as it arrives.
+
+What must stay true
+- The event loop never waits for Spark: each run is watched by a thread, and there are only so many of them.
+- A run that is given up (cancelled, or its `on_done` raised) does not leave its Spark job running.
+- Of an item that ran twice one outcome is taken. An item without an outcome fails the run.
+- A run does not wait for ever for a cluster that has no executor (`executors`).
+- The session belongs to whoever made it: `close` ends the runs, not the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from llog.errors import SparkJobFailed, SparkTaskFailed, ValueTooLarge
+from llog.limits import (
+    SPARK_CANCEL_POLL_MS,
+    SPARK_CANCEL_WAIT_MS,
+    SPARK_JOB_BYTES_MAX,
+    SPARK_JOB_ITEMS_MAX,
+    SPARK_RUNS_AT_ONCE_MAX,
+)
+from llog.pipeline.runtime.work import Item, OnDone, Result, Task, TaskFailed, decoded_outcome, encoded_item
+from llog.settings import Settings
+from llog.spark.runner.collecting import own_session, rows_as_they_come
+from llog.spark.runner.tags import interrupt, tagged
+from llog.spark.runner.worker import JobHead, unmarked
+from llog.spark.runner.worker_stores import sent_settings
+from llog.spark.sessions.executors import count_of, until_starved
+from llog.spark.sessions.reasons import reason_in
+from llog.spark.sessions.session import is_connect, master_of, own_interpreter, started_in_background
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log: Final = logging.getLogger("llog.spark")
+
+
+class _Job(NamedTuple):
+    """One Spark job: the items from number `first` on."""
+
+    head: JobHead
+    first: int
+    items: list[bytes]
+    tag: str
+    given_up: threading.Event
+
+
+class SparkRunner:
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.spark = spark
+        self._own: SparkSession | None = None
+        self._making = threading.Lock()
+        self._sent = sent_settings(settings)
+        self._slots = asyncio.Semaphore(SPARK_RUNS_AT_ONCE_MAX)
+        self._threads = ThreadPoolExecutor(SPARK_RUNS_AT_ONCE_MAX, thread_name_prefix="llog-run")
+        self._watched: dict[str, tuple[_Job, asyncio.Future[None]]] = {}
+        self._closed = False
+
+    @classmethod
+    async def start(cls, settings: Settings, *, master: str | None = None) -> Self:
+        """On this process's session; starting one takes seconds, in which the event loop goes on, and which end early
+        when the caller is cancelled."""
+        sent_settings(settings)  # what cannot work is refused before those seconds
+        return cls(await started_in_background(settings, master=master), settings)
+
+    async def run(
+        self, task: Task[Item, Result], items: Sequence[Item], on_done: OnDone[Result] | None = None
+    ) -> list[Result | TaskFailed]:
+        outcomes: dict[int, Result | TaskFailed] = {}
+
+        def take(number: int, outcome: bytes) -> None:
+            if number in outcomes:
+                return
+            decoded: Result | TaskFailed = decoded_outcome(task, outcome)
+            outcomes[number] = decoded
+            if on_done is not None:
+                on_done(number, decoded)
+
+        head = JobHead(task.place, f"{task.item.__module__}:{task.item.__qualname__}", self._sent)
+        async with self._slots:
+            for first, chunk in chunked([encoded_item(item) for item in items]):
+                if self._closed:
+                    raise SparkJobFailed(task.place, "the runner is closed")
+                await self._perform(_Job(head, first, chunk, f"llog-{secrets.token_hex(8)}", threading.Event()), take)
+        missing = [number for number in range(len(items)) if number not in outcomes]
+        if missing:
+            raise SparkJobFailed(task.place, f"{len(missing)} of {len(items)} items came back without an outcome")
+        return [outcomes[number] for number in range(len(items))]
+
+    async def close(self) -> None:
+        """Ends what still runs: those runs raise `SparkJobFailed`."""
+        self._closed = True
+        await asyncio.gather(*(self._give_up(job, watching) for job, watching in list(self._watched.values())))
+        self._threads.shutdown(wait=False)
+
+    # -- one Spark job -----------------------------------------------------------------------------------------------
+
+    async def _perform(self, job: _Job, take: Callable[[int, bytes], None]) -> None:
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[tuple[int, bytes] | SparkJobFailed | None] = asyncio.Queue(len(job.items) + 2)
+
+        def tell(number: int, outcome: bytes) -> None:
+            loop.call_soon_threadsafe(arrived.put_nowait, (number, outcome))
+
+        watching = loop.run_in_executor(self._threads, self._watch, job, tell)
+        watching.add_done_callback(lambda _: arrived.put_nowait(None))
+        starving = asyncio.create_task(self._starve(job.head.place, arrived.put_nowait))
+        self._watched[job.tag] = job, watching
+        try:
+            while (row := await arrived.get()) is not None:
+                if isinstance(row, SparkJobFailed):
+                    raise row
+                take(*row)
+            await watching
+        except BaseException:
+            await self._give_up(job, watching)
+            raise
+        finally:
+            starving.cancel()
+            del self._watched[job.tag]
+
+    async def _starve(self, place: str, tell: Callable[[SparkJobFailed], None]) -> None:
+        """Tell of it where the job waits in vain."""
+        with suppress(Exception):  # a session that is gone tells so through the job
+            count = count_of(self.spark)
+            if count is not None:
+                tell(await until_starved(count, master_of(self.spark), place))
+
+    def _watch(self, job: _Job, tell: Callable[[int, bytes], None]) -> None:
+        """In a thread of its own: run the Spark job to its end."""
+        from llog.spark.runner.task_source import NAME, PUSH, options_of
+
+        if job.given_up.is_set():
+            return
+        options = options_of(job.head, job.first, job.items, pushed=not is_connect(self.spark))
+        try:
+            spark = self._session()
+            with tagged(spark, job.tag):
+                frame = spark.read.format(NAME).options(**options).load()
+                for number, outcome in rows_as_they_come(frame):
+                    if number != PUSH:
+                        tell(number, outcome)
+        except Exception as error:
+            _log.debug("the Spark job of %s failed", job.head.place, exc_info=error)
+            raise failure_of(job.head.place, error) from None  # what it chains is the stack of the JVM
+
+    def _session(self) -> SparkSession:
+        """Made in the first thread that needs it, as it takes a moment."""
+        from llog.spark.runner.task_source import TaskSource
+
+        with self._making:
+            if self._own is None:
+                own = own_session(self.spark)
+                with own_interpreter(own):
+                    own.dataSource.register(TaskSource)
+                self._own = own
+            return self._own
+
+    async def _give_up(self, job: _Job, watching: asyncio.Future[None]) -> None:
+        """Interrupt until it has ended: a job that is being planned has nothing yet that could be interrupted."""
+        job.given_up.set()
+        for _ in range(SPARK_CANCEL_WAIT_MS // SPARK_CANCEL_POLL_MS):
+            if watching.done():
+                break
+            with suppress(Exception):  # a session that is gone has no jobs; what went wrong is being raised already
+                await asyncio.to_thread(interrupt, self.spark, job.tag)
+            await asyncio.wait([watching], timeout=SPARK_CANCEL_POLL_MS / 1_000)
+        if watching.done():
+            watching.exception()
+        else:
+            watching.add_done_callback(lambda ended: ended.exception())
+            _log.warning("the Spark job of %s did not end within %d ms", job.head.place, SPARK_CANCEL_WAIT_MS)
+
+
+def chunked(items: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """Items in order, in lists that one plan may carry, each with the number of its first."""
+    chunk: list[bytes] = []
+    first = chunk_bytes = 0
+    for number, item in enumerate(items):
+        if len(item) > SPARK_JOB_BYTES_MAX:
+            raise ValueTooLarge(f"work item {number}", len(item), SPARK_JOB_BYTES_MAX)
+        if chunk and (len(chunk) == SPARK_JOB_ITEMS_MAX or chunk_bytes + len(item) > SPARK_JOB_BYTES_MAX):
+            yield first, chunk
+            first, chunk, chunk_bytes = number, [], 0
+        chunk.append(item)
+        chunk_bytes += len(item)
+    if chunk:
+        yield first, chunk
+
+
+def failure_of(place: str, error: Exception) -> SparkTaskFailed | SparkJobFailed:
+    """From what Spark raises to what happened: a task's own error, or what the job says in one line."""
+    text = str(error)
+    told = unmarked(text)
+    if told is not None:
+        return SparkTaskFailed(place, told.error_type, told.error, told.trace)
+    return SparkJobFailed(place, reason_in(text) or type(error).__name__)

@@ -1,0 +1,118 @@
+"""What runs in a Python worker of Spark: one item, on this process's own event loop and stores.
+
+Why it exists: a worker process does one task after the other, for many jobs. Opening stores costs connections and
+round trips, so they stay open from task to task, and with them the loop they belong to.
+
+What must stay true: loop and stores are made at the first task, never before (the parent forks); the sets of stores are
+bounded; an error that nobody foresaw reaches the driver as itself, through the text of Spark's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib
+import os
+import re
+import traceback
+from collections import OrderedDict
+from typing import Any, Final
+
+import msgspec
+
+from llog.limits import SPARK_ERROR_CHARS_MAX, SPARK_TRACE_CHARS_MAX, SPARK_WORKER_TOOLS_MAX
+from llog.pipeline.runtime.work import Task, TaskTools, perform
+from llog.spark.runner.worker_memory import keep_freed_memory
+from llog.spark.runner.worker_stores import settings_in_worker, tools_on
+from llog.wiring import ObjectStores
+
+
+class JobHead(msgspec.Struct, frozen=True):
+    """What all items of a job have in common."""
+
+    place: str
+    item: str
+    """`module:name` of the struct."""
+    sent: dict[str, str | int]
+
+
+class Unforeseen(msgspec.Struct, frozen=True):
+    """An error of a task, on its way through Spark."""
+
+    error_type: str
+    error: str
+    trace: str
+
+
+class TaskBroke(Exception):
+    """Makes Spark try the task again, and fail the job in the end; its text carries an `Unforeseen`."""
+
+
+_MARK: Final = "llog-task-error"
+_MARKED: Final = re.compile(rf"<{_MARK}:([A-Za-z0-9+/=]*)>")
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        keep_freed_memory()
+        self.loop = asyncio.new_event_loop()
+        self._opened: OrderedDict[bytes, tuple[ObjectStores, TaskTools]] = OrderedDict()
+
+    def run(self, head: JobHead, item: bytes) -> bytes:
+        return self.loop.run_until_complete(self._run(head, item))
+
+    async def _run(self, head: JobHead, item: bytes) -> bytes:
+        task = Task(head.place, located(head.item), msgspec.Struct)
+        return await perform(task, await self._tools(head), item)
+
+    async def _tools(self, head: JobHead) -> TaskTools:
+        key = msgspec.msgpack.encode(head.sent, order="sorted")
+        if key in self._opened:
+            self._opened.move_to_end(key)
+            return self._opened[key][1]
+        while len(self._opened) >= SPARK_WORKER_TOOLS_MAX:
+            _, (objects, _) = self._opened.popitem(last=False)
+            await objects.close()
+        objects = ObjectStores(settings_in_worker(head.sent, os.environ))
+        tools = tools_on(objects)
+        self._opened[key] = objects, tools
+        return tools
+
+
+_worker: _Worker | None = None
+
+
+def run_item(head: JobHead, item: bytes) -> bytes:
+    """From an item's bytes to its outcome's. Raises `TaskBroke` for what nobody foresaw."""
+    global _worker
+    if _worker is None or _worker.process != os.getpid():
+        _worker = _Worker()
+    try:
+        return _worker.run(head, item)
+    except Exception as error:
+        raise TaskBroke(marked(error)) from None
+
+
+def located(place: str) -> Any:
+    module, _, name = place.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+# -- errors through text ---------------------------------------------------------------------------------------------
+
+
+def marked(error: BaseException) -> str:
+    """For people, who read Spark's log, and for `unmarked`."""
+    trace = "".join(traceback.format_exception(error))[-SPARK_TRACE_CHARS_MAX:]
+    told = Unforeseen(type(error).__name__, str(error)[:SPARK_ERROR_CHARS_MAX], trace)
+    packed = base64.b64encode(msgspec.msgpack.encode(told)).decode()
+    return f"{told.error_type}: {told.error} <{_MARK}:{packed}>"
+
+
+def unmarked(text: str) -> Unforeseen | None:
+    match = _MARKED.search(text)
+    return None if match is None else msgspec.msgpack.decode(base64.b64decode(match[1]), type=Unforeseen)

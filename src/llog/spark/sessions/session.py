@@ -1,0 +1,276 @@
+"""One long-lived Spark session per process, set up warm.
+
+    spark = llog.spark.session()                             # LLOG_SPARK_MASTER, else all cores of this machine
+    spark = llog.spark.session(master="sc://host:15002")     # a Spark Connect server
+
+Why it exists: starting a session takes seconds and a tiny job on a warm one tens of milliseconds; so there is one, and
+it is set up for jobs whose work is done in Python workers. A session that the program made itself is used as it is.
+
+(The function is `llog.spark.session`; a module of that name would hide it.)
+
+What must stay true: two sessions are never started by one process; what a caller asks for and a running session cannot
+give is an error, not passed over; nothing listens for other machines unless a cluster's master is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from llog.errors import InvalidArgument, SparkNotInstalled, SparkSessionFailed
+from llog.limits import SPARK_ARROW_BATCH_BYTES_MAX
+from llog.settings import Settings
+from llog.settings.urls import mask_url
+from llog.spark.sessions.interpreter import VARIABLE, cluster_python
+from llog.spark.sessions.java import find_java
+from llog.spark.sessions.launch import Launch, forget_dead_jvm
+from llog.spark.sessions.masters import CONNECT, check_master
+from llog.spark.sessions.reasons import reason_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP_NAME: Final = "llog"
+CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
+"""In the environment of a process whose sessions are of the Connect kind: pyspark puts it there itself."""
+PYSPARK_MIN: Final = (4, 3)
+
+SQL_CONFIG: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(SPARK_ARROW_BATCH_BYTES_MAX),
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+"""May be set on a session of either kind while it runs."""
+
+# Arrow's Java code compares every access to a column with the column's bounds and its nulls. What it reads here was
+# written by our own workers, and Spark asks for nulls itself.
+_ARROW_UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+
+STATIC_CONFIG: Final[Mapping[str, str]] = {
+    # Spark puts these before options that somebody else gives.
+    "spark.driver.defaultJavaOptions": _ARROW_UNCHECKED,
+    "spark.executor.defaultJavaOptions": _ARROW_UNCHECKED,
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "llog.spark.sessions.daemon",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.scheduler.mode": "FAIR",
+    # A stream's two commits per batch take 22 ms each with it, 55 with the default one (a local disk).
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Fixed when the session starts."""
+
+LOCAL_CONFIG: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""For masters on this machine."""
+
+_starting: Final = threading.Lock()
+
+
+def running_or_new(
+    settings: Settings | None = None,
+    *,
+    master: str | None = None,
+    app_name: str = APP_NAME,
+    config: Mapping[str, str] | None = None,
+    launch: Launch | None = None,
+) -> SparkSession:
+    """This process's session, started if there is none. `config` is Spark's own and beats what is set here. By
+    `launch` another thread may end what is started here."""
+    with _starting:
+        running = running_session()
+        if running is not None:
+            return _checked(running, master, config or {})
+        settings = Settings.from_env() if settings is None else settings
+        launch = Launch() if launch is None else launch
+        return _start(master or settings.spark_master, app_name, config or {}, launch)
+
+
+async def started_in_background(settings: Settings, *, master: str | None = None) -> SparkSession:
+    """As `running_or_new`, while the event loop goes on. Cancelled, it takes what it launched along: nobody waits for a
+    start that nobody wants, neither here nor when the process ends (the thread is none that Python waits for)."""
+    loop, launch = asyncio.get_running_loop(), Launch()
+    started: asyncio.Future[SparkSession] = loop.create_future()
+
+    def tell(session: SparkSession | None, error: BaseException | None) -> None:
+        if started.done():
+            return  # given up
+        if error is not None:
+            started.set_exception(error)
+        elif session is not None:
+            started.set_result(session)
+
+    def start() -> None:
+        session, failed = None, None
+        try:
+            session = running_or_new(settings, master=master, launch=launch)
+        except BaseException as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed: it was given up
+            loop.call_soon_threadsafe(tell, session, failed)
+
+    threading.Thread(target=start, name="llog-spark-start", daemon=True).start()
+    try:
+        return await started
+    except asyncio.CancelledError:
+        await asyncio.to_thread(launch.end)
+        raise
+
+
+def running_session() -> SparkSession | None:
+    """The session this process has, whoever made it."""
+    spark_session = _session_class()
+    forget_dead_jvm()
+    if CONNECT_MODE in os.environ:
+        # One that another thread made counts too; and a server in this process has a session that is not ours.
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+        return ConnectSession.getActiveSession() or ConnectSession._get_default_session()  # type: ignore[return-value]
+    # First the one that was made first: others of its context (`newSession`) may be the active one of a thread.
+    classic: SparkSession | None = getattr(spark_session, "_instantiatedSession", None)
+    context = None if classic is None else getattr(classic, "_sc", None)
+    if context is not None and context._jsc is not None:
+        return classic
+    return spark_session.getActiveSession()
+
+
+def make_active(spark: SparkSession) -> None:
+    """In this thread. A classic session looks up the source of a write in the session that is active in the thread, not
+    in its own."""
+    if not is_connect(spark):
+        kind = type(spark)
+        kind._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
+@contextmanager
+def own_interpreter(spark: SparkSession) -> Iterator[None]:
+    """What is registered in here runs in this process's Python, where the session runs on this machine and nobody named
+    another. Spark would take the `python3` of the PATH, which of a program in an environment that is not activated is
+    one without llog."""
+    if is_connect(spark) or not is_local(master_of(spark)) or "PYSPARK_PYTHON" in os.environ:
+        yield
+        return
+    context = spark.sparkContext
+    before, context.pythonExec = context.pythonExec, sys.executable
+    try:
+        yield
+    finally:
+        context.pythonExec = before
+
+
+def is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def master_of(spark: SparkSession) -> str:
+    """Where its tasks run; a Connect session knows only its server's answer."""
+    return str(spark.conf.get("spark.master", "")) if is_connect(spark) else str(spark.sparkContext.master)
+
+
+def warm_config(master: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What a session on `master` is started with."""
+    if master.startswith(CONNECT):
+        return dict(SQL_CONFIG)
+    config = {**SQL_CONFIG, **STATIC_CONFIG}
+    if is_local(master):
+        config |= LOCAL_CONFIG
+        # Two tasks per core: Spark's 200 are 200 state stores per batch of a stream.
+        config["spark.sql.shuffle.partitions"] = str(2 * local_cores(master))
+        config["spark.pyspark.python"] = environ.get("PYSPARK_PYTHON") or sys.executable
+    if not _has_log_config(environ):
+        log_config = resources.files("llog.spark") / "log4j2.properties"
+        # In quotation marks: the options are split at spaces, which a path may hold.
+        config["spark.driver.defaultJavaOptions"] += f' "-Dlog4j2.configurationFile={log_config}"'
+    return config
+
+
+def _has_log_config(environ: Mapping[str, str]) -> bool:
+    """An operator's own, beside Spark's settings."""
+    directory = environ.get("SPARK_CONF_DIR")
+    return bool(directory) and any(Path(directory or "").glob("log4j2*.*"))
+
+
+def is_local(master: str) -> bool:
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def local_cores(master: str) -> int:
+    numbers = re.findall(r"\d+", master)
+    if master.startswith("local-cluster"):
+        return int(numbers[0]) * int(numbers[1])
+    if master.startswith("local[*"):
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(numbers[0]) if numbers else 1
+
+
+def _session_class() -> type[SparkSession]:
+    try:
+        from pyspark import __version__
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkNotInstalled(str(error)) from error
+    if tuple(int(part) for part in re.findall(r"\d+", __version__)[:2]) < PYSPARK_MIN:
+        raise SparkNotInstalled(f"pyspark {__version__} is older than {'.'.join(map(str, PYSPARK_MIN))}")
+    return SparkSession
+
+
+def _start(master: str, app_name: str, config: Mapping[str, str], launch: Launch) -> SparkSession:
+    builder = _session_class().builder.appName(app_name)
+    check_master(master)
+    if master.startswith(CONNECT):
+        builder = builder.remote(master)
+    else:
+        prepare_environment(master)
+        builder = builder.master(master)
+    for name, value in {**warm_config(master, os.environ), **config}.items():
+        builder = builder.config(name, value)
+    try:
+        with launch.noted():
+            return builder.getOrCreate()
+    except Exception as error:
+        reason = "; ".join(filter(None, [reason_in(str(error)) or type(error).__name__, launch.ending]))
+        launch.end()  # or the next start would be in this JVM, whatever was mended since: its memory is what it is
+        forget_dead_jvm()
+        raise SparkSessionFailed(mask_url(master), reason) from error
+
+
+def prepare_environment(master: str) -> None:
+    """What Spark's scripts, and the processes they start, read. Also for programs that make their own session."""
+    java_home = find_java().home(os.environ)
+    if java_home is not None:
+        os.environ["JAVA_HOME"] = java_home
+    if is_local(master):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ[VARIABLE] = cluster_python(os.environ)
+
+
+def _checked(spark: SparkSession, master: str | None, config: Mapping[str, str]) -> SparkSession:
+    there = master_of(spark)
+    # Of a Connect session's server only the master behind it is known.
+    same = master is None or (is_connect(spark) if master.startswith(CONNECT) else master == there)
+    if not same:
+        raise InvalidArgument("master", f"this process has a session on {there}: stop it first, or use it as it is")
+    for name, value in config.items():
+        if spark.conf.get(name, None) == value:
+            continue
+        if not spark.conf.isModifiable(name):
+            raise InvalidArgument(f"config {name}", "can only be set when a session starts, and there is one already")
+        spark.conf.set(name, value)
+    return spark

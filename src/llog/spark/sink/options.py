@@ -1,0 +1,160 @@
+"""What a write was asked for: its options and its columns, checked before anything is written.
+
+Names are those of Spark's Kafka sink where it has them: `topic`; `queryId`, `batchId`, `compression`, `blobBytes` and
+`llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL; what no option names comes from the
+environment.
+
+What must stay true: an option or a column that is not known, or cannot be used so, is an error that names it; no secret
+is taken from an option, because Spark shows options in its plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Final
+
+import msgspec
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from llog.errors import InvalidArgument
+from llog.limits import SINK_BLOB_BYTES, SINK_BLOB_BYTES_MAX
+from llog.log.keys import OFFSET_MAX, check_topic
+from llog.pipeline.sink.task import codec_of
+from llog.settings import Settings
+from llog.spark.source.option_settings import (
+    SETTINGS_PREFIX,
+    WRITING,
+    close_to,
+    external_name,
+    setting_of,
+    size_of,
+    stripped,
+)
+from llog.spark.source.options import OPTIONS as READING
+
+# Spark's own, which it hands to every sink.
+_SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
+
+_TEXT: Final[tuple[type[DataType], ...]] = (StringType, BinaryType)
+_COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "key": _TEXT,
+    "value": _TEXT,
+    "topic": (StringType,),
+    "partition": (IntegerType,),
+    "timestamp": (TimestampType, TimestampNTZType),
+}
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+# A table that was read from here has them; where its rows go they get new ones.
+_LEFT_ASIDE: Final = frozenset({"offset", "timestampType"})
+
+
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Travels with Spark's plans: it holds nothing secret."""
+
+    topic: str | None = None
+    query: str | None = None
+    """Under which a repeated batch is recognised; None: nobody told."""
+    batch: int = 0
+    compression: str = "none"
+    blob_bytes: int = SINK_BLOB_BYTES
+    settings: dict[str, str] = {}
+
+    def settings_in_force(self) -> Settings:
+        return Settings.from_env(None, **self.settings)
+
+
+def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """`given` by names in any case, as Spark passes them. Raises `InvalidArgument`, naming the option."""
+    lowered = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS}
+    settings = dict(setting_of(name, value) for name, value in lowered.items() if name.startswith(SETTINGS_PREFIX))
+    texts = {}
+    for name, value in lowered.items():
+        if name in WRITING:
+            texts[WRITING[name]] = stripped(WRITING[name], value)
+        elif not name.startswith(SETTINGS_PREFIX):
+            raise InvalidArgument(name, _unknown(name))
+    if "batchId" in texts and (streaming or "queryId" not in texts):
+        reason = "a stream counts its batches itself" if streaming else "means nothing without a queryId"
+        raise InvalidArgument("batchId", reason)
+    compression = texts.get("compression", "none").lower()
+    codec_of(compression)
+    return SinkOptions(
+        topic=check_topic(texts["topic"]) if "topic" in texts else None,
+        query=external_name("queryId", texts["queryId"]) if "queryId" in texts else None,
+        batch=_number("batchId", texts.get("batchId", "0")),
+        compression=compression,
+        blob_bytes=_blob_bytes(texts["blobBytes"]) if "blobBytes" in texts else SINK_BLOB_BYTES,
+        settings=settings,
+    )
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Raises `InvalidArgument`, naming the column."""
+    names = [field.name for field in schema.fields]
+    if "value" not in names:
+        raise InvalidArgument("value", f"the table has no such column; it has {', '.join(names) or 'none'}")
+    if options.topic is None and "topic" not in names:
+        raise InvalidArgument("topic", "neither an option nor a column says where the rows go")
+    for field in schema.fields:
+        if field.name not in _LEFT_ASIDE:
+            _check_column(field)
+
+
+def _check_column(field: StructField) -> None:
+    if field.name == "headers":
+        fits, wanted = _is_headers(field.dataType), _HEADERS
+    elif field.name in _COLUMNS:
+        fits = isinstance(field.dataType, _COLUMNS[field.name])
+        wanted = " or ".join(kind.typeName() for kind in _COLUMNS[field.name])
+    else:
+        known = [*_COLUMNS, "headers"]
+        close = get_close_matches(field.name, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise InvalidArgument(field.name, f"is no column of a record, which has {', '.join(known)}{hint}")
+    if isinstance(field.dataType, NullType) and field.name not in ("value", "topic"):
+        return
+    if not fits:
+        raise InvalidArgument(field.name, f"the column is {field.dataType.simpleString()}, and must be {wanted}")
+
+
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+        return False
+    fields = kind.elementType.fields
+    names, kinds = [field.name for field in fields], [type(field.dataType) for field in fields]
+    return names == ["key", "value"] and kinds == [StringType, BinaryType]
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) > OFFSET_MAX:
+        raise InvalidArgument(name, f"{text!r} is no number from 0 to {OFFSET_MAX}")
+    return int(text)
+
+
+def _blob_bytes(text: str) -> int:
+    size = size_of("blobBytes", text)
+    if size > SINK_BLOB_BYTES_MAX:
+        raise InvalidArgument("blobBytes", f"{text} is more than {SINK_BLOB_BYTES_MAX} bytes")
+    return size
+
+
+def _unknown(name: str) -> str:
+    if name.startswith("kafka."):
+        return "is for Kafka's brokers; records go to the object store, so llog.metadata.url names the cluster"
+    if name == "path":
+        return "records go to topics: give the option topic or a column topic, and save() or start() without a path"
+    if name in READING:
+        return "is an option of reads; topic says where the rows go"
+    return f"is no option of the sink llog{close_to(name, WRITING)}"

@@ -1,0 +1,55 @@
+"""What an export wrote, as Spark DataFrames: the files that its commits name, read by Spark's own Parquet reader.
+
+No Iceberg jar is needed: the table says which files it holds now, and tables that an export made hold no deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from llog.errors import ExportRefused
+from llog.pipeline.export.read import parquet_files, table_files
+from llog.stores.objects.port import ObjectStore
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+
+_NO_FILE_SYSTEM: Final = ("No FileSystem for scheme", "S3AFileSystem not found")
+_ADD_ONE: Final = (
+    "this Spark session has no file system for s3://: start it with the package org.apache.hadoop:hadoop-aws and"
+    " spark.hadoop.fs.s3.impl=org.apache.hadoop.fs.s3a.S3AFileSystem"
+)
+
+
+def iceberg_dataframe(spark: SparkSession, table: Table) -> DataFrame:
+    """The rows of an Iceberg table's current snapshot."""
+    name = ".".join(table.name())
+    if any(task.delete_files for task in table.scan().plan_files()):
+        raise ExportRefused(f"iceberg:{name}", "somebody deleted rows of it, which plain files cannot tell")
+    files = table_files(table)
+    if not files:
+        raise ExportRefused(f"iceberg:{name}", "holds no files yet")
+    return _read(spark, f"iceberg:{name}", files)
+
+
+async def parquet_dataframe(spark: SparkSession, store: ObjectStore, topic: str) -> DataFrame:
+    """The rows that exports of a topic have committed."""
+    files = await parquet_files(store, topic)
+    if not files:
+        raise ExportRefused(f"parquet:{store.url}/{topic}", "holds no committed files yet")
+    return _read(spark, f"parquet:{store.url}/{topic}", files, directory=f"{store.url}/{topic}")
+
+
+def _read(spark: SparkSession, title: str, files: Sequence[str], *, directory: str | None = None) -> DataFrame:
+    """Spark reads them with its own file systems, and as it comes it has none for buckets."""
+    try:
+        reader = spark.read if directory is None else spark.read.option("basePath", directory)
+        frame = reader.parquet(*files)
+        frame.schema  # noqa: B018  (a Connect session looks at the files only when it is asked)
+    except Exception as error:
+        if any(words in str(error) for words in _NO_FILE_SYSTEM):
+            raise ExportRefused(title, f"{_ADD_ONE}, or read it without Spark") from error
+        raise
+    return frame

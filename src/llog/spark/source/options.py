@@ -1,0 +1,260 @@
+"""The options of the data source: text from users to what the planner takes.
+
+Names, forms and defaults are those of Spark's Kafka source, where it has them; `splitBytes`, `maxBytesPerTrigger`,
+`pushFilters` and `llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL, and so is every
+other setting of the stores; what no option names comes from the environment.
+
+What must stay true: an option that is not known, or cannot be used so, is an error that names it, before anything is
+read; no secret is taken from an option, because Spark shows options in its plans.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from llog.errors import InvalidArgument
+from llog.limits import SPLIT_BYTES_DEFAULT, SPLITS_MAX
+from llog.log.keys import Log, check_topic
+from llog.pipeline.scan.plan import ScanRequest
+from llog.pipeline.scan.positions import EARLIEST, LATEST, Positions
+from llog.pipeline.scan.subscription import Subscription
+from llog.settings import Settings
+from llog.spark.source.option_settings import (
+    SETTINGS_PREFIX,
+    WRITING,
+    close_to,
+    external_name,
+    setting_of,
+    size_of,
+    stripped,
+)
+
+Kind = Literal["batch", "stream"]
+_READING: Final = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "minPartitions",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "failOnDataLoss",
+    "groupId",
+    "includeHeaders",
+    "splitBytes",
+    "pushFilters",
+)
+OPTIONS: Final = {name.lower(): name for name in _READING}
+_ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_NAMED: Final = {"earliest": EARLIEST, "latest": LATEST}
+_COUNT_MAX: Final = 2**63 - 1
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a read or a stream was asked for. Travels with Spark's plans: it holds nothing secret."""
+
+    request: ScanRequest
+    offsets_per_trigger: int | None = None
+    bytes_per_trigger: int | None = None
+    group: str | None = None
+    push_filters: bool = False
+    """Whether filters narrow what is read: Spark keeps the plan of one use of a table for its other uses."""
+    settings: dict[str, str] = {}
+    """Of the stores, as the options name them."""
+
+    def settings_in_force(self) -> Settings:
+        return Settings.from_env(None, **self.settings)
+
+
+def parse_options(given: Mapping[str, str], kind: Kind) -> SourceOptions:
+    """`given` by names in any case, as Spark passes them. Raises `InvalidArgument`, naming the option."""
+    options = _Given(given)
+    if kind == "stream":
+        for name in _ENDING:
+            if options.has(name):
+                raise InvalidArgument(name, "a stream has no end: it is for batch reads")
+    request = ScanRequest(
+        subscription=_subscription(options),
+        starting=_starting(options, kind),
+        ending=_ending(options),
+        split_bytes=options.size("splitBytes", SPLIT_BYTES_DEFAULT),
+        splits_min=options.number("minPartitions", 1, most=SPLITS_MAX) or 1,
+        fail_on_data_loss=options.boolean("failOnDataLoss", True),
+    )
+    group = options.text("groupId")
+    return SourceOptions(
+        request=request,
+        offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
+        bytes_per_trigger=options.size("maxBytesPerTrigger", 0) or None,
+        group=None if group is None else external_name("groupId", group),
+        push_filters=options.boolean("pushFilters", False),
+        settings=options.settings,
+    )
+
+
+def wants_headers(given: Mapping[str, str]) -> bool:
+    return _Given(given, checked=False).boolean("includeHeaders", True)
+
+
+class _Given:
+    """Options by the names they have in the documentation."""
+
+    def __init__(self, given: Mapping[str, str], *, checked: bool = True) -> None:
+        lowered = {name.lower(): value for name, value in given.items()}
+        self.none = not lowered
+        self._texts = {OPTIONS[name]: value for name, value in lowered.items() if name in OPTIONS}
+        settings = {name: value for name, value in lowered.items() if name.startswith(SETTINGS_PREFIX)}
+        if checked:
+            for name in lowered.keys() - OPTIONS.keys() - settings.keys():
+                raise InvalidArgument(name, _unknown(name))
+            self.settings = dict(setting_of(name, value) for name, value in settings.items())
+
+    def has(self, name: str) -> bool:
+        return name in self._texts
+
+    def text(self, name: str) -> str | None:
+        value = self._texts.get(name)
+        return None if value is None else stripped(name, value)
+
+    def number(self, name: str, least: int, most: int = _COUNT_MAX) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            value = int(text)
+        except ValueError:
+            raise InvalidArgument(name, f"{text!r} is no number") from None
+        if not least <= value <= most:
+            raise InvalidArgument(name, f"{value} must be from {least} to {most}")
+        return value
+
+    def size(self, name: str, default: int) -> int:
+        text = self.text(name)
+        return default if text is None else size_of(name, text)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise InvalidArgument(name, f"{text!r} is neither true nor false")
+        return text.lower() == "true"
+
+    def by_topic(self, name: str) -> dict[str, Any] | None:
+        """JSON of the form `{"topic": …}`."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise InvalidArgument(name, f"{text!r:.200} is not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise InvalidArgument(name, f'{text!r:.200} is not of the form {{"topic": …}}')
+        for topic in value:
+            try:
+                check_topic(topic)
+            except InvalidArgument as error:
+                raise InvalidArgument(name, str(error)) from None
+        return value
+
+    def by_log(self, name: str) -> dict[Log, int] | None:
+        """JSON of the form `{"topic": {"0": 23, "1": -1}}`."""
+        found = self.by_topic(name)
+        if found is None:
+            return None
+        by_log: dict[Log, int] = {}
+        for topic, partitions in found.items():
+            if not isinstance(partitions, dict):
+                raise InvalidArgument(name, f'{topic}: must be of the form {{"0": 23, "1": -1}}')
+            for partition, value in partitions.items():
+                if not partition.isdecimal() or isinstance(value, bool) or not isinstance(value, int):
+                    raise InvalidArgument(name, f"{topic}: {partition!r}: {value!r} is no partition and whole number")
+                by_log[Log(topic, int(partition))] = value
+        return by_log
+
+
+def _unknown(name: str) -> str:
+    if name.startswith("kafka."):
+        return "is for Kafka's brokers; records are read from the object store, so llog.metadata.url names the cluster"
+    if name == "path":
+        return "topics are named by the option subscribe; load() takes no path"
+    if name in WRITING:
+        return "is an option of writes; subscribe says what is read"
+    return f"is no option of the source llog{close_to(name, OPTIONS)}"
+
+
+def _subscription(options: _Given) -> Subscription:
+    named = [name for name in ("subscribe", "subscribePattern", "assign") if options.has(name)]
+    if len(named) != 1:
+        found = "none is given" if not named else f"{' and '.join(named)} are given"
+        # `CREATE TABLE … USING llog OPTIONS (…)` comes here without any.
+        hint = "; Spark keeps options of a TEMPORARY VIEW, but not of a table of its catalogue" if options.none else ""
+        raise InvalidArgument("subscribe, subscribePattern, assign", f"{found}; exactly one is needed{hint}")
+    [name] = named
+    try:
+        if name == "subscribe":
+            topics = tuple(part.strip() for part in (options.text(name) or "").split(",") if part.strip())
+            if not topics:
+                raise InvalidArgument(name, "names no topic")
+            return Subscription(topics)
+        if name == "subscribePattern":
+            return Subscription(pattern=options.text(name))
+        return Subscription(assigned=_assigned(options))
+    except InvalidArgument as error:
+        told = error.argument in ("subscription", name)
+        raise InvalidArgument(name, error.reason if told else str(error)) from None
+
+
+def _assigned(options: _Given) -> tuple[Log, ...]:
+    logs: list[Log] = []
+    for topic, partitions in (options.by_topic("assign") or {}).items():
+        if not isinstance(partitions, list) or not all(type(number) is int for number in partitions):
+            raise InvalidArgument("subscription", f'{topic}: must be of the form {{"{topic}": [0, 1]}}')
+        logs += [Log(topic, number) for number in partitions]
+    if not logs:
+        raise InvalidArgument("subscription", "names no partition")
+    return tuple(logs)
+
+
+def _starting(options: _Given, kind: Kind) -> Positions:
+    default = EARLIEST if kind == "batch" else LATEST
+    at = _positions(options, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", default)
+    named = (at.all_logs,) if at.by_log is None else at.by_log.values()
+    if kind == "batch" and at.option == "startingOffsets" and LATEST in named:
+        raise InvalidArgument("startingOffsets", "latest (-1) is where a batch ends; nothing would be read")
+    return at
+
+
+def _ending(options: _Given) -> Positions:
+    at = _positions(options, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", LATEST)
+    if at.option == "endingOffsets" and EARLIEST in ((at.all_logs,) if at.by_log is None else at.by_log.values()):
+        raise InvalidArgument("endingOffsets", "earliest (-2) is where a batch begins; nothing would be read")
+    # Nothing as new as an ending timestamp: everything there is comes before it.
+    return at if at.option == "endingOffsets" else msgspec.structs.replace(at, newer_than_all="latest")
+
+
+def _positions(options: _Given, timestamp: str, by_timestamp: str, offsets: str, default: int) -> Positions:
+    strategy = (options.text("startingOffsetsByTimestampStrategy") or "error").lower()
+    if strategy not in ("error", "latest"):
+        raise InvalidArgument("startingOffsetsByTimestampStrategy", f"{strategy!r} is neither error nor latest")
+    newer_than_all = cast(Literal["error", "latest"], strategy)
+    if options.has(timestamp):
+        return Positions(timestamp, timestamp_ms=options.number(timestamp, 0), newer_than_all=newer_than_all)
+    if options.has(by_timestamp):
+        by_log = options.by_log(by_timestamp)
+        return Positions(by_timestamp, timestamps_by_log=by_log, newer_than_all=newer_than_all)
+    text = options.text(offsets)
+    if text is None or text.lower() in _NAMED:
+        return Positions(offsets, all_logs=default if text is None else _NAMED[text.lower()])
+    return Positions(offsets, by_log=options.by_log(offsets))

@@ -1,0 +1,261 @@
+"""The data source's streaming reader: how far a query may go, and what a micro-batch reads.
+
+A query has one Python process that plans for as long as it runs: it opens the stores once. Spark asks it, trigger by
+trigger, how far the next batch goes (`latestOffset`), and then for its splits (`partitions`), also for a batch of
+before a restart. Topics and partitions that come later are picked up; a new partition is read from its beginning.
+
+With `groupId` the query's progress is kept as that consumer group's positions. When Spark asks how far to go from
+`start`, everything below `start` has been processed and its batch committed: so that is what is kept, then. (Spark's
+own `commit` comes a batch later, and not for the last.)
+
+What must stay true: offsets that Spark has in its checkpoint mean the same for ever, whatever was compacted since; what
+retention or a deletion took before it was read is an error, unless failOnDataLoss=false: then it is logged, and the
+stream goes on behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from msgspec.structs import replace
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from llog.api.opening import OpenedLog, open_log
+from llog.broker.groups.positions import GroupOffsets, Position
+from llog.errors import RecordsLost
+from llog.limits import GROUP_OFFSETS_PER_CALL_MAX
+from llog.log.keys import Log
+from llog.pipeline.scan.plan import splits_between
+from llog.pipeline.scan.positions import offsets_at, ranges_between
+from llog.pipeline.scan.pump import LoopThread
+from llog.pipeline.scan.record_shape import Shape
+from llog.pipeline.scan.stream_offsets import (
+    StreamOffsets,
+    from_json,
+    is_same_life,
+    limited_by_bytes,
+    limited_by_offsets,
+    stream_at,
+    why_another,
+)
+from llog.pipeline.scan.subscription import LogEnds, find_logs
+from llog.spark.source.asking import answered
+from llog.spark.source.options import SourceOptions
+from llog.spark.source.reader import SplitPartition
+from llog.spark.source.worker import encoded_works, read_work
+
+POSITION: Final = "the stream's position"
+"""What a message calls offsets that come from a checkpoint."""
+GONE: Final = "its topic was deleted, or is not subscribed to any more"
+_log: Final = logging.getLogger("llog.spark")
+T = TypeVar("T")
+
+
+class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._request = replace(options.request, shape=Shape(tuple(columns)))
+        self._planner: _Planner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner": None}
+
+    @property
+    def _planning(self) -> _Planner:
+        if self._planner is None:
+            self._planner = _Planner(self._options)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._planning.ask(self._planning.initial).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self._options
+        if options.offsets_per_trigger is not None:
+            return ReadMaxRows(options.offsets_per_trigger)
+        if options.bytes_per_trigger is not None:
+            return ReadMaxBytes(options.bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        planning, begin = self._planning, from_json(start)
+        planning.ask(lambda: planning.keep_progress(begin))
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if rows is not None:
+            # Spark carries one limit; where both options are given, both hold.
+            size = self._options.bytes_per_trigger
+        return planning.ask(lambda: planning.latest(begin, rows, size)).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._planning.ask(self._planning.ends).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._planning.ask(self._planning.fix_target)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        planning, begin, stop = self._planning, from_json(start), from_json(end)
+        works = planning.ask(lambda: planning.works(begin, stop, self._request.shape))
+        return [SplitPartition(work) for work in works]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SplitPartition)
+        return read_work(partition.work)
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+
+class _Planner:
+    """The query's planning process: a loop, the opened log, and what AvailableNow is to reach."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options, self._request = options, options.request
+        self._settings = options.settings_in_force()
+        self._loop = LoopThread("llog-stream")
+        try:
+            self._opened: OpenedLog = self._loop.run(open_log(self._settings))
+        except BaseException:
+            self._loop.stop()
+            raise
+        self._target: dict[Log, int] | None = None
+        self._kept: StreamOffsets | None = None
+
+    def close(self) -> None:
+        try:
+            self._loop.run(self._opened.close())
+        finally:
+            self._loop.stop()
+
+    def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """All that is asked here may be asked twice."""
+        return self._loop.run(answered(self._opened.context, question))
+
+    # -- where the logs end --------------------------------------------------------------------------------------------
+    async def initial(self) -> StreamOffsets:
+        # Nothing can be lost yet: a topic that is not there is a name that is wrong.
+        ends = await find_logs(self._opened.context, self._request.subscription)
+        starts = await offsets_at(self._opened.context, self._request.starting, ends)
+        # Checked here, where the option was given: later they are the stream's own.
+        ranges_between(
+            starts,
+            {log: max(start, ends[log].next_offset) for log, start in starts.items()},
+            ends,
+            starting_option=self._request.starting.option,
+            ending_option=self._request.starting.option,
+            fail_on_data_loss=self._request.fail_on_data_loss,
+        )
+        return stream_at(starts, ends)
+
+    async def ends(self) -> StreamOffsets:
+        ends = await self._find()
+        return stream_at({log: at.next_offset for log, at in ends.items()}, ends)
+
+    async def fix_target(self) -> None:
+        self._target = (await self.ends()).offsets
+
+    async def latest(self, begin: StreamOffsets, rows: int | None, size: int | None) -> StreamOffsets:
+        ends = await self._find()
+        starts = self._starts(begin, ends)
+        stops = {log: max(starts[log], self._end(log, at)) for log, at in ends.items()}
+        if rows is not None:
+            stops = limited_by_offsets(starts, stops, rows)
+        if size is not None:
+            stops = await limited_by_bytes(self._opened.context, starts, stops, size)
+        return stream_at(stops, ends)
+
+    def _end(self, log: Log, at: LogEnds) -> int:
+        if self._target is None:
+            return at.next_offset
+        # A log that came after the target was fixed is for the next run.
+        return min(at.next_offset, self._target.get(log, at.log_start_offset))
+
+    async def _find(self) -> dict[Log, LogEnds]:
+        there_only = not self._request.fail_on_data_loss
+        return await find_logs(self._opened.context, self._request.subscription, there_only=there_only)
+
+    def _starts(self, begin: StreamOffsets, ends: Mapping[Log, LogEnds]) -> dict[Log, int]:
+        """Where each log is to be read on from: those that are new, or of a new life, from their beginning."""
+        for log in sorted(begin.offsets.keys() - ends.keys()):
+            self._lost(log, begin.offsets[log], GONE)
+        starts: dict[Log, int] = {}
+        for log, at in ends.items():
+            known = begin.offsets.get(log)
+            if known is not None and (reason := why_another(begin, log, at)):
+                self._lost(log, known, reason)
+                known = None
+            if known is not None and known < at.log_start_offset:
+                self._lost(log, known, f"the log begins at {at.log_start_offset} now")
+                known = None
+            starts[log] = at.log_start_offset if known is None else known
+        return starts
+
+    def _lost(self, log: Log, offset: int, reason: str) -> None:
+        if self._request.fail_on_data_loss:
+            error = RecordsLost(*log, offset, reason)
+            error.args = (f"{POSITION}: {error}; failOnDataLoss=false goes on with what is left",)
+            raise error
+        _log.warning("%s: offsets from %d on are lost: %s", log, offset, reason)
+
+    # -- a micro-batch -------------------------------------------------------------------------------------------------
+    async def works(self, begin: StreamOffsets, end: StreamOffsets, shape: Shape) -> list[bytes]:
+        ends = {log: at for log, at in (await self._find()).items() if log in end.offsets}
+        for log in sorted(end.offsets.keys() - ends.keys()):
+            self._lost(log, begin.offsets.get(log, 0), GONE)
+        for log, at in list(ends.items()):
+            if reason := why_another(end, log, at):
+                self._lost(log, begin.offsets.get(log, 0), reason)
+                del ends[log]
+        ranges = ranges_between(
+            self._batch_starts(begin, end, ends),
+            {log: end.offsets[log] for log in ends},
+            ends,
+            starting_option=POSITION,
+            ending_option=POSITION,
+            fail_on_data_loss=self._request.fail_on_data_loss,
+        )
+        request = replace(self._request, shape=shape)
+        splits = await splits_between(self._opened.context, request, ranges)
+        return await encoded_works(self._opened.context, self._settings, request, splits)
+
+    def _batch_starts(self, begin: StreamOffsets, end: StreamOffsets, ends: Mapping[Log, LogEnds]) -> dict[Log, int]:
+        starts: dict[Log, int] = {}
+        for log, at in ends.items():
+            first = min(at.log_start_offset, end.offsets[log])
+            known = begin.offsets.get(log, first) if is_same_life(begin, end, log.topic) else first
+            # A trigger takes no offset back: one behind the end is of a log that was there before.
+            starts[log] = known if known <= end.offsets[log] else first
+        return starts
+
+    # -- progress ------------------------------------------------------------------------------------------------------
+    async def keep_progress(self, begin: StreamOffsets) -> None:
+        """As positions of the consumer group, where they moved."""
+        if self._options.group is None or begin == self._kept:
+            return
+        group = GroupOffsets(self._opened.context)
+        # Of a topic that was deleted and created again they would mean records that nobody has read.
+        ends = await find_logs(self._opened.context, self._request.subscription, there_only=True)
+        positions = sorted(
+            (log, offset)
+            for log, offset in begin.offsets.items()
+            if log in ends and why_another(begin, log, ends[log]) is None
+        )
+        for first in range(0, len(positions), GROUP_OFFSETS_PER_CALL_MAX):
+            part = {log: Position(offset) for log, offset in positions[first : first + GROUP_OFFSETS_PER_CALL_MAX]}
+            outcomes = await group.commit(self._options.group, part)
+            for log, error in outcomes.items():
+                if error is not None:
+                    _log.warning("group %s: the position of %s was not kept: %s", self._options.group, log, error)
+        self._kept = begin

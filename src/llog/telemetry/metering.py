@@ -1,0 +1,66 @@
+"""Counters around the stores of a process, whatever process it is: a broker, the compaction service.
+
+    meters = Meters(settings, metrics)
+    opened = await open_log(settings, …, wrapping=meters.wrapping)
+    billing = Billing(meters.stores, …)
+
+What must stay true: a store is counted from its first call on, and shown from the moment it is opened, which for the
+stores that entries name may be much later than the start; there is one row per tier and kind, however many stores there
+are: those that are neither the WAL's nor the segments' (a bucket used before) are counted together as `elsewhere`, and
+nobody lists them to see what they cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from llog.api.opening import Wrapping
+from llog.settings import Settings
+from llog.stores.metadata.metered import MeteredMetadataStore
+from llog.stores.metadata.port import MetadataStore
+from llog.stores.objects.metered import MeteredObjectStore
+from llog.stores.objects.port import ObjectStore
+from llog.telemetry.billing import BilledStore, Tier
+from llog.telemetry.metrics import BrokerMetrics
+
+STORE_NAMES: Final[Mapping[Tier, str]] = {"objects": "the object store", "wal": "the WAL store"}
+
+
+def tier_of(url: str, settings: Settings) -> Tier:
+    """Where fresh bytes land in the same store as all others, it is `objects`."""
+    if url.rstrip("/") == settings.objects_url.rstrip("/"):
+        return "objects"
+    return "wal" if url.rstrip("/") == settings.wal_url.rstrip("/") else "elsewhere"
+
+
+class Meters:
+    def __init__(self, settings: Settings, metrics: BrokerMetrics) -> None:
+        self._settings, self._metrics = settings, metrics
+        self.stores: list[BilledStore] = []
+        """Grows as stores are opened."""
+        self.metered_metadata: MeteredMetadataStore | None = None
+        self.named: dict[str, MeteredObjectStore] = {}
+        """The stores of the settings, by the words for them; grows likewise."""
+
+    @property
+    def wrapping(self) -> Wrapping:
+        return Wrapping(self.metadata, self.objects)
+
+    def metadata(self, store: MetadataStore) -> MetadataStore:
+        self.metered_metadata = MeteredMetadataStore(store)
+        self._metrics.attach_metadata(self._settings.metadata_url, self.metered_metadata.stats)
+        return self.metered_metadata
+
+    def objects(self, store: ObjectStore) -> ObjectStore:
+        """A store that was closed for want of room and is opened again goes on with its row."""
+        tier = tier_of(store.url, self._settings)
+        row = next((billed for billed in self.stores if (billed.tier, billed.kind) == (tier, store.kind)), None)
+        metered = MeteredObjectStore(store, None if row is None else row.stats)
+        if row is None:
+            billed = BilledStore(tier, metered, metered.stats, listed=tier != "elsewhere")
+            self.stores.append(billed)
+            self._metrics.attach_objects([billed])
+        if tier in STORE_NAMES:
+            self.named[STORE_NAMES[tier]] = metered
+        return metered

@@ -1,0 +1,196 @@
+"""Metrics that are read off plain numbers when a page is asked for: stores, billing, appends.
+
+Why it exists: the stores and the log count in plain numbers and know no metrics library; here those become families.
+
+What must stay true: every family of the table that is marked `collected` comes from here or from `compaction_lag`,
+also while nothing has been attached yet. A page may be made in another thread: nothing here iterates over a dictionary
+that the event loop may grow meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isinf
+from typing import Any, Final
+
+from prometheus_client import Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from llog.log.counters import AppendCounters
+from llog.settings.urls import OXIA_SCHEMES, scheme_of
+from llog.stores.metadata.metered import MetadataStoreStats
+from llog.stores.objects.pricing import Prices
+from llog.telemetry.billing import ASSUMPTIONS, BilledStore
+from llog.telemetry.families import family
+
+__all__ = ["AppendCollector", "MetadataCollector", "ObjectCollector", "counter", "gauge", "kind_of"]
+
+
+def kind_of(url: str) -> str:
+    """The kind of a store, without anything of its address: `s3`, `file`, `lmdb`, `oxia`, `postgresql`, …"""
+    scheme = scheme_of(url)
+    if scheme in OXIA_SCHEMES:
+        return "oxia"
+    return "postgresql" if scheme == "postgres" else scheme
+
+
+def counter(name: str) -> CounterMetricFamily:
+    row = family(name)
+    return CounterMetricFamily(row.name, row.doc, labels=row.labels)
+
+
+def gauge(name: str) -> GaugeMetricFamily:
+    row = family(name)
+    return GaugeMetricFamily(row.name, row.doc, labels=row.labels)
+
+
+def histogram(name: str) -> HistogramMetricFamily:
+    row = family(name)
+    return HistogramMetricFamily(row.name, row.doc, labels=row.labels)
+
+
+def info(name: str) -> InfoMetricFamily:
+    row = family(name)
+    return InfoMetricFamily(row.name.removesuffix("_info"), row.doc)
+
+
+def _add_latencies(into: HistogramMetricFamily, labels: Sequence[str], snapshot: Mapping[str, Any]) -> None:
+    """From the milliseconds in which stores count to the seconds that Prometheus likes."""
+    counts = snapshot["latency_ms_buckets"].items()
+    buckets = [("+Inf" if isinf(bound_ms) else str(bound_ms / 1_000), count) for bound_ms, count in counts]
+    into.add_metric(labels, buckets, sum_value=snapshot["latency_ms_sum"] / 1_000)
+
+
+class MetadataCollector(Collector):
+    def __init__(self) -> None:
+        self._stores: list[tuple[str, MetadataStoreStats]] = []
+
+    @property
+    def is_oxia(self) -> bool:
+        return any(kind == "oxia" for kind, _ in self._stores)
+
+    def attach(self, url: str, stats: MetadataStoreStats) -> None:
+        self._stores.append((kind_of(url), stats))
+
+    def collect(self) -> Iterator[Metric]:
+        about, calls, items = info("llog_metadata_info"), *map(counter, _METADATA_COUNTERS)
+        errors, lost = counter("llog_metadata_errors_total"), counter("llog_metadata_sessions_lost_total")
+        seconds = histogram("llog_metadata_call_seconds")
+        for kind, stats in self._stores:
+            about.add_metric((), {"store": kind})
+            lost.add_metric((kind,), stats.sessions_lost)
+            for operation, counted in stats.operations.items():
+                snapshot, labels = counted.snapshot(), (kind, operation)
+                calls.add_metric(labels, snapshot["calls"])
+                items.add_metric(labels, snapshot["items"])
+                if snapshot["calls"]:  # what was never called has neither latencies nor errors to tell of
+                    _add_latencies(seconds, labels, snapshot)
+                    for name, count in snapshot["errors"].items():
+                        errors.add_metric((*labels, name), count)
+        yield from (about, calls, items, errors, seconds, lost)
+
+
+_METADATA_COUNTERS: Final = ("llog_metadata_calls_total", "llog_metadata_items_total")
+
+
+class ObjectCollector(Collector):
+    """The object stores of this process, and what they would cost."""
+
+    def __init__(self) -> None:
+        self._stores: list[BilledStore] = []
+
+    def attach(self, stores: Iterable[BilledStore]) -> None:
+        self._stores.extend(stores)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._operations()
+        yield from self._billing()
+
+    def _operations(self) -> Iterator[Metric]:
+        about, calls = info("llog_s3_info"), counter("llog_s3_calls_total")
+        requests, carried = counter("llog_s3_requests_total"), counter("llog_s3_bytes_total")
+        seconds = histogram("llog_s3_call_seconds")
+        for billed in self._stores:
+            about.add_metric((), {"tier": billed.tier, "store": billed.kind})
+            for operation, counted in billed.stats.operations.items():
+                snapshot, labels = counted.snapshot(), (billed.tier, billed.kind, operation)
+                requests.add_metric(labels, snapshot["requests"])
+                carried.add_metric(labels, snapshot["bytes"])
+                shown = snapshot["outcomes"] if snapshot["calls"] else {"ok": 0}
+                for outcome, count in shown.items():
+                    calls.add_metric((*labels, outcome), count)
+                if snapshot["calls"]:
+                    _add_latencies(seconds, labels, snapshot)
+        yield from (about, calls, requests, carried, seconds)
+
+    def _billing(self) -> Iterator[Metric]:
+        about, prices = info("llog_s3_billing_info"), gauge("llog_s3_billing_price_usd")
+        cost, failures = counter("llog_s3_billing_requests_usd_total"), counter("llog_s3_billing_list_failures_total")
+        objects, stored, stored_gb, monthly, listed = map(gauge, _FOOTPRINT_GAUGES)
+        if self._stores:
+            kinds = "+".join(sorted({billed.kind for billed in self._stores}))
+            about.add_metric((), {"store": kinds, "assumptions": ASSUMPTIONS})
+            for item, price in _price_list(self._stores[0].prices).items():
+                prices.add_metric((item,), price)
+        for billed in self._stores:
+            labels = (billed.tier, billed.kind)
+            cost.add_metric(labels, billed.requests_usd)
+            failures.add_metric(labels, billed.list_failures)
+            listed.add_metric(labels, billed.listed_at_ms / 1_000)
+            if (footprint := billed.footprint) is not None:  # unknown is not zero
+                objects.add_metric(labels, footprint.object_count)
+                stored.add_metric(labels, footprint.stored_bytes)
+                stored_gb.add_metric(labels, footprint.stored_bytes / 2**30)
+                monthly.add_metric(labels, billed.storage_usd_per_month)
+        yield from (about, prices, cost, objects, stored, stored_gb, monthly, listed, failures)
+
+
+_FOOTPRINT_GAUGES: Final = (
+    "llog_s3_billing_objects",
+    "llog_s3_billing_stored_bytes",
+    "llog_s3_billing_stored_gb",
+    "llog_s3_billing_storage_usd_per_month",
+    "llog_s3_billing_listed_timestamp_seconds",
+)
+
+
+def _price_list(prices: Prices) -> dict[str, float]:
+    return {
+        "gb_month": prices.storage_per_gib_month,
+        "per_1000_put_copy_post_list": prices.per_1000_puts_and_lists,
+        "per_10000_get_and_other": prices.per_10000_gets_and_others,
+    }
+
+
+class AppendCollector(Collector):
+    """What the append path counts (`llog.log.counters`), over all appenders of this process."""
+
+    def __init__(self) -> None:
+        self._counters: list[AppendCounters] = []
+
+    def attach(self, counters: AppendCounters) -> None:
+        self._counters.append(counters)
+
+    def collect(self) -> Iterator[Metric]:
+        for name, field in _APPEND_FIELDS.items():
+            metric = counter(name)
+            metric.add_metric((), sum(getattr(counters, field) for counters in self._counters))
+            yield metric
+
+
+_APPEND_FIELDS: Final = {
+    "llog_append_runs_total": "appends",
+    "llog_append_cas_rounds_total": "cas_rounds",
+    "llog_append_conflicts_total": "conflicts",
+    "llog_append_uncertain_total": "uncertain",
+    "llog_append_resolved_total": "resolved",
+    "llog_append_settles_total": "settles",
+    "llog_append_cleared_total": "cleared",
+    "llog_append_yields_total": "yields",
+}

@@ -1,0 +1,141 @@
+"""Splits tile what is wanted, keep their size, and keep a blob together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from llog.errors import InvalidArgument
+from llog.formats.values import IndexEntry
+from llog.limits import SPLIT_BYTES_MIN
+from llog.log.index import Entry
+from llog.log.keys import Log
+from llog.log.read.fetch import is_segment
+from llog.pipeline.scan.splits import LogRange, Piece, pieces_of, plan_splits
+
+SMALL = SPLIT_BYTES_MIN
+
+
+def entry(end: int, count: int, *, segment: bool, key: str = "b", at: int = 0, length: int = 1_000) -> Entry:
+    value = IndexEntry(
+        type="COMPACTED" if segment else "WAL",
+        msg_count=count,
+        data_key=f"file:///x/{key}",
+        encoding="kafka-v2",
+        byte_offset=at,
+        byte_length=length + (100 if segment else 0),
+        footer_length=100 if segment else None,
+        created_at_ms=0,
+    )
+    return Entry(end, value, 1)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[list[LogRange], list[Piece]]:
+    """Logs of segments, then slices of shared blobs, and what is wanted of them."""
+    ranges, pieces = list[LogRange](), list[Piece]()
+    for partition in range(draw(st.integers(1, 4))):
+        log, end, entries = Log("t", partition), 0, []
+        for number in range(draw(st.integers(0, 3))):
+            count = draw(st.integers(1, 5_000))
+            end += count
+            length = draw(st.integers(1, 5 * SMALL))
+            entries.append(entry(end, count, segment=True, key=f"s{partition}-{number}", length=length))
+        for number in range(draw(st.integers(0, 12))):
+            count, length = draw(st.integers(1, 50)), draw(st.integers(1, SMALL))
+            end += count
+            entries.append(entry(end, count, segment=False, key=f"b{number}", at=partition * SMALL, length=length))
+        if end:
+            start = draw(st.integers(1, end))
+            wanted = LogRange(log, start, draw(st.integers(start, end)) + 1)
+            ranges.append(wanted)
+            pieces += pieces_of(wanted, entries)
+    return ranges, pieces
+
+
+@given(plans(), st.integers(1, 40))
+@hypothesis_settings(max_examples=80, deadline=None)
+def test_splits_tile_the_wanted_offsets_and_keep_their_size(
+    plan: tuple[list[LogRange], list[Piece]], splits_min: int
+) -> None:
+    ranges, pieces = plan
+    splits = plan_splits(pieces, SMALL, splits_min=splits_min)
+    found: dict[Log, list[tuple[int, int]]] = defaultdict(list)
+    for split in splits:
+        assert len(split.pieces) == 1 or split.byte_length <= SMALL
+        order = [(piece.log, piece.start_offset) for piece in split.pieces]
+        assert order == sorted(order), "a log's pieces come in offset order"
+        for piece in split.pieces:
+            found[piece.log].append((piece.start_offset, piece.stop_offset))
+    for log, start, stop, _ in ranges:
+        offset = start
+        for begin, end in sorted(found.pop(log)):
+            assert begin == offset < end
+            offset = end
+        assert offset == stop
+    assert not found
+
+
+def test_a_long_segment_makes_more_splits_than_there_are_partitions() -> None:
+    pieces = list(pieces_of(LogRange(Log("t", 0), 1, 10_001), [entry(10_000, 10_000, segment=True, length=10 * SMALL)]))
+    splits = plan_splits(pieces, SMALL)
+    assert [len(split.pieces) for split in splits] == [1] * 10
+    assert {split.byte_length for split in splits} == {SMALL}
+
+
+def test_as_many_splits_are_made_as_are_asked_for() -> None:
+    pieces = list(pieces_of(LogRange(Log("t", 0), 1, 1_001), [entry(1_000, 1_000, segment=True)]))
+    assert len(plan_splits(pieces, SMALL, splits_min=7)) == 7
+
+
+def test_a_slice_is_cut_only_where_more_splits_are_asked_for() -> None:
+    pieces = list(pieces_of(LogRange(Log("t", 0), 3, 13), [entry(20, 20, segment=False, length=2 * SMALL)]))
+    assert plan_splits(pieces, SMALL)[0].pieces == tuple(pieces)
+    cut = [piece for split in plan_splits(pieces, SMALL, splits_min=4) for piece in split.pieces]
+    assert [(piece.start_offset, piece.stop_offset) for piece in cut] == [(3, 5), (5, 8), (8, 10), (10, 13)]
+    assert len(plan_splits(pieces, SMALL, splits_min=40)) == 10, "one record each"
+
+
+def test_the_slices_of_a_blob_stay_in_one_split_whichever_logs_they_are_of() -> None:
+    pieces = list[Piece]()
+    for partition in range(16):
+        wanted = LogRange(Log("t", partition), 1, 81)
+        at = partition * 1_000
+        pieces += pieces_of(
+            wanted, [entry(10 * (n + 1), 10, segment=False, key=f"b{n}", at=at, length=1_000) for n in range(8)]
+        )
+    splits = plan_splits(pieces, SMALL)
+    homes: dict[str, set[int]] = defaultdict(set)
+    for number, split in enumerate(splits):
+        for piece in split.pieces:
+            homes[piece.data_key].add(number)
+    assert len(splits) > 1
+    assert all(len(numbers) == 1 for numbers in homes.values())
+
+
+def test_an_entry_that_begins_below_the_one_before_it_yields() -> None:
+    """Between the swap and the deletes of a compaction (I5)."""
+    entries = [entry(10, 10, segment=False), entry(30, 30, segment=True)]
+    pieces = list(pieces_of(LogRange(Log("t", 0), 3, 26), entries))
+    assert [(piece.start_offset, piece.stop_offset) for piece in pieces] == [(3, 11), (11, 26)]
+    assert not pieces[1].wants_all
+
+
+@pytest.mark.parametrize("segment", [True, False])
+@pytest.mark.parametrize("encoding", ["kafka-v2", "bytes-batch-v1"])
+def test_a_piece_knows_a_segment_as_readers_do(segment: bool, encoding: str) -> None:
+    there = entry(10, 10, segment=segment)
+    there = there._replace(value=replace(there.value, encoding=encoding))
+    [piece] = pieces_of(LogRange(Log("t", 0), 1, 11), [there])
+    assert piece.in_segment == is_segment(there) == is_segment(piece.entry)
+    assert piece.wanted_bytes() == (1_000 if not segment or piece.in_segment else 1_100)
+
+
+def test_a_split_size_out_of_bounds_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="split_bytes: 1 must be from"):
+        plan_splits([], 1)
