@@ -1,7 +1,8 @@
 """One log's metadata under audit: everything that can be said without opening an object.
 
 Tiling, cursor, lives and producer snapshot are the invariants' own rules (`llog.log.inspect.invariants`); here stand
-the rest: phantoms and entries below the start, levels, epochs and counts, `pending` and the run in flight, the catalogue.
+the rest: phantoms and entries below the start, levels, epochs and counts, `pending` and the run in flight, the
+catalogue.
 
 What must stay true: the log moves meanwhile, so a finding counts when two looks show it, the second of them strict and
 coherent (`llog.log.inspect.coherent`). What such looks cannot agree on makes the log unsettled, never damaged.

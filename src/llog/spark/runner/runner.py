@@ -3,8 +3,9 @@
     runner = await SparkRunner.start(settings)                      # the session of this process
     runner = SparkRunner(spark, settings)                           # a session of the caller's, of either kind
 
-Why it exists: drivers are written against `llog.pipeline.runtime.work.Runner` and do not know Spark. A run
-is a Spark job (or several, where the items would make too large a plan): an item per task, an outcome per item, told as it arrives.
+Why it exists: drivers are written against `llog.pipeline.runtime.work.Runner` and do not know Spark. A run is a Spark
+job (or several, where the items would make too large a plan): an item per task, an outcome per item, told as it
+arrives.
 
 What must stay true
 - The event loop never waits for Spark: each run is watched by a thread, and there are only so many of them.

@@ -192,7 +192,7 @@ def warm_config(master: str, environ: Mapping[str, str]) -> dict[str, str]:
         config["spark.sql.shuffle.partitions"] = str(2 * local_cores(master))
         config["spark.pyspark.python"] = environ.get("PYSPARK_PYTHON") or sys.executable
     if not _has_log_config(environ):
-        log_config = resources.files("llog.spark") / "log4j2.properties"
+        log_config = resources.files("llog.spark.sessions") / "log4j2.properties"
         # In quotation marks: the options are split at spaces, which a path may hold.
         config["spark.driver.defaultJavaOptions"] += f' "-Dlog4j2.configurationFile={log_config}"'
     return config
