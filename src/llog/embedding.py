@@ -28,7 +28,7 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from llog.api.aio import results_of
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
@@ -38,11 +38,17 @@ from llog.errors import InvalidArgument, StoreClosed
 from llog.formats.records.record_columns import Header
 from llog.http.json import plain_scan
 from llog.http.serve import serve
-from llog.limits import EMBEDDED_HTTP_STOP_MS, EMBEDDED_START_MS_MAX, EMBEDDED_STOP_MS_MAX
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.read.records import LogRecord
 from llog.settings import Settings
 from llog.stores.objects.memory import forget
+
+# How long the program that starts one waits until it listens, and until its thread has ended.
+EMBEDDED_START_MS_MAX: Final = 60_000
+EMBEDDED_STOP_MS_MAX: Final = 30_000
+# What its own clients get to finish at a stop, where nobody says otherwise.
+EMBEDDED_HTTP_STOP_MS: Final = 1_000
+
 
 T = TypeVar("T")
 

@@ -34,11 +34,15 @@ from llog.errors import (
     StoreSchemeConflict,
     UnknownStoreScheme,
 )
-from llog.limits import OBJECT_STORES_IDLE_MS_MIN, OBJECT_STORES_OPEN_MAX
+from llog.limits import OBJECT_STORES_OPEN_MAX
 from llog.settings import Settings
 from llog.settings.urls import mask_url, normalise_url, scheme_of
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore, checked
+
+# A store that nobody asked for this long has no request under way and may be closed to make room.
+OBJECT_STORES_IDLE_MS_MIN: Final = 15 * 60 * 1_000
+
 
 METADATA_STORES: Final = "llog.metadata_stores"
 OBJECT_STORES: Final = "llog.object_stores"

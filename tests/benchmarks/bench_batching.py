@@ -21,8 +21,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from llog.broker.produce.pool import MemoryPool
-from llog.broker.produce.producer import BatchingProducer
-from llog.limits import BATCH_UPLOADS_MAX, KIB, MIB
+from llog.broker.produce.producer import BATCH_UPLOADS_MAX, BatchingProducer
+from llog.limits import KIB, MIB
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.log.metrics import NoMetrics

@@ -24,8 +24,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
-from llog.limits import LOG_APPEND_ROUNDS_MAX
 from llog.log.append.append import Appender
+from llog.log.append.commit import LOG_APPEND_ROUNDS_MAX
 from llog.log.keys import Log
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.memory import MemoryObjectStore

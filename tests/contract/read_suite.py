@@ -16,14 +16,14 @@ from llog.errors import InconsistentReadState, InvalidArgument, LogDeleted, Offs
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.records import encode_records
 from llog.formats.values import ControlRecord, IndexEntry, Pending, decode_value, encode_value
-from llog.limits import LOG_READ_WHOLE_BYTES_MAX, METADATA_SCAN_PAGE_RECORDS_MAX
+from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
 from llog.log.index import entry_of
 from llog.log.keys import Log
 from llog.log.metrics import READ_BYTES, READ_GETS, READ_RECORDS, READ_RESTARTS
-from llog.log.read.fetch import Fetcher
+from llog.log.read.fetch import LOG_READ_WHOLE_BYTES_MAX, Fetcher
 from llog.log.read.read import iter_runs, read_offset, view
 from llog.log.read.records import LogRecord, RecordRun
 from llog.log.read.timestamps import (

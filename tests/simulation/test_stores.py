@@ -13,12 +13,13 @@ from llog.errors import (
     StoreClosed,
     ValueTooLarge,
 )
-from llog.limits import METADATA_VALUE_BYTES_MAX, SIM_LIST_PAGE_NAMES
+from llog.limits import METADATA_VALUE_BYTES_MAX
 from llog.stores.metadata.port import ABSENT, ChangeKind, Delete, Key, Put
 from llog.stores.objects.port import ByteRange
 from llog.testing.model_check import check_agreement
 from llog.testing.sim import HOUR_MS, ActorContext, Script, World
 from llog.testing.sim.metadata_server import Versions
+from llog.testing.sim.object_store import SIM_LIST_PAGE_NAMES
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -11,14 +11,13 @@ import pytest
 
 from llog.api.opening import Use, opened_log
 from llog.errors import LlogError
-from llog.limits import COMPACT_CORES_UNKNOWN
 from llog.log.context import LogContext
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.settings import Settings
-from llog.spark.runner.compaction import resize_of, sizing_of
+from llog.spark.runner.compaction import COMPACT_CORES_UNKNOWN, resize_of, sizing_of
 from llog.spark.runner.runner import SparkRunner
 from tests.filling import append, group_of, read_all
 from tests.unit.pipeline.compact.compact_stage import entries_of

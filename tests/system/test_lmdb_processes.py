@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from llog.limits import LMDB_MAP_BYTES_START
 from llog.stores.metadata.lmdb import LmdbStore
+from llog.stores.metadata.lmdb.environment import LMDB_MAP_BYTES_START
 from llog.stores.metadata.port import Key
 from tests.patience import PATIENCE_SECONDS
 from tests.system.lmdb_worker import COUNTERS, ROUTE, counter_key, pair_keys

@@ -9,10 +9,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import ObjectStoreMisconfigured
-from llog.limits import OBJECT_STORES_WRAPPED_MAX
+from llog.limits import OBJECT_STORES_OPEN_MAX
 from llog.log.cluster import join_cluster
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys
@@ -21,6 +21,10 @@ from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.retrying import RetryingObjectStore
 from llog.wiring import ObjectStores, open_metadata_store
+
+# Those that the settings do not name, with what counts and retries around them: as many as are open. Of more, the one
+# that nobody asked for longest is forgotten, and wrapped anew when it is asked for again.
+OBJECT_STORES_WRAPPED_MAX: Final = OBJECT_STORES_OPEN_MAX
 
 
 class Use(Enum):

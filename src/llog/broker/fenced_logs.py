@@ -17,9 +17,13 @@ from typing import Final
 
 from llog.errors import LlogError, LogFenced
 from llog.formats.values import ControlRecord, decode_value
-from llog.limits import BROKER_FENCED_LOGS_MAX, BROKER_FENCED_LOOK_MS
 from llog.log.context import LogContext
 from llog.log.keys import Log
+
+# How many of those that it met are shown, and how often it looks whether they are still closed.
+BROKER_FENCED_LOGS_MAX: Final = 100
+BROKER_FENCED_LOOK_MS: Final = 2_000
+
 
 _log: Final = logging.getLogger("llog.broker")
 

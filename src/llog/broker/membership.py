@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from llog.errors import StoreError
 from llog.formats.values import BrokerRegistration, encode_value
-from llog.limits import REGISTRATION_RETRY_MS
 from llog.log.context import LogContext
 from llog.stores.metadata.port import Session
+
+REGISTRATION_RETRY_MS: Final = 1_000
+
 
 _log = logging.getLogger("llog.broker.membership")
 

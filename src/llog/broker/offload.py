@@ -10,9 +10,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from llog.limits import CONSUME_INLINE_BYTES_MAX, CONSUME_THREADS
+from llog.limits import KIB
+
+# More than this is decoded, checked or copied in a thread: it would hold the event loop for about a millisecond.
+CONSUME_INLINE_BYTES_MAX: Final = 256 * KIB
+CONSUME_THREADS: Final = 2
+
 
 T = TypeVar("T")
 

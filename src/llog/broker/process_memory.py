@@ -14,7 +14,15 @@ import ctypes
 import gc
 from typing import Final
 
-from llog.limits import GC_YOUNG_OBJECTS, PROCESS_FREE_BYTES_KEPT, PROCESS_POOLED_BYTES_MAX
+from llog.limits import MIB
+
+# Pieces up to this size come from memory that the process keeps; larger ones are the kernel's before and after.
+PROCESS_POOLED_BYTES_MAX: Final = 4 * MIB
+# So much free memory is kept, beyond what is in use.
+PROCESS_FREE_BYTES_KEPT: Final = 64 * MIB
+# Python looks for garbage in cycles after so many new objects; a flush alone makes thousands.
+GC_YOUNG_OBJECTS: Final = 20_000
+
 
 # The names of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD: Final = -1

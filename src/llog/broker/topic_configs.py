@@ -13,13 +13,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import LlogError
-from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX, TOPIC_CONFIG_FRESH_MS, TOPIC_CONFIGS_KNOWN_MAX
+from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX
 from llog.log.context import LogContext
 from llog.log.topics.config import TopicConfig
 from llog.log.topics.create import load_topic
+
+# A broker goes by a config it read so long ago before it looks again; changes made through itself it knows at once.
+TOPIC_CONFIG_FRESH_MS: Final = 5_000
+# Topics whose configs a broker remembers; beyond that, those it read longest ago are read again.
+TOPIC_CONFIGS_KNOWN_MAX: Final = 10_000
+
 
 Config = TopicConfig | LlogError
 """What holds, or why nobody can tell."""

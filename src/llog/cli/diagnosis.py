@@ -12,13 +12,12 @@ import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from llog.api.opening import Use, opened_log
 from llog.cli.store_check import Step, advice_on, check_stores
 from llog.errors import ClusterMismatch, JavaUnusable, LlogError, SettingsError, VacuumRefused
 from llog.formats.values import ControlRecord, decode_value
-from llog.limits import CLI_DOCTOR_LOOK_TIMEOUTS, CLI_DOCTOR_NAMES_MAX
 from llog.log.batches import get_all
 from llog.log.cleanup.vacuum_clock import plan_now, read_clocks
 from llog.log.cluster import compare_cluster
@@ -30,6 +29,12 @@ from llog.settings import Settings
 from llog.settings.exposure import check_exposure, is_loopback
 from llog.settings.urls import PATH_SCHEMES, mask_url
 from llog.spark.sessions.java import ABSENT, find_java
+
+# How long `llog doctor` waits for each of its looks, in LLOG_REQUEST_TIMEOUT_MS.
+CLI_DOCTOR_LOOK_TIMEOUTS: Final = 6
+# What `llog doctor` names one by one; the rest is counted.
+CLI_DOCTOR_NAMES_MAX: Final = 20
+
 
 Result = Literal["ok", "note", "WRONG"]
 

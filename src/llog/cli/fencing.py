@@ -13,6 +13,11 @@ from llog.cli.stores import MetadataUrl
 if TYPE_CHECKING:
     from llog.formats.values import ControlRecord
     from llog.settings import Settings
+from typing import Final
+
+# What an operator may say about why a log is closed (HTTP takes as much).
+FENCE_REASON_CHARS_MAX: Final = 1_000
+
 
 Epoch = Annotated[
     int | None,
@@ -58,7 +63,6 @@ def unfence(
 def _checked(reason: str) -> str:
     """It becomes part of the log's control record, which is read and written with every append."""
     from llog.errors import InvalidArgument
-    from llog.limits import FENCE_REASON_CHARS_MAX
 
     if len(reason) > FENCE_REASON_CHARS_MAX:
         raise InvalidArgument("--reason", f"{len(reason)} characters, at most {FENCE_REASON_CHARS_MAX}")

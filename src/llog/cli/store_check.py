@@ -17,12 +17,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
 from llog import errors
-from llog.limits import STORES_CHECK_STEP_TIMEOUTS
 from llog.settings import Settings
 from llog.settings.urls import mask_url
 from llog.stores.metadata.port import ABSENT, Key, MetadataStore
 from llog.stores.objects.port import ObjectStore
 from llog.wiring import open_metadata_store, open_object_store
+
+# `llog stores check` waits this many request timeouts for one step before it calls the store silent.
+STORES_CHECK_STEP_TIMEOUTS: Final = 3
+
 
 T = TypeVar("T")
 

@@ -13,17 +13,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.compactor.plan import LogView, Rules
 from llog.errors import FormatError, InvalidArgument
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
-from llog.limits import COMPACTOR_LOOK_LOGS_MAX, COMPACTOR_SCAN_PAGE_ENTRIES, COMPACTOR_SCANS_IN_FLIGHT_MAX
+from llog.limits import COMPACTOR_LOOK_LOGS_MAX
 from llog.log.context import LogContext
 from llog.log.index import Verdict, entry_of, judge
 from llog.log.inspect.coherent import run_of, shown_state
 from llog.log.keys import Log, offset_name
 from llog.stores.metadata.port import Record, after, last_segment
+
+COMPACTOR_SCANS_IN_FLIGHT_MAX: Final = 16
+COMPACTOR_SCAN_PAGE_ENTRIES: Final = 256
 
 
 class BadLog(NamedTuple):

@@ -34,11 +34,15 @@ from llog.compactor.plan import (
 )
 from llog.compactor.runner import JobRunner
 from llog.errors import ClusterMismatch, LlogError, SessionLost, VacuumRefused
-from llog.limits import COMPACTOR_WAL_MEASURE_LOCAL_MS, COMPACTOR_WAL_MEASURE_REMOTE_MS
 from llog.log.cleanup.vacuum_clock import read_clocks
 from llog.log.context import LogContext
 from llog.pipeline.vacuum.job import VacuumReport
 from llog.settings import Settings
+
+# How often the WAL store is measured: where listing is free, and where each request is billed.
+COMPACTOR_WAL_MEASURE_LOCAL_MS: Final = 10_000
+COMPACTOR_WAL_MEASURE_REMOTE_MS: Final = 60_000
+
 
 VACUUM: Final = "vacuum"
 BACKUP: Final = "backup"

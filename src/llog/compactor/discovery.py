@@ -9,16 +9,19 @@ dying twice, so that whoever deletes it has had time to.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.compactor.plan import RandomBits, shuffled
 from llog.errors import FormatError
 from llog.formats.values import ControlRecord, TopicRecord, TopicState, decode_value
-from llog.limits import COMPACTOR_LOGS_MAX, METADATA_GET_MANY_MAX
+from llog.limits import METADATA_GET_MANY_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.topics.admin import Topic
 from llog.stores.metadata.port import last_segment
+
+# Logs that one service keeps in mind; of more, each discovery takes others by chance.
+COMPACTOR_LOGS_MAX: Final = 100_000
 
 
 class DyingTopic(NamedTuple):

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from llog.errors import LogBusy
-from llog.limits import COMPACT_GATHER_MS_MAX, COMPACT_GATHER_QUIET_MS, COMPACT_JOBS_AT_ONCE
 from llog.log.keys import Log
+
+COMPACT_JOBS_AT_ONCE: Final = 2
+COMPACT_GATHER_QUIET_MS: Final = 100
+COMPACT_GATHER_MS_MAX: Final = 2_000
+
 
 Terms = TypeVar("Terms", bound=Hashable)
 Answer = TypeVar("Answer")

@@ -19,17 +19,17 @@ from llog.compactor.metrics import CompactorMetrics, Outcome
 from llog.compactor.pace import Pause
 from llog.compactor.runner import JobRunner
 from llog.errors import InvalidArgument
-from llog.limits import (
-    COMPACTOR_KEYS_REST_MS,
-    COMPACTOR_KEYS_RETRY_MS,
-    COMPACTOR_KEYS_RETRY_TIMES,
-    METADATA_GET_MANY_MAX,
-)
+from llog.limits import METADATA_GET_MANY_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import COMPACT_BYTES, COMPACT_RUNS
 from llog.log.topics.config import TopicConfig
 from llog.pipeline.key_compact.report import KeyCompacted, State
+
+COMPACTOR_KEYS_REST_MS: Final = 600_000
+COMPACTOR_KEYS_RETRY_MS: Final = 60_000
+COMPACTOR_KEYS_RETRY_TIMES: Final = 10
+
 
 KEYS: Final = "key-compaction"
 KIND: Final = "key_compact"

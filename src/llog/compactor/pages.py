@@ -24,11 +24,16 @@ from litestar.handlers import BaseRouteHandler
 from litestar.status_codes import HTTP_200_OK, HTTP_503_SERVICE_UNAVAILABLE
 
 from llog.errors import ExposureRefused
-from llog.limits import COMPACTOR_PAGES_AT_ONCE, COMPACTOR_PAGES_BACKLOG, COMPACTOR_PAGES_STOP_MS_MAX
 from llog.settings import Settings
 from llog.settings.exposure import check_certificate, is_loopback
 from llog.settings.listening import listening_socket
 from llog.telemetry.metrics import CONTENT_TYPE
+
+COMPACTOR_PAGES_BACKLOG: Final = 64
+# Requests for pages that are answered at the same time; more get 503.
+COMPACTOR_PAGES_AT_ONCE: Final = 64
+COMPACTOR_PAGES_STOP_MS_MAX: Final = 2_000
+
 
 _PATHS: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})
 Scope = MutableMapping[str, Any]

@@ -17,7 +17,7 @@ from llog.compactor.gathering import Gathering
 from llog.compactor.runner import InProcessRunner
 from llog.compactor.tasks import TaskRunner, TaskRunners
 from llog.errors import CompactionFailed, LogBusy
-from llog.limits import COMPACT_LOGS_PER_WORKER, COMPACTOR_KEYS_BYTES_MAX
+from llog.limits import COMPACTOR_KEYS_BYTES_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.rewrite.runs import Compacted
@@ -31,6 +31,11 @@ from llog.pipeline.runtime.work import Item, OnDone, Result, Task, TaskFailed, t
 if TYPE_CHECKING:
     from llog.pipeline.key_compact.aggregate import KeyAggregate, SegmentKeys
     from llog.pipeline.key_compact.scratch import ScratchPart, ScratchPlace
+from typing import Final
+
+# The compactor service: visits that share a job, one after the other or several at a time, and how long a job waits
+# for more of them: each log is claimed first, and a claim takes as long as a disk's or a server's sync.
+COMPACT_LOGS_PER_WORKER: Final = 64
 
 
 class _Terms(NamedTuple):

@@ -12,25 +12,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from llog.limits import (
-    COMPACTOR_BACKUP_INTERVAL_MS_MAX,
-    COMPACTOR_BACKUP_INTERVAL_MS_MIN,
-    COMPACTOR_BACKUP_TORN_MS,
-    COMPACTOR_BACKUPS_KEPT,
-    COMPACTOR_MERGE_INPUTS_MIN,
-    COMPACTOR_MERGES_OVERDUE,
-    COMPACTOR_RETENTION_INTERVAL_MS,
-    COMPACTOR_VACUUM_INTERVAL_MS_MAX,
-    COMPACTOR_VACUUM_INTERVAL_MS_MIN,
-    COMPACTOR_WAL_PRESSURE,
-    LOG_COMPACT_ENTRIES_MAX,
-    LOG_MERGE_BYTES_DEFAULT,
-)
+from llog.limits import COMPACTOR_BACKUP_INTERVAL_MS_MIN, LOG_COMPACT_ENTRIES_MAX, LOG_MERGE_BYTES_DEFAULT
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log
 from llog.settings import Settings
+
+# Neighbouring segments of one level that are worth a merge: each byte is then rewritten once per eightfold growth.
+COMPACTOR_MERGE_INPUTS_MIN: Final = 8
+# With so many merges missed, a log that always has fresh bytes is merged before it is compacted again.
+COMPACTOR_MERGES_OVERDUE: Final = 4
+COMPACTOR_RETENTION_INTERVAL_MS: Final = 300_000
+# As often as objects outlive the grace, within these bounds: each vacuum lists the bucket and reads every index.
+COMPACTOR_VACUUM_INTERVAL_MS_MIN: Final = 10_000
+COMPACTOR_VACUUM_INTERVAL_MS_MAX: Final = 900_000
+# Producers wait at LLOG_WAL_MAX_BYTES; the service hurries from this share of it on.
+COMPACTOR_WAL_PRESSURE: Final = 0.75
+COMPACTOR_BACKUP_INTERVAL_MS_MAX: Final = 900_000
+COMPACTOR_BACKUPS_KEPT: Final = 8
+# A scheduled backup without a manifest that is older than this was given up by a process that is gone.
+COMPACTOR_BACKUP_TORN_MS: Final = 3_600_000
+
 
 T = TypeVar("T")
 RandomBits = Callable[[int], int]

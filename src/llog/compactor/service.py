@@ -16,7 +16,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 from llog.api.opening import Use, opened_log
 from llog.compactor.backlog import Backlogs, BadLog
@@ -37,11 +37,8 @@ from llog.formats.records.record_batch import verify_crcs, walk
 from llog.formats.records.records import encode_records, warm_up
 from llog.limits import (
     COMPACTOR_BACKUP_INTERVAL_MS_MIN,
-    COMPACTOR_KEYS_INTERVAL_MS,
     COMPACTOR_LOOK_LOGS_MAX,
     COMPACTOR_MERGES_AT_ONCE,
-    COMPACTOR_PASS_PAUSE_MS_MIN,
-    COMPACTOR_STOP_MS_MAX,
     COMPACTOR_TROUBLES_SHOWN_MAX,
 )
 from llog.log.context import LogContext
@@ -51,6 +48,16 @@ from llog.telemetry.billing import Billing
 from llog.telemetry.metering import Meters
 from llog.telemetry.metrics import BrokerMetrics
 from llog.telemetry.scenario import scenario_from_env
+
+# A pass never follows another sooner: the loop also answers pages and keeps sessions alive.
+COMPACTOR_PASS_PAUSE_MS_MIN: Final = 5
+# How long work under way may go on after a stop was asked for; what is cut off is resumed by whoever comes next.
+COMPACTOR_STOP_MS_MAX: Final = 30_000
+# How often topics that are compacted by key are looked at; how long a log that was not worth a pass is left alone if it
+# does not change; how long one that failed is, at least and as a multiple of the time that the pass took: reading a
+# large log in vain must stay the exception.
+COMPACTOR_KEYS_INTERVAL_MS: Final = 15_000
+
 
 _log = logging.getLogger("llog.compactor")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from llog.compactor.small_here import SmallHere
 from llog.errors import LlogError, SparkJobFailed, SparkSessionFailed
-from llog.limits import COMPACT_HERE_BYTES_MAX, COMPACT_SPARK_REJOIN_MS, COMPACT_WINDOW_BYTES_IN_SERVICE
+from llog.limits import COMPACT_HERE_BYTES_MAX, COMPACT_WINDOW_BYTES_IN_SERVICE
 from llog.log.context import LogContext
 from llog.pipeline.compact.plan import Resize, Sizing
 from llog.pipeline.compact.windows_here import WindowsHere
@@ -25,6 +25,10 @@ from llog.pipeline.runtime.work import Runner, TaskTools, tools_of
 
 if TYPE_CHECKING:
     from llog.pipeline.key_compact.aggregate import KeyAggregate
+
+# A Spark that could not be had, or that went away, is tried again.
+COMPACT_SPARK_REJOIN_MS: Final = 60_000
+
 
 STARTING: Final = "starting"
 READY: Final = "ready"

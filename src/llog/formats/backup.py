@@ -29,7 +29,13 @@ from llog.formats.records.compression import compress, decompress
 from llog.formats.records.crc import Buffer, crc32c
 from llog.formats.records.record_batch import Codec
 from llog.formats.values import Count, Value
-from llog.limits import BACKUP_FRAME_BYTES, BACKUP_FRAME_BYTES_MAX
+from llog.limits import MIB
+
+# Lines are compressed in frames of about this size (before compression) …
+BACKUP_FRAME_BYTES: Final = MIB
+# … and a frame holds at least one line, which may be a whole value with everything escaped.
+BACKUP_FRAME_BYTES_MAX: Final = 16 * MIB
+
 
 VERSION: Final = 1
 FRAME_MAGIC: Final = 0x184D2A5B

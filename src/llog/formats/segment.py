@@ -27,7 +27,12 @@ from llog.formats.buffers import crc32c_of, json_decoder, json_value, total_leng
 from llog.formats.records.crc import Buffer, crc32c
 from llog.formats.records.record_batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from llog.formats.records.record_batch import BatchColumns
-from llog.limits import SEGMENT_DATA_BYTES_MAX, SEGMENT_EXTENSION_BYTES_MAX
+from llog.limits import GIB, MIB
+
+SEGMENT_EXTENSION_BYTES_MAX: Final = 16 * MIB
+# Byte positions inside a segment are u32.
+SEGMENT_DATA_BYTES_MAX: Final = 4 * GIB - 1
+
 
 MAGIC: Final = 0x4B4C4958
 EXTENSION_MAGIC: Final = b"LLX1"

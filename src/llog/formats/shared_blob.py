@@ -24,7 +24,10 @@ import msgspec
 from llog.errors import BadMagic, ChecksumMismatch, InvalidArgument, InvalidField, TruncatedInput, UnsupportedFormat
 from llog.formats.buffers import crc32c_of, json_decoder, json_value, total_length
 from llog.formats.records.crc import Buffer
-from llog.limits import SHARED_BLOB_HEADER_BYTES_MAX, SHARED_BLOB_PARTITIONS_MAX
+from llog.limits import SHARED_BLOB_HEADER_BYTES_MAX
+
+SHARED_BLOB_PARTITIONS_MAX: Final = 100_000
+
 
 MAGIC: Final = b"LLS1"
 VERSION: Final = 1

@@ -22,9 +22,13 @@ from llog.http.listener.runtime import Runtime
 from llog.http.listener.server import HttpServer
 from llog.http.routes.app import STATUS_ROUTES, HttpApp
 from llog.http.routes.request_log import Receive, Scope, Send
-from llog.limits import STARTING_SILENCE_MS, STORE_PROBE_MS
+from llog.limits import STORE_PROBE_MS
 from llog.settings import Settings
 from llog.telemetry.metrics import BrokerMetrics
+
+# A broker that could not open its stores for so long listens already, to say what it waits for.
+STARTING_SILENCE_MS: Final = 3_000
+
 
 _log: Final = logging.getLogger("llog.broker")
 _OPEN_PATHS: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})

@@ -9,15 +9,17 @@ ours; whoever opens stores that do not belong together is refused with words.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from llog.errors import ClusterMismatch, MetadataUncertain, ObjectAlreadyExists, ObjectNotFound, VersionConflict
 from llog.formats.values import ClusterId, decode_value, encode_value
-from llog.limits import CLUSTER_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.stores.metadata.port import ABSENT, Record
 from llog.stores.objects.port import ObjectStore
+
+CLUSTER_ROUNDS_MAX: Final = 32
 
 
 async def join_cluster(context: LogContext, stores: Sequence[ObjectStore] | None = None) -> ClusterId:

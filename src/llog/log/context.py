@@ -5,11 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
-from llog.limits import LOG_BACKOFF_MS_FIRST, LOG_BACKOFF_MS_MAX
+from llog.limits import LOG_BACKOFF_MS_MAX
 from llog.log.keys import Keys
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore
+
+LOG_BACKOFF_MS_FIRST: Final = 2
+
 
 FindObject = Callable[[str], Awaitable[tuple[ObjectStore, str]]]
 """From the URI in an index entry to the store that holds it and its name there."""

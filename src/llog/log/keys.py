@@ -14,9 +14,12 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from llog.errors import InvalidArgument
-from llog.limits import KEYS_LOGS_MAX
 from llog.log.ids import is_object_id
 from llog.stores.metadata.port import Key, check_key
+
+# Logs whose checked and built key prefix is remembered, over all stores of a process.
+KEYS_LOGS_MAX: Final = 65_536
+
 
 TOPIC_NAME_LENGTH_MAX: Final = 249
 PARTITION_MAX: Final = 2**31 - 1

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
 from llog.errors import LlogError, PartitionNotInitialized
-from llog.limits import RETAIN_LOGS_IN_FLIGHT_MAX
 from llog.log.cleanup.retention import Limits, configured_limits, planned_log_start, retain
 from llog.log.context import LogContext
 from llog.log.index import Entry, Verdict, entry_of, judge
 from llog.log.keys import Log
 from llog.log.read.view import view
+
+# Logs whose limits are applied at the same time.
+RETAIN_LOGS_IN_FLIGHT_MAX: Final = 16
 
 
 class RetainedLog(msgspec.Struct, frozen=True, kw_only=True):

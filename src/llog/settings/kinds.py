@@ -15,9 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from llog.limits import SETTINGS_COMPACTOR_TARGETS_MAX, SETTINGS_ROOT_PREFIX_BYTES_MAX, SETTINGS_TEXT_BYTES_MAX
+from llog.limits import KIB
 from llog.settings.units import format_bytes, format_ms, parse_bytes, parse_ms
 from llog.settings.urls import check_bucket, mask_url, normalise_url, parse_host_port
+
+SETTINGS_TEXT_BYTES_MAX: Final = 4 * KIB
+# A segment of the root must leave room for topic, partition and offset within METADATA_KEY_BYTES_MAX.
+SETTINGS_ROOT_PREFIX_BYTES_MAX: Final = 100
+SETTINGS_COMPACTOR_TARGETS_MAX: Final = 10_000
 
 
 class CompactorTarget(NamedTuple):

@@ -14,7 +14,10 @@ import re
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from llog.limits import SETTINGS_URL_BYTES_MAX
+from llog.limits import KIB
+
+SETTINGS_URL_BYTES_MAX: Final = 2 * KIB
+
 
 MASK: Final = "***"
 OXIA_PORT: Final = 6648

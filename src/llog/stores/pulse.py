@@ -23,7 +23,10 @@ from llog.errors import (
     StoreError,
     VersionConflict,
 )
-from llog.limits import STORE_TROUBLE_MS
+
+# A store that did nothing well for so long is in trouble: a broker says so, and accepts no records meanwhile …
+STORE_TROUBLE_MS: Final = 5_000
+
 
 __all__ = ["StorePulse", "Trouble"]
 

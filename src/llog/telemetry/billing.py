@@ -18,10 +18,17 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from llog.errors import StoreError
-from llog.limits import BILLING_LIST_INTERVAL_MS, BILLING_LIST_TIME_SHARE, BILLING_LOOK_MS
 from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.pricing import Footprint, Prices, measure_footprint
 from llog.stores.objects.stats import ObjectStoreStats
+
+# How long a count of the bucket's objects is good for: each costs a list request per thousand objects …
+BILLING_LIST_INTERVAL_MS: Final = 300_000
+# … and in a large bucket counting takes at most one part in so many of the time.
+BILLING_LIST_TIME_SHARE: Final = 100
+# How soon a store that is opened while the process runs is counted for the first time; looking costs no request.
+BILLING_LOOK_MS: Final = 5_000
+
 
 __all__ = ["ASSUMPTIONS", "BilledStore", "Billing", "Tier", "plan_next_listing_ms"]
 

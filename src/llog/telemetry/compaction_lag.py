@@ -17,9 +17,14 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from llog.limits import METRICS_LAG_LOGS_MAX, METRICS_LAG_ROWS_MAX
 from llog.telemetry.families import OTHER
 from llog.telemetry.object_metrics import gauge
+
+# Logs whose compaction lag is told one by one, the worst first; the others are one row, "other".
+METRICS_LAG_ROWS_MAX: Final = 100
+# Logs whose lag is known at all; the rest are only counted as not known.
+METRICS_LAG_LOGS_MAX: Final = 100_000
+
 
 _OFFSET_BITS: Final = 64
 _OFFSETS: Final = (1 << _OFFSET_BITS) - 1

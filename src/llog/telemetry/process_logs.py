@@ -16,7 +16,10 @@ from typing import Final, TextIO
 
 import msgspec
 
-from llog.limits import LOG_LINES_DELAY_MS, LOG_LINES_WAITING_MAX
+# Lines of a log wait so long for others, and so many of them.
+LOG_LINES_DELAY_MS: Final = 50
+LOG_LINES_WAITING_MAX: Final = 256
+
 
 LOGGER: Final = "llog"
 _ENCODER: Final = msgspec.json.Encoder()

@@ -13,8 +13,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from llog.limits import METRICS_LABEL_CHARS_MAX, METRICS_LABEL_SETS_MAX
+from llog.limits import METRICS_LABEL_CHARS_MAX
 from llog.telemetry.families import FAMILIES, OTHER, Family, family
+
+# Combinations of label values that one family may have; what comes later is counted under "other".
+METRICS_LABEL_SETS_MAX: Final = 200
+
 
 __all__ = ["Children", "Families"]
 

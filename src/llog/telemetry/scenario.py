@@ -15,7 +15,11 @@ import msgspec
 from msgspec import Meta
 
 from llog.errors import SettingsError
-from llog.limits import METRICS_LABEL_CHARS_MAX, METRICS_SCENARIO_BYTES_MAX, METRICS_SCENARIO_PARAMETERS_MAX
+from llog.limits import KIB, METRICS_LABEL_CHARS_MAX
+
+METRICS_SCENARIO_BYTES_MAX: Final = 16 * KIB
+METRICS_SCENARIO_PARAMETERS_MAX: Final = 64
+
 
 SCENARIO_VARIABLE: Final = "LLOG_LOADTEST_SCENARIO"
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from llog.broker.produce.pacing import Pacing
 from llog.broker.produce.pool import MemoryPool
-from llog.broker.produce.producer import BatchingProducer, CommittedBatch
+from llog.broker.produce.producer import BATCH_UPLOADS_MAX, BatchingProducer, CommittedBatch
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.records import encode_records
-from llog.limits import BATCH_UPLOADS_MAX, MIB
+from llog.limits import MIB
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.context import LogContext

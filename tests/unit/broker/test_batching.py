@@ -13,7 +13,7 @@ from llog.broker.produce import flush as batching_flush
 from llog.broker.produce import order as batching_order
 from llog.broker.produce.groups import Share, share_out, stretches_of
 from llog.broker.produce.pacing import Due, Pacing, pacing_of, plan_flush
-from llog.broker.produce.producer import CommittedBatch, Timings
+from llog.broker.produce.producer import BATCH_FLUSHES_MAX, BATCH_GROUP_OVERHEAD_BYTES, CommittedBatch, Timings
 from llog.broker.produce.requests import Entry, Request
 from llog.errors import (
     AppendNotCommitted,
@@ -28,7 +28,7 @@ from llog.errors import (
     ValueTooLarge,
 )
 from llog.formats.buffers import total_length
-from llog.limits import BATCH_FLUSHES_MAX, BATCH_GROUP_OVERHEAD_BYTES, KIB, LOG_CLAIMS_PER_APPEND_MAX, MIB
+from llog.limits import KIB, LOG_CLAIMS_PER_APPEND_MAX, MIB
 from llog.log.append.append import Appended, EncodedGroup
 from llog.log.append.pieces import Landed, PieceOutcome
 from llog.log.fence import fence

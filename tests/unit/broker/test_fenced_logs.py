@@ -9,9 +9,8 @@ import httpx
 import pytest
 
 import llog.testing
-from llog.broker.fenced_logs import FencedLogs
+from llog.broker.fenced_logs import BROKER_FENCED_LOGS_MAX, FencedLogs
 from llog.errors import LogFenced, MetadataUnavailable
-from llog.limits import BROKER_FENCED_LOGS_MAX
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log

@@ -15,14 +15,13 @@ from llog.errors import (
     StoreClosed,
     VersionConflict,
 )
-from llog.limits import STORE_TROUBLE_MS
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.metered import MeteredMetadataStore
 from llog.stores.metadata.port import Key
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import Buffer
-from llog.stores.pulse import StorePulse
+from llog.stores.pulse import STORE_TROUBLE_MS, StorePulse
 
 SLOW_DOWN = ObjectStoreThrottled("put", "memory://x/name", "slow down")
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from llog.broker import topic_configs
-from llog.broker.topic_configs import TopicConfigs
+from llog.broker.topic_configs import TOPIC_CONFIG_FRESH_MS, TopicConfigs
 from llog.errors import LlogError, MetadataUnavailable
-from llog.limits import TOPIC_CONFIG_FRESH_MS
 from llog.log.context import LogContext
 from llog.log.topics.admin import alter_topic, create_topic
 from llog.log.topics.create import load_topic

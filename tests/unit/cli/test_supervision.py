@@ -6,8 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from llog.cli.services.supervision import read_words
-from llog.limits import STACK_WORDS_BYTES_MAX
+from llog.cli.services.supervision import STACK_WORDS_BYTES_MAX, read_words
 
 
 async def test_every_line_is_told_however_it_is_cut_and_the_end_is_told_once() -> None:

@@ -10,8 +10,8 @@ import pytest
 from llog.compactor.chores import Chores
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import DyingTopic
+from llog.compactor.plan import COMPACTOR_BACKUP_TORN_MS, COMPACTOR_BACKUPS_KEPT
 from llog.errors import ObjectStoreUnavailable, TopicNotFound, VacuumRefused
-from llog.limits import COMPACTOR_BACKUP_TORN_MS, COMPACTOR_BACKUPS_KEPT
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.keys import Log

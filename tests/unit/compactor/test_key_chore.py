@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from llog.compactor.claims import Claims
-from llog.compactor.key_chore import KeyChore
+from llog.compactor.key_chore import COMPACTOR_KEYS_REST_MS, COMPACTOR_KEYS_RETRY_MS, KeyChore
 from llog.compactor.pipeline_runner import PipelineRunner
+from llog.compactor.service import COMPACTOR_KEYS_INTERVAL_MS
 from llog.compactor.tasks import TaskRunner, TaskRunners
 from llog.errors import ObjectStoreUnavailable, SparkJobFailed
 from llog.formats.records.records import encode_records
-from llog.limits import COMPACTOR_KEYS_INTERVAL_MS, COMPACTOR_KEYS_REST_MS, COMPACTOR_KEYS_RETRY_MS
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log

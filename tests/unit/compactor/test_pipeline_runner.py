@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from llog.compactor.gathering import Gathering
+from llog.compactor.gathering import COMPACT_JOBS_AT_ONCE, Gathering
 from llog.compactor.pipeline_runner import PipelineRunner
 from llog.compactor.service import CompactorService
-from llog.compactor.tasks import TaskRunner, TaskRunners
+from llog.compactor.tasks import COMPACT_SPARK_REJOIN_MS, TaskRunner, TaskRunners
 from llog.errors import CompactionFailed, LogBusy, SparkJobFailed, SparkNotInstalled, SparkSessionFailed
-from llog.limits import COMPACT_JOBS_AT_ONCE, COMPACT_SPARK_REJOIN_MS
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.compact.plan import Sizing

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llog.compactor.plan import (
+    COMPACTOR_BACKUP_TORN_MS,
+    COMPACTOR_MERGES_OVERDUE,
     Kind,
     LogView,
     Rules,
@@ -24,7 +26,6 @@ from llog.compactor.plan import (
     plan_vacuum_interval_ms,
     plan_work,
 )
-from llog.limits import COMPACTOR_BACKUP_TORN_MS, COMPACTOR_MERGES_OVERDUE
 from llog.log.ids import new_object_id
 from llog.log.keys import Log
 from llog.settings import Settings

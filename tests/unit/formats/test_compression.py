@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llog.errors import DecodedTooLarge, FormatError, InvalidField, TruncatedInput, UnsupportedFormat
-from llog.formats.records.compression import XERIAL_BLOCK_BYTES, XERIAL_MAGIC, compress, decompress
+from llog.formats.records.compression import SNAPPY_BLOCKS_MAX, XERIAL_BLOCK_BYTES, XERIAL_MAGIC, compress, decompress
 from llog.formats.records.record_batch import Codec
-from llog.limits import SNAPPY_BLOCKS_MAX
 from tests.unit.formats.record_strategies import examples
 
 SOURCE = "memory://bucket/blob"

@@ -9,10 +9,11 @@ import pytest
 
 from llog.broker.produce.pool import MemoryPool
 from llog.errors import InvalidArgument, RequestOverload
-from llog.http.json.decode import decoded_produce
+from llog.http.json.decode import HTTP_BODY_STRINGS_MAX, decoded_produce
 from llog.http.listener.answers import AnswerShare
+from llog.http.listener.runtime import HTTP_ANSWERS_BYTES_MAX
 from llog.http.routes.app import build_app
-from llog.limits import HTTP_ANSWERS_BYTES_MAX, HTTP_BODY_STRINGS_MAX, HTTP_SEND_PIECE_BYTES
+from llog.limits import HTTP_SEND_PIECE_BYTES
 from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body
 
 

@@ -18,8 +18,7 @@ from llog.errors import LlogError, MetadataUnavailable, MetadataUncertain
 from llog.http.routes.app import build_app, build_status_app
 from llog.http.routes.errors import STATUSES, status_of
 from llog.http.routes.openapi import openapi_config
-from llog.limits import LOG_LINES_WAITING_MAX
-from llog.telemetry.process_logs import GatheredLines, configure_logging
+from llog.telemetry.process_logs import LOG_LINES_WAITING_MAX, GatheredLines, configure_logging
 from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body
 
 

@@ -21,10 +21,9 @@ from llog.errors import (
     SettingsError,
     VersionConflict,
 )
-from llog.limits import LMDB_MAP_BYTES_START
 from llog.stores.metadata.lmdb import LmdbStore, environment, open_from_url, store, writer
 from llog.stores.metadata.lmdb.clock import BootClock
-from llog.stores.metadata.lmdb.environment import file_system_of, refuse_network_file_system
+from llog.stores.metadata.lmdb.environment import LMDB_MAP_BYTES_START, file_system_of, refuse_network_file_system
 from llog.stores.metadata.lmdb.reading import find_many
 from llog.stores.metadata.lmdb.transaction import Transaction
 from llog.stores.metadata.port import ABSENT, Delete, Key, Put, Record

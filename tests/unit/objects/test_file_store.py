@@ -21,10 +21,9 @@ from llog.errors import (
     ObjectStoreMisconfigured,
     ObjectStoreUncertain,
 )
-from llog.limits import OBJECT_FILE_TEMPORARY_AGE_MS_MAX
 from llog.stores.objects import file
 from llog.stores.objects.file import ERRORS, FileObjectStore, translate
-from llog.stores.objects.file_tree import TEMPORARY_DIRECTORY, write_vectors
+from llog.stores.objects.file_tree import OBJECT_FILE_TEMPORARY_AGE_MS_MAX, TEMPORARY_DIRECTORY, write_vectors
 from llog.stores.objects.port import checked
 
 

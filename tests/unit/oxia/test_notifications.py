@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from llog.limits import METADATA_WATCH_QUEUE_MAX, OXIA_NOTIFICATIONS_RESUME_MS_MAX
+from llog.limits import METADATA_WATCH_QUEUE_MAX
 from llog.stores.metadata.oxia.client import Changed, Event, Gap, OxiaClient
-from llog.stores.metadata.oxia.client.notifications import ShardNotifications
+from llog.stores.metadata.oxia.client.notifications import OXIA_NOTIFICATIONS_RESUME_MS_MAX, ShardNotifications
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import Change, ChangeKind

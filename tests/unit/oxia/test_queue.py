@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from llog.limits import METADATA_REQUEST_BYTES_MAX, OXIA_QUEUED_OPS_MAX, OXIA_WRITE_OPS_MAX
+from llog.limits import METADATA_REQUEST_BYTES_MAX
 from llog.stores.metadata.oxia.client.errors import InvalidRequest, RequestTooLarge, Unavailable, Uncertain
 from llog.stores.metadata.oxia.client.ops import Delete, Op, Put, checked_sizes
 from llog.stores.metadata.oxia.client.proto import pb
-from llog.stores.metadata.oxia.client.queue import Submission, WriteQueue
+from llog.stores.metadata.oxia.client.queue import OXIA_QUEUED_OPS_MAX, OXIA_WRITE_OPS_MAX, Submission, WriteQueue
 from tests.patience import PATIENCE_SECONDS
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from llog.errors import MetadataTimeout, MetadataUnavailable
-from llog.limits import METADATA_STRICT_PROBE_INTERVAL_MS
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.store import OxiaStore
-from llog.stores.metadata.oxia.strict import PROBE_KEY, StrictGate
+from llog.stores.metadata.oxia.strict import METADATA_STRICT_PROBE_INTERVAL_MS, PROBE_KEY, StrictGate
 from llog.stores.metadata.port import Key
 from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.oxia.fake_server import FakeOxia, Refusal

@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from llog.limits import OXIA_REQUESTS_IN_FLIGHT_MAX, OXIA_WRITE_OPS_MAX
+from llog.limits import OXIA_REQUESTS_IN_FLIGHT_MAX
 from llog.stores.metadata.oxia.client import (
     ClientClosed,
     Delete,
@@ -20,6 +20,7 @@ from llog.stores.metadata.oxia.client import (
     VersionMismatch,
 )
 from llog.stores.metadata.oxia.client.proto import pb
+from llog.stores.metadata.oxia.client.queue import OXIA_WRITE_OPS_MAX
 from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.oxia.fake_server import FakeOxia, Refusal, error_details
 

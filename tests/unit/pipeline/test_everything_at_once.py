@@ -16,13 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from llog.errors import LogDeleted, PartitionNotInitialized, TopicNotFound
-from llog.limits import COMPACT_SESSION_TIMEOUT_MS
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.log.read.view import view
 from llog.pipeline.audit.job import audit
-from llog.pipeline.compact.job import compact
+from llog.pipeline.compact.job import COMPACT_SESSION_TIMEOUT_MS, compact
 from llog.pipeline.export.job import export
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.pipeline.key_compact.aggregate import InProcessAggregate

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from llog.errors import InvalidArgument, SessionLost, ValueTooLarge, VersionConflict
-from llog.limits import METADATA_VALUE_BYTES_MAX, POSTGRES_WRITE_BYTES_MAX
+from llog.limits import METADATA_VALUE_BYTES_MAX
 from llog.stores.metadata.port import ABSENT, Delete, Key, Put, Session, Write
-from llog.stores.metadata.postgres.batch import decode, encode, split
+from llog.stores.metadata.postgres.batch import POSTGRES_WRITE_BYTES_MAX, decode, encode, split
 from tests.unit.postgres.test_wire import read_back
 
 

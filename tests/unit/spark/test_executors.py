@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
-from llog.limits import SPARK_STARVED_LOOK_MS, SPARK_STARVED_MS_MAX, SPARK_STARVED_TOLD_MS
-from llog.spark.sessions.executors import count_of, until_starved
+from llog.spark.sessions.executors import (
+    SPARK_STARVED_LOOK_MS,
+    SPARK_STARVED_MS_MAX,
+    SPARK_STARVED_TOLD_MS,
+    count_of,
+    until_starved,
+)
 from tests.patience import PATIENCE_SECONDS
 
 MASTER = "spark://host:7077"

@@ -9,12 +9,19 @@ from uuid import uuid4
 import pytest
 
 from llog.errors import ObjectStoreUnavailable
-from llog.limits import BILLING_LIST_INTERVAL_MS, BILLING_LOOK_MS, GIB
+from llog.limits import GIB
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectMeta
 from llog.stores.objects.pricing import Footprint
-from llog.telemetry.billing import BilledStore, Billing, Tier, plan_next_listing_ms
+from llog.telemetry.billing import (
+    BILLING_LIST_INTERVAL_MS,
+    BILLING_LOOK_MS,
+    BilledStore,
+    Billing,
+    Tier,
+    plan_next_listing_ms,
+)
 from llog.telemetry.metrics import BrokerMetrics
 
 

@@ -18,12 +18,12 @@ from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pages import ShownMetrics
 from llog.errors import SettingsError
 from llog.http.routes.services import HttpMetrics
-from llog.limits import METRICS_LABEL_SETS_MAX, METRICS_LAG_ROWS_MAX
 from llog.log.metrics import LogMetrics
 from llog.stores.metadata.metered import MetadataStoreStats
-from llog.telemetry.compaction_lag import CompactionLag
+from llog.telemetry.compaction_lag import METRICS_LAG_ROWS_MAX, CompactionLag
 from llog.telemetry.families import FAMILIES, SECTIONS, family, markdown, sample_names
 from llog.telemetry.metrics import BrokerMetrics
+from llog.telemetry.registry import METRICS_LABEL_SETS_MAX
 from llog.telemetry.scenario import Scenario, parse_scenario, scenario_from_env
 from tests.unit.telemetry.metric_pages import Series, both_tell, samples_of
 from tests.unit.telemetry.metrics_activity import LOG_NAMES, NOW_MS, Activity

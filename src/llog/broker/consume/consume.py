@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from llog.broker.consume.chunks import Decoded, clip, decode, decoding_bytes
 from llog.broker.consume.read_ahead import ReadAhead
@@ -34,20 +34,24 @@ from llog.broker.tail.shelf import CachedBatch
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import FormatError, InconsistentReadState, InvalidArgument, LlogError, StoreClosed
 from llog.formats.records.crc import Buffer
-from llog.limits import (
-    CONSUME_BYTES_MAX,
-    CONSUME_CLOSE_WAIT_MS,
-    CONSUME_DECODED_BYTES_MAX,
-    CONSUME_PARTITIONS_MAX,
-    CONSUME_PARTITIONS_PER_TURN,
-    CONSUME_PAUSE_MS_MIN,
-    CONSUME_WAIT_MS_MAX,
-    READ_AHEAD_BYTES_MAX,
-)
+from llog.limits import CONSUME_DECODED_BYTES_MAX, MIB, READ_AHEAD_BYTES_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import LogMetrics
 from llog.log.read.records import RecordRun
+
+# Partitions of one consume request.
+CONSUME_PARTITIONS_MAX: Final = 10_000
+# … of which so many are looked up before others get their turn: about a millisecond.
+CONSUME_PARTITIONS_PER_TURN: Final = 128
+# How long closing waits for requests that are being answered.
+CONSUME_CLOSE_WAIT_MS: Final = 10_000
+# What one answer holds at most, unless a single batch is larger; Kafka brokers draw the line near here too.
+CONSUME_BYTES_MAX: Final = 64 * MIB
+CONSUME_WAIT_MS_MAX: Final = 300_000
+# A request that was woken and found nothing new looks again after this long, not at once.
+CONSUME_PAUSE_MS_MIN: Final = 5
+
 
 Source = Literal["cache", "empty", "store"]
 

@@ -11,10 +11,14 @@ bytes are immutable, so nothing else can make them wrong.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Final
 
 from llog.broker.tail.shelf import CachedBatch, Shelf
-from llog.limits import READ_AHEAD_BYTES_MAX, READ_AHEAD_READERS_MAX, READ_AHEAD_WINDOW_BYTES
+from llog.limits import MIB, READ_AHEAD_BYTES_MAX
 from llog.log.keys import Log
+
+READ_AHEAD_WINDOW_BYTES: Final = 4 * MIB
+READ_AHEAD_READERS_MAX: Final = 10_000
 
 
 class ReadAhead:

@@ -7,7 +7,7 @@ not grow beyond CONSUME_GET_BYTES_MAX; pieces hold whole batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,13 @@ from llog.errors import UnsupportedFormat
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.records.crc import Buffer
 from llog.formats.segment import SegmentFooter
-from llog.limits import CONSUME_GET_BYTES_MAX
+from llog.limits import MIB
 from llog.log.index import Entry
 from llog.log.read.fetch import data_length, is_segment
 from llog.log.read.segment_read import plan_rows
+
+# Ranges of one object are one request as long as it does not grow beyond this; blobs are smaller by default.
+CONSUME_GET_BYTES_MAX: Final = 16 * MIB
 
 
 class Piece(NamedTuple):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.broker.consume.chunks import Chunk
 from llog.broker.consume.read_ahead import ReadAhead
@@ -25,14 +25,7 @@ from llog.broker.tail.cache import LONG_AGO
 from llog.broker.tail.shelf import CachedBatch
 from llog.errors import FormatError, InconsistentReadState, LlogError, ObjectNotFound, ObjectRangeInvalid, StoreError
 from llog.formats.records.crc import Buffer
-from llog.limits import (
-    CONSUME_BYTES_IN_FLIGHT_MAX,
-    CONSUME_ENTRIES_MAX,
-    CONSUME_FETCHERS,
-    CONSUME_SCANS_IN_FLIGHT_MAX,
-    LOG_READ_ROUNDS_MAX,
-    LOG_READ_STRICT_ROUNDS,
-)
+from llog.limits import LOG_READ_ROUNDS_MAX, LOG_READ_STRICT_ROUNDS, MIB
 from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -40,6 +33,14 @@ from llog.log.metrics import READ_RECORDS, READ_RESTARTS, LogMetrics, NoMetrics
 from llog.log.read.fetch import Fetcher
 from llog.log.read.scan import IndexWalk
 from llog.log.read.view import LogView, checked_view, view, view_of
+
+# Logs whose index is scanned at the same time by one request, and entries that one answer takes of a log.
+CONSUME_SCANS_IN_FLIGHT_MAX: Final = 16
+CONSUME_ENTRIES_MAX: Final = 1_024
+# Each makes LOG_READ_GETS_IN_FLIGHT_MAX requests at a time and keeps LOG_FOOTERS_MAX footers.
+CONSUME_FETCHERS: Final = 8
+# Bytes that all requests together have asked object stores for and not yet got.
+CONSUME_BYTES_IN_FLIGHT_MAX: Final = 128 * MIB
 
 
 class Want(NamedTuple):

@@ -14,16 +14,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.broker.tail.cache import LONG_AGO, TailCache
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import LlogError
-from llog.limits import CONSUME_WAITERS_MAX
 from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.view import view_of
+
+# Requests that wait for records at the same time; one more is answered with what there is.
+CONSUME_WAITERS_MAX: Final = 100_000
+
 
 _log = logging.getLogger(__name__)
 

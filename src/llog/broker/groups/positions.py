@@ -27,15 +27,16 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import GroupOffset, TopicRecord, decode_value, encode_value
-from llog.limits import (
-    GROUP_OFFSET_METADATA_CHARS_MAX,
-    GROUP_OFFSET_ROUNDS_MAX,
-    GROUP_OFFSETS_LISTED_MAX,
-    GROUP_OFFSETS_PER_CALL_MAX,
-)
+from llog.limits import GROUP_OFFSET_METADATA_CHARS_MAX, GROUP_OFFSETS_PER_CALL_MAX
 from llog.log.context import LogContext
 from llog.log.keys import OFFSET_MAX, Log
 from llog.stores.metadata.port import ABSENT, Delete, Key, Put, Record, last_segment
+
+# Rounds of compare-and-set on a position before the caller is told to try again.
+GROUP_OFFSET_ROUNDS_MAX: Final = 16
+# Positions that one call lists; a group with more names the logs it asks for.
+GROUP_OFFSETS_LISTED_MAX: Final = 10_000
+
 
 _PREFIX: Final = "offset:"
 _BEHIND_PREFIX: Final = "offset;"

@@ -8,11 +8,14 @@ waits in the next batch without holding anybody up. A group that is larger than 
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from llog.broker.produce.groups import Share
 from llog.broker.produce.requests import Entry
-from llog.limits import BATCH_GROUPS_PER_FLUSH_MAX
 from llog.log.keys import Log
+
+# Groups of requests in one flush: each is a piece to be judged and answered.
+BATCH_GROUPS_PER_FLUSH_MAX: Final = 8_192
 
 
 class Batch:

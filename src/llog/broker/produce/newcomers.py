@@ -12,12 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from llog.broker.produce.requests import Entry, refuse
 from llog.errors import AppendNotCommitted, InconsistentReadState, LlogError, LogError, StoreError
-from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX, BATCH_NEW_LOGS_TOGETHER_MS
+from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX
 from llog.log.append.known import KnownLogs
 from llog.log.keys import Log
+
+# How long the new logs of one request wait for each other, so as to share a blob.
+BATCH_NEW_LOGS_TOGETHER_MS: Final = 500
+
 
 logger = logging.getLogger(__name__)
 Lookup = asyncio.Task[LogError | None]

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
-from llog.limits import BATCH_LOGS_PER_COMMIT
 from llog.log.append.append import Appender
 from llog.log.append.attempt import PieceOutcomes
 from llog.log.append.commit import Committer, OnDone
@@ -23,6 +23,9 @@ from llog.log.append.pieces import AppendSlice
 from llog.log.keys import Log
 from llog.stores.objects.port import Buffer, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
+
+# Logs of a flush that are committed at a time: each takes some 50 microseconds of the event loop; more would hold it.
+BATCH_LOGS_PER_COMMIT: Final = 256
 
 
 class Turn:

@@ -10,9 +10,12 @@ What must stay true: never more than the limit, never less than nothing; taking 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from llog.errors import InvalidArgument
-from llog.limits import BATCH_PRESSURE_FRACTION
+
+# From this share of LLOG_BATCH_MAX_BUFFER_BYTES on nothing waits for company any more.
+BATCH_PRESSURE_FRACTION: Final = 0.75
 
 
 class MemoryPool:

@@ -29,16 +29,19 @@ from llog.broker.produce.requests import NO_TIMINGS, Entry, Request, TimedOutcom
 from llog.broker.produce.tally import failures_of
 from llog.errors import AppendNotCommitted, BackPressureRejected, InvalidArgument, LogError, ValueTooLarge
 from llog.formats.buffers import total_length
-from llog.limits import (
-    BATCH_CLOSE_WAIT_MS,
-    BATCH_FLUSHES_MAX,
-    BATCH_GROUP_OVERHEAD_BYTES,
-    BATCH_UPLOADS_MAX,
-    OBJECT_BYTES_MAX,
-    SHARED_BLOB_HEADER_BYTES_MAX,
-)
+from llog.limits import KIB, OBJECT_BYTES_MAX, SHARED_BLOB_HEADER_BYTES_MAX
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import check_partition, check_topic
+
+# Blobs that one broker uploads at the same time …
+BATCH_UPLOADS_MAX: Final = 4
+# … and flushes that are uploaded, wait for their turn or are committed; what comes later stays buffered.
+BATCH_FLUSHES_MAX: Final = 16
+# What a buffered group takes beside its bytes; counted, so that tiny requests are bounded too.
+BATCH_GROUP_OVERHEAD_BYTES: Final = KIB
+# How long `close` waits for what is under way before it answers that nobody knows.
+BATCH_CLOSE_WAIT_MS: Final = 30_000
+
 
 __all__ = ["BatchingMetrics", "BatchingProducer", "CommittedBatch", "TimedOutcomes", "Timings"]
 

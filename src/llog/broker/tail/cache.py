@@ -26,9 +26,13 @@ from llog.broker.tail.shelf import CachedBatch, Shelf
 from llog.formats.buffers import total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.records.crc import Buffer
-from llog.limits import TAIL_CACHE_LOGS_MAX, TAIL_FRESH_MS_DEFAULT
+from llog.limits import TAIL_FRESH_MS_DEFAULT
 from llog.log.keys import Log
 from llog.log.read.view import LogView
+
+# Logs whose end is remembered; beyond that, those that nobody touched longest are forgotten.
+TAIL_CACHE_LOGS_MAX: Final = 100_000
+
 
 LONG_AGO: Final = float("-inf")
 

@@ -27,17 +27,19 @@ from llog.broker.tail.frames import Frame, encode_frame, parse_frames
 from llog.errors import FormatError
 from llog.formats.buffers import total_length
 from llog.formats.records.crc import Buffer
-from llog.limits import (
-    OBJECT_WRITE_VECTOR_MAX,
-    TAIL_FILE_BYTES_MAX,
-    TAIL_FILE_BYTES_MIN,
-    TAIL_FILES_CLOSE_WAIT_MS,
-    TAIL_FILES_PER_WRITER,
-    TAIL_FILES_QUEUE_BYTES_MAX,
-    TAIL_FILES_READ_BYTES,
-    TAIL_FILES_STALE_MS,
-    TAIL_FILES_TORN_LOOKS_MAX,
-)
+from llog.limits import KIB, MIB, OBJECT_WRITE_VECTOR_MAX, TAIL_FILES_STALE_MS
+
+# The shared tail cache is written in files of a part of its size; whole files are dropped.
+TAIL_FILES_PER_WRITER: Final = 8
+TAIL_FILE_BYTES_MIN: Final = 4 * KIB
+TAIL_FILE_BYTES_MAX: Final = 64 * MIB
+# Bytes that wait for the thread that writes files; what comes on top is not shared.
+TAIL_FILES_QUEUE_BYTES_MAX: Final = 64 * MIB
+TAIL_FILES_READ_BYTES: Final = 4 * MIB
+# A whole frame whose checksum does not fit is looked at again so often, then the file is left alone.
+TAIL_FILES_TORN_LOOKS_MAX: Final = 20
+TAIL_FILES_CLOSE_WAIT_MS: Final = 5_000
+
 
 _log = logging.getLogger(__name__)
 _LOCK: Final = ".lock"

@@ -13,11 +13,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from llog.broker.tail.cache import Committed, TailCache, TailMetrics, monotonic_ms
 from llog.broker.tail.files import TailFileReader, TailFileWriter, remove_stale
 from llog.broker.tail.frames import Frame, is_shareable
-from llog.limits import TAIL_FILES_POLL_MS, TAIL_FILES_STALE_MS, TAIL_FRESH_MS_DEFAULT
+from llog.limits import TAIL_FILES_STALE_MS, TAIL_FRESH_MS_DEFAULT
+
+# How often a reader looks whether files grew, and how much it takes in at a time.
+TAIL_FILES_POLL_MS: Final = 5
+
 
 _log = logging.getLogger(__name__)
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from llog.broker.consume.chunks import Chunk, bare_chunk, fresh_chunk
 from llog.errors import InvalidField
 from llog.formats.buffers import total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.records.crc import Buffer
-from llog.limits import TAIL_CACHE_BATCH_OVERHEAD_BYTES
 from llog.log.keys import Log
+
+# What a cached append costs besides its bytes: objects, columns of headers, its place in two lists.
+TAIL_CACHE_BATCH_OVERHEAD_BYTES: Final = 768
 
 
 class CachedBatch:

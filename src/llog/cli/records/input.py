@@ -12,9 +12,13 @@ import io
 import os
 import threading
 from concurrent.futures import CancelledError
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
-from llog.limits import CLI_INPUT_PIECE_BYTES, CLI_INPUT_PIECES_MAX
+from llog.limits import KIB
+
+# `llog produce`: how much of its input is read at a time, how many pieces wait, and how long one line may be.
+CLI_INPUT_PIECE_BYTES: Final = 256 * KIB
+CLI_INPUT_PIECES_MAX: Final = 4
 
 
 class Input:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from llog.api.aio import AsyncLeaderlessLogWriter
 from llog.api.groups import SharedAppendGroup
@@ -18,11 +18,13 @@ from llog.cli.progress import progress_line
 from llog.cli.records.input import Input
 from llog.cli.records.record_text import Lines, Parsed, Parser, partition_of
 from llog.errors import LogError
-from llog.limits import CLI_PRODUCE_RECORDS_MAX
 from llog.log.append.append import Appended
 from llog.log.keys import check_partition, check_topic
 from llog.log.topics.create import load_topic
 from llog.settings import Settings
+
+# Records that one append of `llog produce` takes at most; bytes are LLOG_BATCH_MAX_BYTES.
+CLI_PRODUCE_RECORDS_MAX: Final = 50_000
 
 
 class Batch:

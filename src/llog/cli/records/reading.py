@@ -17,7 +17,6 @@ from llog.api.opening import opened_log
 from llog.cli.records.record_text import Write
 from llog.cli.records.seeking import Ends, Place, find_place, read_ends
 from llog.errors import OffsetOutOfRange, TopicNotFound
-from llog.limits import CLI_TAIL_POLL_MS
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
@@ -27,6 +26,10 @@ from llog.settings import Settings
 
 if TYPE_CHECKING:
     from llog.pipeline.runtime.progress import Advance
+from typing import Final
+
+# How often `llog tail` looks whether logs grew.
+CLI_TAIL_POLL_MS: Final = 250
 
 
 class Sink:

@@ -17,9 +17,12 @@ import msgspec
 
 from llog.errors import InvalidArgument, ValueTooLarge
 from llog.formats.records.record_columns import Header
-from llog.limits import CLI_INPUT_LINE_BYTES_MAX
+from llog.limits import MIB
 from llog.log.keys import Log
 from llog.log.read.records import LogRecord
+
+CLI_INPUT_LINE_BYTES_MAX: Final = 64 * MIB
+
 
 FORMAT_DEFAULT: Final = "%s\\n"
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}

@@ -13,10 +13,15 @@ import os
 import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from llog.limits import STACK_WORDS_BYTES_MAX
+from llog.limits import KIB
+
+# One line from `llog up --brokers` to its brokers.
+STACK_WORDS_BYTES_MAX: Final = 16 * KIB
+
 
 OnWords = Callable[[Mapping[str, object]], None]
 

@@ -13,11 +13,15 @@ import typer
 
 from llog.cli.services.banner import say_broker, say_compactor, say_spark, say_what_to_try
 from llog.cli.services.serve import BrokerId, Host, Json, Port, run_until_stopped
-from llog.limits import STACK_BROKERS_MAX
 
 if TYPE_CHECKING:
     from llog.broker.broker import Broker
     from llog.settings import Settings
+from typing import Final
+
+# `llog up --brokers`: more than a machine has use for.
+STACK_BROKERS_MAX: Final = 64
+
 
 Brokers = Annotated[
     int,

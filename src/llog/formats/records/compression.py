@@ -22,7 +22,11 @@ import numpy as np
 from llog.errors import DecodedTooLarge, InvalidField, TruncatedInput, UnsupportedFormat
 from llog.formats.records.crc import Buffer
 from llog.formats.records.record_batch import Codec
-from llog.limits import RECORD_BATCH_DECODED_BYTES_MAX, SNAPPY_BLOCKS_MAX
+from llog.limits import KIB, RECORD_BATCH_DECODED_BYTES_MAX
+
+# Blocks of one snappy stream: as many as make a whole batch of the smallest block its Java writer allows (1 KiB).
+SNAPPY_BLOCKS_MAX: Final = RECORD_BATCH_DECODED_BYTES_MAX // KIB
+
 
 GZIP_LEVEL: Final = 6
 LZ4_LEVEL: Final = 1

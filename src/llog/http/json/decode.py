@@ -18,7 +18,14 @@ from msgspec import Meta
 from llog.errors import InvalidArgument
 from llog.http.json import schemas
 from llog.http.json.schemas import BatchHead, ProduceBatch, ProduceRequest, RecordObject, Records, Request
-from llog.limits import HTTP_BODY_STRINGS_MAX, HTTP_DECODE_PIECE_BYTES, HTTP_TOPIC_PARTITIONS_MAX
+from llog.limits import HTTP_TOPIC_PARTITIONS_MAX, MIB
+
+# A large body is decoded in pieces of this size, for one piece holds the interpreter until it is done.
+HTTP_DECODE_PIECE_BYTES: Final = MIB
+# Strings in one body: each costs some 160 bytes while it is decoded, whatever its length, and there are as many bodies
+# being decoded as there are worker threads.
+HTTP_BODY_STRINGS_MAX: Final = 400_000
+
 
 T = TypeVar("T")
 BODY: Final = "body"

@@ -16,9 +16,13 @@ import numpy as np
 
 from llog.formats.records.plain_batches import Payloads
 from llog.http.json import schemas
-from llog.limits import HTTP_SCAN_ROWS_MAX, HTTP_TOPIC_PARTITIONS_MAX
+from llog.limits import HTTP_TOPIC_PARTITIONS_MAX
 from llog.log.keys import PARTITION_MAX, TOPIC_NAME_LENGTH_MAX
 from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
+
+# The same for a body of plain form, which is read without decoding it: a record costs some 40 bytes meanwhile.
+HTTP_SCAN_ROWS_MAX: Final = 2_000_000
+
 
 _ABSENT: Final = -1
 _EPOCH_MAX: Final = 2**15 - 1

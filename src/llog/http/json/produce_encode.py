@@ -35,11 +35,15 @@ from llog.http.json.decode import decoded_produce
 from llog.http.json.plain_scan import ScannedRequest, scan
 from llog.http.json.record_size import bare_record_bytes, largest_record_bytes
 from llog.http.json.schemas import Base64, ProduceBatch, RecordObject, Text
-from llog.limits import HTTP_SCAN_BYTES_MIN
+from llog.limits import KIB
 from llog.log.append.append import EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.keys import Log, check_topic
 from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
+
+# From this size on a produce request of plain form is read by a kernel, which costs some microseconds to call.
+HTTP_SCAN_BYTES_MIN: Final = 16 * KIB
+
 
 KAFKA: Final = "kafka-v2"
 _TEXTS: Final = {str}

@@ -12,7 +12,10 @@ from typing import Final
 
 from llog.formats.records.record_batch import HEADER_BYTES
 from llog.formats.records.record_columns import Header
-from llog.limits import HTTP_RECORD_SIZES_KNOWN
+
+# Payload sizes whose record size is remembered; working it out takes longer than finding it.
+HTTP_RECORD_SIZES_KNOWN: Final = 4_096
+
 
 # Attributes, and the deltas of time and offset, which are 0.
 _FIXED_BYTES: Final = 3

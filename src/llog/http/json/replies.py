@@ -8,7 +8,8 @@ from typing import Any, Final, cast
 import msgspec
 from litestar import Response
 
-from llog.limits import HTTP_RETRY_AFTER_SECONDS
+HTTP_RETRY_AFTER_SECONDS: Final = 1
+
 
 JSON: Final = "application/json"
 RETRY_AFTER: Final[Mapping[str, str]] = {"retry-after": str(HTTP_RETRY_AFTER_SECONDS)}

@@ -12,15 +12,13 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from llog.limits import (
-    GROUP_OFFSET_METADATA_CHARS_MAX,
-    GROUP_OFFSETS_PER_CALL_MAX,
-    HTTP_CONSUME_BYTES_DEFAULT,
-    HTTP_CONSUME_BYTES_MAX,
-    HTTP_CONSUME_WAIT_MS_MAX,
-    HTTP_TOPIC_PARTITIONS_MAX,
-)
+from llog.limits import GROUP_OFFSET_METADATA_CHARS_MAX, GROUP_OFFSETS_PER_CALL_MAX, HTTP_TOPIC_PARTITIONS_MAX, MIB
 from llog.log.keys import OFFSET_MAX, PARTITION_MAX, TOPIC_NAME_LENGTH_MAX
+
+HTTP_CONSUME_BYTES_DEFAULT: Final = 4 * MIB
+HTTP_CONSUME_BYTES_MAX: Final = 64 * MIB
+HTTP_CONSUME_WAIT_MS_MAX: Final = 60_000
+
 
 TOPIC_PATTERN: Final = "^[a-zA-Z0-9._-]+$"
 TopicText = Annotated[

@@ -19,7 +19,13 @@ from llog.http.json.decode import BODY, decoded
 from llog.http.listener.exchange import EXCHANGE, Exchange
 from llog.http.listener.runtime import Runtime, runtime_of
 from llog.http.routes.services import Pool
-from llog.limits import HTTP_READ_BYTES_PER_MS_MIN, HTTP_SMALL_BODY_BYTES_MAX
+from llog.limits import MIB
+
+# A body that comes slower than this, after the read timeout that it has for free, is given up.
+HTTP_READ_BYTES_PER_MS_MIN: Final = 8
+# Bodies of requests that carry no records; a consume request that names all the logs it may has about a megabyte.
+HTTP_SMALL_BODY_BYTES_MAX: Final = 4 * MIB
+
 
 T = TypeVar("T")
 AnyRequest = Request[Any, Any, Any]

@@ -14,7 +14,13 @@ from typing import ClassVar, Final, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from llog.http.listener.exchange import Exchange
-from llog.limits import HTTP_DISCARD_MS_MAX, HTTP_HEAD_BYTES_MAX
+from llog.limits import KIB
+
+# Request line and headers together.
+HTTP_HEAD_BYTES_MAX: Final = 64 * KIB
+# How long the rest of a body that was refused is read and thrown away, so that its sender gets to see the answer.
+HTTP_DISCARD_MS_MAX: Final = 2_000
+
 
 _HEAD_TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"

@@ -24,7 +24,15 @@ import termios
 from typing import Any, ClassVar, Final
 
 from llog.http.listener.connection import GuardedConnection
-from llog.limits import HTTP_SEND_BYTES_PER_MS_MIN, HTTP_SEND_CHECK_MS_MIN, HTTP_SEND_TIMEOUT_MS
+
+# A client that takes none of its answer for so long is cut off.
+HTTP_SEND_TIMEOUT_MS: Final = 30_000
+# … and so is one that takes it slower than this, beyond that time: 4 MiB have three minutes, 64 MiB have 40. Whoever is
+# slower by nature asks for less at a time.
+HTTP_SEND_BYTES_PER_MS_MIN: Final = 32
+# How often a client that is about to be cut off is looked at.
+HTTP_SEND_CHECK_MS_MIN: Final = 20
+
 
 _log: Final = logging.getLogger("llog.http")
 

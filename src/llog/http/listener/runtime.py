@@ -17,7 +17,17 @@ from llog.broker.produce.pool import MemoryPool
 from llog.errors import RequestOverload
 from llog.http.routes.request_log import RECORD, RequestRecord
 from llog.http.routes.services import BrokerServices, StatusServices
-from llog.limits import HTTP_ANSWERS_BYTES_MAX, HTTP_INLINE_BYTES_MAX, HTTP_TAILS_MAX, HTTP_WORKER_THREADS
+from llog.limits import KIB, MIB
+
+# Decoding or encoding more than this leaves the event loop; below, handing it over costs more than it saves.
+HTTP_INLINE_BYTES_MAX: Final = 256 * KIB
+HTTP_WORKER_THREADS: Final = 2
+# What all answers with records hold together, from the first byte found to the last one taken by its client; who finds
+# no room is told to come again. One answer alone may be larger.
+HTTP_ANSWERS_BYTES_MAX: Final = 256 * MIB
+# Streams of server-sent events at once, what each fetches at a time, and how often a silent one shows it is alive.
+HTTP_TAILS_MAX: Final = 1_000
+
 
 T = TypeVar("T")
 RUNTIME: Final = "llog_runtime"

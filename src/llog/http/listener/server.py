@@ -23,10 +23,14 @@ import uvicorn
 from llog.errors import SettingsError
 from llog.http.listener.pace import paced
 from llog.http.routes.app import HttpApp
-from llog.limits import HTTP_CONNECTIONS_MAX, HTTP_KEEP_ALIVE_MS
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure
 from llog.settings.listening import listening_socket
+
+# Connections at once; whoever comes later is told 503. Each costs some kilobytes while it waits.
+HTTP_CONNECTIONS_MAX: Final = 10_000
+HTTP_KEEP_ALIVE_MS: Final = 75_000
+
 
 _log: Final = logging.getLogger("llog.http")
 # What uvicorn itself takes to notice that it shall stop, and to let go of connections it has cancelled.

@@ -18,7 +18,10 @@ from typing import Any, Final
 from llog.broker.produce.producer import Timings
 from llog.http.listener.exchange import EXCHANGE, Exchange
 from llog.http.routes.services import HttpMetrics
-from llog.limits import HTTP_REQUEST_ID_CHARS_MAX, HTTP_SEND_PIECE_BYTES
+from llog.limits import HTTP_SEND_PIECE_BYTES
+
+HTTP_REQUEST_ID_CHARS_MAX: Final = 64
+
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -9,7 +9,7 @@ client that does not read holds up nobody but itself, and a stop ends every tail
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from litestar import Request, get
 from litestar.params import FromQuery, QueryParameter
@@ -28,9 +28,13 @@ from llog.http.routes.openapi import operation
 from llog.http.routes.partitions import PARTITION, log_of
 from llog.http.routes.path_parameters import PartitionInPath, TopicInPath
 from llog.http.routes.request_log import RequestRecord
-from llog.limits import HTTP_TAIL_BYTES, HTTP_TAIL_HEARTBEAT_MS
+from llog.limits import KIB
 from llog.log.keys import OFFSET_MAX, Log
 from llog.log.read.view import view
+
+HTTP_TAIL_BYTES: Final = 256 * KIB
+HTTP_TAIL_HEARTBEAT_MS: Final = 15_000
+
 
 EVENT_STREAM = "text/event-stream"
 HEARTBEAT = b": nothing new\n\n"

@@ -27,7 +27,7 @@ from llog.http.listener.runtime import Access, runtime_of
 from llog.http.routes.auth import QUERY
 from llog.http.routes.openapi import operation
 from llog.http.routes.path_parameters import TopicInPath
-from llog.limits import HTTP_TOPICS_PAGE_DEFAULT, HTTP_TOPICS_PAGE_MAX, METADATA_SCAN_PAGE_RECORDS_MAX
+from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.log.context import LogContext
 from llog.log.inspect.describe import describe_log
 from llog.log.keys import TOPIC_NAME_LENGTH_MAX, Log, check_topic
@@ -36,6 +36,11 @@ from llog.log.topics.create import for_each_partition
 from llog.log.topics.delete import delete_topic
 from llog.stores.metadata.port import after as after_segment
 from llog.stores.metadata.port import last_segment
+
+# Topics in one answer of `GET /topics`.
+HTTP_TOPICS_PAGE_DEFAULT: Final = 1_000
+HTTP_TOPICS_PAGE_MAX: Final = 10_000
+
 
 _READ = {Access.KEY: Access.READ, QUERY: frozenset[str]()}
 _WRITE = {Access.KEY: Access.WRITE, QUERY: frozenset[str]()}

@@ -19,13 +19,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import AppendNotCommitted, InvalidArgument, LogError, StoreError
 from llog.formats.buffers import total_length
 from llog.formats.records.crc import Buffer
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
-from llog.limits import LOG_UPLOADS_MAX
 from llog.log.append.attempt import PieceOutcomes
 from llog.log.append.commit import Committer
 from llog.log.append.pieces import AppendSlice, Landed, Piece, PieceOutcome, bytes_of, checked_pieces, place
@@ -34,6 +33,9 @@ from llog.log.counters import AppendCounters
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
 from llog.log.producers.idempotence import ProducerClaim
+
+# Uploads of one record group: again when the first blob turned out too old, or of another life of the topic.
+LOG_UPLOADS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -31,7 +31,6 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import ControlRecord, Pending, decode_value, encode_value
-from llog.limits import LOG_APPEND_ROUNDS_MAX, LOG_CONFLICT_BACKOFF_MS_MAX, LOG_YIELD_MS
 from llog.log.append.attempt import Job, PieceOutcomes
 from llog.log.append.known import Known, KnownLogs
 from llog.log.append.pieces import AppendSlice
@@ -45,6 +44,14 @@ from llog.log.counters import AppendCounters
 from llog.log.index import entry_of, index_entry_of
 from llog.log.keys import Log
 from llog.stores.metadata.port import ABSENT, Put
+
+# The same for an append, which waits less between them (LOG_CONFLICT_BACKOFF_MS_MAX): some seconds in all.
+LOG_APPEND_ROUNDS_MAX: Final = 256
+# Who lost to another writer waits no longer than this: its log moves, and a long wait only lets the winner win again.
+LOG_CONFLICT_BACKOFF_MS_MAX: Final = 32
+# … for this long; also on trial, where it met no others: after twice as many commits each time, up to so many.
+LOG_YIELD_MS: Final = 16
+
 
 OnDone = Callable[[Log, PieceOutcomes], None]
 

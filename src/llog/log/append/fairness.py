@@ -9,12 +9,14 @@ What must stay true: a writer that pauses between appends anyway never waits, an
 
 from __future__ import annotations
 
-from llog.limits import (
-    LOG_CONTENDED_MS,
-    LOG_YIELD_AFTER_COMMITS,
-    LOG_YIELD_GAP_MS,
-    LOG_YIELD_TRIAL_COMMITS_MAX,
-)
+from typing import Final
+
+# A writer that won this often in a row on a log that others want too, without a pause, lets them go first once …
+LOG_YIELD_AFTER_COMMITS: Final = 8
+LOG_YIELD_TRIAL_COMMITS_MAX: Final = 64
+# Commits further apart than this leave room enough by themselves.
+LOG_YIELD_GAP_MS: Final = 50
+LOG_CONTENDED_MS: Final = 10_000
 
 
 class Fairness:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterable
+from typing import Final
 
 from llog.formats.values import ControlRecord
-from llog.limits import LOG_KNOWN_MAX
 from llog.log.append.fairness import Fairness
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.producers.state import KnownProducers
 from llog.log.topics.create import initialize
+
+LOG_KNOWN_MAX: Final = 100_000
 
 
 class Known:

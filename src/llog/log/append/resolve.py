@@ -9,13 +9,12 @@ remembers each append.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from llog.errors import AppendUncertain, LogError, MetadataStoreError
 from llog.formats.values import ControlRecord, Pending, decode_value
-from llog.limits import LOG_RESOLVE_ROUNDS_MAX
 from llog.log.append.pieces import PieceOutcome
 from llog.log.context import LogContext
 from llog.log.control import Reserved, weigh, weigh_claims
@@ -23,6 +22,9 @@ from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, offset_name
 from llog.log.producers.state import KnownProducers
 from llog.stores.metadata.port import Write
+
+# Rounds of finding out what became of an append without an answer, before it is reported uncertain.
+LOG_RESOLVE_ROUNDS_MAX: Final = 16
 
 
 class Resolution(NamedTuple):

@@ -7,6 +7,7 @@ bytes once. What may already stand at its key is judged in one place, `_what_sta
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -18,12 +19,14 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import ControlRecord, Pending, decode_value, encode_value
-from llog.limits import LOG_CAS_ROUNDS_MAX, LOG_SETTLE_ROUNDS_MAX
+from llog.limits import LOG_CAS_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.control import fenced
 from llog.log.index import Entry, entry_of, index_entry_of
 from llog.log.keys import Log
 from llog.stores.metadata.port import ABSENT
+
+LOG_SETTLE_ROUNDS_MAX: Final = 16
 
 
 class StaleSelf(Exception):

@@ -10,16 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import LogError, MetadataStoreError, StoreClosed, StoreError, UnsupportedFormat
 from llog.formats.values import ControlRecord, Pending, encode_value
-from llog.limits import (
-    LOG_IDLE_CLEAR_ATTEMPTS_MAX,
-    LOG_IDLE_CLEAR_LOGS_MAX,
-    LOG_IDLE_CLEAR_MS,
-    LOG_SETTLEMENTS_MAX,
-)
+from llog.limits import LOG_IDLE_CLEAR_MS
 from llog.log.append.known import Known, KnownLogs
 from llog.log.append.settle import StaleSelf, settle
 from llog.log.batches import write_all
@@ -29,6 +24,12 @@ from llog.log.counters import AppendCounters
 from llog.log.index import index_entry_of
 from llog.log.keys import Log
 from llog.stores.metadata.port import ABSENT, Put
+
+# Flushes whose index entries are still being written, off the path of the acknowledgement.
+LOG_SETTLEMENTS_MAX: Final = 64
+LOG_IDLE_CLEAR_ATTEMPTS_MAX: Final = 3
+# Logs whose `pending` is taken away in one call.
+LOG_IDLE_CLEAR_LOGS_MAX: Final = 1_000
 
 
 class _Uncleared(NamedTuple):

@@ -34,12 +34,15 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import ControlRecord, SegmentRecord, SegmentState, decode_value, encode_value
-from llog.limits import CATALOGUE_ROUNDS_MAX
 from llog.log.catalogue.epoch_state import EpochState
 from llog.log.catalogue.state import CatalogueState
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.rewrite.segments import KnownSegment, list_segments, load, moved, register
+
+# Looks at a record that others move at the same time, or that gave no answer, before the caller is told.
+CATALOGUE_ROUNDS_MAX: Final = 8
+
 
 CHANGEABLE: Final = frozenset({"size_bytes", "max_timestamp_ms", "epochs", "custom_metadata"})
 """What an update may change beside the state: what is known only once the object is written."""

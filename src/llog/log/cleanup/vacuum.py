@@ -17,7 +17,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from llog.errors import (
     FormatError,
@@ -29,12 +29,7 @@ from llog.errors import (
 )
 from llog.formats.shared_blob import header_length, parse_header
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
-from llog.limits import (
-    VACUUM_BATCH_OBJECTS_MAX,
-    VACUUM_HEADER_PROBE_BYTES,
-    VACUUM_READS_IN_FLIGHT_MAX,
-    VACUUM_REPORT_NAMES_MAX,
-)
+from llog.limits import KIB, VACUUM_READS_IN_FLIGHT_MAX, VACUUM_REPORT_NAMES_MAX
 from llog.log.cleanup.leftovers import remove_leftovers
 from llog.log.cleanup.vacuum_check import Named, cursor_of, named_blobs, named_segments
 from llog.log.cleanup.vacuum_clock import plan_now, read_clocks
@@ -46,6 +41,12 @@ from llog.log.keys import Log
 from llog.log.rewrite import segments
 from llog.stores.metadata.port import last_segment
 from llog.stores.objects.port import ObjectMeta, ObjectStore
+
+# Enough for the header of a blob of some 50 logs; a longer one takes a second request.
+VACUUM_HEADER_PROBE_BYTES: Final = 8 * KIB
+# Candidates judged together; their logs are checked once for all of them.
+VACUUM_BATCH_OBJECTS_MAX: Final = 1_000
+
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -10,6 +10,7 @@ What must stay true: memory for a few reads at a time, whatever the size of a se
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from llog.errors import (
     ChecksumMismatch,
@@ -26,17 +27,14 @@ from llog.formats.records.record_batch import BatchRule, verify_crcs, walk
 from llog.formats.segment import TAIL_BYTES_MIN, SegmentFooter, footer_length, parse_footer
 from llog.formats.shared_blob import PREFIX_BYTES, header_length, parse_header, slices_of, verify_body
 from llog.formats.values import Pending
-from llog.limits import (
-    LOG_CHECK_FAULTS_MAX,
-    LOG_CHECK_OBJECTS_IN_FLIGHT_MAX,
-    LOG_CHECK_READ_BYTES,
-    SEGMENT_FOOTER_PROBE_BYTES,
-)
+from llog.limits import LOG_CHECK_FAULTS_MAX, LOG_CHECK_READ_BYTES, SEGMENT_FOOTER_PROBE_BYTES
 from llog.log.context import LogContext
 from llog.log.index import Entry, index_entry_of
 from llog.log.inspect.faults import Fault
 from llog.log.keys import Log
 from llog.stores.objects.port import ObjectStore
+
+LOG_CHECK_OBJECTS_IN_FLIGHT_MAX: Final = 8
 
 
 class ObjectCheck:

@@ -6,6 +6,8 @@ any size is described in the memory of one page.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from llog.errors import InvalidArgument, PartitionNotInitialized
@@ -17,11 +19,12 @@ from llog.formats.values import (
     SegmentRecord,
     decode_value,
 )
-from llog.limits import LOG_DESCRIBE_ENTRIES_MAX
 from llog.log.context import LogContext
 from llog.log.index import Entry, Verdict, entry_of, judge
 from llog.log.inspect.coherent import LogHead, read_head, run_of, shown_state
 from llog.log.keys import Log
+
+LOG_DESCRIBE_ENTRIES_MAX: Final = 10_000
 
 
 class EntryRow(msgspec.Struct, frozen=True, kw_only=True):

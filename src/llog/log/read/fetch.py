@@ -10,22 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import InvalidField
 from llog.formats.records.crc import Buffer
 from llog.formats.segment import SegmentFooter, footer_length, parse_footer
-from llog.limits import (
-    LOG_FOOTERS_BYTES_MAX,
-    LOG_FOOTERS_MAX,
-    LOG_READ_GETS_IN_FLIGHT_MAX,
-    LOG_READ_WHOLE_BYTES_MAX,
-    OBJECT_RANGE_GAP_BYTES_MAX,
-    SEGMENT_FOOTER_PROBE_BYTES,
-)
+from llog.limits import MIB, OBJECT_RANGE_GAP_BYTES_MAX, SEGMENT_FOOTER_PROBE_BYTES
 from llog.log.context import FindObject
 from llog.log.index import Entry
 from llog.log.metrics import READ_BYTES, READ_GETS, LogMetrics, NoMetrics
+
+LOG_READ_GETS_IN_FLIGHT_MAX: Final = 8
+# A segment up to this size is fetched whole for a single record: its footer would cost another round trip.
+LOG_READ_WHOLE_BYTES_MAX: Final = MIB
+# Segment footers that one reader keeps: whichever bound is met first.
+LOG_FOOTERS_MAX: Final = 16
+LOG_FOOTERS_BYTES_MAX: Final = 16 * MIB
 
 
 class Part(NamedTuple):

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Final
 
 from llog.errors import FormatError, InconsistentReadState, ObjectNotFound, ObjectRangeInvalid
-from llog.limits import LOG_READ_COALESCE_BYTES_MAX, LOG_READ_PIECE_BYTES_MIN
+from llog.limits import KIB, LOG_READ_COALESCE_BYTES_MAX
 from llog.log.context import LogContext
 from llog.log.index import Entry
 from llog.log.keys import Log
@@ -26,6 +27,10 @@ from llog.log.read.records import LogRecord, RecordRun
 from llog.log.read.scan import IndexWalk
 from llog.log.read.segment_read import stream_segment
 from llog.log.read.view import LogView, checked_view, view
+
+# … and never in smaller ones, however small a budget a caller names: a request costs more than these bytes.
+LOG_READ_PIECE_BYTES_MIN: Final = 64 * KIB
+
 
 __all__ = ["LogView", "checked_view", "iter_runs", "read_entries", "read_offset", "view"]
 

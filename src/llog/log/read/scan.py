@@ -12,21 +12,19 @@ and all of them must agree on what an entry that is missing means. What must sta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import InconsistentReadState, LogDeleted, OffsetOutOfRange
-from llog.limits import (
-    LOG_READ_PAGE_ENTRIES_FIRST,
-    LOG_READ_PAGE_GROWTH,
-    LOG_READ_ROUNDS_MAX,
-    LOG_READ_STRICT_ROUNDS,
-    METADATA_SCAN_PAGE_RECORDS_MAX,
-)
+from llog.limits import LOG_READ_ROUNDS_MAX, LOG_READ_STRICT_ROUNDS, METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.log.context import LogContext
 from llog.log.index import Entry, Verdict, entry_of, index_entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.read.view import LogView, view
 from llog.stores.metadata.port import after, last_segment
+
+# Index entries that a reader's first scan asks for; each further one asks for more, up to a page of the store.
+LOG_READ_PAGE_ENTRIES_FIRST: Final = 32
+LOG_READ_PAGE_GROWTH: Final = 4
 
 
 class Tiles(NamedTuple):

@@ -17,22 +17,27 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
 
 from llog.errors import FormatError, InvalidArgument, LogBusy
 from llog.formats.backup import BackedUp, BackupEncoder, BackupManifest, Begin, Commit, Discard, End, Header, Line
 from llog.formats.values import ClusterId, ProducerSnapshot, TopicRecord, decode_value
-from llog.limits import (
-    BACKUP_LINES_AHEAD_MAX,
-    BACKUP_LOG_ROUNDS_MAX,
-    BACKUP_LOGS_AHEAD_MAX,
-    BACKUP_PART_BYTES,
-)
+from llog.limits import MIB
 from llog.log.context import LogContext
 from llog.log.index import entry_of
 from llog.log.inspect.coherent import LogHead, is_coherent, read_head
 from llog.log.keys import Log
 from llog.log.recovery.backup_places import BackupPlace
 from llog.stores.metadata.port import Record
+
+# Parts of a backup in an object store.
+BACKUP_PART_BYTES: Final = 16 * MIB
+# Copies of one log that may turn out torn, because the log moved on, before the backup gives up.
+BACKUP_LOG_ROUNDS_MAX: Final = 32
+# Logs copied ahead of the one being written, and the lines that each may have waiting.
+BACKUP_LOGS_AHEAD_MAX: Final = 16
+BACKUP_LINES_AHEAD_MAX: Final = 2_000
+
 
 # Bound to sessions, or to be decided anew by whoever restores.
 _LEFT_OUT = frozenset({"claim", "broker", "vacuum_hold"})

@@ -13,7 +13,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from msgspec.structs import replace
 
@@ -21,9 +21,11 @@ from llog.errors import ChecksumMismatch, InvalidArgument, InvalidField, ObjectN
 from llog.formats.backup import BackupManifest, BackupPart, decode_manifest
 from llog.formats.records.crc import crc32c
 from llog.formats.values import encode_value
-from llog.limits import BACKUP_READ_BYTES
+from llog.limits import MIB
 from llog.log.keys import Keys
 from llog.stores.objects.port import Buffer, ObjectStore
+
+BACKUP_READ_BYTES: Final = 4 * MIB
 
 
 class BackupPlace(abc.ABC):

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import FormatError, InvalidArgument, LogError, ObjectNotFound, OutOfOrderSequence, RestoreRefused
 from llog.formats.backup import VacuumHold
 from llog.formats.shared_blob import BlobSlice, parse_shared_blob
 from llog.formats.values import TopicRecord
-from llog.limits import RECOVER_POSTPONED_MAX, RESTORE_BLOB_SLACK_MS
+from llog.limits import RESTORE_BLOB_SLACK_MS
 from llog.log.append.commit import Committer
 from llog.log.append.pieces import AppendSlice, Landed, PieceOutcome, PlacedPiece
 from llog.log.append.settle import settle_and_clear
@@ -53,6 +53,10 @@ from llog.log.recovery.recover_segments import LATER_LIFE, SegmentPart, first_of
 from llog.log.recovery.restore import read_hold
 from llog.log.topics.create import initialize, load_topic
 from llog.stores.objects.port import ObjectStore
+
+# Slices that a recovery met too early by their producer's numbers, waiting for those before them.
+RECOVER_POSTPONED_MAX: Final = 10_000
+
 
 DELETED_THEN = "its topic is deleted in the backup and was written to since: create it, and recover again"
 

@@ -20,7 +20,7 @@ to that, and a key that somebody took is noticed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -47,7 +47,7 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import METADATA_VERSION_FLOOR_MAX, RESTORE_BLOB_SLACK_MS, RESTORE_ROUNDS_MAX, RESTORE_VERSION_LEAP
+from llog.limits import METADATA_VERSION_FLOOR_MAX, RESTORE_BLOB_SLACK_MS, RESTORE_ROUNDS_MAX
 from llog.log.cluster import read_marker
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
@@ -57,6 +57,10 @@ from llog.log.recovery.recover_find import newer_blobs
 from llog.log.recovery.restore_puts import RestorePuts
 from llog.log.recovery.restore_values import plan_compaction, plan_control, plan_producer_ids
 from llog.stores.metadata.port import ABSENT, Key
+
+# How far a restore raises versions and producer ids above those in the backup: more than were given since.
+RESTORE_VERSION_LEAP: Final = 2**44
+
 
 V = TypeVar("V", bound=Value)
 

@@ -7,10 +7,15 @@ restore stops.
 
 from __future__ import annotations
 
+from typing import Final
+
 from llog.errors import MetadataStoreError, MetadataUnavailable, RestoreRefused, VersionConflict
-from llog.limits import RESTORE_BATCH_BYTES, RESTORE_BATCH_RECORDS, RESTORE_ROUNDS_MAX
+from llog.limits import MIB, RESTORE_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.stores.metadata.port import ABSENT, Key, Put
+
+RESTORE_BATCH_RECORDS: Final = 500
+RESTORE_BATCH_BYTES: Final = 4 * MIB
 
 
 class RestorePuts:

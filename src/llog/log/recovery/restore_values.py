@@ -13,10 +13,14 @@ moved to where it is safe whatever happened:
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from llog.formats.values import CompactionRecord, ControlRecord, ProducerIdBlock, TopicRecord
-from llog.limits import RESTORE_PRODUCER_ID_LEAP
+
+RESTORE_PRODUCER_ID_LEAP: Final = 2**32
+
 
 NO_VERSION = 2**63 - 1
 """No store ever gives it."""

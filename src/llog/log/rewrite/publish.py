@@ -14,19 +14,22 @@ after 8 they are phantoms. A run is abandoned for one reason only: its end key c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from llog.errors import LogBusy, MetadataStoreError, MetadataUncertain, PartitionNotInitialized, VersionConflict
 from llog.formats.values import CompactionRecord, CompactionRun, ControlRecord, decode_value, encode_value
-from llog.limits import LOG_COMPACT_ROUNDS_MAX, LOG_DELETES_PER_GROUP_MAX
+from llog.limits import LOG_COMPACT_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, last_segment_id, offset_name
 from llog.log.rewrite import segments
 from llog.log.rewrite.snapshot import move_snapshot
 from llog.stores.metadata.port import Delete, Record
+
+# Index entries that a segment replaced, deleted together where the store can: a group is one write of the store.
+LOG_DELETES_PER_GROUP_MAX: Final = 256
 
 
 class KnownCompaction(NamedTuple):

@@ -7,7 +7,7 @@ writes one object. Run in this process (`compact_once`) or in a task elsewhere, 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,12 @@ from llog.formats.records.record_batch import BatchColumns, BatchRule, Timestamp
 from llog.formats.records.record_columns import columns_from_rows
 from llog.formats.records.records import encode_columns
 from llog.formats.segment import Segment, SegmentBuilder, parse_footer
-from llog.limits import LOG_COMPACT_READS_IN_FLIGHT_MAX
 from llog.log.context import FindObject
 from llog.log.index import Entry
 from llog.log.keys import Log
 from llog.log.rewrite.select import Run
+
+LOG_COMPACT_READS_IN_FLIGHT_MAX: Final = 8
 
 
 async def rewrite(

@@ -12,7 +12,7 @@ version, so whatever happened to the log's segments in between makes publishing 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import InvalidArgument, LogBusy, ObjectNotFound
 from llog.formats.segment import Segment
@@ -23,7 +23,6 @@ from llog.formats.values import (
     IndexEntry,
     SegmentRecord,
 )
-from llog.limits import LOG_COMPACT_RACES_MAX
 from llog.log.append.settle import settle_and_clear
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
@@ -32,6 +31,9 @@ from llog.log.rewrite import segments
 from llog.log.rewrite.publish import KnownCompaction, finish, load_compaction, publish
 from llog.log.rewrite.rewrite import rewrite
 from llog.log.rewrite.select import Run
+
+# Runs begun and lost to another compactor before `compact_once` answers "busy"; each may have written a segment.
+LOG_COMPACT_RACES_MAX: Final = 4
 
 
 class Compacted(NamedTuple):

@@ -3,6 +3,8 @@ entry at or above it (h06a, h06e). Pages are immutable; only the head moves, by 
 
 from __future__ import annotations
 
+from typing import Final
+
 from llog.errors import InconsistentReadState, LogBusy, MetadataUncertain, PartitionNotInitialized, VersionConflict
 from llog.formats.values import (
     ControlRecord,
@@ -12,11 +14,16 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import LOG_COMPACT_ROUNDS_MAX, LOG_PRODUCERS_MAX, LOG_PRODUCERS_PER_PAGE_MAX
+from llog.limits import LOG_COMPACT_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.producers.state import KnownProducers
 from llog.stores.metadata.port import ABSENT, Record
+
+# Producers that a log remembers when its snapshot moves; beyond that, those that wrote longest ago are forgotten.
+LOG_PRODUCERS_MAX: Final = 10_000
+# Each state holds five batches of about 120 bytes.
+LOG_PRODUCERS_PER_PAGE_MAX: Final = 500
 
 
 async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, to_offset: int) -> None:

@@ -30,7 +30,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from llog.errors import InvalidArgument
-from llog.limits import RECORD_BATCH_BYTES_MAX, TOPIC_CONFIG_VALUE_CHARS_MAX
+from llog.limits import RECORD_BATCH_BYTES_MAX
+
+TOPIC_CONFIG_VALUE_CHARS_MAX: Final = 1_000
+
 
 ConfigKind = Literal["boolean", "int", "long", "double", "list", "string"]
 """Kafka's word for the type of a value, as its admin clients show it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -32,11 +32,15 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import LOG_INITIALIZE_ROUNDS_MAX, TOPIC_PARTITIONS_IN_FLIGHT_MAX
 from llog.log.context import LogContext, LogOptions
 from llog.log.control import new_control
 from llog.log.keys import Log
 from llog.stores.metadata.port import ABSENT, Key
+
+LOG_INITIALIZE_ROUNDS_MAX: Final = 32
+# Partitions of one topic that are initialized or deleted at the same time.
+TOPIC_PARTITIONS_IN_FLIGHT_MAX: Final = 16
+
 
 T = TypeVar("T")
 V = TypeVar("V", ControlRecord, CompactionRecord, ProducerSnapshot)

@@ -32,7 +32,7 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import TOPIC_DELETE_PASSES_MAX, TOPIC_ROUNDS_MAX
+from llog.limits import TOPIC_ROUNDS_MAX
 from llog.log.append.settle import StaleSelf
 from llog.log.cleanup.leftovers import Removed, remove_dead
 from llog.log.context import LogContext
@@ -41,6 +41,10 @@ from llog.log.keys import Log
 from llog.log.topics.admin import change_topic
 from llog.log.topics.create import for_each_partition
 from llog.stores.metadata.port import ABSENT
+
+# Passes over what is left of a deleted log, until one finds nothing; late writers may add a little meanwhile.
+TOPIC_DELETE_PASSES_MAX: Final = 8
+
 
 ORDER: Final[tuple[PartitionDeleteState, ...]] = (
     "DELETE_PARTITION_MARKED",

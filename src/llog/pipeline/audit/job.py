@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import ClusterMismatch, FormatError, LlogError
 from llog.formats.values import SegmentRecord, TopicRecord, decode_value
-from llog.limits import AUDIT_ENTRIES_HELD_MAX, AUDIT_LOGS_IN_FLIGHT_MAX
 from llog.log.cluster import compare_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -32,6 +31,12 @@ from llog.pipeline.audit.report import AuditReport, Finding, damage
 from llog.pipeline.audit.task import COMPARE_OBJECTS, Claim, Compared, Objects, Suspect
 from llog.pipeline.runtime.work import Runner, TaskFailed
 from llog.stores.metadata.port import last_segment
+
+# Logs whose metadata is looked at at the same time, and entries held until their objects are looked at. A blob that is
+# named in two such helpings is read twice.
+AUDIT_LOGS_IN_FLIGHT_MAX: Final = 8
+AUDIT_ENTRIES_HELD_MAX: Final = 500_000
+
 
 Progress = Callable[[int, str], None]
 """How many logs or objects more are done, and which."""

@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from llog.limits import AUDIT_TASK_BYTES, AUDIT_TASK_CLAIMS_MAX, AUDIT_TASK_OBJECTS_MAX, MIB
+from llog.limits import MIB
 from llog.log.keys import Log
 from llog.pipeline.audit.task import Claim, ClaimedObject, Objects, bytes_claimed
+
+# What one task of the audit reads, in bytes and in objects, how many entries it is told of (some 400 bytes each), and
+# how many objects it reads at a time.
+AUDIT_TASK_BYTES: Final = 128 * MIB
+AUDIT_TASK_OBJECTS_MAX: Final = 1_000
+AUDIT_TASK_CLAIMS_MAX: Final = 10_000
+
 
 _TASK_BYTES_MIN: Final = 8 * MIB
 _TASKS_WANTED: Final = 16

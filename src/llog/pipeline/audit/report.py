@@ -10,13 +10,15 @@ is told apart from both.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-from llog.limits import AUDIT_FINDINGS_MAX
 from llog.log.inspect.faults import Fault
 from llog.log.keys import Log
+
+AUDIT_FINDINGS_MAX: Final = 10_000
+
 
 Severity = Literal["damage", "leftover"]
 

@@ -27,13 +27,19 @@ from llog.errors import (
     UnsupportedFormat,
 )
 from llog.formats.values import IndexEntry
-from llog.limits import AUDIT_OBJECT_HELD_BYTES_MAX, AUDIT_OBJECTS_IN_FLIGHT_MAX, AUDIT_TASK_SUSPECTS_MAX
+from llog.limits import MIB
 from llog.log.index import Entry
 from llog.log.keys import Keys, Log
 from llog.pipeline.audit.blob import BlobCheck
 from llog.pipeline.audit.object import OneObject
 from llog.pipeline.audit.segment import Catalogued, check_segment
 from llog.pipeline.runtime.work import Task, TaskTools
+
+AUDIT_OBJECTS_IN_FLIGHT_MAX: Final = 4
+# Larger objects are read in pieces: a segment in several, a blob slice by slice.
+AUDIT_OBJECT_HELD_BYTES_MAX: Final = 32 * MIB
+# Suspicions that one task's answer, and findings that one report carries; what comes on top is only counted.
+AUDIT_TASK_SUSPECTS_MAX: Final = 1_000
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,14 +17,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from llog.errors import LlogError, LogBusy, LogDeleted, LogError, PartitionNotInitialized
-from llog.limits import (
-    COMPACT_REPLANS_MAX,
-    COMPACT_ROUND_LOGS_MAX,
-    COMPACT_SESSION_TIMEOUT_MS,
-    LOG_MERGE_BYTES_DEFAULT,
-)
+from llog.limits import COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, LOG_MERGE_BYTES_DEFAULT
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.rewrite.merge import INPUTS_MIN
@@ -37,6 +33,9 @@ from llog.pipeline.compact.report import CompactReport, LogReport
 from llog.pipeline.compact.rewrite_round import LogPlan, OnRun, perform_round
 from llog.pipeline.runtime.gather import gathered
 from llog.pipeline.runtime.work import Runner
+
+# How long the claims of a job outlive it when it dies, unless its caller says otherwise.
+COMPACT_SESSION_TIMEOUT_MS: Final = 15_000
 
 
 @dataclass(frozen=True, slots=True)

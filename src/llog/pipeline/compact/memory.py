@@ -22,7 +22,13 @@ from typing import Final
 import numpy as np
 
 from llog.formats.records.record_columns import Bytes
-from llog.limits import COMPACT_ROOM_KEPT_BYTES_MAX, COMPACT_ROOM_KEPT_MS
+from llog.limits import COMPACT_WINDOW_BYTES_MAX, MIB
+
+# Memory that a process keeps for its next window, and for how long after the last one. A window is
+# COMPACT_WINDOW_BYTES_MAX and half an object.
+COMPACT_ROOM_KEPT_BYTES_MAX: Final = COMPACT_WINDOW_BYTES_MAX + 64 * MIB
+COMPACT_ROOM_KEPT_MS: Final = 5_000
+
 
 _kept: Final[list[tuple[mmap.mmap, object]]] = []
 """One at most, with a mark of when it was put there. Taking it out and putting it in are single steps: the loops of

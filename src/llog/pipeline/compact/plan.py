@@ -23,22 +23,26 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.limits import (
-    COMPACT_LOG_ENTRIES_MIN,
-    COMPACT_ROUND_ENTRIES_MAX,
     COMPACT_TASKS_PER_CORE,
     COMPACT_WINDOW_BYTES_MAX,
-    COMPACT_WINDOW_BYTES_MIN,
-    COMPACT_WINDOW_OBJECTS_MAX,
     LOG_COMPACT_BYTES_DEFAULT,
     LOG_COMPACT_ENTRIES_MAX,
+    MIB,
 )
 from llog.log.index import Entry
 from llog.log.keys import Log
 from llog.log.rewrite.select import Run
 from llog.pipeline.compact.window import Slice, SourceObject, Window, WindowRun
+
+COMPACT_WINDOW_BYTES_MIN: Final = 128 * MIB
+# Of one round, too.
+COMPACT_ROUND_ENTRIES_MAX: Final = 200_000
+COMPACT_LOG_ENTRIES_MIN: Final = 128
+# Objects of one task: what names them travels with it.
+COMPACT_WINDOW_OBJECTS_MAX: Final = 10_000
 
 
 class Sizing(NamedTuple):

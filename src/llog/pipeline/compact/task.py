@@ -31,12 +31,7 @@ from llog.errors import LlogError, ObjectRangeInvalid
 from llog.formats.records.crc import Buffer
 from llog.formats.segment import Segment, SegmentBuilder
 from llog.formats.values import IndexEntry
-from llog.limits import (
-    COMPACT_ROOM_PUTS_MAX,
-    COMPACT_TASK_READS_MAX,
-    COMPACT_TASK_SEGMENT_BYTES_MAX,
-    COMPACT_TASK_SEGMENTS_MAX,
-)
+from llog.limits import MIB, OBJECT_FILE_THREADS
 from llog.log.index import Entry
 from llog.log.rewrite.rewrite import final_batches
 from llog.pipeline.compact.memory import borrowed
@@ -53,6 +48,15 @@ from llog.pipeline.compact.window import (
 )
 from llog.pipeline.runtime.budget import ByteBudget
 from llog.pipeline.runtime.work import Task, TaskFailed, TaskTools
+
+# Inside one task: objects being read, segments being built or put, and the bytes of these.
+COMPACT_TASK_READS_MAX: Final = 8
+COMPACT_TASK_SEGMENTS_MAX: Final = 4
+COMPACT_TASK_SEGMENT_BYTES_MAX: Final = 128 * MIB
+# Segments of a room on their way into the store; their bytes are COMPACT_TASK_SEGMENT_BYTES_MAX at most. A file store
+# syncs as many at the same time as it has threads.
+COMPACT_ROOM_PUTS_MAX: Final = OBJECT_FILE_THREADS
+
 
 __all__ = [
     "REWRITE_WINDOW",

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
-from llog.limits import COMPACT_TASKS_IN_PROCESS
 from llog.pipeline.compact.task import RunOutcome, Window, Written, rewrite_window
 from llog.pipeline.runtime.work import InProcessRunner, OnDone, TaskFailed, TaskTools, attempted
+
+COMPACT_TASKS_IN_PROCESS: Final = 1
+
 
 OnWindowRun = Callable[[int, int, RunOutcome], None]
 """The number of the window, of the run in it, and what became of the run."""

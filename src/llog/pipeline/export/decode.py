@@ -23,7 +23,11 @@ import pyarrow as pa
 
 from llog.errors import ExportFailed, InvalidArgument, ValueTooLarge
 from llog.formats.arrow import SCHEMA
-from llog.limits import EXPORT_ERROR_CHARS_MAX, EXPORT_SCHEMA_BYTES_MAX
+from llog.limits import EXPORT_SCHEMA_BYTES_MAX
+
+# What is kept of the reason why a value could not be decoded.
+EXPORT_ERROR_CHARS_MAX: Final = 500
+
 
 DecodeKind = Literal["raw", "json", "avro", "avro-confluent"]
 OnError = Literal["column", "quarantine", "fail"]

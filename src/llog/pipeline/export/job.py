@@ -11,12 +11,13 @@ true: after any number of runs, crashes and doubles, every record below the targ
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from llog.errors import ExportFailed, TopicNotFound
-from llog.limits import EXPORT_CONFLICTS_MAX, EXPORT_REPLANS_MAX
+from llog.limits import EXPORT_CONFLICTS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.topics.create import load_topic
@@ -38,6 +39,10 @@ from llog.pipeline.scan.subscription import LogEnds, Subscription, find_logs
 from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.retrying import RetryingObjectStore
 from llog.wiring import ObjectStores
+
+# Rounds in which tasks whose objects were gone are planned again, and commits that others were faster with.
+EXPORT_REPLANS_MAX: Final = 5
+
 
 _GONE = frozenset({"ObjectNotFound", "ObjectRangeInvalid"})
 """What means that a plan's objects changed since (R10): the same offsets are planned again."""

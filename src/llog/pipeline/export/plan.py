@@ -16,13 +16,18 @@ import msgspec
 from msgspec.structs import replace
 
 from llog.errors import ExportRefused, RecordsLost
-from llog.limits import EXPORT_COMMIT_BYTES_DEFAULT, EXPORT_SPLIT_BYTES_DEFAULT
+from llog.limits import GIB, MIB
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.export.decode import Decoding
 from llog.pipeline.scan.split_plan import gathered_pieces, plan_again
 from llog.pipeline.scan.splits import LogRange, Piece, Split, plan_splits
 from llog.pipeline.scan.subscription import LogEnds
+
+# What one task reads, and with it about how large the files become; what one commit holds.
+EXPORT_SPLIT_BYTES_DEFAULT: Final = 128 * MIB
+EXPORT_COMMIT_BYTES_DEFAULT: Final = 8 * GIB
+
 
 _HINT: Final = "--allow-gaps goes on with what is left"
 

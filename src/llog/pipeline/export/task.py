@@ -19,18 +19,22 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from llog.errors import ExportRefused, ObjectAlreadyExists
-from llog.limits import (
-    EXPORT_FILES_PER_TASK_MAX,
-    EXPORT_PENDING_BYTES_MAX,
-    EXPORT_PUTS_IN_FLIGHT_MAX,
-    EXPORT_ROW_GROUP_BYTES,
-)
+from llog.limits import MIB
 from llog.log.read.fetch import Fetcher
 from llog.pipeline.export.decode import QUARANTINE_SCHEMA, Decoder, Decoding
 from llog.pipeline.runtime.work import Task, TaskTools
 from llog.pipeline.scan.split_read import split_batches
 from llog.pipeline.scan.splits import Split
 from llog.stores.objects.port import Buffer, ObjectStore
+
+# Of one file in memory before it is encoded as a row group; of all files of a task together.
+EXPORT_ROW_GROUP_BYTES: Final = 16 * MIB
+EXPORT_PENDING_BYTES_MAX: Final = 64 * MIB
+# Partitions and dates that one task writes; clocks gone wild would make a file per record.
+EXPORT_FILES_PER_TASK_MAX: Final = 16_384
+# Of these, how many are on their way into the store at a time.
+EXPORT_PUTS_IN_FLIGHT_MAX: Final = 8
+
 
 _DAY_US: Final = 86_400_000_000
 # Values and keys rarely repeat, offsets and timestamps never do: a dictionary of them would be built and thrown away.

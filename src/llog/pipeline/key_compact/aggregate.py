@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from llog.errors import InvalidArgument
-from llog.limits import KEY_AGGREGATE_BYTES_MAX, KEY_SCAN_PART_BYTES_MAX
+from llog.limits import GIB, KEY_SCAN_PART_BYTES_MAX
 from llog.pipeline.key_compact.scan_task import last_offsets
 from llog.pipeline.key_compact.scratch import Longs, ScratchPart, ScratchPlace, get_keys, put_survivors
 from llog.pipeline.runtime.work import TaskTools
+
+# Distinct keys of one log, in bytes, that are aggregated without Spark.
+KEY_AGGREGATE_BYTES_MAX: Final = 2 * GIB
 
 
 class SegmentKeys(msgspec.Struct, frozen=True):

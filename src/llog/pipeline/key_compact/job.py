@@ -17,9 +17,9 @@ fails fails alone; one that changed under the pass is planned again, a few times
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from llog.errors import InvalidArgument
-from llog.limits import KEY_COMPACT_LOGS_AT_ONCE, KEY_COMPACT_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.key_compact.aggregate import KeyAggregate
@@ -28,6 +28,12 @@ from llog.pipeline.key_compact.report import KeyCompacted, KeyCompactOptions, Ke
 from llog.pipeline.key_compact.scratch import remove_old
 from llog.pipeline.runtime.log_choice import chosen_logs
 from llog.pipeline.runtime.work import Runner
+
+# Logs that go through the passes together.
+KEY_COMPACT_LOGS_AT_ONCE: Final = 64
+# How often a log is planned again when it changed under a pass, and how often publishing gives way to other runs.
+KEY_COMPACT_ROUNDS_MAX: Final = 3
+
 
 __all__ = ["KeyCompactOptions", "KeyCompactReport", "KeyCompacted", "key_compact"]
 

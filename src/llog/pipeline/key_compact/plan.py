@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from llog.limits import KEY_COMPACT_GROUP_TARGETS_MAX, KEY_COMPACT_LEVEL, LOG_COMPACT_ENTRIES_MAX
+from llog.limits import KEY_COMPACT_LEVEL, LOG_COMPACT_ENTRIES_MAX
 from llog.log.index import Entry
 from llog.log.read.fetch import data_length, is_segment
 from llog.log.read.timestamps import known_newest_ms
 from llog.log.topics.config import TopicConfig
 from llog.pipeline.key_compact.scan_task import NO_HORIZON, ScannedSegment
+
+# Segments that become one hold at most so many times the bytes that it should have. What stays of them is guessed by
+# counting records, and a few large ones among many small ones may be nearly all of the bytes; it is held in memory.
+KEY_COMPACT_GROUP_TARGETS_MAX: Final = 4
+
 
 Due = Literal["yes", "nothing to clean", "not dirty enough"]
 NO_LAG: Final = 2**63 - 1

@@ -13,11 +13,11 @@ before, and those would have changed the entries looked at here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 from llog.errors import LogBusy, MetadataUncertain
 from llog.formats.values import ControlRecord, SegmentRecord
-from llog.limits import KEY_COMPACT_LEVEL, KEY_COMPACT_RACES_MAX
+from llog.limits import KEY_COMPACT_LEVEL
 from llog.log.context import LogContext
 from llog.log.index import Entry, Verdict, entry_of, judge
 from llog.log.keys import Log, offset_name
@@ -27,6 +27,9 @@ from llog.log.rewrite.runs import Choice, planned_run
 from llog.log.rewrite.select import Run
 from llog.pipeline.key_compact.rewrite_task import KeyRewritten
 from llog.stores.metadata.port import after
+
+KEY_COMPACT_RACES_MAX: Final = 16
+
 
 Ending = Literal["published", "changed"]
 

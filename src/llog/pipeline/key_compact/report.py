@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from llog.errors import InvalidArgument
-from llog.limits import (
-    KEY_COMPACT_READ_BYTES_PER_SECOND,
-    KEY_COMPACT_TASKS_AT_ONCE,
-    KEY_SCAN_TASK_BYTES,
-    LOG_MERGE_BYTES_DEFAULT,
-)
+from llog.limits import KEY_COMPACT_READ_BYTES_PER_SECOND, LOG_MERGE_BYTES_DEFAULT, MIB
 from llog.log.keys import Log
+
+KEY_COMPACT_TASKS_AT_ONCE: Final = 4
+KEY_SCAN_TASK_BYTES: Final = 64 * MIB
+
 
 State = Literal["compacted", "clean", "not dirty enough", "not by key", "changed meanwhile", "failed"]
 

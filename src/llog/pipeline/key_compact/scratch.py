@@ -21,11 +21,17 @@ import pyarrow as pa
 
 from llog.errors import ChecksumMismatch, InvalidField, ObjectStoreError, ValueTooLarge
 from llog.formats.records.crc import Buffer, crc32c
-from llog.limits import KEY_COMPACT_SCRATCH_AGE_MS_MAX, KEY_SURVIVORS_BYTES_MAX
+from llog.limits import GIB
 from llog.log.ids import created_at_ms_of, is_object_id, new_object_id
 from llog.log.keys import SCRATCH_PREFIX
 from llog.pipeline.runtime.work import TaskTools
 from llog.stores.objects.port import ObjectStore
+
+# Objects between the passes go with their job; what a crash left goes with a later job, once it is this old.
+KEY_COMPACT_SCRATCH_AGE_MS_MAX: Final = 7 * 24 * 3_600_000
+# Survivors that one object between the passes may name.
+KEY_SURVIVORS_BYTES_MAX: Final = 4 * GIB
+
 
 Longs = npt.NDArray[np.int64]
 _log: Final = logging.getLogger("llog.pipeline")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,13 +19,16 @@ from llog.errors import InvalidField
 from llog.formats.records.crc import Buffer
 from llog.formats.records.record_batch import BatchColumns, BatchRule, verify_crcs, walk
 from llog.formats.segment import SegmentFooter
-from llog.limits import KEY_COMPACT_READ_BYTES
+from llog.limits import MIB
 from llog.log.context import FindObject
 from llog.log.index import Entry
 from llog.log.inspect.check_objects import read_footer
 from llog.log.read.decode import BatchStitcher
 from llog.log.read.fetch import data_length
 from llog.log.read.segment_read import plan_pieces
+
+# One request of a task, and what one task scans (unless one segment is larger).
+KEY_COMPACT_READ_BYTES: Final = 8 * MIB
 
 
 class SegmentSource(msgspec.Struct, frozen=True, array_like=True):

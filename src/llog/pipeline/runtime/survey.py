@@ -13,13 +13,17 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from llog.errors import ObjectStoreUnavailable
-from llog.limits import OBJECT_LIST_PAGE_MAX, SURVEY_PAGE_OBJECTS_MAX, SURVEY_SHARDS_MAX
+from llog.limits import OBJECT_LIST_PAGE_MAX, SURVEY_PAGE_OBJECTS_MAX
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log
 from llog.pipeline.runtime.survey_task import LIST_OBJECTS, ObjectKind, SurveyPage, SurveyPart
 from llog.pipeline.runtime.work import Runner, TaskFailed
 from llog.stores.objects.port import ObjectStore
+
+# Parts that a listing of one store is cut into, and names that one task's answer carries; it goes on in another task.
+SURVEY_SHARDS_MAX: Final = 64
+
 
 _TIME_DIGITS: Final = 12
 """Hex digits of milliseconds at the beginning of an object's id."""

@@ -26,9 +26,12 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from llog.errors import InvalidArgument, LlogError
-from llog.limits import PIPELINE_TASKS_IN_PROCESS_MAX
 from llog.log.context import FindObject, LogContext
 from llog.stores.objects.port import ObjectStore
+
+# Tasks that one process runs at a time on its event loop.
+PIPELINE_TASKS_IN_PROCESS_MAX: Final = 4
+
 
 Item = TypeVar("Item", bound=msgspec.Struct)
 Result = TypeVar("Result", bound=msgspec.Struct)

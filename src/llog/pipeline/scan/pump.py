@@ -13,13 +13,15 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from llog.errors import StoreClosed
-from llog.limits import SCAN_BATCHES_AHEAD_MAX
 from llog.pipeline.scan.splits import Split
+
+SCAN_BATCHES_AHEAD_MAX: Final = 4
+
 
 T = TypeVar("T")
 Read = Callable[[Split], AsyncGenerator[pa.RecordBatch, None]]

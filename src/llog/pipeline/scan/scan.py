@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from llog.api.opening import OpenedLog, open_log
 from llog.errors import InvalidArgument
-from llog.limits import SCAN_THREADS_DEFAULT, SCAN_THREADS_MAX, SPLIT_BYTES_DEFAULT, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN
+from llog.limits import SPLIT_BYTES_DEFAULT, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN
 from llog.log.keys import OFFSET_MAX, Log, check_topic
 from llog.log.metrics import LogMetrics
 from llog.log.read.fetch import Fetcher
@@ -38,6 +38,11 @@ from llog.pipeline.scan.split_read import split_batches
 from llog.pipeline.scan.splits import LogRange, Split
 from llog.pipeline.scan.subscription import Subscription
 from llog.settings import Settings
+
+# `llog.scan`: splits read at the same time, and Arrow batches that wait for the caller, of each.
+SCAN_THREADS_DEFAULT: Final = 2
+SCAN_THREADS_MAX: Final = 32
+
 
 Offsets = str | int | Mapping[int, int] | Mapping[str, Mapping[int, int]]
 Instant = int | datetime

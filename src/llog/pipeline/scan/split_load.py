@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.formats.records.crc import Buffer
-from llog.limits import SPLIT_GET_BYTES
+from llog.limits import MIB
 from llog.log.read.fetch import Fetcher, Part, plan_fetches
 from llog.log.read.segment_read import Wanted, plan_all, plan_batches, plan_pieces
 from llog.pipeline.scan.splits import Piece
+
+# A segment is fetched in ranges of this length, several at once.
+SPLIT_GET_BYTES: Final = 8 * MIB
 
 
 class Loaded(NamedTuple):

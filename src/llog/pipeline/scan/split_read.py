@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from llog.errors import (
     ObjectRangeInvalid,
 )
 from llog.formats.records.record_columns import RecordColumns
-from llog.limits import SPLIT_BATCH_BYTES_MAX, SPLIT_BATCH_BYTES_MIN, SPLIT_PLANS_MAX
+from llog.limits import MIB, SPLIT_BATCH_BYTES_MAX
 from llog.log.metrics import READ_RECORDS, READ_RESTARTS
 from llog.log.read.decode import BatchStitcher, SegmentReading, decode_slices, runs_of
 from llog.log.read.fetch import Fetcher
@@ -34,6 +34,12 @@ from llog.log.read.records import RecordRun
 from llog.pipeline.scan.record_shape import Shape
 from llog.pipeline.scan.split_load import Loaded, SplitLoad
 from llog.pipeline.scan.splits import LogRange, Piece, Split
+
+# Smaller Arrow batches are put together until they have this much: each costs a message of its own.
+SPLIT_BATCH_BYTES_MIN: Final = MIB
+# How often a split is planned again because an object was gone (R10), each time further on or not at all.
+SPLIT_PLANS_MAX: Final = 5
+
 
 Replan = Callable[[Sequence[LogRange]], Awaitable[Sequence[Split]]]
 """From what is left of a split to splits of it as the metadata has it now."""

@@ -19,16 +19,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from llog.errors import InvalidArgument
 from llog.formats.values import EntryType, IndexEntry
-from llog.limits import SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, SPLIT_PIECES_MAX, SPLITS_MAX
+from llog.limits import SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, SPLITS_MAX
 from llog.log.index import Entry
 from llog.log.keys import Log
+
+# Pieces of one split: a log of tiny appends would make tasks of a few MiB of plan otherwise.
+SPLIT_PIECES_MAX: Final = 4_096
+
 
 Keep = Callable[[Entry], bool]
 

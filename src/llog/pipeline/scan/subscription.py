@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from llog.errors import InvalidArgument, PartitionOutOfRange, TopicNotFound
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
-from llog.limits import SCAN_LOGS_MAX
 from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.topics.admin import list_topics
+
+# Logs of one scan or subscription.
+SCAN_LOGS_MAX: Final = 100_000
 
 
 class LogEnds(NamedTuple):

@@ -17,10 +17,9 @@ agree on one plan in 4 and 5. One that slept is refused in 3 or 6, or repeats wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import SinkBusy, SinkPlanLost
-from llog.limits import SINK_PLANS_ANEW_MAX
 from llog.log.context import LogContext
 from llog.pipeline.sink.confirm import confirm
 from llog.pipeline.sink.perform import Performed, perform
@@ -37,6 +36,9 @@ from llog.pipeline.sink.plan import (
 from llog.pipeline.sink.query import Admitted, Batch, admit, check_current, check_owner
 from llog.pipeline.sink.records import Found, find, forget_older, mark_done, put_plan, remove, slices_of
 from llog.pipeline.sink.uploads import committable
+
+# Plans of one batch that turned out to be void, one after the other, before its driver gives up.
+SINK_PLANS_ANEW_MAX: Final = 8
 
 
 class Committed(NamedTuple):

@@ -17,13 +17,12 @@ was made long ago is made young before it is confirmed, because vacuum keeps the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from llog.errors import ObjectNotFound
 from llog.formats.values import ControlRecord, decode_value, encode_value
-from llog.limits import SINK_PLAN_CONFIRM_MS_MAX
 from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -31,6 +30,9 @@ from llog.pipeline.sink.copy import copied
 from llog.pipeline.sink.plan import CommitPlan, PlanSlice, append_id, plan_key
 from llog.pipeline.sink.query import persist
 from llog.pipeline.sink.records import Found, find, put_plan, slices_of
+
+# A plan that is older when it is confirmed is made young first: so a driver has at least the rest to perform it.
+SINK_PLAN_CONFIRM_MS_MAX: Final = 24 * 3_600_000
 
 
 class Confirmation(NamedTuple):

@@ -10,18 +10,22 @@ the caller has done so.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from llog.errors import InvalidArgument
 from llog.formats.records.crc import Buffer
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
-from llog.limits import SINK_COPY_BYTES
+from llog.limits import MIB
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.keys import Log
 from llog.pipeline.sink.plan import PlanSlice, UploadedSlice
+
+# Bytes of slices that a driver copies into one blob.
+SINK_COPY_BYTES: Final = 16 * MIB
+
 
 S = TypeVar("S", UploadedSlice, PlanSlice)
 

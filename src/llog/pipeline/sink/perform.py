@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ from llog.errors import (
     SinkPlanLost,
 )
 from llog.formats.values import ControlRecord, decode_value
-from llog.limits import SINK_ATTEMPTS_MAX, SINK_LOGS_IN_FLIGHT_MAX
+from llog.limits import SINK_LOGS_IN_FLIGHT_MAX
 from llog.log.append.commit import Committer
 from llog.log.append.pieces import Landed, PieceOutcome
 from llog.log.batches import get_all
@@ -50,6 +50,9 @@ from llog.pipeline.sink.copy import copied
 from llog.pipeline.sink.plan import Claimed, CommitPlan, PlanSlice, append_id, claimed_slices
 from llog.pipeline.sink.query import Batch, persist
 from llog.pipeline.sink.records import find
+
+# How often one slice is committed anew after a passing trouble: each time a repeat would be recognised.
+SINK_ATTEMPTS_MAX: Final = 8
 
 
 class Performed(NamedTuple):

@@ -25,12 +25,17 @@ from llog.errors import InvalidArgument, ValueTooLarge
 from llog.formats.buffers import json_decoder, json_value
 from llog.formats.records.crc import Buffer
 from llog.formats.values import Count, SinkPlan, SinkSlice, Value
-from llog.limits import SINK_PLAN_PAGE_BYTES, SINK_PLAN_PAGES_MAX
+from llog.limits import KIB
 from llog.log.append.pieces import AppendSlice, PlacedPiece
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import CLUSTER_ROUTE, Keys, Log, last_segment_id, offset_name
 from llog.log.producers.idempotence import SEQUENCE_MODULUS, WINDOW, ProducerClaim
 from llog.stores.metadata.port import Key
+
+# Slices of a commit plan in one metadata value, and how many such values one plan may have.
+SINK_PLAN_PAGE_BYTES: Final = 512 * KIB
+SINK_PLAN_PAGES_MAX: Final = 1_000
+
 
 UNKNOWN_LIFE: Final = -1
 NO_BATCH: Final = -1

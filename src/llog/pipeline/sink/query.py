@@ -18,14 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from llog.errors import MetadataStoreError, SinkBatchOver, SinkBusy, SinkQueryTaken, ValueTooLarge, VersionConflict
 from llog.formats.values import ProducerIdBlock, decode_value, encode_value
-from llog.limits import PRODUCER_ID_FIRST, SINK_EPOCHS_MAX, SINK_ROUNDS_MAX
+from llog.limits import SINK_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.pipeline.sink.plan import NO_BATCH, SinkHead, SinkQuery, decode_head, head_key, query_key
 from llog.stores.metadata.port import ABSENT
+
+# Epochs of one producer id: Kafka counts them in 15 bits.
+SINK_EPOCHS_MAX: Final = 2**15 - 1
+# The first producer id that a cluster gives: far from those that clients make up for themselves.
+PRODUCER_ID_FIRST: Final = 2**32
+
 
 T = TypeVar("T")
 

@@ -23,9 +23,12 @@ from llog.formats.records.crc import Buffer
 from llog.formats.records.record_batch import Codec
 from llog.formats.records.record_columns import BINARY_COLUMN_BYTES_MAX, RecordColumns
 from llog.formats.records.records import encode_columns
-from llog.limits import SINK_RECORD_BATCH_BYTES
+from llog.limits import MIB
 from llog.log.keys import PARTITION_MAX, Log, check_topic
 from llog.pipeline.sink.sizes import check_sizes, largest_record_bytes
+
+SINK_RECORD_BATCH_BYTES: Final = MIB
+
 
 Longs = npt.NDArray[np.int64]
 

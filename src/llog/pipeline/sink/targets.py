@@ -9,12 +9,13 @@ slices, and copies them, afterwards.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from llog.errors import FormatError, InvalidArgument, LlogError, TopicBusy
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
-from llog.limits import SINK_LOGS_LISTED_MAX, SINK_ROUNDS_MAX
+from llog.limits import SINK_ROUNDS_MAX
 from llog.log.batches import get_all
 from llog.log.context import LogContext
 from llog.log.keys import Log, check_topic
@@ -23,6 +24,9 @@ from llog.log.topics.create import for_each_partition, initialize, load_topic
 from llog.pipeline.sink.plan import UNKNOWN_LIFE
 from llog.pipeline.sink.task import SinkOrder, Target, codec_of
 from llog.stores.metadata.port import Record
+
+# Logs that a driver looks up for rows that name their topics themselves; slices of others are copied by the driver.
+SINK_LOGS_LISTED_MAX: Final = 20_000
 
 
 async def sink_order(

@@ -15,15 +15,19 @@ What must stay true
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import FormatError, InvalidField
-from llog.limits import SINK_PLAN_KEPT_MS_MAX, SINK_ROUNDS_MAX
+from llog.limits import SINK_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.view import view_of
 from llog.pipeline.sink.plan import CommitPlan, PlanSlice, decode_page, decode_plan, page_keys, queries_key
 from llog.stores.metadata.port import Record
+
+# How long vacuum keeps the blobs of a commit plan that nobody finishes. A driver that is this late is told that its
+# plan is lost; nothing keeps blobs for ever.
+SINK_PLAN_KEPT_MS_MAX: Final = 7 * 24 * 3_600_000
 
 
 class PlannedBlobs(NamedTuple):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from llog.compactor.tasks import Check, TaskRunner
 from llog.errors import SparkSessionFailed
-from llog.limits import COMPACT_CORES_UNKNOWN
 from llog.pipeline.compact.plan import Resize, Sizing
 from llog.settings import Settings
 from llog.settings.urls import mask_url
@@ -19,6 +18,10 @@ from llog.spark.sessions.session import is_connect, master_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+from typing import Final
+
+# Where nobody tells how many there are.
+COMPACT_CORES_UNKNOWN: Final = 4
 
 
 async def join_session(settings: Settings, *, master: str | None = None) -> TaskRunner:

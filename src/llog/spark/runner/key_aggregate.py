@@ -38,7 +38,6 @@ from pyspark.sql.types import StructType
 
 from llog.errors import ChecksumMismatch, SparkJobFailed
 from llog.formats.records.crc import crc32c
-from llog.limits import KEY_AGGREGATE_TASK_BYTES
 from llog.pipeline.key_compact.aggregate import SegmentKeys
 from llog.pipeline.key_compact.scratch import (
     Longs,
@@ -58,6 +57,11 @@ from llog.spark.sessions.session import make_active, own_interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+from llog.limits import MIB
+
+# Of these, what one task of the aggregation on Spark reads (unless one object is larger).
+KEY_AGGREGATE_TASK_BYTES: Final = 16 * MIB
+
 
 NAME: Final = "llog_key_scans"
 PLACE: Final = "llog.spark.runner.key_aggregate"

@@ -27,13 +27,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from llog.errors import SparkJobFailed, SparkTaskFailed, ValueTooLarge
-from llog.limits import (
-    SPARK_CANCEL_POLL_MS,
-    SPARK_CANCEL_WAIT_MS,
-    SPARK_JOB_BYTES_MAX,
-    SPARK_JOB_ITEMS_MAX,
-    SPARK_RUNS_AT_ONCE_MAX,
-)
 from llog.pipeline.runtime.work import Item, OnDone, Result, Task, TaskFailed, decoded_outcome, encoded_item
 from llog.settings import Settings
 from llog.spark.runner.collecting import own_session, rows_as_they_come
@@ -46,6 +39,17 @@ from llog.spark.sessions.session import is_connect, master_of, own_interpreter, 
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+from llog.limits import MIB
+
+# Runs of a runner at the same time, each a Spark job watched by a thread; more wait.
+SPARK_RUNS_AT_ONCE_MAX: Final = 8
+# What one Spark job carries in its plan: more items make several jobs, one after the other.
+SPARK_JOB_ITEMS_MAX: Final = 10_000
+SPARK_JOB_BYTES_MAX: Final = 16 * MIB
+# How long a run that was given up waits until its Spark job has ended, and how often it is told to.
+SPARK_CANCEL_WAIT_MS: Final = 30_000
+SPARK_CANCEL_POLL_MS: Final = 200
+
 
 _log: Final = logging.getLogger("llog.spark")
 

@@ -20,10 +20,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from llog.limits import SPARK_PUSH_BYTES
-
 if TYPE_CHECKING:
     from llog.spark.runner.worker import JobHead
+from llog.limits import KIB
+
+# What follows an outcome, so that it does not wait in a buffer of 8 KiB.
+SPARK_PUSH_BYTES: Final = 16 * KIB
+
 
 NAME: Final = "llog_tasks"
 COLUMNS: Final = "number int, outcome binary"

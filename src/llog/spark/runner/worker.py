@@ -20,11 +20,15 @@ from typing import Any, Final
 
 import msgspec
 
-from llog.limits import SPARK_ERROR_CHARS_MAX, SPARK_TRACE_CHARS_MAX, SPARK_WORKER_TOOLS_MAX
+from llog.limits import SPARK_WORKER_TOOLS_MAX
 from llog.pipeline.runtime.work import Task, TaskTools, perform
 from llog.spark.runner.worker_memory import keep_freed_memory
 from llog.spark.runner.worker_stores import settings_in_worker, tools_on
 from llog.wiring import ObjectStores
+
+# Of an error that nobody foresaw: what is told of its words and of its traceback.
+SPARK_ERROR_CHARS_MAX: Final = 2_000
+SPARK_TRACE_CHARS_MAX: Final = 8_000
 
 
 class JobHead(msgspec.Struct, frozen=True):

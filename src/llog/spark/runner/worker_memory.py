@@ -14,7 +14,11 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from llog.limits import SPARK_SOURCE_KEPT_BYTES_MAX
+from llog.limits import MIB
+
+# Freed memory that a Spark worker which reads splits keeps, to use it again for the next bytes.
+SPARK_SOURCE_KEPT_BYTES_MAX: Final = 256 * MIB
+
 
 # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX of glibc's malloc.h.
 _PARAMETERS: Final = {-1: SPARK_SOURCE_KEPT_BYTES_MAX, -3: SPARK_SOURCE_KEPT_BYTES_MAX, -8: 1}

@@ -15,11 +15,17 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from llog.errors import SparkJobFailed
-from llog.limits import SPARK_STARVED_LOOK_MS, SPARK_STARVED_MS_MAX, SPARK_STARVED_TOLD_MS
 from llog.spark.sessions.session import is_connect, master_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# How often a job that waits looks whether there is one, when it tells that there is none, and when it gives up. A
+# scheduler that makes machines first needs minutes.
+SPARK_STARVED_LOOK_MS: Final = 5_000
+SPARK_STARVED_TOLD_MS: Final = 20_000
+SPARK_STARVED_MS_MAX: Final = 300_000
+
 
 _log: Final = logging.getLogger("llog.spark")
 Count = Callable[[], int]

@@ -17,7 +17,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from llog.errors import InvalidArgument
-from llog.limits import SPARK_PYTHON_TIMEOUT_MS
+
+# How long the look at it may take; one that is slower is taken as it is.
+SPARK_PYTHON_TIMEOUT_MS: Final = 30_000
+
 
 VARIABLE: Final = "PYSPARK_PYTHON"
 SPARKS_OWN: Final = "python3"

@@ -20,7 +20,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from llog.limits import SPARK_END_MS_MAX
+# How long a JVM that is told to end may take over it (removing its directories) before it is killed.
+SPARK_END_MS_MAX: Final = 3_000
+
 
 GIVEN_UP: Final = "it was given up while it started"
 

@@ -15,7 +15,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from llog.errors import InvalidArgument, SparkSessionFailed
-from llog.limits import SPARK_MASTER_TIMEOUT_MS
+
+# How long one address of it is tried before Spark is let loose on it.
+SPARK_MASTER_TIMEOUT_MS: Final = 10_000
+
 
 CONNECT: Final = "sc://"
 STANDALONE: Final = "spark://"

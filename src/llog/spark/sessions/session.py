@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from llog.errors import InvalidArgument, SparkNotInstalled, SparkSessionFailed
-from llog.limits import SPARK_ARROW_BATCH_BYTES_MAX
 from llog.settings import Settings
 from llog.settings.urls import mask_url
 from llog.spark.sessions.interpreter import VARIABLE, cluster_python
@@ -37,6 +36,11 @@ from llog.spark.sessions.reasons import reason_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+from llog.limits import MIB
+
+# One Arrow batch between Spark and a Python worker, either way.
+SPARK_ARROW_BATCH_BYTES_MAX: Final = 4 * MIB
+
 
 APP_NAME: Final = "llog"
 CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from llog.errors import InvalidArgument
-from llog.limits import SINK_BLOB_BYTES, SINK_BLOB_BYTES_MAX
+from llog.limits import GIB, SINK_BLOB_BYTES
 from llog.log.keys import OFFSET_MAX, check_topic
 from llog.pipeline.sink.task import codec_of
 from llog.settings import Settings
@@ -43,6 +43,10 @@ from llog.spark.source.option_settings import (
     stripped,
 )
 from llog.spark.source.options import OPTIONS as READING
+
+# A column of them has 32 bits for its bytes.
+SINK_BLOB_BYTES_MAX: Final = GIB
+
 
 # Spark's own, which it hands to every sink.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})

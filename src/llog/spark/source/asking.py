@@ -14,8 +14,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from llog.errors import MetadataStoreError
-from llog.limits import SPARK_ASK_BACKOFF_MS_MAX, SPARK_ASKS_MAX
 from llog.log.context import LogContext
+
+# How often streams and writes of Spark's ask it, and how long they wait at most before they ask again: about half a
+# minute together, in which a store restarts.
+SPARK_ASKS_MAX: Final = 16
+SPARK_ASK_BACKOFF_MS_MAX: Final = 10_000
+
 
 _log: Final = logging.getLogger("llog.spark")
 T = TypeVar("T")

@@ -25,13 +25,17 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from llog.limits import (
-    OBJECT_FILE_DIRECTORIES_MAX,
-    OBJECT_FILE_PLACE_TRIES_MAX,
-    OBJECT_FILE_RESERVE_BYTES_MIN,
-    OBJECT_FILE_TEMPORARY_AGE_MS_MAX,
-    OBJECT_WRITE_VECTOR_MAX,
-)
+from llog.limits import MIB, OBJECT_WRITE_VECTOR_MAX
+
+# Files this large are allocated before they are written.
+OBJECT_FILE_RESERVE_BYTES_MIN: Final = MIB
+# Directories whose entry in their parent is known to be on disk; forgotten all at once when full.
+OBJECT_FILE_DIRECTORIES_MAX: Final = 65_536
+# Temporary files untouched for this long belong to a process that is gone.
+OBJECT_FILE_TEMPORARY_AGE_MS_MAX: Final = 3_600_000
+# How often a put makes its directory again that somebody removed, because it was empty, right before.
+OBJECT_FILE_PLACE_TRIES_MAX: Final = 8
+
 
 __all__ = ["TEMPORARY_DIRECTORY", "DurableTree", "NotKnownDurable", "write_vectors"]
 

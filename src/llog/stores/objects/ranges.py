@@ -11,11 +11,15 @@ single range is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import InvalidArgument
-from llog.limits import OBJECT_FETCH_BYTES_MAX, OBJECT_RANGE_GAP_BYTES_MAX, OBJECT_RANGES_MAX
+from llog.limits import MIB, OBJECT_RANGE_GAP_BYTES_MAX, OBJECT_RANGES_MAX
 from llog.stores.objects.port import Buffer, ByteRange, check_name, check_range
+
+# … unless the one request grew beyond this.
+OBJECT_FETCH_BYTES_MAX: Final = 64 * MIB
+
 
 __all__ = ["Fetch", "check_ranges", "cut", "last_byte", "plan_fetches"]
 

@@ -24,7 +24,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from llog.errors import (
     ObjectAlreadyExists,
@@ -33,16 +33,17 @@ from llog.errors import (
     ObjectStoreThrottled,
     ObjectStoreUncertain,
 )
-from llog.limits import (
-    OBJECT_RETRY_ATTEMPTS_MAX,
-    OBJECT_RETRY_BACKOFF_MS_FIRST,
-    OBJECT_RETRY_BACKOFF_MS_MAX,
-    OBJECT_RETRY_DEADLINE_MS,
-    OBJECT_RETRY_THROTTLED_FACTOR,
-)
 from llog.stores.objects.buffers import equals_buffers
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore, total_bytes
 from llog.stores.objects.wrapper import ForwardingObjectStore
+
+OBJECT_RETRY_ATTEMPTS_MAX: Final = 8
+OBJECT_RETRY_DEADLINE_MS: Final = 30_000
+OBJECT_RETRY_BACKOFF_MS_FIRST: Final = 50
+OBJECT_RETRY_BACKOFF_MS_MAX: Final = 5_000
+# A store that says "slow down" is left alone this many times longer.
+OBJECT_RETRY_THROTTLED_FACTOR: Final = 4
+
 
 __all__ = ["RetryPolicy", "RetryingObjectStore", "backoff_ms_max"]
 

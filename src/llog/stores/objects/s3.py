@@ -33,14 +33,7 @@ from llog.errors import (
     ObjectStoreMisconfigured,
     StoreClosed,
 )
-from llog.limits import (
-    OBJECT_DELETE_MANY_MAX,
-    OBJECT_FETCHES_IN_FLIGHT_MAX,
-    OBJECT_JOIN_BYTES_MAX,
-    OBJECT_LIST_PAGE_MAX,
-    OBJECT_PIECE_BYTES_MIN,
-    OBJECT_REQUEST_TIMEOUT_MS,
-)
+from llog.limits import OBJECT_DELETE_MANY_MAX, OBJECT_LIST_PAGE_MAX
 from llog.stores.objects.buffers import flat_views
 from llog.stores.objects.port import (
     Buffer,
@@ -58,6 +51,17 @@ from llog.stores.objects.s3_listing import is_name, is_possible_prefix, list_off
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta as S3ObjectMeta
+from typing import Final
+
+from llog.limits import KIB, MIB
+
+OBJECT_FETCHES_IN_FLIGHT_MAX: Final = 10
+OBJECT_REQUEST_TIMEOUT_MS: Final = 10_000
+# Handing a piece to the S3 client costs as much as copying this many bytes; smaller ones are joined first …
+OBJECT_PIECE_BYTES_MIN: Final = 64 * KIB
+# … unless the copy would hold the event loop for more than about two milliseconds.
+OBJECT_JOIN_BYTES_MAX: Final = 16 * MIB
+
 
 __all__ = ["S3ObjectStore", "S3Settings", "open_from_url"]
 

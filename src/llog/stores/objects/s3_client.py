@@ -14,17 +14,22 @@ from urllib.parse import urlsplit
 from obstore.store import S3Store
 
 from llog.errors import InvalidArgument, ObjectStoreMisconfigured
-from llog.limits import (
-    OBJECT_BYTES_MAX,
-    OBJECT_CONNECT_TIMEOUT_MS,
-    OBJECT_IDLE_CONNECTION_MS_MAX,
-    OBJECT_IDLE_CONNECTIONS_MAX,
-    OBJECT_TRANSFER_BYTES_PER_MS_MIN,
-)
+from llog.limits import OBJECT_BYTES_MAX
 from llog.stores.objects.port import check_name
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
+from typing import Final
+
+from llog.limits import KIB
+
+# One request may take the request timeout, plus its bytes at this rate: slower is a stall.
+OBJECT_TRANSFER_BYTES_PER_MS_MIN: Final = 4 * KIB
+OBJECT_CONNECT_TIMEOUT_MS: Final = 3_000
+OBJECT_IDLE_CONNECTIONS_MAX: Final = 64
+# Shorter than servers keep an idle connection, so that a put seldom meets one that was just closed.
+OBJECT_IDLE_CONNECTION_MS_MAX: Final = 15_000
+
 
 __all__ = ["S3Settings", "allowed_ms", "bucket_and_root", "open_client"]
 

@@ -15,10 +15,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from llog.limits import MUTANT_SECONDS_MAX, MUTANTS_AT_ONCE
 from llog.testing.mutants import MUTANTS, NOT_COVERED, Mutant
+
+# Mutants of the protocol that are judged at the same time, and how long one may take.
+MUTANTS_AT_ONCE: Final = 2
+MUTANT_SECONDS_MAX: Final = 60
+
 
 PROGRAM = "python -m llog.testing.mutants"
 

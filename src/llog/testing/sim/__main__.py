@@ -20,12 +20,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.errors import SimulationNotRepeatable
-from llog.limits import SIM_EXPLORE_RUNS_MAX, SIM_EXPLORE_STATES_MAX, SIM_JOB_SCHEDULES_MAX
+from llog.limits import SIM_EXPLORE_RUNS_MAX, SIM_EXPLORE_STATES_MAX
 from llog.testing.sim.explore import explore, trimmed
 from llog.testing.sim.scenario import SCENARIOS, Run, Scenario, check_repeatable, replay, run_script, run_seed
+
+# Random runs that one process plays before it tells of them.
+SIM_JOB_SCHEDULES_MAX: Final = 100
+
 
 PROGRAM = "python -m llog.testing.sim"
 # Modules whose scenarios are there without --load.

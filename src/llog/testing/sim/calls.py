@@ -15,11 +15,14 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llog.errors import StoreError
-from llog.limits import SIM_TRACE_VALUE_CHARS_MAX
 from llog.testing.sim.faults import WRITE_FAULTS, Fault, Moment
 
 if TYPE_CHECKING:
     from llog.testing.sim.actor import Actor
+from typing import Final
+
+SIM_TRACE_VALUE_CHARS_MAX: Final = 120
+
 
 T = TypeVar("T")
 

@@ -16,11 +16,15 @@ from itertools import islice
 from typing import Final
 
 from llog.errors import InvalidArgument
-from llog.limits import METADATA_WATCH_QUEUE_MAX, SIM_STALE_CHANGES_MAX
+from llog.limits import METADATA_WATCH_QUEUE_MAX
 from llog.stores.metadata.memory import MemoryBacking, MemorySession, MemoryStore, _Cell, _Shard, is_below
 from llog.stores.metadata.port import Change, ChangeKind, Key, Record
 from llog.testing.sim.calls import run_now
 from llog.testing.sim.faults import Moment
+
+# How far back a stale read can look, in changes of one shard.
+SIM_STALE_CHANGES_MAX: Final = 10_000
+
 
 OnChange = Callable[[int, str, int | None], None]
 """Shard, path, and the new version; None when it was removed."""

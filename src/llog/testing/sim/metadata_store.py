@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from llog.errors import InvalidArgument, MetadataStoreError, StoreClosed
-from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX, SIM_CHECKED_PATHS_MAX
+from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
 from llog.stores.metadata.memory import MemorySession
 from llog.stores.metadata.port import (
     Capabilities,
@@ -49,6 +49,10 @@ from llog.testing.sim.metadata_calls import (
     WriteCall,
 )
 from llog.testing.sim.metadata_server import MetadataServer, Watcher
+
+# Paths that were found to be valid keys, remembered over all runs of a process; forgotten all at once when full.
+SIM_CHECKED_PATHS_MAX: Final = 65_536
+
 
 Submit = Callable[[Call], Call]
 

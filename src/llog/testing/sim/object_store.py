@@ -8,10 +8,9 @@ caller's buffers. Objects that are deleted together are deleted one by one: noth
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from llog.errors import ObjectStoreTimeout, ObjectStoreUnavailable, ObjectStoreUncertain, StoreClosed, StoreError
-from llog.limits import SIM_LIST_PAGE_NAMES
 from llog.stores.objects.buffers import flat_views
 from llog.stores.objects.memory import MemoryObjectStore, forget
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore, check_name, check_range, total_bytes
@@ -19,6 +18,8 @@ from llog.stores.objects.ranges import check_ranges
 from llog.testing.sim.actor import Actor
 from llog.testing.sim.calls import Call, answer_words, answers_of, run_now
 from llog.testing.sim.faults import STRICT_READ_FAULTS, WRITE_FAULTS
+
+SIM_LIST_PAGE_NAMES: Final = 100
 
 
 class ObjectServer:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
-from llog.limits import SIM_COROUTINE_CLOSES_MAX
+# A coroutine that is thrown away may refuse to end (an await in a `finally`); it is told again, so often at most.
+SIM_COROUTINE_CLOSES_MAX: Final = 10
+
 
 PROCESS: Final[ContextVar[Process | None]] = ContextVar("llog_sim_process", default=None)
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from llog.limits import SIM_TRACE_HEAD_LINES, SIM_TRACE_LINES_MAX
 from llog.testing.sim.calls import Call
 from llog.testing.sim.faults import Fate, Fault
 from llog.testing.sim.loop import SimLoop
+
+# Lines of a red run's trace that are printed: the first few and, of the rest, the last.
+SIM_TRACE_HEAD_LINES: Final = 20
+SIM_TRACE_LINES_MAX: Final = 400
+
 
 _Entry = tuple[float, Call | None, Any, Any]
 """Time in seconds, and the call with its fate and answer; or no call and a note."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from llog.limits import (
+from llog.log.append.fairness import (
     LOG_CONTENDED_MS,
     LOG_YIELD_AFTER_COMMITS,
     LOG_YIELD_GAP_MS,
     LOG_YIELD_TRIAL_COMMITS_MAX,
+    Fairness,
 )
-from llog.log.append.fairness import Fairness
 
 
 def won_in_a_row(fairness: Fairness, count: int, *, gap_ms: int = 1, start_ms: int = 1_000) -> int:

@@ -11,8 +11,9 @@ import pytest
 
 from llog.formats.records.records import encode_records
 from llog.formats.values import ControlRecord, decode_value
-from llog.limits import LOG_IDLE_CLEAR_ATTEMPTS_MAX, LOG_IDLE_CLEAR_MS
+from llog.limits import LOG_IDLE_CLEAR_MS
 from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.settle_later import LOG_IDLE_CLEAR_ATTEMPTS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore

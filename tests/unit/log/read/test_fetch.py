@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from llog.formats.values import IndexEntry
-from llog.limits import LOG_READ_WHOLE_BYTES_MAX, OBJECT_RANGE_GAP_BYTES_MAX
+from llog.limits import OBJECT_RANGE_GAP_BYTES_MAX
 from llog.log.index import Entry
-from llog.log.read.fetch import Part, plan_fetches, plan_window
+from llog.log.read.fetch import LOG_READ_WHOLE_BYTES_MAX, Part, plan_fetches, plan_window
 
 
 def entry(

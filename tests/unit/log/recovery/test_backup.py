@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from llog.errors import FormatError, InvalidArgument, LogBusy, RestoreRefused, TruncatedInput, UnsupportedFormat
 from llog.formats.backup import (
+    BACKUP_FRAME_BYTES,
     BackedUp,
     BackupDecoder,
     BackupEncoder,
@@ -33,7 +34,6 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import BACKUP_FRAME_BYTES, RESTORE_PRODUCER_ID_LEAP
 from llog.log.append.append import Appender
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
@@ -41,7 +41,13 @@ from llog.log.keys import Keys, Log
 from llog.log.recovery.backup import copy_log, write_backup
 from llog.log.recovery.backup_places import BackupFile, BackupObjects, list_backups
 from llog.log.recovery.restore import inspect_backup, release_vacuum, restore_backup
-from llog.log.recovery.restore_values import NO_VERSION, plan_compaction, plan_control, plan_producer_ids
+from llog.log.recovery.restore_values import (
+    NO_VERSION,
+    RESTORE_PRODUCER_ID_LEAP,
+    plan_compaction,
+    plan_control,
+    plan_producer_ids,
+)
 from llog.log.rewrite.compact import compact_once
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from llog.errors import InvalidArgument
-from llog.limits import RECORD_BATCH_BYTES_MAX, TOPIC_CONFIG_VALUE_CHARS_MAX
-from llog.log.topics.config import CONFIGS, TopicConfig, altered_config, checked_config, checked_value
+from llog.limits import RECORD_BATCH_BYTES_MAX
+from llog.log.topics.config import (
+    CONFIGS,
+    TOPIC_CONFIG_VALUE_CHARS_MAX,
+    TopicConfig,
+    altered_config,
+    checked_config,
+    checked_value,
+)
 
 
 def test_a_topic_without_configs_has_the_defaults_of_kafka() -> None:

@@ -22,13 +22,12 @@ from llog.errors import (
     UnsupportedFormat,
 )
 from llog.formats.values import ControlRecord, PartitionDelete, Pending, TopicRecord, decode_value, encode_value
-from llog.limits import TOPIC_PARTITIONS_IN_FLIGHT_MAX
 from llog.log.append.settle import StaleSelf
 from llog.log.catalogue import deletion_of
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Log
 from llog.log.topics.admin import add_partitions, alter_topic, change_topic, create_topic, describe_topic
-from llog.log.topics.create import for_each_partition, initialize, load_topic
+from llog.log.topics.create import TOPIC_PARTITIONS_IN_FLIGHT_MAX, for_each_partition, initialize, load_topic
 from llog.log.topics.delete import ORDER, delete_topic, plan_advance, plan_tombstone
 from llog.pipeline.scan.subscription import Subscription, find_logs
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore

@@ -10,12 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llog.formats.values import IndexEntry
-from llog.limits import COMPACT_WINDOW_OBJECTS_MAX
 from llog.log.index import Entry
 from llog.log.keys import Log
 from llog.log.rewrite.select import Run
 from llog.pipeline.compact.merge import plan_merge_tasks
-from llog.pipeline.compact.plan import NamedRun, SegmentRules, Sizing, plan_round, plan_shares, window_of_runs
+from llog.pipeline.compact.plan import (
+    COMPACT_WINDOW_OBJECTS_MAX,
+    NamedRun,
+    SegmentRules,
+    Sizing,
+    plan_round,
+    plan_shares,
+    window_of_runs,
+)
 from llog.pipeline.runtime.budget import ByteBudget
 from tests.patience import PATIENCE_SECONDS
 

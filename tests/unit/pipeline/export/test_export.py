@@ -19,7 +19,6 @@ from llog.errors import (
     TopicNotFound,
 )
 from llog.formats.arrow import SCHEMA
-from llog.limits import EXPORT_FILES_PER_TASK_MAX
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
 from llog.log.rewrite.compact import compact_once
@@ -29,7 +28,7 @@ from llog.pipeline.export.decode import Decoding
 from llog.pipeline.export.job import export
 from llog.pipeline.export.parquet import committed
 from llog.pipeline.export.plan import Sizes
-from llog.pipeline.export.task import ExportItem, export_split
+from llog.pipeline.export.task import EXPORT_FILES_PER_TASK_MAX, ExportItem, export_split
 from llog.pipeline.runtime.work import InProcessRunner, TaskTools, tools_of
 from llog.settings import Settings
 from llog.stores.objects.memory import MemoryObjectStore

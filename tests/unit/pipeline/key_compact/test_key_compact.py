@@ -12,7 +12,7 @@ import pytest
 
 from llog.errors import InvalidArgument, TopicNotFound
 from llog.formats.records.record_batch import BatchRule, Codec, walk
-from llog.limits import KEY_COMPACT_LEVEL, KEY_COMPACT_SCRATCH_AGE_MS_MAX
+from llog.limits import KEY_COMPACT_LEVEL
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.cleanup.retention import delete_records
 from llog.log.ids import new_object_id
@@ -26,7 +26,7 @@ from llog.pipeline.key_compact import key_pass
 from llog.pipeline.key_compact.aggregate import InProcessAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.key_compact.publish import publish_group
-from llog.pipeline.key_compact.scratch import scratch_root
+from llog.pipeline.key_compact.scratch import KEY_COMPACT_SCRATCH_AGE_MS_MAX, scratch_root
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.stores.objects import file
 from llog.stores.objects.port import checked

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from llog.formats.values import IndexEntry
-from llog.limits import KEY_COMPACT_GROUP_TARGETS_MAX, KEY_COMPACT_LEVEL
+from llog.limits import KEY_COMPACT_LEVEL
 from llog.log.index import Entry
 from llog.log.topics.config import TopicConfig
-from llog.pipeline.key_compact.plan import ScannedEntry, plan_due, plan_groups, plan_range
+from llog.pipeline.key_compact.plan import (
+    KEY_COMPACT_GROUP_TARGETS_MAX,
+    ScannedEntry,
+    plan_due,
+    plan_groups,
+    plan_range,
+)
 from llog.pipeline.key_compact.scan_task import NO_HORIZON, ScannedSegment
 
 NOW = 1_000_000

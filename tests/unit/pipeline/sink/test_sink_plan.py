@@ -9,7 +9,6 @@ import pytest
 
 from llog.errors import InvalidArgument, MetadataUnavailable, SinkBusy, SinkPlanLost, ValueTooLarge
 from llog.formats.values import SinkPlan, decode_value, encode_value
-from llog.limits import PRODUCER_ID_FIRST, SINK_EPOCHS_MAX
 from llog.log.ids import new_object_id
 from llog.log.inspect.record import shown
 from llog.log.keys import Keys, Log
@@ -29,7 +28,7 @@ from llog.pipeline.sink.plan import (
     plan_key,
     plan_slices,
 )
-from llog.pipeline.sink.query import Batch, admit, allot_producer_id
+from llog.pipeline.sink.query import PRODUCER_ID_FIRST, SINK_EPOCHS_MAX, Batch, admit, allot_producer_id
 from llog.stores.metadata.port import Record
 from tests.unit.pipeline.sink.sink_stage import Stage, rows
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace as changed
 
 from llog.errors import SinkBatchOver, SinkPlanLost, SinkUploadLost
 from llog.formats.values import encode_value
-from llog.limits import SINK_PLAN_CONFIRM_MS_MAX, SINK_PLAN_KEPT_MS_MAX
 from llog.log.cluster import join_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -23,10 +22,11 @@ from llog.pipeline.audit.job import audit
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.pipeline.sink import plan as sink_plan
 from llog.pipeline.sink import records as sink_records
+from llog.pipeline.sink.confirm import SINK_PLAN_CONFIRM_MS_MAX
 from llog.pipeline.sink.job import Batch, commit_batch, forget_query, sink_order, upload
 from llog.pipeline.sink.plan import CommitPlan, decode_head, decode_plan, head_key, plan_key, query_key
 from llog.pipeline.vacuum.job import vacuum
-from llog.pipeline.vacuum.plans import planned_blobs
+from llog.pipeline.vacuum.plans import SINK_PLAN_KEPT_MS_MAX, planned_blobs
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.port import Buffer, ByteRange

@@ -24,18 +24,21 @@ from typing import Final, TypeVar
 import lmdb
 
 from llog.errors import MetadataDenied, MetadataMisconfigured, MetadataStoreError, MetadataUnavailable
-from llog.limits import (
-    LMDB_MAP_BYTES_START,
-    LMDB_MAP_GROWTH_BYTES_MAX,
-    LMDB_READER_THREADS,
-    LMDB_READERS_MAX,
-    METADATA_KEY_BYTES_MAX,
-)
+from llog.limits import GIB, METADATA_KEY_BYTES_MAX, MIB
 from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.failures import translate
 from llog.stores.metadata.lmdb.gate import MapGate
 from llog.stores.metadata.lmdb.layout import FORMAT, FORMAT_KEY, SESSION_ID_BYTES, check_format
 from llog.stores.metadata.lmdb.writer import Writer
+
+# The map starts small and doubles; it costs address space, not disk.
+LMDB_MAP_BYTES_START: Final = 64 * MIB
+# One step of growth at most: doubling a very large map would ask for more address space than it soon uses.
+LMDB_MAP_GROWTH_BYTES_MAX: Final = 16 * GIB
+# Reader slots of the lock file, for all processes together; a process needs one per reader thread and one more.
+LMDB_READERS_MAX: Final = 1_024
+LMDB_READER_THREADS: Final = 4
+
 
 T = TypeVar("T")
 MAP_ATTEMPTS_MAX: Final = 64

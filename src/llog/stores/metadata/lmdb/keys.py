@@ -7,10 +7,13 @@ LMDB takes to write the record.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from llog.limits import LMDB_KNOWN_KEYS_MAX
 from llog.stores.metadata.lmdb.layout import record_keys
 from llog.stores.metadata.port import check_paths
+
+# Paths whose stored key is remembered, checked and encoded.
+LMDB_KNOWN_KEYS_MAX: Final = 65_536
 
 
 class StoredKeys:

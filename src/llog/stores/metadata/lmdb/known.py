@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from typing import Final
 
-from llog.limits import LMDB_KNOWN_VERSIONS_MAX
 from llog.stores.metadata.lmdb.batch import Batch
+
+# Records whose version the writer remembers from its own last transactions.
+LMDB_KNOWN_VERSIONS_MAX: Final = 65_536
 
 
 class KnownVersions:

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import lmdb
@@ -32,16 +32,7 @@ from llog.errors import (
     SettingsError,
     StoreClosed,
 )
-from llog.limits import (
-    LMDB_INLINE_PAUSE_MS,
-    LMDB_INLINE_RECORDS_MAX,
-    LMDB_INLINE_SLOW_US,
-    LMDB_POOL_READS_MAX,
-    LMDB_SETTLE_ROUNDS_MAX,
-    LMDB_WAIT_MS_MAX,
-    METADATA_SCAN_PAGE_RECORDS_MAX,
-    METADATA_WRITE_GROUPS_MAX,
-)
+from llog.limits import LMDB_WAIT_MS_MAX, METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
 from llog.stores.metadata.lmdb.batch import Batch
 from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.environment import Environment, give_back, lease_out
@@ -66,6 +57,17 @@ from llog.stores.metadata.port import (
     check_session_timeout,
     check_version_floor,
 )
+
+# Reads that wait for a reader thread; whoever comes later waits in the event loop.
+LMDB_POOL_READS_MAX: Final = 64
+# Up to so many records are read on the event loop itself: about 1 µs each when warm.
+LMDB_INLINE_RECORDS_MAX: Final = 128
+# A read on the event loop that took longer met cold pages: reads go to threads for a while.
+LMDB_INLINE_SLOW_US: Final = 500
+LMDB_INLINE_PAUSE_MS: Final = 100
+# A read that met a session just run out settles it and reads again, so often at most.
+LMDB_SETTLE_ROUNDS_MAX: Final = 5
+
 
 T = TypeVar("T")
 

@@ -21,18 +21,23 @@ from typing import TYPE_CHECKING, Any
 import lmdb
 
 from llog.errors import LlogError, MetadataStoreError, MetadataUnavailable, MetadataUncertain, StoreClosed
-from llog.limits import (
-    LMDB_TRANSACTION_BYTES_MAX,
-    LMDB_TRANSACTION_WRITES_MAX,
-    LMDB_WAIT_MS_MAX,
-    LMDB_WRITE_QUEUE_MAX,
-)
+from llog.limits import LMDB_WAIT_MS_MAX
 from llog.stores.metadata.lmdb.failures import translate
 from llog.stores.metadata.lmdb.known import KnownVersions
 from llog.stores.metadata.lmdb.transaction import Transaction
 
 if TYPE_CHECKING:
     from llog.stores.metadata.lmdb.environment import Environment
+from typing import Final
+
+from llog.limits import MIB
+
+# Write calls that wait for the writer thread; more are refused as unavailable.
+LMDB_WRITE_QUEUE_MAX: Final = 4_096
+# Calls are merged into one transaction up to here; one call alone may be larger.
+LMDB_TRANSACTION_WRITES_MAX: Final = 16_384
+LMDB_TRANSACTION_BYTES_MAX: Final = 64 * MIB
+
 
 Work = Callable[[Transaction], Any]
 

@@ -17,8 +17,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from llog.limits import METADATA_STRICT_PROBE_INTERVAL_MS, OXIA_STALL_MS
+from llog.limits import OXIA_STALL_MS
 from llog.stores.metadata.oxia.client import Delete, Link, OxiaClient, OxiaError, ReadTimeout, Unavailable, Uncertain
+
+METADATA_STRICT_PROBE_INTERVAL_MS: Final = 50
+
 
 PROBE_KEY: Final = "__llog/probe"
 

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from llog.errors import InvalidArgument, MetadataStoreError, SessionLost, ValueTooLarge, VersionConflict
-from llog.limits import POSTGRES_WRITE_BYTES_MAX
+from llog.limits import MIB
 from llog.stores.metadata.port import ABSENT, GroupOutcome, Put, Write
 from llog.stores.metadata.postgres.session import PostgresSession
 from llog.stores.metadata.postgres.wire import WireArray, bigint_array, bytea_array, integer_array, text_array
+
+# All groups of one call are one statement; the protocol itself ends at 1 GiB, a server's patience earlier.
+POSTGRES_WRITE_BYTES_MAX: Final = 64 * MIB
+
 
 # Answers of the write function; schema.sql says when each is given.
 CONFLICT: Final = -1

@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Final
 
 import psycopg
 
 from llog.errors import MetadataTimeout, MetadataUnavailable, MetadataUncertain
-from llog.limits import POSTGRES_READ_ATTEMPTS_MAX, POSTGRES_WRITE_ATTEMPTS_MAX
 from llog.stores.metadata.postgres.connection import NoAnswer, Row
 from llog.stores.metadata.postgres.failures import READ_ONLY_STATE, RETRIED_STATES, translate
 from llog.stores.metadata.postgres.pool import Pool
+
+POSTGRES_READ_ATTEMPTS_MAX: Final = 3
+# A write that the server rolled back because of a deadlock did not happen and may be asked for again.
+POSTGRES_WRITE_ATTEMPTS_MAX: Final = 5
 
 
 class Caller:

@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from llog.errors import MetadataUnavailable, StoreClosed
-from llog.limits import POSTGRES_CONNECTION_WAITERS_MAX, POSTGRES_CONNECTIONS_MAX
 from llog.stores.metadata.postgres.connection import Connector, Link
+
+POSTGRES_CONNECTIONS_MAX: Final = 8
+POSTGRES_CONNECTION_WAITERS_MAX: Final = 4_096
 
 
 class Pool:

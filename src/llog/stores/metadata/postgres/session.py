@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from psycopg.types.numeric import Int8
 
 from llog.errors import StoreError
-from llog.limits import POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT, POSTGRES_HEARTBEATS_PER_TIMEOUT
 from llog.stores.metadata.port import Session
 from llog.stores.metadata.postgres.caller import Caller
 from llog.stores.metadata.postgres.statements import Statements
+
+POSTGRES_HEARTBEATS_PER_TIMEOUT: Final = 4
+POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT: Final = 16
+
 
 log = logging.getLogger(__name__)
 

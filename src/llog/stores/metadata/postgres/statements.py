@@ -7,12 +7,14 @@ from typing import Final, LiteralString
 
 from psycopg import sql
 
-from llog.limits import (
-    POSTGRES_NOTIFICATION_BYTES,
-    POSTGRES_SWEEP_SESSIONS_MAX,
-    POSTGRES_WATCH_PREFIXES_MAX,
-)
 from llog.stores.metadata.postgres.address import channel_name, stable_number
+
+POSTGRES_SWEEP_SESSIONS_MAX: Final = 100
+# More different prefixes than this, over all stores, and every change is announced.
+POSTGRES_WATCH_PREFIXES_MAX: Final = 64
+# A notification holds less than 8,000 bytes; a chunk is cut behind the change that passes this size.
+POSTGRES_NOTIFICATION_BYTES: Final = 7_000
+
 
 # "llog", so that our advisory locks are recognised in pg_locks and meet nobody else's.
 LOCK_CLASS: Final = 0x6C6C6F67

@@ -19,18 +19,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Final, Protocol
 
 from psycopg.types.numeric import Int8
 
 from llog.errors import InvalidArgument, MetadataMisconfigured, MetadataStoreError, StoreClosed, StoreError
-from llog.limits import (
-    METADATA_SCAN_PAGE_RECORDS_MAX,
-    METADATA_WRITE_GROUPS_MAX,
-    POSTGRES_CLOSE_TIMEOUT_MS,
-    POSTGRES_ENCODE_INLINE_GROUPS_MAX,
-    POSTGRES_SWEEP_INTERVAL_MS,
-)
+from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
 from llog.stores.metadata.port import (
     Capabilities,
     Change,
@@ -57,6 +51,12 @@ from llog.stores.metadata.postgres.session import PostgresSession, open_session
 from llog.stores.metadata.postgres.statements import Names, Statements
 from llog.stores.metadata.postgres.watch import Listener
 from llog.stores.metadata.postgres.wire import WireArray, text_array
+
+# Encoding more than this takes milliseconds and leaves the event loop.
+POSTGRES_ENCODE_INLINE_GROUPS_MAX: Final = 2_048
+POSTGRES_SWEEP_INTERVAL_MS: Final = 1_000
+POSTGRES_CLOSE_TIMEOUT_MS: Final = 5_000
+
 
 log = logging.getLogger(__name__)
 

@@ -22,24 +22,25 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from typing import Final
 
 import psycopg
 from psycopg.types.numeric import Int8
 
 from llog.errors import MetadataUnavailable, StoreClosed, StoreError
-from llog.limits import (
-    METADATA_WATCH_QUEUE_MAX,
-    POSTGRES_CONNECT_PAUSE_MS,
-    POSTGRES_WATCH_LEASE_MS,
-    POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX,
-    POSTGRES_WATCH_RENEW_INTERVAL_MS,
-)
+from llog.limits import METADATA_WATCH_QUEUE_MAX, POSTGRES_CONNECT_PAUSE_MS
 from llog.stores.metadata.port import Change, ChangeKind
 from llog.stores.metadata.postgres.caller import Caller
 from llog.stores.metadata.postgres.connection import Connector, Link, NoAnswer, Row
 from llog.stores.metadata.postgres.failures import translate
 from llog.stores.metadata.postgres.statements import Statements
 from llog.stores.metadata.postgres.wire import TextArray, text_array
+
+# A listener proves this often that its connection still hears.
+POSTGRES_WATCH_RENEW_INTERVAL_MS: Final = 5_000
+POSTGRES_WATCH_LEASE_MS: Final = 60_000
+POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX: Final = 2_000
+
 
 log = logging.getLogger(__name__)
 

@@ -12,15 +12,20 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import grpc
 
-from llog.limits import OXIA_DISCOVERY_TIMEOUT_MS, OXIA_RETRY_DELAY_MS_MAX, OXIA_RETRY_DELAY_MS_MIN
+from llog.limits import OXIA_RETRY_DELAY_MS_MAX, OXIA_RETRY_DELAY_MS_MIN
 from llog.stores.metadata.oxia.client.errors import ClientClosed, Denied, Misconfigured, OxiaError, Unavailable
 from llog.stores.metadata.oxia.client.failures import Failure, Kind, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.routing import ShardMap, shard_map_of
 from llog.stores.metadata.oxia.client.rpc import ChannelPool, Link, Options
+
+# The first assignments of a discovery stream; a server that is silent for longer is left for the next one.
+OXIA_DISCOVERY_TIMEOUT_MS: Final = 3_000
+
 
 _log = logging.getLogger(__name__)
 

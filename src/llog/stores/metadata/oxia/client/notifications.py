@@ -11,23 +11,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import grpc
 
-from llog.limits import (
-    OXIA_CONNECT_TIMEOUT_MS,
-    OXIA_KEEPALIVE_INTERVAL_MS,
-    OXIA_KEEPALIVE_TIMEOUT_MS,
-    OXIA_NOTIFICATIONS_RESUME_MS_MAX,
-    OXIA_STALL_MS,
-)
+from llog.limits import OXIA_CONNECT_TIMEOUT_MS, OXIA_KEEPALIVE_INTERVAL_MS, OXIA_KEEPALIVE_TIMEOUT_MS, OXIA_STALL_MS
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory, retry_delay_seconds
 from llog.stores.metadata.oxia.client.errors import OxiaError, ReadTimeout
 from llog.stores.metadata.oxia.client.failures import FINAL, Failure, Kind, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.reads import read_error
 from llog.stores.metadata.oxia.client.rpc import Link, Options
+
+# Servers keep notifications for an hour by default; a gap longer than this is answered with "read again".
+OXIA_NOTIFICATIONS_RESUME_MS_MAX: Final = 60_000
+
 
 _log = logging.getLogger(__name__)
 

@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from llog.limits import METADATA_REQUEST_BYTES_MAX, OXIA_QUEUED_OPS_MAX, OXIA_WRITE_OPS_MAX
+from llog.limits import METADATA_REQUEST_BYTES_MAX
 from llog.stores.metadata.oxia.client.errors import OxiaError, Unavailable
 from llog.stores.metadata.oxia.client.ops import Op, Outcome, Put, outcome_of
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.rpc import Link
+
+OXIA_WRITE_OPS_MAX: Final = 128
+# What may wait per shard for a place in a request; beyond it callers wait for room, up to their deadline.
+OXIA_QUEUED_OPS_MAX: Final = 65_536
+
 
 Part = tuple["Submission", int, int]
 """Operations `start` to `stop` of a submission."""

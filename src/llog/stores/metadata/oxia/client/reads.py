@@ -13,11 +13,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 
-from llog.limits import OXIA_READ_ATTEMPT_MS_MIN, OXIA_READ_OPS_MAX, OXIA_REQUESTS_IN_FLIGHT_MAX
+from llog.limits import OXIA_REQUESTS_IN_FLIGHT_MAX
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory, retry_delay_seconds
 from llog.stores.metadata.oxia.client.errors import (
     ClientClosed,
@@ -32,6 +32,11 @@ from llog.stores.metadata.oxia.client.errors import (
 from llog.stores.metadata.oxia.client.failures import FINAL, Failure, Kind, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.rpc import Link, Options
+
+OXIA_READ_OPS_MAX: Final = 512
+# One attempt at a read; the next goes to whoever leads by then.
+OXIA_READ_ATTEMPT_MS_MIN: Final = 2_000
+
 
 T = TypeVar("T")
 

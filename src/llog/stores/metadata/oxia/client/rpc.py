@@ -10,20 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
 from llog.limits import (
+    MIB,
     OXIA_CONNECT_TIMEOUT_MS,
     OXIA_KEEPALIVE_INTERVAL_MS,
     OXIA_KEEPALIVE_TIMEOUT_MS,
-    OXIA_RECEIVE_BYTES_MAX,
     OXIA_RETRY_DELAY_MS_MAX,
     OXIA_RETRY_DELAY_MS_MIN,
 )
 from llog.stores.metadata.oxia.client.errors import ClientClosed
 from llog.stores.metadata.oxia.client.proto import pb
+
+# The server fills frames to about 2 MiB and lets the last value overshoot; it takes values up to 60 MiB from others.
+OXIA_RECEIVE_BYTES_MAX: Final = 64 * MIB
+
 
 SERVICE = "/io.streamnative.oxia.proto.OxiaClient/"
 """Every server knows this path; those from 0.17 on have a second one."""

@@ -31,13 +31,7 @@ from typing import Any, Final
 
 import grpc
 
-from llog.limits import (
-    OXIA_CLOSE_TIMEOUT_MS,
-    OXIA_CONNECT_TIMEOUT_MS,
-    OXIA_DEPOSED_GRACE_MS,
-    OXIA_REQUESTS_IN_FLIGHT_MAX,
-    OXIA_STALL_MS,
-)
+from llog.limits import OXIA_CLOSE_TIMEOUT_MS, OXIA_CONNECT_TIMEOUT_MS, OXIA_REQUESTS_IN_FLIGHT_MAX, OXIA_STALL_MS
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory, retry_delay_seconds
 from llog.stores.metadata.oxia.client.errors import ClientClosed, Denied, OxiaError, Unavailable, Uncertain
 from llog.stores.metadata.oxia.client.failures import Failure, Kind, failure_of
@@ -45,6 +39,10 @@ from llog.stores.metadata.oxia.client.ops import Op, checked_sizes
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.queue import Flight, Submission, WriteQueue
 from llog.stores.metadata.oxia.client.rpc import Link, Options
+
+# How long a stream to a deposed leader may still bring answers before what it holds is called uncertain.
+OXIA_DEPOSED_GRACE_MS: Final = 500
+
 
 _log = logging.getLogger(__name__)
 
