@@ -9,6 +9,7 @@ from typing import Final
 
 from llog.limits import LOG_BACKOFF_MS_MAX
 from llog.log.keys import Keys
+from llog.retry import Backoff, Rounds
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore
 
@@ -54,6 +55,9 @@ class LogContext:
         return self.now_ms() if told is None else min(self.now_ms(), told)
 
     async def back_off(self, round_number: int, *, longest_ms: int = LOG_BACKOFF_MS_MAX) -> None:
-        """Exponential with full jitter, bounded (R5)."""
-        longest = min(longest_ms, LOG_BACKOFF_MS_FIRST << min(round_number, 16))
-        await self.sleep(self.random_bits(16) / 65_536 * longest / 1_000)
+        """Wait after round `round_number`: exponential with full jitter, bounded (R5)."""
+        await self.sleep(Backoff(LOG_BACKOFF_MS_FIRST, longest_ms).seconds(round_number, self.random_bits))
+
+    def rounds(self, rounds_max: int) -> Rounds:
+        """The rounds of a bounded retry, with a back-off after each."""
+        return Rounds(rounds_max, self.back_off)

@@ -36,7 +36,7 @@ async def unfence(context: LogContext, log: Log, *, expected_epoch: int | None =
 async def _change(context: LogContext, log: Log, change: Change) -> int:
     key = context.keys.control(log)
     first_epoch: int | None = None
-    for round_number in range(LOG_CAS_ROUNDS_MAX):
+    async for _ in context.rounds(LOG_CAS_ROUNDS_MAX):
         control, version = await _load(context, log)
         # Without an expected epoch, the first one read stands in for it: a retry after a lost answer must not undo
         # what somebody else did in between.
@@ -48,7 +48,7 @@ async def _change(context: LogContext, log: Log, change: Change) -> int:
             version = await context.metadata.put(key, encode_value(changed, key.path), expected=version)
             return await _settle_pending(context, log, changed, version)
         except (VersionConflict, MetadataUncertain):
-            await context.back_off(round_number)
+            continue
     raise LogBusy(*log, "its control record kept changing")
 
 

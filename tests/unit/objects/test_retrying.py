@@ -21,7 +21,7 @@ from llog.errors import (
 from llog.stores.objects import memory
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import Buffer, ObjectMeta, ObjectStore
-from llog.stores.objects.retrying import RetryingObjectStore, RetryPolicy, backoff_ms_max
+from llog.stores.objects.retrying import RetryingObjectStore, RetryPolicy
 from llog.stores.objects.wrapper import ForwardingObjectStore
 
 URL = "memory://retrying"
@@ -138,8 +138,8 @@ async def test_no_attempt_starts_after_the_deadline(inner: MemoryObjectStore, ti
 def test_waits_double_up_to_a_limit_and_are_longer_when_throttled() -> None:
     policy = RetryPolicy(backoff_ms_first=50, backoff_ms_max=1_000, throttled_factor=4)
     refused, slow = ObjectStoreUnavailable("get", "a"), throttled()
-    assert [backoff_ms_max(policy, n, refused) for n in (1, 2, 3, 6, 1_000_000)] == [50, 100, 200, 1_000, 1_000]
-    assert [backoff_ms_max(policy, n, slow) for n in (1, 2, 3, 6, 1_000_000)] == [200, 400, 800, 4_000, 4_000]
+    assert [policy.backoff(refused).ceiling_ms(n) for n in (0, 1, 2, 5, 1_000_000)] == [50, 100, 200, 1_000, 1_000]
+    assert [policy.backoff(slow).ceiling_ms(n) for n in (0, 1, 2, 5, 1_000_000)] == [200, 400, 800, 4_000, 4_000]
 
 
 async def test_waits_are_drawn_from_the_whole_interval(inner: MemoryObjectStore, time: Time) -> None:

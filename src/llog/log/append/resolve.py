@@ -44,7 +44,7 @@ async def resolve(
     context: LogContext, log: Log, *, attempt_version: int, made: Reserved, group: Sequence[Write]
 ) -> Resolution:
     reason = "the metadata store did not answer, or control is not to be seen"
-    for round_number in range(LOG_RESOLVE_ROUNDS_MAX):
+    async for round_number in context.rounds(LOG_RESOLVE_ROUNDS_MAX):
         try:
             found = await _look(context, log, attempt_version, made, group, strict=round_number > 0)
             if found is not None:
@@ -53,7 +53,6 @@ async def resolve(
             if not error.retriable:
                 reason = str(error)
                 break
-        await context.back_off(round_number)
     return _nobody_can_tell(log, reason)
 
 
@@ -117,7 +116,7 @@ async def _ask_producers(context: LogContext, log: Log, *, attempt_version: int,
     key = context.keys.control(log)
     if any(piece.claim is None for piece in made.run):
         return _nobody_can_tell(log, reason)
-    for round_number in range(LOG_RESOLVE_ROUNDS_MAX):
+    async for _ in context.rounds(LOG_RESOLVE_ROUNDS_MAX):
         try:
             record = await context.metadata.get(key, strict=True)
             if record is None:
@@ -135,5 +134,4 @@ async def _ask_producers(context: LogContext, log: Log, *, attempt_version: int,
             if not error.retriable:
                 reason = str(error)
                 break
-        await context.back_off(round_number)
     return _nobody_can_tell(log, reason)

@@ -87,7 +87,7 @@ async def settle_and_clear(context: LogContext, log: Log, incarnation: int | Non
     to the one that took its place (h01d).
     """
     key = context.keys.control(log)
-    for round_number in range(LOG_CAS_ROUNDS_MAX):
+    async for _ in context.rounds(LOG_CAS_ROUNDS_MAX):
         found = await context.metadata.get(key, strict=True)
         if found is None:
             raise PartitionNotInitialized(*log)
@@ -105,7 +105,7 @@ async def settle_and_clear(context: LogContext, log: Log, incarnation: int | Non
             await context.metadata.put(key, encode_value(cleared, key.path), expected=found.version)
             return cleared
         except (VersionConflict, MetadataUncertain, StaleSelf):
-            await context.back_off(round_number)  # what is there now may be of a later life
+            continue  # the record may be of a later incarnation by now
     raise LogBusy(*log, "its control record kept changing; try again")
 
 
@@ -133,7 +133,7 @@ async def _still_pending(context: LogContext, log: Log, pending: Pending) -> boo
 async def fence_inconsistent(context: LogContext, log: Log, incarnation: int, reason: str) -> None:
     """Close the log to appends, with the reason on record, and say so: always raises."""
     key = context.keys.control(log)
-    for round_number in range(LOG_SETTLE_ROUNDS_MAX):
+    async for _ in context.rounds(LOG_SETTLE_ROUNDS_MAX):
         record = await context.metadata.get(key, strict=True)
         closed = None
         if record is not None:
@@ -147,5 +147,5 @@ async def fence_inconsistent(context: LogContext, log: Log, incarnation: int, re
             await context.metadata.put(key, encode_value(closed, key.path), expected=record.version)
             break
         except (VersionConflict, MetadataUncertain):
-            await context.back_off(round_number)
+            continue
     raise InconsistentReadState(*log, f"{reason}; the log is fenced until an operator lifts it")

@@ -67,7 +67,7 @@ class SegmentCatalogue:
 
     async def refresh(self) -> None:
         """Forget what is in memory and derive it anew, from a strict listing."""
-        for round_number in range(CATALOGUE_ROUNDS_MAX):
+        async for _ in self._context.rounds(CATALOGUE_ROUNDS_MAX):
             incarnation = (await self._control()).incarnation
             known = await list_segments(self._context, self.log)
             if all(segment.record.incarnation <= incarnation for segment in known):
@@ -75,7 +75,7 @@ class SegmentCatalogue:
                 self.incarnation, self._state = incarnation, CatalogueState(own)
                 self._finished = [one for one in own if one.record.state == "DELETE_SEGMENT_FINISHED"]
                 return
-            await self._context.back_off(round_number)  # a new life began in between
+            # Otherwise a new incarnation began in between.
         raise LogBusy(*self.log, "its topic kept being created again while its segments were listed")
 
     # -- changes ------------------------------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:
 async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnation: int) -> ControlRecord:
     """Of this life only: whoever slept through a re-creation must not empty the new log (h01d)."""
     key = context.keys.control(log)
-    for round_number in range(LOG_COMPACT_ROUNDS_MAX):
+    async for _ in context.rounds(LOG_COMPACT_ROUNDS_MAX):
         control, version = await _load(context, log)
         if control.incarnation != incarnation:
             raise LogBusy(*log, "the topic was created again meanwhile; nothing of it was deleted")
@@ -170,7 +170,7 @@ async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnati
             await context.metadata.put(key, encode_value(raised, key.path), expected=version)
             return raised
         except (VersionConflict, MetadataUncertain, StaleSelf):
-            await context.back_off(round_number)
+            continue
     raise LogBusy(*log, "its control record kept changing; try again")
 
 

@@ -13,12 +13,12 @@ wrong or empty metadata store must never empty a bucket (h25). Logs that no cand
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
+from llog.concurrency import gather_bounded
 from llog.errors import (
     FormatError,
     InvalidArgument,
@@ -46,10 +46,6 @@ from llog.stores.objects.port import ObjectMeta, ObjectStore
 VACUUM_HEADER_PROBE_BYTES: Final = 8 * KIB
 # Candidates judged together; their logs are checked once for all of them.
 VACUUM_BATCH_OBJECTS_MAX: Final = 1_000
-
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -188,7 +184,7 @@ async def _vacuum_blobs(context: LogContext, store: ObjectStore, overview: Overv
         if store.uri(meta.name) not in overview.named
     ]
     for metas in _batches(old):
-        found = await _gather(metas, lambda meta: with_logs(store, meta))
+        found = await gather_bounded(metas, lambda meta: with_logs(store, meta), limit=VACUUM_READS_IN_FLIGHT_MAX)
         candidates = []
         for candidate in found:
             if candidate is None:
@@ -240,7 +236,7 @@ async def unnamed_by_logs(
         except (LogError, MetadataStoreError, FormatError):
             return None  # whatever is wrong with it, its objects stay
 
-    for log, named in zip(new, await _gather(new, answer), strict=True):
+    for log, named in zip(new, await gather_bounded(new, answer, limit=VACUUM_READS_IN_FLIGHT_MAX), strict=True):
         asked[log] = named
         done.phantoms_removed += 0 if named is None else named.phantoms_removed
     free = []
@@ -328,13 +324,3 @@ def _batches(metas: list[ObjectMeta]) -> Iterable[list[ObjectMeta]]:
     pending = iter(metas)
     while batch := list(itertools.islice(pending, VACUUM_BATCH_OBJECTS_MAX)):
         yield batch
-
-
-async def _gather(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    slots = asyncio.Semaphore(VACUUM_READS_IN_FLIGHT_MAX)
-
-    async def bounded(item: T) -> R:
-        async with slots:
-            return await work(item)
-
-    return await asyncio.gather(*(bounded(item) for item in items))

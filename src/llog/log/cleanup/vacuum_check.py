@@ -53,7 +53,7 @@ async def named_segments(context: LogContext, log: Log, horizon_ms: int) -> Name
 
 async def _raise_commit_horizon(context: LogContext, log: Log, horizon_ms: int) -> ControlRecord | None:
     key = context.keys.control(log)
-    for round_number in range(LOG_CAS_ROUNDS_MAX):
+    async for _ in context.rounds(LOG_CAS_ROUNDS_MAX):
         found = await context.metadata.get(key, strict=True)
         if found is None:
             return None
@@ -63,7 +63,7 @@ async def _raise_commit_horizon(context: LogContext, log: Log, horizon_ms: int) 
             await context.metadata.put(key, encode_value(raised, key.path), expected=found.version)
             return raised
         except (VersionConflict, MetadataUncertain):
-            await context.back_off(round_number)
+            continue
     raise LogBusy(*log, "its control record kept changing; its objects stay for now")
 
 
@@ -72,7 +72,7 @@ async def _raise_segment_horizon(
 ) -> CompactionRecord | None:
     """None where no run can be published: no compaction record of this life, as after a deletion."""
     key = context.keys.compaction(log)
-    for round_number in range(LOG_CAS_ROUNDS_MAX):
+    async for _ in context.rounds(LOG_CAS_ROUNDS_MAX):
         found = await context.metadata.get(key, strict=True)
         if found is None:
             return None
@@ -86,7 +86,7 @@ async def _raise_segment_horizon(
             await context.metadata.put(key, encode_value(raised, key.path), expected=found.version)
             return raised
         except (VersionConflict, MetadataUncertain):
-            await context.back_off(round_number)
+            continue
     raise LogBusy(*log, "its compaction record kept changing; its objects stay for now")
 
 

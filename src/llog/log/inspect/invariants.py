@@ -203,7 +203,7 @@ async def check_log(context: LogContext, log: Log, *, deep: bool = False) -> Log
     """
     suspected: set[Fault] = set()
     confirmed: tuple[Fault, ...] = ()
-    for round_number in range(LOG_CHECK_ROUNDS_MAX):
+    async for round_number in context.rounds(LOG_CHECK_ROUNDS_MAX):
         look = await _look(context, log, deep=deep, strict=round_number > 0)
         if not look.faults:
             return LogCheck(log, (), True, look.entries, look.objects, round_number + 1)
@@ -213,7 +213,6 @@ async def check_log(context: LogContext, log: Log, *, deep: bool = False) -> Log
             if len(confirmed) == len(look.faults):
                 return LogCheck(log, confirmed, True, look.entries, look.objects, round_number + 1)
         suspected = set(look.faults)
-        await context.back_off(round_number)
     return LogCheck(log, confirmed, False, look.entries, look.objects, LOG_CHECK_ROUNDS_MAX)
 
 

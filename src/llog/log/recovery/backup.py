@@ -225,7 +225,7 @@ class _Copying:
 
 async def copy_log(context: LogContext, log: Log, emit: Emit) -> None:
     """One committed group, and before it those that turned out torn. Raises `LogBusy` when every one did."""
-    for round_number in range(BACKUP_LOG_ROUNDS_MAX):
+    async for _ in context.rounds(BACKUP_LOG_ROUNDS_MAX):
         head = await read_head(context, log)
         if head is None:
             return  # nobody created it yet; whoever restores a topic without it begins it
@@ -236,7 +236,6 @@ async def copy_log(context: LogContext, log: Log, emit: Emit) -> None:
             await emit(Commit(records=records + 1))
             return
         await emit(Discard(reason="the log moved on while it was copied"))
-        await context.back_off(round_number)
     raise LogBusy(*log, f"it moved on during each of {BACKUP_LOG_ROUNDS_MAX} copies; try again")
 
 

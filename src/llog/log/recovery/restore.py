@@ -239,7 +239,7 @@ async def _put_hold(context: LogContext, contents: Contents, versions_raised: bo
 
 async def _finish_hold(context: LogContext, hold: VacuumHold) -> VacuumHold:
     key, done = context.keys.vacuum_hold(), replace(hold, state="RESTORED")
-    for round_number in range(RESTORE_ROUNDS_MAX):
+    async for _ in context.rounds(RESTORE_ROUNDS_MAX):
         found = await read_hold(context)
         if found is not None and found[0] == done:
             return done
@@ -249,7 +249,7 @@ async def _finish_hold(context: LogContext, hold: VacuumHold) -> VacuumHold:
             await context.metadata.put(key, encode_value(done, key.path), expected=found[1])
             return done
         except (VersionConflict, MetadataUncertain):
-            await context.back_off(round_number)
+            continue
     raise RestoreRefused("everything was put back, but the hold on vacuum changed meanwhile: somebody else is at work")
 
 

@@ -6,11 +6,11 @@ writes one object. Run in this process (`compact_once`) or in a task elsewhere, 
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from llog.concurrency import gather_bounded
 from llog.errors import InvalidField, UnsupportedFormat
 from llog.formats.records.bytes_batch import decode_bytes_batch
 from llog.formats.records.crc import Buffer
@@ -31,13 +31,9 @@ async def rewrite(
 ) -> Segment:
     """The segment of a run, ready to be put. Raises `FormatError` for bytes that are not what their entry says."""
     builder = SegmentBuilder(topic=log.topic, partition=log.partition, incarnation=incarnation)
-    slots = asyncio.Semaphore(LOG_COMPACT_READS_IN_FLIGHT_MAX)
-
-    async def fetch(entry: Entry) -> Buffer:
-        async with slots:
-            return await _fetch(find_object, entry)
-
-    slices = await asyncio.gather(*(fetch(entry) for entry in run.entries))
+    slices = await gather_bounded(
+        run.entries, lambda entry: _fetch(find_object, entry), limit=LOG_COMPACT_READS_IN_FLIGHT_MAX
+    )
     epochs: dict[int, int] = {}
     for entry, data in zip(run.entries, slices, strict=True):
         final = final_batches(data, entry)

@@ -67,7 +67,7 @@ async def run_once(context: LogContext, log: Log, choose: Choose) -> Compacted |
     """
     if context.segments is None:
         raise InvalidArgument("context", "has no store to put segments into")
-    for round_number in range(LOG_COMPACT_RACES_MAX):
+    async for _ in context.rounds(LOG_COMPACT_RACES_MAX):
         control = await settle_and_clear(context, log)
         record = await load_compaction(context, log, control.incarnation)
         done: Compacted | None
@@ -80,7 +80,6 @@ async def run_once(context: LogContext, log: Log, choose: Choose) -> Compacted |
             done = await _rewrite_and_publish(context, log, control, record, chosen)
         if done is not None:
             return done
-        await context.back_off(round_number)
     raise LogBusy(*log, f"other compactors were faster {LOG_COMPACT_RACES_MAX} times; try again")
 
 

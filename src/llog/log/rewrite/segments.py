@@ -67,7 +67,7 @@ async def list_segments(context: LogContext, log: Log) -> list[KnownSegment]:
 async def mark(context: LogContext, log: Log, segment_id: str, state: SegmentState, **changes: Any) -> None:
     """Bring the record to `state`. One that is gone, or further on, is left as it is: somebody was faster."""
     key = context.keys.segment(log, segment_id)
-    for round_number in range(LOG_COMPACT_ROUNDS_MAX):
+    async for _ in context.rounds(LOG_COMPACT_ROUNDS_MAX):
         known = await load(context, log, segment_id)
         if known is None or state not in NEXT_STATES[known.record.state]:
             return
@@ -76,7 +76,7 @@ async def mark(context: LogContext, log: Log, segment_id: str, state: SegmentSta
             await context.metadata.put(key, encode_value(marked, key.path), expected=known.version)
             return
         except (VersionConflict, MetadataUncertain):
-            await context.back_off(round_number)
+            continue
     raise MetadataUncertain("mark", key.path, f"not known to be {state} after {LOG_COMPACT_ROUNDS_MAX} rounds")
 
 

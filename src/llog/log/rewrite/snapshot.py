@@ -29,7 +29,7 @@ LOG_PRODUCERS_PER_PAGE_MAX: Final = 500
 async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, to_offset: int) -> None:
     """Make the snapshot hold every batch below `to_offset`. `control` is of the run's incarnation."""
     key = context.keys.producers(log)
-    for round_number in range(LOG_COMPACT_ROUNDS_MAX):
+    async for _ in context.rounds(LOG_COMPACT_ROUNDS_MAX):
         found = await context.metadata.get(key, strict=True)
         if found is None:
             raise PartitionNotInitialized(*log)  # every log has one from its first day: this one was deleted
@@ -46,8 +46,7 @@ async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, t
                     await _remove_pages(context, log, head)
                 return
             except (VersionConflict, MetadataUncertain):
-                pass
-        await context.back_off(round_number)
+                continue
     raise InconsistentReadState(*log, f"the producer snapshot could not be moved to {to_offset}: entries have a hole")
 
 

@@ -153,7 +153,7 @@ async def finish_partitions(context: LogContext, topic: Topic) -> None:
 async def change_topic(context: LogContext, topic: str, decide: Decide) -> TopicRecord:
     """Compare-and-set the topic's record to what `decide` makes of it; None from `decide` leaves it as it is."""
     key = context.keys.topic(topic)
-    for round_number in range(TOPIC_ROUNDS_MAX):
+    async for _ in context.rounds(TOPIC_ROUNDS_MAX):
         try:
             found = await load_topic(context, topic, strict=True)
             there, version = found if found is not None else (None, ABSENT)
@@ -167,7 +167,6 @@ async def change_topic(context: LogContext, topic: str, decide: Decide) -> Topic
             # Somebody else moved it, or nobody knows, or no answer came: decide again from what is there.
             if not (error.retriable or isinstance(error, VersionConflict)):
                 raise
-        await context.back_off(round_number)
     raise TopicBusy(topic, "its record kept changing, or no answers came; try again")
 
 

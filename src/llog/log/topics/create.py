@@ -67,7 +67,7 @@ async def initialize(
 
     `topic_id` asks for this very topic: nothing is created or grown when it is not the one that is LIVE.
     """
-    for round_number in range(LOG_INITIALIZE_ROUNDS_MAX):
+    async for round_number in context.rounds(LOG_INITIALIZE_ROUNDS_MAX):
         strict = round_number > 0
         try:
             topic = await _live_topic(context, log, first_offset, topic_id, strict=strict)
@@ -85,7 +85,6 @@ async def initialize(
             # Somebody else moved it, or nobody knows, or no answer came: the next round looks at what is there.
             if not (error.retriable or isinstance(error, VersionConflict)):
                 raise
-        await context.back_off(round_number)
     raise AppendNotCommitted(*log, "it could not be initialized: its records kept changing, or no answers came")
 
 

@@ -174,7 +174,7 @@ async def _advance(
 ) -> PartitionDeleteState:
     """Bring the partition-delete record to `state` at least; the state it is in then."""
     key = context.keys.partition_delete(log)
-    for round_number in range(TOPIC_ROUNDS_MAX):
+    async for _ in context.rounds(TOPIC_ROUNDS_MAX):
         try:
             found = await context.metadata.get(key, strict=True)
             there = None if found is None else decode_value(PartitionDelete, found.value, key.path)
@@ -187,13 +187,12 @@ async def _advance(
             return state
         except MetadataStoreError as error:
             _check_worth_another_round(error)
-        await context.back_off(round_number)
     raise LogBusy(*log, "its partition-delete record kept changing, or no answers came; delete the topic again")
 
 
 async def _bury(context: LogContext, log: Log, topic: TopicRecord) -> None:
     key = context.keys.control(log)
-    for round_number in range(TOPIC_ROUNDS_MAX):
+    async for _ in context.rounds(TOPIC_ROUNDS_MAX):
         try:
             found = await context.metadata.get(key, strict=True)
             there = None if found is None else decode_value(ControlRecord, found.value, key.path)
@@ -207,7 +206,6 @@ async def _bury(context: LogContext, log: Log, topic: TopicRecord) -> None:
             return
         except MetadataStoreError as error:
             _check_worth_another_round(error)
-        await context.back_off(round_number)
     raise LogBusy(*log, "its control record kept changing, or no answers came; delete the topic again")
 
 

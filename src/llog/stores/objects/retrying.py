@@ -33,6 +33,7 @@ from llog.errors import (
     ObjectStoreThrottled,
     ObjectStoreUncertain,
 )
+from llog.retry import Backoff
 from llog.stores.objects.buffers import equals_buffers
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore, total_bytes
 from llog.stores.objects.wrapper import ForwardingObjectStore
@@ -45,7 +46,7 @@ OBJECT_RETRY_BACKOFF_MS_MAX: Final = 5_000
 OBJECT_RETRY_THROTTLED_FACTOR: Final = 4
 
 
-__all__ = ["RetryPolicy", "RetryingObjectStore", "backoff_ms_max"]
+__all__ = ["RetryPolicy", "RetryingObjectStore"]
 
 T = TypeVar("T")
 
@@ -58,13 +59,9 @@ class RetryPolicy:
     backoff_ms_max: int = OBJECT_RETRY_BACKOFF_MS_MAX
     throttled_factor: int = OBJECT_RETRY_THROTTLED_FACTOR
 
-
-def backoff_ms_max(policy: RetryPolicy, failures: int, error: ObjectStoreError) -> int:
-    """The longest wait after this many failures; the wait itself is drawn evenly from 0 to it."""
-    factor = policy.throttled_factor if isinstance(error, ObjectStoreThrottled) else 1
-    longest = policy.backoff_ms_max * factor
-    # The exponent is capped before it is used: many failures must not build a huge number.
-    return min(longest, policy.backoff_ms_first * factor << min(failures - 1, 30))
+    def backoff(self, error: ObjectStoreError) -> Backoff:
+        factor = self.throttled_factor if isinstance(error, ObjectStoreThrottled) else 1
+        return Backoff(self.backoff_ms_first * factor, self.backoff_ms_max * factor)
 
 
 class RetryingObjectStore(ForwardingObjectStore):
@@ -178,7 +175,7 @@ class _Attempts:
         self.failures += 1
         self.uncertain = self.uncertain or isinstance(error, ObjectStoreUncertain)
         if error.retriable and self.failures < policy.attempts_max:
-            delay = store._rng.uniform(0, backoff_ms_max(policy, self.failures, error)) / 1000
+            delay = policy.backoff(error).seconds(self.failures - 1, store._rng.getrandbits)
             if store._clock() + delay < self._deadline:
                 await store._sleep(delay)
                 return

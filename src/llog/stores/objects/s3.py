@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from llog.concurrency import gather_bounded
 from llog.errors import (
     LlogError,
     ObjectAlreadyExists,
@@ -33,7 +34,7 @@ from llog.errors import (
     ObjectStoreMisconfigured,
     StoreClosed,
 )
-from llog.limits import OBJECT_DELETE_MANY_MAX, OBJECT_LIST_PAGE_MAX
+from llog.limits import KIB, MIB, OBJECT_DELETE_MANY_MAX, OBJECT_LIST_PAGE_MAX
 from llog.stores.objects.buffers import flat_views
 from llog.stores.objects.port import (
     Buffer,
@@ -51,10 +52,8 @@ from llog.stores.objects.s3_listing import is_name, is_possible_prefix, list_off
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta as S3ObjectMeta
-from typing import Final
 
-from llog.limits import KIB, MIB
-
+# Range requests of one `get_ranges` call; the number of calls is up to the callers.
 OBJECT_FETCHES_IN_FLIGHT_MAX: Final = 10
 OBJECT_REQUEST_TIMEOUT_MS: Final = 10_000
 # Handing a piece to the S3 client costs as much as copying this many bytes; smaller ones are joined first …
@@ -101,9 +100,9 @@ class S3ObjectStore(ObjectStore):
         check_ranges(name, ranges)
         fetches = plan_fetches(ranges)
         parts: list[Buffer] = [b""] * len(ranges)
-        # Of one call: how many calls there are is up to the callers.
-        turn = asyncio.Semaphore(OBJECT_FETCHES_IN_FLIGHT_MAX)
-        answers = await _all_or_none(self._fetch(name, fetch, turn) for fetch in fetches)
+        answers = await gather_bounded(
+            fetches, lambda fetch: self._fetch(name, fetch), limit=OBJECT_FETCHES_IN_FLIGHT_MAX
+        )
         for fetch, answer in zip(fetches, answers, strict=True):
             cut(fetch, answer, ranges, parts)
         if last_byte(ranges) > max((f.byte_offset + f.byte_length for f in fetches), default=-1):
@@ -210,11 +209,10 @@ class S3ObjectStore(ObjectStore):
         reason = f"bucket {self.bucket!r} at {self._where} cannot be used ({error.reason}): {advice}"
         return type(error)("check", self.url, reason)
 
-    async def _fetch(self, name: str, fetch: Fetch, turn: asyncio.Semaphore) -> Buffer:
+    async def _fetch(self, name: str, fetch: Fetch) -> Buffer:
         start, length = fetch.byte_offset, fetch.byte_length
-        async with turn:
-            request = self._store.get_range_async(self._key(name), start=start, length=length)
-            answer = memoryview(await self._within(request, "get_ranges", name, length))
+        request = self._store.get_range_async(self._key(name), start=start, length=length)
+        answer = memoryview(await self._within(request, "get_ranges", name, length))
         if answer.nbytes != length:
             # A range that begins inside the object and ends beyond it is answered with what there is.
             reason = f"bytes {start} to {start + length}: only {answer.nbytes} are there"
@@ -254,18 +252,3 @@ def _payload(buffers: Sequence[Buffer], byte_length: int) -> list[memoryview | b
     if byte_length < min(len(pieces) * OBJECT_PIECE_BYTES_MIN, OBJECT_JOIN_BYTES_MAX):
         return b"".join(pieces)
     return pieces
-
-
-async def _all_or_none(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All answers; when one fails, its error, with the others ended."""
-    waiting = list(requests)
-    if len(waiting) == 1:
-        return [await waiting[0]]
-    tasks = [asyncio.ensure_future(request) for request in waiting]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

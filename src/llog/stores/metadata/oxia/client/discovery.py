@@ -17,6 +17,7 @@ from typing import Final
 import grpc
 
 from llog.limits import OXIA_RETRY_DELAY_MS_MAX, OXIA_RETRY_DELAY_MS_MIN
+from llog.retry import Backoff
 from llog.stores.metadata.oxia.client.errors import ClientClosed, Denied, Misconfigured, OxiaError, Unavailable
 from llog.stores.metadata.oxia.client.failures import Failure, Kind, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
@@ -25,15 +26,15 @@ from llog.stores.metadata.oxia.client.rpc import ChannelPool, Link, Options
 
 # The first assignments of a discovery stream; a server that is silent for longer is left for the next one.
 OXIA_DISCOVERY_TIMEOUT_MS: Final = 3_000
+OXIA_BACKOFF: Final = Backoff(OXIA_RETRY_DELAY_MS_MIN, OXIA_RETRY_DELAY_MS_MAX)
 
 
 _log = logging.getLogger(__name__)
 
 
 def retry_delay_seconds(attempt: int) -> float:
-    """Exponential with full jitter, bounded."""
-    ceiling = min(OXIA_RETRY_DELAY_MS_MAX, OXIA_RETRY_DELAY_MS_MIN * 2 ** min(attempt, 16))
-    return random.uniform(OXIA_RETRY_DELAY_MS_MIN / 2, ceiling) / 1_000
+    """Never less than half the shortest delay: a server that refuses at once must not be asked in a tight loop."""
+    return max(OXIA_RETRY_DELAY_MS_MIN / 2_000, OXIA_BACKOFF.seconds(attempt, random.getrandbits))
 
 
 class ShardDirectory:
