@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from llog.api.opening import OpenedLog, open_log
-from llog.broker.groups.positions import GroupOffsets
+from llog.broker.groups.positions import GroupPositions
 from llog.errors import (
     InvalidArgument,
     MetadataUnavailable,
@@ -147,7 +147,7 @@ async def test_available_now_ends_at_what_was_there_when_it_began(opened: Opened
 async def test_progress_is_kept_as_a_group_s_positions_when_spark_asks_how_far_to_go(
     opened: OpenedLog, options: dict[str, str]
 ) -> None:
-    log, groups = Log("orders", 0), GroupOffsets(opened.context)
+    log, groups = Log("orders", 0), GroupPositions(opened.context)
     await append(opened, [random_group(random.Random(1), log)])
     reader = stream(options, subscribe="orders", groupId="reports")
     at = reader.initialOffset()
@@ -165,7 +165,7 @@ async def test_progress_is_kept_as_a_group_s_positions_when_spark_asks_how_far_t
 async def test_progress_in_a_topic_that_is_no_more_is_not_kept_for_the_one_that_took_its_name(
     opened: OpenedLog, options: dict[str, str]
 ) -> None:
-    log, groups = Log("orders", 0), GroupOffsets(opened.context)
+    log, groups = Log("orders", 0), GroupPositions(opened.context)
     await append(opened, [random_group(random.Random(1), log)])
     reader = stream(options, subscribe="orders", groupId="reports")
     at = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())

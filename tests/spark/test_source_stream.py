@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llog.api.opening import OpenedLog
-from llog.broker.groups.positions import GroupOffsets
+from llog.broker.groups.positions import GroupPositions
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
 from llog.log.rewrite.compact import compact_once
@@ -82,7 +82,7 @@ async def test_a_stream_goes_on_after_restarts_without_loss_or_repeat_and_takes_
     assert stream.seen() == await everything(opened, *logs)
     assert len(progress) > 1, "several triggers"
     assert max(batch["numInputRows"] for batch in progress) <= limit + 1, "one more where a share is less than one"
-    kept = await GroupOffsets(opened.context).fetch("reports")
+    kept = await GroupPositions(opened.context).fetch("reports")
     ends = {log: max(row.offset for row in await rows_read(opened, [log])) + 1 for log in logs}
     assert {log: at.position.offset for log, at in kept.items() if at is not None} == ends
     [source] = progress[-1]["sources"]

@@ -18,7 +18,7 @@ from typing import Final, Literal
 from llog.api.opening import OpenedLog, Use, open_log
 from llog.broker.consume.consume import ConsumeRequest, ConsumeService, PartitionFetched
 from llog.broker.fenced_logs import FencedLogs
-from llog.broker.groups.positions import GroupOffsets
+from llog.broker.groups.positions import GroupPositions
 from llog.broker.membership import Registration
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BatchingProducer, TimedOutcomes
@@ -61,7 +61,7 @@ class Broker:
         self.started_at_ms = self.context.now_ms()
         self.host, self.port = settings.http_bind_host, settings.http_port
         self.pool = MemoryPool(settings.batch_max_buffer_bytes)
-        self.offsets = GroupOffsets(self.context)
+        self.positions = GroupPositions(self.context)
         self.topic_configs = TopicConfigs(self.context, monotonic_ms)
         self._cache = self._tail_cache()
         self._consume = ConsumeService(

@@ -15,7 +15,7 @@ from llog.cli.output import AsJson, print_json, print_table
 from llog.cli.stores import MetadataUrl
 
 if TYPE_CHECKING:
-    from llog.broker.groups.positions import Committed
+    from llog.broker.groups.positions import CommittedPosition
     from llog.cli.records.seeking import Ends, Place
     from llog.errors import LogError
     from llog.log.keys import Log
@@ -148,15 +148,15 @@ def group(
 
 async def _fetch(
     settings: Settings, name: str, topic_name: str | None, partition: int | None
-) -> list[tuple[Ends, Committed]]:
+) -> list[tuple[Ends, CommittedPosition]]:
     from llog.api.opening import opened_log
-    from llog.broker.groups.positions import GroupOffsets
+    from llog.broker.groups.positions import GroupPositions
     from llog.cli.records.seeking import read_ends
     from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         context = stores.context
-        positions = await GroupOffsets(context).fetch(name)
+        positions = await GroupPositions(context).fetch(name)
         if topic_name is not None:
             wanted = await logs_of(context, topic_name, partition)
             positions = {log: positions[log] for log in wanted if log in positions}
@@ -164,7 +164,7 @@ async def _fetch(
         return [(one, committed) for one in ends if (committed := positions[one.log]) is not None]
 
 
-def _print_positions(name: str, found: list[tuple[Ends, Committed]], as_json: bool) -> None:
+def _print_positions(name: str, found: list[tuple[Ends, CommittedPosition]], as_json: bool) -> None:
     from datetime import UTC, datetime
 
     if as_json:
@@ -204,20 +204,15 @@ async def _commit(
 ) -> dict[Log, tuple[int, LogError | None]]:
     """By log: the offset, and why it was not kept."""
     from llog.api.opening import opened_log
-    from llog.broker.groups.positions import GroupOffsets, Position
+    from llog.broker.groups.positions import GroupPositions, Position
     from llog.cli.records.seeking import find_place, read_ends
-    from llog.limits import GROUP_OFFSETS_PER_CALL_MAX
     from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
         context = stores.context
         ends = await read_ends(context, await logs_of(context, topic_name, partition))
         positions = {one.log: Position(await find_place(context, one, place)) for one in ends}
-        outcomes: dict[Log, LogError | None] = {}
-        logs = list(positions)
-        for first in range(0, len(logs), GROUP_OFFSETS_PER_CALL_MAX):
-            part = {log: positions[log] for log in logs[first : first + GROUP_OFFSETS_PER_CALL_MAX]}
-            outcomes |= await GroupOffsets(context).commit(name, part)
+        outcomes = await GroupPositions(context).commit_all(name, positions)
         return {log: (positions[log].offset, error) for log, error in outcomes.items()}
 
 

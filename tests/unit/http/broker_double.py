@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch, PartitionFetched
-from llog.broker.groups.positions import GroupOffsets
+from llog.broker.groups.positions import GroupPositions
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import TimedOutcomes, Timings
 from llog.broker.topic_configs import TopicConfigs
@@ -78,7 +78,7 @@ class BrokerDouble:
         self.settings = Settings.from_env({}, metadata_url="memory://", objects_url="memory://", **overrides)
         self.context = memory_context(encoding=self.settings.encoding)
         self.appender = Appender(self.context)
-        self.offsets = GroupOffsets(self.context)
+        self.positions = GroupPositions(self.context)
         self.trouble = ""
         self.topic_configs = TopicConfigs(self.context, lambda: time.monotonic() * 1_000)
         self.metrics, self.pool = MetricsDouble(), MemoryPool(pool_bytes)

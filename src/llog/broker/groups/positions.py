@@ -1,11 +1,11 @@
-"""Positions of consumer groups: how far a group, known by its name, has come in each log.
+"""Positions of consumer groups: the next offset that a group reads, per log.
 
-One metadata record per group, log and life of the topic, moved by compare-and-set. A position only holds for the life
-of the topic it was committed in: records of a re-created topic have nothing to do with those that were read before.
+All group keys are read and written here. Each position is one metadata record per group, log and incarnation of the
+topic, changed by compare-and-set; a re-created topic starts without positions.
 
-What must stay true: the last commit wins, and an older one that comes late (an answer that was lost, a stale read)
-never undoes it: a repeat is only written over the very version that a strict read found. A position is only kept for a
-log that its topic has, so a group holds no more records than there are logs.
+The last commit wins. A commit that is retried after an unknown outcome writes only over the version that a strict read
+returned before, so it never undoes a later commit. Positions are kept only for logs that exist, which bounds the
+records of a group.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from llog.log.context import LogContext
 from llog.log.keys import OFFSET_MAX, Log
 from llog.stores.metadata.port import ABSENT, Delete, Key, Put, Record, last_segment
 
-# Rounds of compare-and-set on a position before the caller is told to try again.
-GROUP_OFFSET_ROUNDS_MAX: Final = 16
-# Positions that one call lists; a group with more names the logs it asks for.
-GROUP_OFFSETS_LISTED_MAX: Final = 10_000
+# Rounds of compare-and-set before `commit` answers `LogBusy`.
+GROUP_POSITION_ROUNDS_MAX: Final = 16
+# Positions that one `fetch` lists; for a group with more, the caller names the logs.
+GROUP_POSITIONS_LISTED_MAX: Final = 10_000
 
 
 _PREFIX: Final = "offset:"
 _BEHIND_PREFIX: Final = "offset;"
-# A longer topic name is kept as its digest: a key's segment has 160 bytes, a name may have 249.
+# A longer topic name is replaced by its digest: a key segment holds 160 bytes, a topic name up to 249.
 _NAMED_TOPIC_CHARS_MAX: Final = 120
 
 
 class Position(NamedTuple):
-    """The next offset a group wants to read, and a word of its own beside it."""
+    """The next offset that a group reads, and the client's own note."""
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
 
 
-class Committed(NamedTuple):
+class CommittedPosition(NamedTuple):
     position: Position
     committed_at_ms: int
 
 
 def item_name(log: Log, incarnation: int) -> str:
-    """The last segment of a position's key. The life stands in it, so that a later one begins without a position."""
+    """The last segment of a position's key."""
     topic = log.topic
     if len(topic) > _NAMED_TOPIC_CHARS_MAX:
         topic = f"sha256={hashlib.sha256(topic.encode()).hexdigest()}"
@@ -69,42 +69,50 @@ def incarnation_of(item: str) -> int:
     return int(item.rpartition(":")[2])
 
 
-class GroupOffsets:
-    """The positions of all groups, for every front end."""
+class GroupPositions:
+    """The positions of all groups."""
 
     def __init__(self, context: LogContext) -> None:
         self._context = context
 
     # -- commit -------------------------------------------------------------------------------------------------------
     async def commit(self, group: str, positions: Mapping[Log, Position]) -> dict[Log, LogError | None]:
-        """Per log None, or why its position was not kept. Raises what the metadata store cannot do at all."""
+        """Per log None, or the error that kept its position from being stored. Raises on a failed metadata store."""
         _check_count(len(positions))
         for log, position in positions.items():
             check_position(log, position)
-        self._context.keys.group(group)  # refuses a name that cannot be kept
-        lives = await self._incarnations(positions)
+        self._context.keys.group(group)  # rejects an invalid group name
+        incarnations = await self._incarnations(positions)
         outcomes: dict[Log, LogError | None] = {
-            log: life if isinstance(life, LogError) else None for log, life in lives.items()
+            log: incarnation if isinstance(incarnation, LogError) else None for log, incarnation in incarnations.items()
         }
         left = [
-            _Commit(log, self._key(group, log, life), life, self._value(log, positions[log]))
-            for log, life in lives.items()
-            if not isinstance(life, LogError)
+            _Commit(log, self._key(group, log, incarnation), incarnation, self._value(log, positions[log]))
+            for log, incarnation in incarnations.items()
+            if not isinstance(incarnation, LogError)
         ]
-        for round_number in range(GROUP_OFFSET_ROUNDS_MAX):
+        for round_number in range(GROUP_POSITION_ROUNDS_MAX):
             left = await self._commit_round(left, strict=round_number > 0)
             if not left:
                 return outcomes
             await self._context.back_off(round_number)
         return outcomes | {commit.log: LogBusy(*commit.log, "its position kept changing; try again") for commit in left}
 
+    async def commit_all(self, group: str, positions: Mapping[Log, Position]) -> dict[Log, LogError | None]:
+        """`commit` for any number of logs, in as many calls as needed."""
+        outcomes: dict[Log, LogError | None] = {}
+        pairs = list(positions.items())
+        for first in range(0, len(pairs), GROUP_OFFSETS_PER_CALL_MAX):
+            outcomes |= await self.commit(group, dict(pairs[first : first + GROUP_OFFSETS_PER_CALL_MAX]))
+        return outcomes
+
     async def _commit_round(self, commits: Sequence[_Commit], *, strict: bool) -> list[_Commit]:
-        """Those that must be tried again."""
-        found = await self._context.metadata.get_many([commit.key for commit in commits], strict=strict)
+        """Try each commit once; return those to retry."""
+        records = await self._context.metadata.get_many([commit.key for commit in commits], strict=strict)
         open_commits = []
-        for commit, record in zip(commits, found, strict=True):
+        for commit, record in zip(commits, records, strict=True):
             if not commit.done_by(record):
-                commit.look(record, strict=strict)
+                commit.expect(record, strict=strict)
                 open_commits.append(commit)
         if not open_commits:
             return []
@@ -123,12 +131,12 @@ class GroupOffsets:
         return left
 
     async def _remove_former(self, commits: Sequence[_Commit]) -> None:
-        """The first position in a life takes that of the life before with it, by version. Left-overs harm nobody."""
+        """The first commit in an incarnation deletes the position of the previous one. A leftover is harmless."""
         if not commits:
             return
         keys = [former_key(commit.key, commit.incarnation) for commit in commits]
-        found = await self._context.metadata.get_many(keys)
-        deletes = [(Delete(record.key, record.version),) for record in found if record is not None]
+        former = await self._context.metadata.get_many(keys)
+        deletes = [(Delete(record.key, record.version),) for record in former if record is not None]
         if deletes:
             await self._context.metadata.write(deletes)
 
@@ -143,49 +151,50 @@ class GroupOffsets:
         )
 
     # -- fetch --------------------------------------------------------------------------------------------------------
-    async def fetch(self, group: str, logs: Sequence[Log] | None = None) -> dict[Log, Committed | None]:
-        """The positions of these logs (None: the group has none there), or of all logs where it has one."""
+    async def fetch(self, group: str, logs: Sequence[Log] | None = None) -> dict[Log, CommittedPosition | None]:
+        """Positions of these logs (None where the group has none); without `logs`, all positions of the group."""
         if logs is None:
             return dict(await self._fetch_all(group))
         _check_count(len(logs))
-        lives = await self._incarnations(logs)
-        live = {log: life for log, life in lives.items() if not isinstance(life, LogError)}
-        keys = [self._key(group, log, life) for log, life in live.items()]
-        found = dict(zip(live, await self._context.metadata.get_many(keys, strict=True), strict=True))
-        return {log: _committed(found.get(log)) for log in logs}
+        incarnations = await self._incarnations(logs)
+        live = {log: number for log, number in incarnations.items() if not isinstance(number, LogError)}
+        keys = [self._key(group, log, incarnation) for log, incarnation in live.items()]
+        records = dict(zip(live, await self._context.metadata.get_many(keys, strict=True), strict=True))
+        return {log: _committed(records.get(log)) for log in logs}
 
-    async def _fetch_all(self, group: str) -> dict[Log, Committed]:
-        kept: dict[Log, tuple[int, Committed]] = {}
+    async def _fetch_all(self, group: str) -> dict[Log, CommittedPosition]:
+        kept: dict[Log, tuple[int, CommittedPosition]] = {}
         parent = self._context.keys.group(group)
         async for record in self._context.metadata.scan_all(parent, start=_PREFIX, stop=_BEHIND_PREFIX, strict=True):
             value = decode_value(GroupOffset, record.value, record.key.path)
-            life = incarnation_of(last_segment(record.key.path))
+            incarnation = incarnation_of(last_segment(record.key.path))
             log = Log(value.topic, value.partition)
-            if log not in kept or kept[log][0] < life:
-                kept[log] = (life, _from_value(value))
-            if len(kept) > GROUP_OFFSETS_LISTED_MAX:
-                raise InvalidArgument("group", f"has more than {GROUP_OFFSETS_LISTED_MAX} positions: name the logs")
-        lives = await self._incarnations(kept)
-        return {log: committed for log, (life, committed) in kept.items() if lives[log] == life}
+            if log not in kept or kept[log][0] < incarnation:
+                kept[log] = (incarnation, _from_value(value))
+            if len(kept) > GROUP_POSITIONS_LISTED_MAX:
+                reason = f"{group!r} has more than {GROUP_POSITIONS_LISTED_MAX} positions; name the logs to fetch"
+                raise InvalidArgument("group", reason)
+        incarnations = await self._incarnations(kept)
+        return {log: committed for log, (incarnation, committed) in kept.items() if incarnations[log] == incarnation}
 
     # -- shared -------------------------------------------------------------------------------------------------------
     def _key(self, group: str, log: Log, incarnation: int) -> Key:
         return self._context.keys.group_item(group, item_name(log, incarnation))
 
     async def _incarnations(self, logs: Iterable[Log]) -> dict[Log, int | LogError]:
-        """The life of each log's topic, or why there is no such log."""
+        """The incarnation of each log's topic, or the error that says why the log does not exist."""
         logs = list(logs)
         topics = sorted({log.topic for log in logs})
         keys = [self._context.keys.topic(topic) for topic in topics]
-        found = dict(zip(topics, await self._context.metadata.get_many(keys, strict=True), strict=True))
-        records = {
+        records = dict(zip(topics, await self._context.metadata.get_many(keys, strict=True), strict=True))
+        decoded = {
             topic: None if record is None else decode_value(TopicRecord, record.value, record.key.path)
-            for topic, record in found.items()
+            for topic, record in records.items()
         }
-        return {log: life_of(log, records[log.topic]) for log in logs}
+        return {log: _incarnation_or_error(log, decoded[log.topic]) for log in logs}
 
 
-def life_of(log: Log, topic: TopicRecord | None) -> int | LogError:
+def _incarnation_or_error(log: Log, topic: TopicRecord | None) -> int | LogError:
     if topic is None or topic.state != "LIVE":
         return LogDeleted(*log, "no such topic")
     if log.partition >= topic.partition_count:
@@ -194,33 +203,33 @@ def life_of(log: Log, topic: TopicRecord | None) -> int | LogError:
 
 
 def former_key(key: Key, incarnation: int) -> Key:
-    """The same position in the life before."""
+    """The key of the same position in the previous incarnation."""
     return Key(f"{key.path.rpartition(':')[0]}:{incarnation - 1}", key.route)
 
 
 def check_position(log: Log, position: Position) -> None:
     if not 0 <= position.offset <= OFFSET_MAX:
-        raise InvalidArgument("offset", f"{log}: {position.offset} must be from 0 to {OFFSET_MAX}")
+        raise InvalidArgument("offset", f"{log}: {position.offset} is not in 0 … {OFFSET_MAX}")
     if len(position.metadata) > GROUP_OFFSET_METADATA_CHARS_MAX:
-        reason = f"{log}: {len(position.metadata)} characters, more than {GROUP_OFFSET_METADATA_CHARS_MAX}"
+        reason = f"{log}: {len(position.metadata)} characters, at most {GROUP_OFFSET_METADATA_CHARS_MAX} are accepted"
         raise InvalidArgument("metadata", reason)
 
 
 def _check_count(count: int) -> None:
     if not 1 <= count <= GROUP_OFFSETS_PER_CALL_MAX:
-        raise InvalidArgument("offsets", f"{count} logs; 1 to {GROUP_OFFSETS_PER_CALL_MAX} in one call")
+        raise InvalidArgument("offsets", f"{count} logs in one call; 1 to {GROUP_OFFSETS_PER_CALL_MAX} are accepted")
 
 
-def _committed(record: Record | None) -> Committed | None:
+def _committed(record: Record | None) -> CommittedPosition | None:
     return None if record is None else _from_value(decode_value(GroupOffset, record.value, record.key.path))
 
 
-def _from_value(value: GroupOffset) -> Committed:
-    return Committed(Position(value.offset, value.metadata, value.leader_epoch), value.committed_at_ms)
+def _from_value(value: GroupOffset) -> CommittedPosition:
+    return CommittedPosition(Position(value.offset, value.metadata, value.leader_epoch), value.committed_at_ms)
 
 
 class _Commit:
-    """One position on its way."""
+    """One position that is being committed."""
 
     __slots__ = ("_strict", "expected", "incarnation", "key", "log", "uncertain", "value")
 
@@ -230,11 +239,10 @@ class _Commit:
         self.uncertain, self._strict = False, False
 
     def done_by(self, record: Record | None) -> bool:
-        """Whether what is there now proves that this commit needs no other attempt.
+        """Whether the record shows that an attempt with an unknown outcome needs no retry.
 
-        After an attempt without an answer it does when our value is there; and when something else is there than what a
-        strict read had found: it was written since this call began, so ours comes before it in any order, and writing
-        ours again would undo it.
+        True if the record holds our value. Also true if it differs from what a strict read returned: that write came
+        after this call began, so ours is ordered before it, and writing ours again would undo it.
         """
         if not self.uncertain:
             return False
@@ -242,17 +250,13 @@ class _Commit:
         ours = record is not None and record.value == self.encoded()
         return ours or (self._strict and version != self.expected)
 
-    def look(self, record: Record | None, *, strict: bool) -> None:
+    def expect(self, record: Record | None, *, strict: bool) -> None:
         if record is not None:
-            there = decode_value(GroupOffset, record.value, record.key.path)
-            # A newer release's value refuses to be encoded, so it is not overwritten.
-            self.value = _at_least(self.value, there.v)
+            current = decode_value(GroupOffset, record.value, record.key.path)
+            # Encoding fails for a format version of a newer release, so its value is not overwritten.
+            self.value = self.value if self.value.v >= current.v else replace(self.value, v=current.v)
         self.expected = ABSENT if record is None else record.version
         self._strict = strict
 
     def encoded(self) -> bytes:
         return encode_value(self.value, self.key.path)
-
-
-def _at_least(value: GroupOffset, version: int) -> GroupOffset:
-    return value if value.v >= version else replace(value, v=version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from litestar import Request, Response, post
 
-from llog.broker.groups.positions import Committed, Position
+from llog.broker.groups.positions import CommittedPosition, Position
 from llog.errors import InvalidArgument, LogError
 from llog.http.json.produce_encode import checked_log
 from llog.http.json.replies import json_reply
@@ -38,7 +38,7 @@ from llog.log.keys import Log
 async def commit_offsets(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, OffsetsCommit)
     positions = plan_positions(body)
-    outcomes = await runtime_of(request).broker.offsets.commit(body.group, positions)
+    outcomes = await runtime_of(request).broker.positions.commit(body.group, positions)
     results = [_result(log, positions[log].offset, outcomes[log]) for log in positions]
     failed = sum(not result.ok for result in results)
     answer = OffsetsCommitAnswer(body.group, results, len(results) - failed, failed)
@@ -60,7 +60,7 @@ async def fetch_offsets(request: Request) -> Response[bytes]:  # type: ignore[ty
             checked_log(wanted.topic, wanted.partition, f"topic_partitions[{number}].topic")
             for number, wanted in enumerate(body.topic_partitions)
         ]
-    found = await runtime_of(request).broker.offsets.fetch(body.group, logs)
+    found = await runtime_of(request).broker.positions.fetch(body.group, logs)
     return json_reply(OffsetsFetchAnswer(body.group, [_fetched(log, found[log]) for log in found]))
 
 
@@ -80,7 +80,7 @@ def _result(log: Log, offset: int, error: LogError | None) -> OffsetCommitResult
     return OffsetCommitResult(log.topic, log.partition, False, offset, type(error).__name__, str(error))
 
 
-def _fetched(log: Log, committed: Committed | None) -> OffsetFetched:
+def _fetched(log: Log, committed: CommittedPosition | None) -> OffsetFetched:
     if committed is None:
         return OffsetFetched(log.topic, log.partition, None)
     position = committed.position

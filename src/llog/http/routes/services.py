@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetched
-from llog.broker.groups.positions import GroupOffsets
+from llog.broker.groups.positions import GroupPositions
 from llog.broker.produce.producer import TimedOutcomes
 from llog.broker.topic_configs import TopicConfigs
 from llog.log.append.append import EncodedGroup
@@ -73,7 +73,7 @@ class BrokerServices(StatusServices, Protocol):
     def context(self) -> LogContext: ...
 
     @property
-    def offsets(self) -> GroupOffsets: ...
+    def positions(self) -> GroupPositions: ...
 
     @property
     def topic_configs(self) -> TopicConfigs: ...

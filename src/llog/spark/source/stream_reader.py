@@ -31,9 +31,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from llog.api.opening import OpenedLog, open_log
-from llog.broker.groups.positions import GroupOffsets, Position
+from llog.broker.groups.positions import GroupPositions, Position
 from llog.errors import RecordsLost
-from llog.limits import GROUP_OFFSETS_PER_CALL_MAX
 from llog.log.keys import Log
 from llog.pipeline.scan.plan import splits_between
 from llog.pipeline.scan.positions import offsets_at, ranges_between
@@ -244,18 +243,15 @@ class _Planner:
         """As positions of the consumer group, where they moved."""
         if self._options.group is None or begin == self._kept:
             return
-        group = GroupOffsets(self._opened.context)
+        group = GroupPositions(self._opened.context)
         # Of a topic that was deleted and created again they would mean records that nobody has read.
         ends = await find_logs(self._opened.context, self._request.subscription, there_only=True)
-        positions = sorted(
-            (log, offset)
-            for log, offset in begin.offsets.items()
+        positions = {
+            log: Position(offset)
+            for log, offset in sorted(begin.offsets.items())
             if log in ends and why_another(begin, log, ends[log]) is None
-        )
-        for first in range(0, len(positions), GROUP_OFFSETS_PER_CALL_MAX):
-            part = {log: Position(offset) for log, offset in positions[first : first + GROUP_OFFSETS_PER_CALL_MAX]}
-            outcomes = await group.commit(self._options.group, part)
-            for log, error in outcomes.items():
-                if error is not None:
-                    _log.warning("group %s: the position of %s was not kept: %s", self._options.group, log, error)
+        }
+        for log, error in (await group.commit_all(self._options.group, positions)).items():
+            if error is not None:
+                _log.warning("group %s: the position of %s was not kept: %s", self._options.group, log, error)
         self._kept = begin
