@@ -17,7 +17,7 @@ import pyarrow as pa
 from llog.api.opening import Use, opened_log
 from llog.pipeline.runtime.work import tools_of
 from llog.pipeline.sink.job import Batch, commit_batch, sink_order, upload
-from llog.pipeline.sink.rows import Router, Turns, joined
+from llog.pipeline.sink.rows import RoundRobin, Router, join_batches
 from tests.system.crashing import Countdown, in_child, prepare, settings_at
 
 QUERY: Final = "crashing"
@@ -77,6 +77,6 @@ def play_batches(directory: Path) -> None:
 
 if __name__ == "__main__":
     prepare()
-    list(Router(None, {}, Turns()).split(joined(table(0).to_batches())))  # loads all that takes long to load
+    list(Router(None, {}, RoundRobin()).split(join_batches(table(0).to_batches())))  # loads all that takes long to load
     for given in sys.argv[1:]:
         play_batches(Path(given))

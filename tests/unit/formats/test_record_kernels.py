@@ -33,6 +33,7 @@ from llog.formats.records.record_batch import (
 )
 from llog.formats.records.record_columns import (
     BinaryColumn,
+    Header,
     HeaderColumn,
     Ints,
     RecordColumns,
@@ -45,6 +46,7 @@ from llog.formats.records.records import (
     decode_records,
     encode_columns,
     encode_records,
+    record_bytes,
     warm_up,
 )
 from tests.unit.formats.record_strategies import as_columns, as_rows, examples, records
@@ -443,6 +445,23 @@ def test_a_batch_beyond_the_limit_is_refused() -> None:
         encode_records([bytes(1024 * 1024)] * 128, timestamps_ms=1)
 
 
+def test_picked_rows_are_encoded_like_columns_of_those_rows() -> None:
+    values, keys = [b"a", None, b"c", b"dd"], [None, b"k1", b"", b"k3"]
+    headers: list[list[Header]] = [[("a", b"1")], [], [("b", None), ("c", b"2")], []]
+    columns = columns_from_rows(values, keys=keys, headers=headers, timestamps_ms=[40, 30, 20, 10])
+    for picked in ([3, 0, 2], [1], [2, 2, 0]):
+        alone = columns_from_rows(
+            [values[row] for row in picked],
+            keys=[keys[row] for row in picked],
+            headers=[headers[row] for row in picked],
+            timestamps_ms=[columns.timestamps_ms[row] for row in picked],
+        )
+        assert bytes(encode_columns(columns, rows=np.array(picked))) == bytes(encode_columns(alone))
+    for missing in (-1, 4):
+        with pytest.raises(InvalidArgument, match="record 1: its row does not exist"):
+            encode_columns(columns, rows=np.array([0, missing]))
+
+
 def test_columns_know_their_rows() -> None:
     columns = decode_records(
         encode_batch([Record(7, 1, None, b"v", []), Record(9, 1, b"", b"w", [])], base_offset=5), "x", rule=COMPACTED
@@ -458,7 +477,8 @@ def test_kernels_are_compiled_for_one_kind_of_arguments() -> None:
     for buffer in (bytes, bytearray, memoryview):
         data = buffer(bytes(encode_records([b"v"], keys=[None], timestamps_ms=1, codec=Codec.ZSTD)) * 2)
         columns = decode_records(data, SOURCE)
-        encode_columns(columns)
+        encode_columns(columns, rows=np.argsort(columns.offsets)[1:])
+        record_bytes(columns)
         encode_columns(
             columns_from_rows([b"v", None], keys=[b"", None], headers=[None, [("a", None)]], timestamps_ms=1)
         )

@@ -64,7 +64,7 @@ from llog.pipeline.scan import splits
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.plan import UploadedSlice
 from llog.pipeline.sink.query import Batch
-from llog.pipeline.sink.rows import Group
+from llog.pipeline.sink.rows import SinkGroup
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import put_blob
 from llog.pipeline.vacuum.job import vacuum
@@ -284,7 +284,7 @@ async def _uploaded(player: Player, batch: int) -> list[UploadedSlice]:
     while rows:
         count = player.random.randint(1, 3)
         task, rows = rows[:count], rows[count:]
-        groups = [Group(Log(SALES, 0), len(task), [_encoded(player, task)], -1)]
+        groups = [SinkGroup(Log(SALES, 0), len(task), [_encoded(player, task)], -1)]
         assert player.context.wal is not None
         slices += await put_blob(
             player.tools(), order, player.context.wal, groups, player.context.random_bits, encoding="kafka-v2"

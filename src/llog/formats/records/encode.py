@@ -31,6 +31,7 @@ from llog.formats.records.record_columns import (
     Longs,
     RecordColumns,
     columns_from_rows,
+    frozen,
 )
 from llog.limits import RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX
 
@@ -63,6 +64,7 @@ def encode_records(
 def encode_columns(
     columns: RecordColumns,
     *,
+    rows: Longs | None = None,
     codec: Codec = Codec.NONE,
     base_offset: int = 0,
     last_offset_delta: int | None = None,
@@ -74,17 +76,18 @@ def encode_columns(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> memoryview:
-    """One batch of all rows, checksum filled in.
+    """One batch of these `rows` in this order (None: all of them), checksum filled in.
 
     Without `last_offset_delta` the rows get the offsets from `base_offset` on, one each, whatever their own are. With
     it (a batch that lost records keeps its range) their own offsets stay, and must lie within that range.
     """
-    if len(columns) == 0:
+    rows = np.arange(len(columns), dtype=np.int64) if rows is None else rows
+    if len(rows) == 0:
         raise InvalidArgument("records", "a batch needs at least one")
-    deltas, last_delta = _deltas(columns, base_offset, last_offset_delta)
-    base_timestamp = int(columns.timestamps_ms[0])
+    deltas, last_delta = _deltas(columns, rows, base_offset, last_offset_delta)
+    base_timestamp = int(columns.timestamps_ms[rows[0]])
     section_at = HEADER_BYTES if codec is Codec.NONE else 0
-    output, newest = _write_records(columns, deltas, base_timestamp, section_at)
+    output, newest = _write_records(columns, rows, deltas, base_timestamp, section_at)
     if codec is not Codec.NONE:
         packed = np.frombuffer(compress(codec, output.data), np.uint8)
         output = np.empty(HEADER_BYTES + len(packed), np.uint8)
@@ -97,7 +100,7 @@ def encode_columns(
     attributes |= CONTROL if control else 0
     fields = [
         base_offset, len(output) - PREFIX_BYTES, partition_leader_epoch, MAGIC, 0, attributes, last_delta,
-        base_timestamp, newest, producer_id, producer_epoch, base_sequence, len(columns),
+        base_timestamp, newest, producer_id, producer_epoch, base_sequence, len(rows),
     ]  # fmt: skip
     view = output.data
     HEADER.pack_into(view, 0, *fields)
@@ -106,14 +109,13 @@ def encode_columns(
     return view
 
 
-def _deltas(columns: RecordColumns, base_offset: int, last_offset_delta: int | None) -> tuple[Longs, int]:
-    rows = len(columns)
+def _deltas(columns: RecordColumns, rows: Longs, base_offset: int, last_offset_delta: int | None) -> tuple[Longs, int]:
     if last_offset_delta is None:
-        last_offset_delta = rows - 1
-        deltas = np.arange(rows, dtype=np.int64)
+        last_offset_delta = len(rows) - 1
+        deltas = np.arange(len(rows), dtype=np.int64)
     else:
-        deltas = columns.offsets - base_offset
-        rising = bool(np.all(columns.offsets[1:] > columns.offsets[:-1]))
+        deltas = columns.offsets[rows] - base_offset
+        rising = bool(np.all(deltas[1:] > deltas[:-1]))
         if not rising or int(deltas[0]) < 0 or int(deltas[-1]) > last_offset_delta:
             raise InvalidArgument("offsets", f"must rise within {base_offset} … {base_offset + last_offset_delta}")
     if not 0 <= base_offset < OFFSET_MAX - last_offset_delta or not 0 <= last_offset_delta < 2**31:
@@ -121,33 +123,60 @@ def _deltas(columns: RecordColumns, base_offset: int, last_offset_delta: int | N
     return deltas, last_offset_delta
 
 
-def _write_records(columns: RecordColumns, deltas: Longs, base_timestamp: int, at: int) -> tuple[Bytes, int]:
+def _write_records(
+    columns: RecordColumns, rows: Longs, deltas: Longs, base_timestamp: int, at: int
+) -> tuple[Bytes, int]:
     """(the records section behind `at` free bytes, in a buffer of exactly that size; the newest timestamp)."""
     from llog.formats.records import record_encode_kernels as kernels
 
-    rows = (
-        columns.timestamps_ms,
-        base_timestamp,
-        deltas,
-        *_input(columns.keys),
-        *_input(columns.values),
-        columns.headers.offsets,
-        *_input(columns.headers.keys)[:2],
-        *_input(columns.headers.values),
-        np.empty(len(columns), np.int32),
-    )
-    total, oldest, newest = kernels.measure_records(*rows)
-    if total < 0:
-        raise InvalidArgument("records", f"row {-1 - total}: the columns' offsets contradict each other")
+    lengths = np.empty(len(rows), np.int32)
+    inputs = (rows, columns.timestamps_ms, base_timestamp, deltas, *_byte_columns(columns), lengths)
+    total, oldest, newest = kernels.measure_records(*inputs)
+    _check_measured(total)
     if newest - oldest > OFFSET_MAX:
         raise InvalidArgument("timestamps_ms", "lie more than 64 bits apart")
     limit = RECORD_BATCH_BYTES_MAX if at else RECORD_BATCH_DECODED_BYTES_MAX
     if at + total > limit:
         raise ValueTooLarge("records", at + total, limit)
     output = np.empty(at + total, np.uint8)
-    kernels.write_records(output, at, *rows)
+    kernels.write_records(output, at, *inputs)
     return output, newest
 
 
-def _input(column: BinaryColumn) -> tuple[Ints, Bytes, Bytes, int]:
+def record_bytes(columns: RecordColumns) -> Longs:
+    """Size of each record as an uncompressed batch of its own, which is what `max.message.bytes` limits."""
+    from llog.formats.records import record_encode_kernels as kernels
+
+    count = len(columns)
+    rows, deltas, lengths = np.arange(count, dtype=np.int64), np.zeros(count, np.int64), np.empty(count, np.int32)
+    timestamps = frozen(np.zeros(count, np.int64))
+    total, _, _ = kernels.measure_records(rows, timestamps, 0, deltas, *_byte_columns(columns), lengths)
+    _check_measured(total)
+    sizes = HEADER_BYTES + 1 + lengths.astype(np.int64)
+    for bits in (6, 13, 20, 27):  # from these numbers on a zigzag varint, here of the record's length, has another byte
+        sizes += lengths >= 1 << bits
+    return sizes
+
+
+def _check_measured(total: int) -> None:
+    if total < 0:
+        reason = "its row does not exist, or the columns' offsets contradict each other"
+        raise InvalidArgument("records", f"record {-1 - total}: {reason}")
+
+
+def _byte_columns(
+    columns: RecordColumns,
+) -> tuple[Ints, Bytes, Bytes, int, Ints, Bytes, Bytes, int, Ints, Ints, Bytes, Ints, Bytes, Bytes, int]:
+    """Keys, values and headers as the kernels take them."""
+    headers = columns.headers
+    return (
+        *_byte_column(columns.keys),
+        *_byte_column(columns.values),
+        headers.offsets,
+        *_byte_column(headers.keys)[:2],
+        *_byte_column(headers.values),
+    )
+
+
+def _byte_column(column: BinaryColumn) -> tuple[Ints, Bytes, Bytes, int]:
     return column.offsets, column.data, column.validity, column.first_bit

@@ -1,9 +1,10 @@
 """Kernels that write the records of one batch from Arrow-shaped columns.
 
 Two passes: `measure_records` checks the columns and finds each record's length, `write_records` fills a buffer of
-exactly the sum. The columns may come from outside, so the first pass also checks that their offsets rise and stay
-within their data: the second trusts it. Of each column come its offsets, its data, its validity bitmap (no bytes:
-nothing is null) and the bit of its first row. `records` is the way in.
+exactly the sum. The columns may come from outside, so the first pass also checks that row numbers exist and that
+offsets rise and stay within their data; the second pass relies on that. `rows` lists the rows to write, in order, so
+that rows picked out of a large table need no copy of their own. Each column is passed as its offsets, its data, its
+validity bitmap (no bytes: nothing is null) and the bit of its first row. `records` is the way in.
 """
 
 # Inside a kernel an int is whatever numba infers.
@@ -85,6 +86,7 @@ def _put_null(output: Bytes, at: int) -> int:
 
 @kernel
 def measure_records(
+    rows: Longs,
     timestamps: Longs,
     base_timestamp: int,
     deltas: Longs,
@@ -107,20 +109,23 @@ def measure_records(
 ) -> tuple[int, int, int]:
     """Fill `lengths` with the length of each record's body: (bytes of all records, oldest, newest timestamp).
 
-    The first is -1 - row of a record whose columns are unsound.
+    The first is -1 - n for the n-th record when its row does not exist or its columns are unsound.
     """
     total = 0
     oldest = newest = base_timestamp
     header_count = header_key_offsets.size - 1
-    for row in range(lengths.size):
+    for n in range(lengths.size):
+        row = rows[n]
+        if row < 0 or row >= timestamps.size:
+            return -1 - n, 0, 0
         first, stop = np.int64(header_lists[row]), np.int64(header_lists[row + 1])
         if first < 0 or stop < first or stop > header_count:
-            return -1 - row, 0, 0
+            return -1 - n, 0, 0
         key = 1 if _is_null(key_validity, key_first_bit + row) else _size(key_offsets, key_data, row)
         value = 1 if _is_null(value_validity, value_first_bit + row) else _size(value_offsets, value_data, row)
         if key < 0 or value < 0:
-            return -1 - row, 0, 0
-        size = 1 + _varint_size(timestamps[row] - base_timestamp) + _varint_size(deltas[row]) + key + value
+            return -1 - n, 0, 0
+        size = 1 + _varint_size(timestamps[row] - base_timestamp) + _varint_size(deltas[n]) + key + value
         size += _varint_size(stop - first)
         for header in range(first, stop):
             key = _size(header_key_offsets, header_key_data, header)
@@ -128,11 +133,11 @@ def measure_records(
             if not _is_null(header_value_validity, header_value_first_bit + header):
                 value = _size(header_value_offsets, header_value_data, header)
             if key < 0 or value < 0:
-                return -1 - row, 0, 0
+                return -1 - n, 0, 0
             size += key + value
         if size > _BODY_MAX:
-            return -1 - row, 0, 0
-        lengths[row] = size
+            return -1 - n, 0, 0
+        lengths[n] = size
         oldest = min(oldest, timestamps[row])
         newest = max(newest, timestamps[row])
         total += size + _varint_size(size)
@@ -143,6 +148,7 @@ def measure_records(
 def write_records(
     output: Bytes,
     at: int,
+    rows: Longs,
     timestamps: Longs,
     base_timestamp: int,
     deltas: Longs,
@@ -164,11 +170,12 @@ def write_records(
     lengths: Ints,
 ) -> int:
     """Write the measured records from position `at` on; returns the position behind them."""
-    for row in range(lengths.size):
-        at = _put_varint(output, at, np.int64(lengths[row]))
+    for n in range(lengths.size):
+        row = rows[n]
+        at = _put_varint(output, at, np.int64(lengths[n]))
         output[at] = 0
         at = _put_varint(output, at + 1, timestamps[row] - base_timestamp)
-        at = _put_varint(output, at, deltas[row])
+        at = _put_varint(output, at, deltas[n])
         if _is_null(key_validity, key_first_bit + row):
             at = _put_null(output, at)
         else:

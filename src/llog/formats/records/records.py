@@ -8,10 +8,18 @@ first use, which takes seconds once per installation; a server calls `warm_up` b
 from __future__ import annotations
 
 from llog.formats.records.decode import decode_batches, decode_in_chunks, decode_records
-from llog.formats.records.encode import encode_columns, encode_records
+from llog.formats.records.encode import encode_columns, encode_records, record_bytes
 from llog.formats.records.record_batch import patch_offsets, walk
 
-__all__ = ["decode_batches", "decode_in_chunks", "decode_records", "encode_columns", "encode_records", "warm_up"]
+__all__ = [
+    "decode_batches",
+    "decode_in_chunks",
+    "decode_records",
+    "encode_columns",
+    "encode_records",
+    "record_bytes",
+    "warm_up",
+]
 
 
 def warm_up() -> None:

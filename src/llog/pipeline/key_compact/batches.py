@@ -189,6 +189,7 @@ def encode_with_horizon(records: RecordColumns, header: BatchHeader, horizon_ms:
     from llog.formats.records import record_encode_kernels as kernels
 
     columns = (
+        np.arange(len(records), dtype=np.int64),
         records.timestamps_ms,
         horizon_ms,
         records.offsets - header.base_offset,

@@ -33,7 +33,7 @@ from llog.stores.objects.port import ObjectStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from llog.pipeline.sink.rows import Group
+    from llog.pipeline.sink.rows import SinkGroup
 
 ENCODING: Final = "kafka-v2"
 
@@ -97,14 +97,14 @@ class Uploader:
         task_number: int = 0,
         random_bits: Callable[[int], int] = secrets.randbits,
     ) -> None:
-        from llog.pipeline.sink.rows import Router, Turns
+        from llog.pipeline.sink.rows import RoundRobin, Router
 
         self._tools, self._order, self._random_bits = tools, order, random_bits
         counts = {topic: target.partition_count for topic, target in order.targets.items()}
         limits = {topic: target.message_bytes_max for topic, target in order.targets.items()}
         self._message_bytes_max = {topic: limit for topic, limit in limits.items() if limit is not None}
         # Tasks begin at different partitions, so that many small ones do not all write to the first.
-        self._router = Router(order.topic, counts, Turns(task_number))
+        self._router = Router(order.topic, counts, RoundRobin(task_number))
         self._codec = codec_of(order.compression)
         self._store: ObjectStore | None = None
         self._gathered: list[pa.RecordBatch] = []
@@ -129,11 +129,11 @@ class Uploader:
         return Uploads(slices=tuple(self._slices), records=records, blobs=self._blobs)
 
     async def _upload(self) -> None:
-        from llog.pipeline.sink.rows import encoded_groups, joined
+        from llog.pipeline.sink.rows import encode_groups, join_batches
 
-        rows = joined(self._gathered)
+        rows = join_batches(self._gathered)
         self._gathered, self._gathered_bytes = [], 0
-        groups = encoded_groups(
+        groups = encode_groups(
             rows,
             self._router,
             codec=self._codec,
@@ -158,7 +158,7 @@ async def put_blob(
     tools: TaskTools,
     order: SinkOrder,
     store: ObjectStore,
-    groups: Iterable[Group],
+    groups: Iterable[SinkGroup],
     random_bits: Callable[[int], int],
     *,
     encoding: str = ENCODING,

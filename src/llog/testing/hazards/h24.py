@@ -18,7 +18,7 @@ from llog.pipeline.runtime.work import tools_of
 from llog.pipeline.sink.commit import Committed, commit_batch
 from llog.pipeline.sink.plan import plan_key
 from llog.pipeline.sink.query import Batch
-from llog.pipeline.sink.rows import Group
+from llog.pipeline.sink.rows import SinkGroup
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import put_blob
 from llog.testing.hazards.checks import contents, entries_of
@@ -57,7 +57,7 @@ async def _uploads(context: LogContext, topic: str, split: Split) -> list[Any]:
     uploads = []
     for blob in split:
         # The bare encoding: no kernel to compile, and the protocol does not care.
-        groups = [Group(Log(topic, p), len(rows), encode_bytes_batch(list(rows)), -1) for p, rows in blob.items()]
+        groups = [SinkGroup(Log(topic, p), len(rows), encode_bytes_batch(list(rows)), -1) for p, rows in blob.items()]
         tools = tools_of(context)
         uploads += await put_blob(tools, order, context.wal, groups, context.random_bits, encoding="bytes-batch-v1")
     return uploads

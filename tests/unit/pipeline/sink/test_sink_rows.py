@@ -11,14 +11,14 @@ from llog.formats.arrow import HEADERS_TYPE
 from llog.formats.records.record_batch import Codec
 from llog.formats.records.records import decode_records
 from llog.log.keys import Log
-from llog.pipeline.sink.rows import Router, Turns, encoded_groups, joined
+from llog.pipeline.sink.rows import RoundRobin, Router, encode_groups, join_batches
 
 NOW_MS = 1_700_000_000_000
 
 
 def split(table: pa.Table, *, topic: str | None = None, counts: dict[str, int] | None = None) -> dict[Log, list[bytes]]:
-    router = Router(topic, counts or {}, Turns())
-    groups = encoded_groups(joined(table.to_batches()), router, codec=Codec.NONE, timestamp_ms=NOW_MS)
+    router = Router(topic, counts or {}, RoundRobin())
+    groups = encode_groups(join_batches(table.to_batches()), router, codec=Codec.NONE, timestamp_ms=NOW_MS)
     found: dict[Log, list[bytes]] = {}
     for group in groups:
         body = b"".join(bytes(buffer) for buffer in group.body)
@@ -84,8 +84,8 @@ def test_columns_arrive_as_they_are() -> None:
             "other": pa.array([1, 2]),
         }
     )
-    [group] = encoded_groups(
-        joined(table.to_batches()), Router("t", {}, Turns()), codec=Codec.ZSTD, timestamp_ms=NOW_MS
+    [group] = encode_groups(
+        join_batches(table.to_batches()), Router("t", {}, RoundRobin()), codec=Codec.ZSTD, timestamp_ms=NOW_MS
     )
     columns = decode_records(bytes(group.body[0]), "test")
     assert columns.keys.tolist() == [b"k", None]
@@ -97,9 +97,9 @@ def test_columns_arrive_as_they_are() -> None:
 
 def test_large_groups_are_cut_into_batches_of_a_megabyte() -> None:
     values = [b"x" * 300_000] * 7 + [b"y" * 3_000_000] + [b"z"]
-    [group] = encoded_groups(
-        joined(pa.table({"value": pa.array(values, pa.binary())}).to_batches()),
-        Router("t", {}, Turns()),
+    [group] = encode_groups(
+        join_batches(pa.table({"value": pa.array(values, pa.binary())}).to_batches()),
+        Router("t", {}, RoundRobin()),
         codec=Codec.NONE,
         timestamp_ms=NOW_MS,
     )
@@ -112,8 +112,8 @@ def test_large_groups_are_cut_into_batches_of_a_megabyte() -> None:
 def test_headers_count_when_groups_are_cut() -> None:
     headers = [[{"key": "h", "value": b"x" * 300_000}]] * 7
     table = pa.table({"value": pa.array([b"v"] * 7, pa.binary()), "headers": pa.array(headers, HEADERS_TYPE)})
-    [group] = encoded_groups(
-        joined(table.to_batches()), Router("t", {}, Turns()), codec=Codec.NONE, timestamp_ms=NOW_MS
+    [group] = encode_groups(
+        join_batches(table.to_batches()), Router("t", {}, RoundRobin()), codec=Codec.NONE, timestamp_ms=NOW_MS
     )
     assert [len(decode_records(bytes(part), "test").offsets) for part in group.body] == [3, 3, 1]
 

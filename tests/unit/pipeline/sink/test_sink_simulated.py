@@ -23,7 +23,7 @@ from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.plan import UploadedSlice
 from llog.pipeline.sink.query import Batch
-from llog.pipeline.sink.rows import Group
+from llog.pipeline.sink.rows import SinkGroup
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import put_blob
 from llog.pipeline.vacuum.job import vacuum
@@ -52,7 +52,7 @@ async def upload(context: LogContext, ctx: ActorContext, batch: int) -> list[Upl
         count = ctx.random.randint(1, 3)
         task, rows = rows[:count], rows[count:]
         log = ctx.random.choice(LOGS)
-        groups = [Group(log, len(task), encode_bytes_batch(task), -1)]
+        groups = [SinkGroup(log, len(task), encode_bytes_batch(task), -1)]
         assert context.wal is not None
         tools = tools_of(context)
         slices += await put_blob(tools, order, context.wal, groups, context.random_bits, encoding="bytes-batch-v1")

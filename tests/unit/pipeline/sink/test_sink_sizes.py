@@ -8,15 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llog.errors import RecordTooLarge
+from llog.formats.arrow import to_arrow
+from llog.formats.records.record_batch import Codec
 from llog.formats.records.record_columns import BinaryColumn, Header, HeaderColumn, columns_from_rows
-from llog.formats.records.records import encode_columns
+from llog.formats.records.records import encode_columns, record_bytes
 from llog.http.json.record_size import largest_record_bytes as http_size
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
 from llog.pipeline.sink import targets as sink_targets
 from llog.pipeline.sink.job import Batch, commit_batch
 from llog.pipeline.sink.plan import plan_key
-from llog.pipeline.sink.sizes import check_sizes, largest_record_bytes, record_bytes
+from llog.pipeline.sink.rows import RoundRobin, Router, encode_groups
 from tests.unit.pipeline.sink.sink_stage import Stage, rows
 
 LOG = Log("small", 0)
@@ -39,10 +41,17 @@ def test_sizes_are_what_the_encoder_writes_for_each_record_alone(
         for key, value, own in given_rows
     ]
     assert record_bytes(columns).tolist() == alone
-    assert largest_record_bytes(columns) == http_size(values, keys, headers) == max(alone)
-    check_sizes(LOG, columns, max(alone))
+    assert http_size(values, keys, headers) == max(alone)
+
+    def encode(limits: dict[str, int]) -> int:
+        router = Router(LOG.topic, {}, RoundRobin())
+        table = to_arrow(columns).select(["key", "value", "headers"])
+        [group] = encode_groups(table, router, codec=Codec.NONE, timestamp_ms=5, message_bytes_max=limits)
+        return group.largest_record_bytes
+
+    assert (encode({}), encode({LOG.topic: max(alone)})) == (max(alone), 0)
     with pytest.raises(RecordTooLarge):
-        check_sizes(LOG, columns, max(alone) - 1)
+        encode({LOG.topic: max(alone) - 1})
 
 
 def test_columns_cut_out_of_longer_ones_are_judged_alone() -> None:
