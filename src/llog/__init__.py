@@ -6,6 +6,9 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from llog import errors as errors
+from llog.errors import *  # noqa: F403  # every error class: the module imports nothing else
+
 if TYPE_CHECKING:
     from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
     from llog.api.groups import AppendResult, SharedAppendGroup
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
     from llog.embedding import embedded  # for its type alone: the import contract lets this one line point upwards
     from llog.log.read.records import LogRecord
     from llog.pipeline.scan.scan import scan
+    from llog.settings import Settings
 
 try:
     __version__ = version("leaderless-log")
@@ -28,13 +32,15 @@ __all__ = [
     "LeaderlessLogReader",
     "LeaderlessLogWriter",
     "LogRecord",
+    "Settings",
     "SharedAppendGroup",
     "__version__",
     "embedded",
     "scan",
 ]
+__all__ += errors.__all__
 
-# Loaded when first asked for: `llog --version` and a Spark worker need none of it.
+# Imported on first use: `llog --version` and a Spark worker need none of these modules.
 _HOMES = {
     "AppendResult": "llog.api.groups",
     "AsyncLeaderlessLogCompactor": "llog.api.aio",
@@ -44,6 +50,7 @@ _HOMES = {
     "LeaderlessLogReader": "llog.api.sync",
     "LeaderlessLogWriter": "llog.api.sync",
     "LogRecord": "llog.log.read.records",
+    "Settings": "llog.settings",
     "SharedAppendGroup": "llog.api.groups",
     "embedded": "llog.embedding",
     "scan": "llog.pipeline.scan.scan",

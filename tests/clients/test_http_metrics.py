@@ -45,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         "llog_compactor_min_age_ms": "0",
         "llog_compactor_discovery_interval_ms": "200ms",
         "llog_compactor_idle_sleep_ms": "100ms",
-        "llog_flush_max_age_ms": "0",
+        "llog_compactor_trigger_age_ms": "0",
         "llog_loadtest_scenario": json.dumps(SCENARIO),
     }
     with (

@@ -50,7 +50,7 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
         "LLOG_DATA_DIR": str(tmp_path),
         "LLOG_COMPACTOR_PORT": "0",
         "LLOG_COMPACTOR_MIN_AGE_MS": "0",
-        "LLOG_FLUSH_MAX_AGE_MS": "0",
+        "LLOG_COMPACTOR_TRIGGER_AGE_MS": "0",
         "LLOG_COMPACTOR_IDLE_SLEEP_MS": "50",
         "LLOG_COMPACTOR_DISCOVERY_INTERVAL_MS": "200",
     }

@@ -46,7 +46,7 @@ def settings_of(directory: Path) -> dict[str, str]:
         "LLOG_BATCH_MAX_BYTES": "524288",
         "LLOG_BATCH_MAX_BUFFER_BYTES": "1048576",
         "LLOG_TAIL_CACHE_MAX_BYTES": "65536",
-        "LLOG_FLUSH_MAX_AGE_MS": "500",
+        "LLOG_COMPACTOR_TRIGGER_AGE_MS": "500",
         "LLOG_WAL_GRACE_MS": "10000",
         "LLOG_COMPACTOR_MIN_AGE_MS": "0",
         "LLOG_COMPACTOR_DISCOVERY_INTERVAL_MS": "500",

@@ -272,7 +272,7 @@ async def test_records_move_from_the_local_disk_to_the_far_store_and_survive_the
         "LLOG_WAL_URL": f"file://{wal}",
         # An S3 server tells whole seconds, and clocks may differ by a tenth of the grace.
         "LLOG_WAL_GRACE_MS": "12s" if "LLOG_S3_ENDPOINT_URL" in objects else "10s",
-        "LLOG_FLUSH_MAX_AGE_MS": "0",
+        "LLOG_COMPACTOR_TRIGGER_AGE_MS": "0",
         "LLOG_COMPACTOR_MIN_AGE_MS": "0",
         "LLOG_COMPACTOR_DISCOVERY_INTERVAL_MS": "200ms",
         "LLOG_COMPACTOR_IDLE_SLEEP_MS": "100ms",

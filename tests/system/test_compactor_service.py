@@ -139,13 +139,13 @@ def settings_env(directory: Path) -> dict[str, str]:
     return {
         "LLOG_METADATA_URL": f"lmdb://{directory}/metadata",
         "LLOG_OBJECTS_URL": f"file://{directory}/objects",
-        "LLOG_OXIA_SESSION_TIMEOUT_MS": str(SESSION_MS),
+        "LLOG_SESSION_TIMEOUT_MS": str(SESSION_MS),
         "LLOG_COMPACTOR_PORT": "0",
         "LLOG_COMPACTOR_MIN_AGE_MS": "0",
         "LLOG_COMPACTOR_DISCOVERY_INTERVAL_MS": "300",
         "LLOG_COMPACTOR_IDLE_SLEEP_MS": "50",
         "LLOG_COMPACTOR_IDLE_JITTER_MS": "20",
-        "LLOG_FLUSH_MAX_AGE_MS": "100",
+        "LLOG_COMPACTOR_TRIGGER_AGE_MS": "100",
     }
 
 

@@ -122,7 +122,7 @@ def servers(kind: str) -> Iterator[tuple[Server, dict[str, str]]]:
                 "LLOG_S3_REGION_NAME": "us-east-1",
                 "LLOG_S3_ACCESS_KEY_ID": ACCESS_KEY,
                 "LLOG_S3_SECRET_ACCESS_KEY": SECRET_KEY,
-                "LLOG_OXIA_SESSION_TIMEOUT_MS": str(SESSION_MS),
+                "LLOG_SESSION_TIMEOUT_MS": str(SESSION_MS),
                 "LLOG_VACUUM_GRACE_MS": str(GRACE_MS),
                 "LLOG_REQUEST_TIMEOUT_MS": "3000",
                 "LLOG_COMPACTOR_MIN_AGE_MS": "0",
@@ -130,7 +130,7 @@ def servers(kind: str) -> Iterator[tuple[Server, dict[str, str]]]:
                 "LLOG_COMPACTOR_IDLE_SLEEP_MS": "100",
                 "LLOG_COMPACTOR_IDLE_JITTER_MS": "50",
                 "LLOG_COMPACTOR_ERROR_SLEEP_MS": "300",
-                "LLOG_FLUSH_MAX_AGE_MS": "200",
+                "LLOG_COMPACTOR_TRIGGER_AGE_MS": "200",
             },
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import llog
 from llog import wiring
 from llog.errors import (
     InvalidArgument,
@@ -314,3 +315,9 @@ async def test_closing_ends_an_opening_under_way(install: Callable[..., None]) -
     assert ended
     with pytest.raises(StoreClosed):
         await asking
+
+
+def test_every_public_name_is_importable_from_the_package() -> None:
+    missing = [name for name in llog.__all__ if getattr(llog, name, None) is None]
+    assert not missing
+    assert {"Settings", "LlogError", "OffsetOutOfRange"} <= set(llog.__all__)

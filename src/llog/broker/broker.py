@@ -77,7 +77,7 @@ class Broker:
         )
         self._fenced = FencedLogs(self.context)
         self._producer = self._batching() if self.writes else None
-        self._registration = Registration(self.context, broker_id, session_timeout_ms=settings.oxia_session_timeout_ms)
+        self._registration = Registration(self.context, broker_id, session_timeout_ms=settings.session_timeout_ms)
         self._billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self._state: Literal["starting", "ok", "stopping"] = "starting"

@@ -167,7 +167,7 @@ class Backlogs:
     def _is_full(self, known: _Backlog) -> bool:
         """A run could not take more: no need to count on."""
         return (
-            known.byte_length >= self._rules.flush_max_bytes
+            known.byte_length >= self._rules.trigger_bytes
             or known.entries >= self._rules.max_entries_per_run
             or known.next_offset - known.floor >= self._rules.max_offsets_per_run
         )

@@ -43,8 +43,8 @@ RandomBits = Callable[[int], int]
 class Rules:
     """When work is due."""
 
-    flush_max_bytes: int
-    flush_max_age_ms: int
+    trigger_bytes: int
+    trigger_age_ms: int
     min_age_ms: int
     max_offsets_per_run: int
     max_entries_per_run: int = LOG_COMPACT_ENTRIES_MAX
@@ -55,8 +55,8 @@ class Rules:
     @classmethod
     def of(cls, settings: Settings) -> Rules:
         return cls(
-            flush_max_bytes=settings.flush_max_bytes,
-            flush_max_age_ms=settings.flush_max_age_ms,
+            trigger_bytes=settings.compactor_trigger_bytes,
+            trigger_age_ms=settings.compactor_trigger_age_ms,
             min_age_ms=settings.compactor_min_age_ms,
             max_offsets_per_run=settings.compactor_max_offsets_per_run,
         )
@@ -116,8 +116,8 @@ def _is_due(view: LogView, rules: Rules, now_ms: int, *, hurry: bool) -> bool:
         return False
     return (
         hurry
-        or view.ready_bytes >= rules.flush_max_bytes
-        or now_ms - view.oldest_created_at_ms >= rules.flush_max_age_ms
+        or view.ready_bytes >= rules.trigger_bytes
+        or now_ms - view.oldest_created_at_ms >= rules.trigger_age_ms
         # As full as a run can be, whatever its bytes.
         or view.ready_offsets >= rules.max_offsets_per_run
         or view.ready_entries >= rules.max_entries_per_run

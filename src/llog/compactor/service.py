@@ -81,7 +81,7 @@ class CompactorService:
             context,
             metrics,
             compactor_id=settings.compactor_id,
-            session_timeout_ms=settings.oxia_session_timeout_ms,
+            session_timeout_ms=settings.session_timeout_ms,
         )
         self._chores = Chores(context, settings, claims=self._claims, runner=self._runner, metrics=metrics)
         self._keys = KeyChore(

@@ -124,7 +124,7 @@ class Worker:
         compacted = await self._runner.compact(
             log,
             max_offsets=rules.max_offsets_per_run,
-            target_bytes=rules.flush_max_bytes,
+            target_bytes=rules.trigger_bytes,
             min_age_ms=rules.min_age_ms,
         )
         return self._told(log, work, compacted)

@@ -1,10 +1,8 @@
 """Settings that follow from others, and settings that must agree.
 
-Why it exists: a default such as "500 ms on S3, 10 ms on a disk" depends on another setting, and a store can be named
-in two ways. Each rule is one pure function over a `Draft`; the table in `settings.py` names them.
-
-What must stay true: a rule reads other settings only through the draft, so the order of the table does not matter; a
-check names every variable that is part of a contradiction.
+A default such as "500 ms on S3, 10 ms on a disk" depends on another setting, and a store can be named in two ways.
+Each rule is a pure function over a `Draft`, and the table in `llog.settings` names it. A rule reads other settings only
+through the draft, so the order of the table does not matter; a check names every variable of a contradiction.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from llog.settings.urls import (
 
 
 def data_dir(draft: Draft) -> Derived:
-    """The user's data directory, so that every command finds the same log whatever directory it is run from."""
+    """The user's data directory, so that every command finds the same log from any working directory."""
     base = draft.environ.get("XDG_DATA_HOME", "")
     if os.path.isabs(base):
         return Derived(Path(base) / "leaderless-log", ("XDG_DATA_HOME",))
@@ -81,7 +79,7 @@ def compactor_min_age_ms(draft: Draft) -> Derived:
 
 
 def by_place(url_setting: str, *, local: int, remote: int) -> Derive:
-    """One default for a store on this machine, another for one behind a network."""
+    """One default for a store on this machine, another for a remote store."""
 
     def derive(draft: Draft) -> Derived:
         is_local = scheme_of(draft.value(url_setting)) in LOCAL_SCHEMES
@@ -94,7 +92,7 @@ def by_place(url_setting: str, *, local: int, remote: int) -> Derive:
 
 
 def one_metadata_store(draft: Draft) -> Sequence[SettingsError]:
-    """The URL and the address, given both, must name one store."""
+    """If both the URL and the address are given, they must name the same store."""
     if not draft.may_contradict("metadata_url", "oxia_service_address"):
         return ()
     url, address = draft.value("metadata_url"), draft.value("oxia_service_address")
@@ -121,13 +119,13 @@ def one_object_store(draft: Draft) -> Sequence[SettingsError]:
 
 
 def whole_credentials(draft: Draft) -> Sequence[SettingsError]:
-    """A key id without its secret (or the reverse) can never sign a request."""
+    """A key id without its secret, or a secret without its key id, cannot sign a request."""
     pair = ("s3_access_key_id", "s3_secret_access_key")
     present = [name for name in pair if draft.value(name) is not None]
     if len(present) != 1:
         return ()
     [missing] = set(pair) - set(present)
-    wanted = f"needs LLOG_{missing.upper()} (or AWS_{missing.removeprefix('s3_').upper()}) beside it"
+    wanted = f"also needs LLOG_{missing.upper()} (or AWS_{missing.removeprefix('s3_').upper()})"
     return (SettingsError(f"LLOG_{present[0].upper()}", draft.shown(present[0]), wanted),)
 
 
@@ -142,7 +140,7 @@ def _contradiction(draft: Draft, first: str, second: str) -> SettingsError:
     return SettingsError(
         f"{draft.called(first)} and {draft.called(second)}",
         f"{draft.shown(first)} and {draft.shown(second)}",
-        "they name different stores; give one of them, or both the same",
+        "they name different stores; set one of them, or both to the same store",
     )
 
 

@@ -1,8 +1,8 @@
-"""What is derived from the table of settings: `.env.example`, the reference page, and rows for `llog settings`.
+"""Pages derived from the table of settings: `.env.example`, docs/reference/settings.md, rows for `llog settings`.
 
-What must stay true: the two files depend on the table alone, not on the machine or the environment, so they can be
-compared with what is checked in; every line of `.env.example` is a comment, so that a copy of it changes nothing, and
-with its first `#` removed each setting's line is valid in a shell.
+The two files depend on the table alone, not on the machine or the environment, so that a test can compare them with
+the files in the repository. Every line of `.env.example` is a comment, so that a copy of it changes nothing; a
+setting's line without its first `#` is valid in a shell.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _UNITS = (
     " GB, TB are powers of 1000. Durations are milliseconds, or carry ms, s, m (minutes), h or d."
 )
 _PRECEDENCE = (
-    "A value comes from, in this order: an argument (a flag, or a keyword of `Settings.from_env`), the variable, the"
-    " fallback variables named below, what follows from other settings, the default. An empty variable counts as not"
-    " set. An unknown `LLOG_` variable is ignored with a warning that names the nearest setting. A `.env` file is never"
-    " loaded by itself: `cp .env.example .env`, change what you want, then `set -a && source .env && set +a`."
+    "The value of a setting comes from the first of these that is given: an argument (a flag, or a keyword of"
+    " `Settings.from_env`), the variable, its fallback variables, a value derived from other settings, the default. An"
+    " empty variable counts as not set. An unknown `LLOG_` variable is ignored with a warning that names the nearest"
+    " setting. llog does not load `.env` files itself: `cp .env.example .env`, edit it, then"
+    " `set -a && source .env && set +a`."
 )
 
 
 def env_example() -> str:
     lines = [
-        "# Settings of llog. Every line is a comment: remove the # of what you want to change, then load the file:"
+        "# Settings of llog. Every line is a comment: remove the # before a setting to change it, then load the file:"
     ]
     lines += ["#   set -a && source .env && set +a", "#"]
     lines += _comment(_UNITS)
@@ -39,6 +40,8 @@ def env_example() -> str:
             lines += ["", *_comment(row.doc), *_comment(f"Accepted: {row.kind.accepted}.")]
             if row.fallbacks:
                 lines += _comment(f"Fallback: {', '.join(row.fallbacks)}.")
+            if row.alias:
+                lines += _comment(f"Older name, which still works: {row.alias}.")
             if row.default_doc:
                 lines += _comment(f"Default: {row.default_doc}.")
             lines.append(f"#{row.variable}={_default_text(row)}")
@@ -61,7 +64,7 @@ def markdown() -> str:
 
 
 def describe(settings: Settings, *, changed_only: bool = False) -> Iterator[dict[str, Any]]:
-    """One row per setting: what `llog settings` shows. Secrets are masked already, in `value` and in `text`."""
+    """One row per setting, as `llog settings` shows it. Secrets are masked in `value` and in `text`."""
     for row in settings_table():
         if changed_only and not _changed(settings, row):
             continue
@@ -80,7 +83,7 @@ def describe(settings: Settings, *, changed_only: bool = False) -> Iterator[dict
 
 
 def _changed(settings: Settings, row: Setting) -> bool:
-    """Whether somebody chose it, or chose something it follows from."""
+    """Whether the user set it, or set a setting that it is derived from."""
     source = settings.sources[row.name]
     if source.origin is not Origin.DERIVED:
         return source.origin is not Origin.DEFAULT
@@ -103,6 +106,8 @@ def _markdown_meaning(row: Setting) -> str:
     meaning = f"{row.doc} Accepted: {row.kind.accepted}."
     if row.fallbacks:
         meaning += f" Fallback: {', '.join(f'`{name}`' for name in row.fallbacks)}."
+    if row.alias:
+        meaning += f" Older name, which still works: `{row.alias}`."
     return (meaning + (" Secret: never shown." if row.secret else "")).replace("|", "\\|")
 
 

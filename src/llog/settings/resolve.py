@@ -3,8 +3,8 @@
 Why it exists: the order of precedence is one rule, kept in one place: argument, own variable, fallback variable,
 derived from other settings, default. `settings.py` says what there is, this says which value wins.
 
-What must stay true: every wrong value is reported, not only the first; an empty variable counts as not set; nothing
-but the mapping given is read; no problem and no source ever shows a secret.
+Every wrong value is reported, not only the first. An empty variable counts as not set. Only the given mapping is read,
+not the environment of the process. No problem and no source ever shows a secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llog.settings.kinds import Kind
 from llog.settings.urls import MASK
 
 PREFIX: Final = "LLOG_"
-# Read by the project's own tests and scripts, never by the product.
+# Read by the project's own tests and scripts, not by the product.
 TOOLING_VARIABLES: Final = frozenset({"LLOG_LOADTEST_SCENARIO", "LLOG_SERVERS_CACHE", "LLOG_SOAK"})
 
 
@@ -67,27 +67,33 @@ class Setting:
     secret: bool
     fallbacks: tuple[str, ...]
     fallback_beside: str
-    """A fallback only counts where that other setting came from a fallback too."""
+    """A fallback counts only if this other setting came from a fallback too."""
     other_name: str
-    """A setting that says the same in another way; given as an argument, it beats this one's variable."""
+    """Another setting with the same meaning; given as an argument, it beats this setting's variable."""
+    alias: str
+    """An older name of the variable, which still works."""
 
     @property
     def variable(self) -> str:
         return PREFIX + self.name.upper()
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return (self.variable, self.alias) if self.alias else (self.variable,)
+
     def display(self, value: Any) -> str:
-        """The value as it may be shown to anyone; empty when there is none."""
+        """The value with secrets masked; empty if there is none."""
         if value is None:
             return ""
         return MASK if self.secret else self.kind.display(value)
 
 
 class Unresolved(Exception):
-    """A value was asked for whose setting is wrong; that problem is on record already."""
+    """The value of this setting is wrong; `Draft.problems` already holds the reason."""
 
 
 class Draft:
-    """Values while they are being worked out; derivations and checks look at other settings through it."""
+    """Settings during resolution; derivations and checks read other settings through it."""
 
     def __init__(self, table: Sequence[Setting], environ: Mapping[str, str], overrides: Mapping[str, object]) -> None:
         self.environ = environ
@@ -105,15 +111,15 @@ class Draft:
         return self._resolve(name)[1]
 
     def given(self, name: str) -> bool:
-        """Whether somebody named a value for exactly this setting, and it counts."""
-        return name in self._overrides or bool(self._own_text(self._settings[name]))
+        """Whether an argument or variable sets exactly this setting, and is not overridden."""
+        return name in self._overrides or bool(self._own_variable(self._settings[name]))
 
     def may_contradict(self, first: str, second: str) -> bool:
-        """Whether both were given, and neither beats the other (an argument beats a variable)."""
+        """Whether both were given with the same precedence (an argument beats a variable)."""
         return self.given(first) and self.given(second) and (first in self._overrides) == (second in self._overrides)
 
     def called(self, name: str) -> str:
-        """How the user gave it, for messages: the variable, or the argument."""
+        """The variable or argument that sets it, for messages."""
         return f"argument {name}" if name in self._overrides else self._settings[name].variable
 
     def shown(self, name: str) -> str:
@@ -135,15 +141,20 @@ class Draft:
                 raise
         return self._done[name]
 
-    def _own_text(self, setting: Setting) -> str:
-        return "" if setting.other_name in self._overrides else self._read(setting.variable)
+    def _own_variable(self, setting: Setting) -> str:
+        """The variable, or its alias, that is set and counts; empty if there is none."""
+        if setting.other_name in self._overrides:
+            return ""
+        return next((name for name in setting.variables if self._read(name)), "")
 
     def _work_out(self, setting: Setting) -> tuple[Any, Source]:
         if setting.name in self._overrides:
             label = f"argument {setting.name}"
             return self._convert(setting, label, self._overrides[setting.name]), Source(Origin.ARGUMENT)
-        if text := self._own_text(setting):
-            return self._convert(setting, setting.variable, text), Source(Origin.ENVIRONMENT, (setting.variable,))
+        if variable := self._own_variable(setting):
+            value = self._convert(setting, variable, self._read(variable))
+            self._check_alias(setting, value)
+            return value, Source(Origin.ENVIRONMENT, (variable,))
         for variable in setting.fallbacks:
             text = self._read(variable)
             beside = setting.fallback_beside
@@ -154,11 +165,20 @@ class Draft:
             return self._convert(setting, setting.variable, derived.value), Source(Origin.DERIVED, derived.names)
         return setting.default, Source(Origin.DEFAULT)
 
+    def _check_alias(self, setting: Setting, value: Any) -> None:
+        if not setting.alias or not (text := self._read(setting.alias)):
+            return
+        if self._convert(setting, setting.alias, text) != value:
+            reason = f"{setting.alias} is an older name of {setting.variable}; set one of them, or both to one value"
+            given = f"{self._read(setting.variable)} and {text}"
+            self.problems.append(SettingsError(f"{setting.variable} and {setting.alias}", given, reason))
+            raise Unresolved(setting.name)
+
     def _convert(self, setting: Setting, label: str, given: object) -> Any:
         try:
             return setting.kind.convert(given)
         except ValueError as reason:
-            # What cannot be read cannot be formatted, but it can still hold a secret.
+            # An invalid value cannot be formatted, but it can still contain a password.
             shown = MASK if setting.secret else (setting.kind.show or str)(str(given))
             self.problems.append(SettingsError(label, shown, f"{reason}; accepted: {setting.kind.accepted}"))
             raise Unresolved(setting.name) from None
@@ -172,7 +192,7 @@ class Resolved(NamedTuple):
 def resolve(
     table: Sequence[Setting], checks: Sequence[Check], environ: Mapping[str, str], overrides: Mapping[str, object]
 ) -> Resolved:
-    """Every setting's value and source; `SettingsError` (or `SettingsErrors`) when any is wrong."""
+    """Value and source of every setting. Raises `SettingsError`, or `SettingsErrors` for several wrong values."""
     known = {setting.name for setting in table}
     for name in overrides:
         if name not in known:
@@ -197,8 +217,8 @@ def resolve(
 
 
 def unknown_variables(table: Sequence[Setting], environ: Mapping[str, str]) -> list[str]:
-    """A line for every `LLOG_` variable that is no setting, with the nearest name; values are never shown."""
-    known = {setting.variable for setting in table}
+    """A line for every `LLOG_` variable that is not a setting, with the nearest name but without its value."""
+    known = {name for setting in table for name in setting.variables}
     names = sorted(name for name in environ if name.startswith(PREFIX) and name not in known | TOOLING_VARIABLES)
     return [f"{name} is not a setting and is ignored{_did_you_mean(name, known)}" for name in names]
 

@@ -33,7 +33,7 @@ async def do_compact(job: Job, names: Sequence[str], *, merge: bool, min_age_ms:
         options=replace(options, min_age_ms=min_age_ms),
         merge=merge,
         owner=f"{job.settings.compactor_id}/pipeline",
-        session_timeout_ms=job.settings.oxia_session_timeout_ms,
+        session_timeout_ms=job.settings.session_timeout_ms,
     )
 
 

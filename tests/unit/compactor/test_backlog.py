@@ -16,7 +16,7 @@ from llog.log.topics.delete import delete_topic
 from llog.stores.metadata.port import Key, Record
 from tests.unit.compactor.stage import ORDERS, START_MS, Cluster, Writer, leave_pending
 
-RULES = Rules(flush_max_bytes=1 << 20, flush_max_age_ms=60_000, min_age_ms=20_000, max_offsets_per_run=1_000)
+RULES = Rules(trigger_bytes=1 << 20, trigger_age_ms=60_000, min_age_ms=20_000, max_offsets_per_run=1_000)
 
 
 async def view_of(backlogs: Backlogs, log: Log = ORDERS) -> LogView:
@@ -98,7 +98,7 @@ async def test_a_compacted_or_cut_log_is_counted_anew() -> None:
 async def test_counting_ends_with_a_full_run() -> None:
     cluster = Cluster()
     context = cluster.open()
-    rules = Rules(flush_max_bytes=1 << 20, flush_max_age_ms=60_000, min_age_ms=0, max_offsets_per_run=3)
+    rules = Rules(trigger_bytes=1 << 20, trigger_age_ms=60_000, min_age_ms=0, max_offsets_per_run=3)
     writer = Writer(context)
     for _ in range(10):
         await writer.append(ORDERS)

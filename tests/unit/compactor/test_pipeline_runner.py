@@ -375,7 +375,7 @@ async def test_the_service_compacts_all_due_logs_in_one_job_and_shows_sparks_sta
     tasks.start()
     await settle()
     metrics = RememberingMetrics()
-    settings = cluster.settings(compactor_min_age_ms=0, flush_max_age_ms=0)
+    settings = cluster.settings(compactor_min_age_ms=0, compactor_trigger_age_ms=0)
     service = CompactorService(
         cluster.open(1, patient=True), settings, metrics, runner=PipelineRunner(cluster.open(9, patient=True), tasks)
     )

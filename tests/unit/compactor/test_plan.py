@@ -31,7 +31,7 @@ from llog.log.keys import Log
 from llog.settings import Settings
 
 NOW = 10_000_000
-RULES = Rules(flush_max_bytes=1_000, flush_max_age_ms=60_000, min_age_ms=20_000, max_offsets_per_run=500)
+RULES = Rules(trigger_bytes=1_000, trigger_age_ms=60_000, min_age_ms=20_000, max_offsets_per_run=500)
 IDLE = LogView(Log("orders", 0), 1, cursor=10, counter=10, lag_offsets=0, retained_at_ms=NOW)
 FRESH = IDLE._replace(counter=20, lag_offsets=10, ready_bytes=10, ready_entries=1, oldest_created_at_ms=NOW - 30_000)
 
@@ -92,14 +92,14 @@ def test_compaction_comes_before_a_merge_until_merges_are_overdue() -> None:
 def test_rules_come_from_the_settings() -> None:
     settings = Settings.from_env(
         {
-            "LLOG_FLUSH_MAX_BYTES": "1MiB",
-            "LLOG_FLUSH_MAX_AGE_MS": "7s",
+            "LLOG_COMPACTOR_TRIGGER_BYTES": "1MiB",
+            "LLOG_COMPACTOR_TRIGGER_AGE_MS": "7s",
             "LLOG_COMPACTOR_MIN_AGE_MS": "3s",
             "LLOG_COMPACTOR_MAX_OFFSETS_PER_RUN": "17",
         }
     )
     rules = Rules.of(settings)
-    assert (rules.flush_max_bytes, rules.flush_max_age_ms) == (1 << 20, 7_000)
+    assert (rules.trigger_bytes, rules.trigger_age_ms) == (1 << 20, 7_000)
     assert (rules.min_age_ms, rules.max_offsets_per_run) == (3_000, 17)
 
 

@@ -30,7 +30,7 @@ async def test_everything_old_enough_is_compacted_and_the_young_left_alone() -> 
     context = cluster.open()
     writer = Writer(context)
     logs = [Log("orders", 0), Log("orders", 1), Log("visits", 0)]
-    async with running(cluster, compactor_min_age_ms=20_000, flush_max_age_ms=60_000) as there:
+    async with running(cluster, compactor_min_age_ms=20_000, compactor_trigger_age_ms=60_000) as there:
         await writer.append(*logs)
         await cluster.clock.advance(58_000)
         await writer.append(*logs)
@@ -53,7 +53,9 @@ async def test_everything_old_enough_is_compacted_and_the_young_left_alone() -> 
 async def test_many_bytes_are_compacted_before_they_are_old() -> None:
     cluster = Cluster()
     context = cluster.open()
-    async with running(cluster, compactor_min_age_ms=0, flush_max_bytes=64 * 1024, flush_max_age_ms=3_600_000):
+    async with running(
+        cluster, compactor_min_age_ms=0, compactor_trigger_bytes=64 * 1024, compactor_trigger_age_ms=3_600_000
+    ):
         writer = Writer(context)
         await writer.append(ORDERS, size=60_000)
         await cluster.clock.advance(32_000)
@@ -69,7 +71,9 @@ async def test_a_run_takes_no_more_offsets_than_allowed_and_the_rest_follows_at_
     writer = Writer(context)
     for _ in range(7):
         await writer.append(ORDERS)
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, compactor_max_offsets_per_run=2) as there:
+    async with running(
+        cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, compactor_max_offsets_per_run=2
+    ) as there:
         await cluster.clock.advance(500)
         assert await lag_of(context, ORDERS) == 0
         assert [entry.msg_count for entry in await entries_of(context, ORDERS)] == [2, 2, 2, 1]
@@ -80,7 +84,7 @@ async def test_new_topics_are_found_and_deleted_ones_dropped_by_the_discovery_in
     cluster = Cluster()
     context = cluster.open()
     async with running(
-        cluster, compactor_min_age_ms=0, flush_max_age_ms=0, compactor_discovery_interval_ms=10_000
+        cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, compactor_discovery_interval_ms=10_000
     ) as there:
         await cluster.clock.advance(1_000)
         await Writer(context).append(ORDERS)
@@ -102,7 +106,7 @@ async def test_configured_targets_do_not_wait_for_discovery() -> None:
         cluster,
         compactor_targets="orders:0",
         compactor_min_age_ms=0,
-        flush_max_age_ms=0,
+        compactor_trigger_age_ms=0,
         compactor_discovery_interval_ms=3_600_000,
     ):
         await cluster.clock.advance(1_000)
@@ -117,7 +121,7 @@ async def test_a_configured_target_that_is_deleted_has_nothing_left_to_compact()
     cluster = Cluster()
     context = cluster.open()
     await Writer(context).append(ORDERS)
-    async with running(cluster, compactor_targets="orders:0", flush_max_age_ms=3_600_000) as there:
+    async with running(cluster, compactor_targets="orders:0", compactor_trigger_age_ms=3_600_000) as there:
         await cluster.clock.advance(30_000)
         assert there.metrics.lag[ORDERS][0] == 1
         await delete_topic(context, "orders")
@@ -129,7 +133,9 @@ async def test_no_more_workers_than_configured_are_at_work_and_never_two_on_one_
     cluster = Cluster()
     logs = [Log("orders", partition) for partition in range(8)]
     await Writer(cluster.open()).append(*logs)
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, compactor_workers=3, held=True) as there:
+    async with running(
+        cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, compactor_workers=3, held=True
+    ) as there:
         await cluster.clock.advance(5_000)
         assert there.runner.together_max == 3
         assert there.metrics.workers[-1] == (3, 3)
@@ -146,7 +152,7 @@ async def test_a_slow_log_does_not_hold_up_the_others() -> None:
     writer = Writer(context)
     await writer.append(ORDERS)
     async with running(
-        cluster, compactor_min_age_ms=0, flush_max_age_ms=0, compactor_discovery_interval_ms=1_000, held=True
+        cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, compactor_discovery_interval_ms=1_000, held=True
     ) as it:
         await cluster.clock.advance(3_000)
         slow = it.runner.at_work[ORDERS]
@@ -164,7 +170,7 @@ async def test_a_failing_log_is_left_alone_for_the_error_pause_and_named_in_heal
     await Writer(context).append(ORDERS, Log("visits", 0))
     down = {ORDERS: ObjectStoreUnavailable("get", "memory://x", "down")}
     async with running(
-        cluster, compactor_min_age_ms=0, flush_max_age_ms=0, compactor_error_sleep_ms=7_000, failing=down
+        cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, compactor_error_sleep_ms=7_000, failing=down
     ) as there:
         await cluster.clock.advance(6_500)
         assert there.runner.calls.count(("compact", ORDERS)) == 1
@@ -184,7 +190,7 @@ async def test_a_mistake_in_the_code_of_one_log_harms_no_other() -> None:
     context = cluster.open()
     await Writer(context).append(ORDERS, Log("visits", 0))
     oops = {ORDERS: ZeroDivisionError("oops")}
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, failing=oops) as there:
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, failing=oops) as there:
         await cluster.clock.advance(3_000)
         assert await lag_of(context, Log("visits", 0)) == 0
         assert "ZeroDivisionError" in there.service.health()["reasons"][0]
@@ -195,7 +201,7 @@ async def test_a_busy_log_is_no_failure() -> None:
     cluster = Cluster()
     await Writer(cluster.open()).append(ORDERS)
     busy = {ORDERS: LogBusy("orders", 0, "others were faster")}
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, failing=busy) as there:
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, failing=busy) as there:
         await cluster.clock.advance(4_500)
         assert 3 <= there.metrics.outcomes["busy", "compact"] <= 5
         assert there.service.health()["status"] == "ok"
@@ -206,7 +212,7 @@ async def test_a_metadata_store_that_is_away_is_told_of_and_waited_for(caplog: p
     context = cluster.open()
     writer = Writer(context)
     await writer.append(ORDERS)
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0) as there:
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0) as there:
         await cluster.clock.advance(2_000)
         store = there.context.metadata
         get_many = store.get_many
@@ -234,7 +240,7 @@ async def test_two_services_share_the_work_and_never_one_log(names: tuple[str, s
     logs = [Log("orders", partition) for partition in range(6)]
     writer = Writer(context)
     await writer.append(*logs)
-    easy: dict[str, Any] = {"compactor_min_age_ms": 0, "flush_max_age_ms": 0}
+    easy: dict[str, Any] = {"compactor_min_age_ms": 0, "compactor_trigger_age_ms": 0}
     async with (
         running(cluster, seed=1, compactor_id=names[0], **easy) as one,
         running(cluster, seed=2, compactor_id=names[1], **easy) as two,
@@ -261,7 +267,7 @@ async def test_a_lost_session_stops_the_work_which_is_taken_up_again_in_a_new_on
     cluster = Cluster()
     context = cluster.open()
     await Writer(context).append(ORDERS)
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, held=True) as there:
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, held=True) as there:
         await cluster.clock.advance(1_500)
         assert there.runner.at_work[ORDERS] == 1
         [session] = list(cluster.backing.sessions.values())
@@ -306,7 +312,7 @@ async def test_a_record_that_cannot_be_read_keeps_no_other_log_from_being_compac
     await Writer(context).append(ORDERS, visits)
     keys = {"control": context.keys.control(visits), "compaction": context.keys.compaction(visits)}
     await context.metadata.put(keys.get(record, context.keys.topic("visits")), b"damaged")
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0) as there:
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0) as there:
         await cluster.clock.advance(3_000)
         assert await lag_of(context, ORDERS) == 0
         health = there.service.health()
@@ -330,7 +336,7 @@ async def test_an_unreadable_entry_under_a_run_in_flight_keeps_no_other_log_from
     with pytest.raises(KeyboardInterrupt):
         await compact_once(context, ORDERS)
     await put(context.keys.index_entry(ORDERS, 1), b"damaged")
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0) as there:
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0) as there:
         await cluster.clock.advance(3_000)
         assert await lag_of(context, Log("visits", 0)) == 0
         assert "orders:0: " in there.service.health()["reasons"][0]
@@ -341,7 +347,7 @@ async def test_what_was_wrong_with_a_log_is_over_when_another_process_did_the_wo
     context = cluster.open()
     await Writer(context).append(ORDERS)
     away = {ORDERS: ObjectStoreUnavailable("get", "blob", "away")}
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, failing=away) as there:
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, failing=away) as there:
         await cluster.clock.advance(2_000)
         assert there.service.health()["status"] == "degraded"
         await compact_once(context, ORDERS)
@@ -371,7 +377,7 @@ async def test_a_clock_that_is_set_back_a_year_stops_nothing() -> None:
     year_ms = 365 * 24 * 3_600_000
     await Writer(context).append(ORDERS)
     cluster.clock.ahead_ms = year_ms
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, vacuum_grace_ms=60_000) as there:
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, vacuum_grace_ms=60_000) as there:
         await cluster.clock.advance(400_000)
         cluster.clock.ahead_ms = 0
         await cluster.clock.advance(60_000)

@@ -24,7 +24,7 @@ async def test_segments_are_merged_when_enough_of_them_lie_side_by_side() -> Non
     cluster = Cluster()
     context = cluster.open()
     writer = Writer(context)
-    rules = replace(Rules.of(cluster.settings(compactor_min_age_ms=0, flush_max_age_ms=0)), merge_inputs_min=3)
+    rules = replace(Rules.of(cluster.settings(compactor_min_age_ms=0, compactor_trigger_age_ms=0)), merge_inputs_min=3)
     async with running(cluster, rules=rules, compactor_discovery_interval_ms=1_000) as there:
         for _ in range(9):
             await writer.append(ORDERS)
@@ -56,7 +56,7 @@ async def test_an_append_that_a_dead_writer_left_is_shown_and_settled() -> None:
     cluster = Cluster(atomic=False)
     await leave_pending(cluster, ORDERS)
     cluster.clock.now += 60_000
-    async with running(cluster, compactor_min_age_ms=1_000, flush_max_age_ms=0) as there:
+    async with running(cluster, compactor_min_age_ms=1_000, compactor_trigger_age_ms=0) as there:
         await cluster.clock.advance(10_000)
         assert there.metrics.pending[0] == (0, 1)
         assert there.metrics.pending[-1] == (0, 0)
@@ -68,7 +68,7 @@ async def test_a_run_that_a_dead_compactor_left_is_resumed() -> None:
     context = cluster.open()
     await Writer(context).append(ORDERS)
     async with running(
-        cluster, seed=5, compactor_id="dead", compactor_min_age_ms=0, flush_max_age_ms=0, held=True
+        cluster, seed=5, compactor_id="dead", compactor_min_age_ms=0, compactor_trigger_age_ms=0, held=True
     ) as dead:
         metadata = dead.runner._context.metadata
         put = metadata.put
@@ -114,7 +114,7 @@ async def test_a_full_wal_store_is_compacted_and_vacuumed_at_once_and_backups_ar
     context = cluster.open()
     await Writer(context).append(ORDERS, size=900_000)
     async with running(
-        cluster, wal_max_bytes=1 << 20, wal_grace_ms=20_000, compactor_min_age_ms=0, flush_max_age_ms=3_600_000
+        cluster, wal_max_bytes=1 << 20, wal_grace_ms=20_000, compactor_min_age_ms=0, compactor_trigger_age_ms=3_600_000
     ) as there:
         await cluster.clock.advance(2_000)
         assert await lag_of(context, ORDERS) == 0

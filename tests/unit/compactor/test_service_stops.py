@@ -18,7 +18,7 @@ async def held_at_work() -> AsyncIterator[tuple[Cluster, LogContext, Running]]:
     cluster = Cluster()
     context = cluster.open()
     await Writer(context).append(ORDERS)
-    async with running(cluster, compactor_min_age_ms=0, flush_max_age_ms=0, held=True) as there:
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, held=True) as there:
         await cluster.clock.advance(1_500)
         yield cluster, context, there
 

@@ -12,7 +12,7 @@ from llog.log.rewrite.compact import compact_once
 from llog.log.topics.delete import delete_topic
 from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedRunner, Writer, leave_pending
 
-RULES = Rules(flush_max_bytes=1 << 20, flush_max_age_ms=60_000, min_age_ms=0, max_offsets_per_run=1_000)
+RULES = Rules(trigger_bytes=1 << 20, trigger_age_ms=60_000, min_age_ms=0, max_offsets_per_run=1_000)
 
 
 class Stage:

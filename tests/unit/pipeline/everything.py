@@ -403,8 +403,8 @@ async def service_job(player: Player) -> None:
         compactor_error_sleep_ms=100,
     )
     rules = Rules(
-        flush_max_bytes=200,
-        flush_max_age_ms=50,
+        trigger_bytes=200,
+        trigger_age_ms=50,
         min_age_ms=20,
         max_offsets_per_run=player.random.choice([2, 6, 100]),
         merge_inputs_min=2,

@@ -45,7 +45,29 @@ def refusal(**variables: str) -> SettingsError:
 
 
 def test_every_name_of_the_contract_is_a_setting() -> None:
-    assert {row.variable for row in settings_table()} >= {*PROTOCOL_VARIABLES.split(), *DESIGN_VARIABLES.split()}
+    known = {name for row in settings_table() for name in row.variables}
+    assert known >= {*PROTOCOL_VARIABLES.split(), *DESIGN_VARIABLES.split()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("LLOG_FLUSH_MAX_BYTES", "compactor_trigger_bytes"),
+        ("LLOG_FLUSH_MAX_AGE_MS", "compactor_trigger_age_ms"),
+        ("LLOG_OXIA_SESSION_TIMEOUT_MS", "session_timeout_ms"),
+    ],
+)
+def test_an_older_name_still_works_and_must_not_contradict_the_new_one(
+    old: str, new: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    variable = f"LLOG_{new.upper()}"
+    assert getattr(make(**{old: "123456"}), new) == 123_456
+    assert make(**{old: "123456"}).source_of(new) == f"environment {old}"
+    assert getattr(make(**{old: "123456", variable: "123456"}), new) == 123_456
+    assert not caplog.records, "neither name is unknown"
+    problem = refusal(**{old: "123456", variable: "123457"})
+    assert problem.variable == f"{variable} and {old}"
+    assert getattr(Settings.from_env({**HOME, old: "123456"}, **{new: 123_457}), new) == 123_457
 
 
 def test_defaults_are_those_of_the_contract() -> None:
@@ -56,8 +78,8 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert settings.root_prefix == "llog"
     assert settings.request_timeout_ms == 10_000
     assert settings.topic_partitions_max == 1_024
-    assert settings.flush_max_bytes == 64 * 1024 * 1024
-    assert settings.flush_max_age_ms == 60_000
+    assert settings.compactor_trigger_bytes == 64 * 1024 * 1024
+    assert settings.compactor_trigger_age_ms == 60_000
     assert settings.wal_grace_ms == 300_000
     assert settings.encoding == "kafka-v2"
     assert settings.auto_create_topics is True
@@ -300,7 +322,7 @@ def test_an_error_never_shows_a_secret() -> None:
         ("LLOG_BATCH_MAX_BYTES", "1TiB"),
         ("LLOG_BATCH_MAX_DELAY_MS", "-1"),
         ("LLOG_BATCH_MAX_DELAY_MS", "1h"),
-        ("LLOG_OXIA_SESSION_TIMEOUT_MS", "1s"),
+        ("LLOG_SESSION_TIMEOUT_MS", "1s"),
         ("LLOG_COMPACTOR_PORT", "65536"),
         ("LLOG_COMPACTOR_PORT", "8_0 8"),
         ("LLOG_COMPACTOR_WORKERS", "0"),
