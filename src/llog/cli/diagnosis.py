@@ -18,10 +18,9 @@ from llog.api.opening import Use, opened_log
 from llog.cli.store_check import Step, advice_on, check_stores
 from llog.errors import ClusterMismatch, JavaUnusable, LlogError, SettingsError, VacuumRefused
 from llog.formats.values import ControlRecord, decode_value
-from llog.log.batches import get_all
 from llog.log.cleanup.vacuum_clock import plan_now, read_clocks
 from llog.log.cluster import compare_cluster
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.recovery.restore import read_hold
 from llog.log.topics.admin import Topic, list_topics

@@ -20,7 +20,7 @@ from llog.errors import FormatError, InvalidArgument
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.limits import COMPACTOR_LOOK_LOGS_MAX
 from llog.log.context import LogContext
-from llog.log.index import Verdict, entry_of, judge
+from llog.log.index import EntryVerdict, entry_of, judge
 from llog.log.inspect.coherent import run_of, shown_state
 from llog.log.keys import Log, offset_name
 from llog.stores.metadata.port import Record, after, last_segment
@@ -199,9 +199,9 @@ class Backlogs:
             cursor=known.cursor,
             log_start_offset=known.log_start_offset,
         )
-        if verdict in (Verdict.PHANTOM, Verdict.BELOW_START):
+        if verdict in (EntryVerdict.PHANTOM, EntryVerdict.BELOW_START):
             return True
-        if verdict is Verdict.FROM_THE_FUTURE or not entry.covers(known.next_offset):
+        if verdict is EntryVerdict.FROM_THE_FUTURE or not entry.covers(known.next_offset):
             return False
         if entry.value.type != "WAL" or entry.end_offset >= control.sequence_counter:
             return False

@@ -1,23 +1,28 @@
-"""What the coroutines of the log work with: stores, keys, clock, randomness. All of it comes in as arguments (so the
-simulation can bring its own), and nothing of it is made here."""
+"""The environment of the log coroutines: stores, keys, clock, randomness and sleep, all passed in as arguments so that
+a simulation can replace them.
+
+`get_all` and `write_all` make calls of any size to the metadata store by cutting them to what one call may carry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
-from llog.limits import LOG_BACKOFF_MS_MAX
+from llog.errors import MetadataStoreError
+from llog.limits import LOG_BACKOFF_MS_MAX, METADATA_GET_MANY_MAX, METADATA_WRITE_GROUPS_MAX
 from llog.log.keys import Keys
 from llog.retry import Backoff, Rounds
-from llog.stores.metadata.port import MetadataStore
+from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
 from llog.stores.objects.port import ObjectStore
 
 LOG_BACKOFF_MS_FIRST: Final = 2
 
-
+T = TypeVar("T")
 FindObject = Callable[[str], Awaitable[tuple[ObjectStore, str]]]
-"""From the URI in an index entry to the store that holds it and its name there."""
+"""From the URI in an index entry to the store that holds the object, and the object's name there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class LogOptions:
     encoding: str = "kafka-v2"
     vacuum_grace_ms: int = 3_600_000
     wal_grace_ms: int | None = None
-    """Of a WAL store of its own; None: the same as the other."""
+    """Grace of a separate WAL store; None: `vacuum_grace_ms` applies to it too."""
     auto_create_topics: bool = True
     topic_partitions_max: int = 1_024
 
@@ -35,24 +40,25 @@ class LogOptions:
 class LogContext:
     metadata: MetadataStore
     wal: ObjectStore | None
-    """Where new blobs go; None for a process that writes none."""
+    """Store for new blobs; None in a process that writes none."""
     find_object: FindObject
     now_ms: Callable[[], int]
     random_bits: Callable[[int], int]
     sleep: Callable[[float], Awaitable[object]]
     segments: ObjectStore | None = None
-    """Where segments go; None for a process that does not compact."""
+    """Store for segments; None in a process that does not compact."""
     keys: Keys = field(default_factory=Keys)
     options: LogOptions = field(default_factory=LogOptions)
 
     def stores(self) -> list[ObjectStore]:
-        """Where this process puts objects, each once."""
+        """The stores this process puts objects into, each once."""
         return list({store.url: store for store in (self.wal, self.segments) if store is not None}.values())
 
     async def earliest_now_ms(self) -> int:
-        """Not our clock alone: one that is ahead would do to everybody what is due in its future only (h28)."""
-        told = await self.metadata.server_time_ms()
-        return self.now_ms() if told is None else min(self.now_ms(), told)
+        """The earlier of our clock and the metadata store's: a clock that is ahead must not make things due early
+        (h28)."""
+        server_ms = await self.metadata.server_time_ms()
+        return self.now_ms() if server_ms is None else min(self.now_ms(), server_ms)
 
     async def back_off(self, round_number: int, *, longest_ms: int = LOG_BACKOFF_MS_MAX) -> None:
         """Wait after round `round_number`: exponential with full jitter, bounded (R5)."""
@@ -61,3 +67,31 @@ class LogContext:
     def rounds(self, rounds_max: int) -> Rounds:
         """The rounds of a bounded retry, with a back-off after each."""
         return Rounds(rounds_max, self.back_off)
+
+
+async def write_all(metadata: MetadataStore, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+    """One outcome per group, for any number of groups. A store that does not answer is the outcome of each group of
+    that call, never an error for all of them."""
+
+    async def write(chunk: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+        try:
+            return await metadata.write(chunk)
+        except MetadataStoreError as error:
+            return [error] * len(chunk)
+
+    if len(groups) <= METADATA_WRITE_GROUPS_MAX:
+        return await write(groups) if groups else []
+    answers = await asyncio.gather(*(write(chunk) for chunk in _chunks(groups, METADATA_WRITE_GROUPS_MAX)))
+    return [outcome for chunk in answers for outcome in chunk]
+
+
+async def get_all(metadata: MetadataStore, keys: Sequence[Key], *, strict: bool) -> list[Record | None]:
+    """`get_many` for any number of keys."""
+    records: list[Record | None] = []
+    for chunk in _chunks(keys, METADATA_GET_MANY_MAX):
+        records += await metadata.get_many(chunk, strict=strict)
+    return records
+
+
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[first : first + size] for first in range(0, len(items), size)]

@@ -29,7 +29,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
-class Verdict(NamedTuple):
+class PieceVerdict(NamedTuple):
     """What becomes of one piece of the group."""
 
     number: int
@@ -43,7 +43,7 @@ class Reserved(NamedTuple):
     pending: Pending
     run: tuple[PlacedPiece, ...]
     """The neighbouring new pieces that are appended."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PieceVerdict, ...]
     """Of the run, and of what was judged around it: true once the write has landed, for it proves that this control
     record was the latest. Pieces without one are judged again, against what is there then."""
 
@@ -51,7 +51,7 @@ class Reserved(NamedTuple):
 class NothingNew(NamedTuple):
     """No piece is left to append: all are repeats, or refused."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[PieceVerdict, ...]
 
 
 class MustSettle(NamedTuple):
@@ -112,14 +112,14 @@ def refusal_of(control: ControlRecord, part: AppendSlice) -> Refusal | None:
 
 def judge_pieces(
     pieces: Sequence[PlacedPiece], producers: Mapping[int, ProducerState], start_offset: int
-) -> tuple[tuple[PlacedPiece, ...], tuple[Verdict, ...]]:
+) -> tuple[tuple[PlacedPiece, ...], tuple[PieceVerdict, ...]]:
     """The first run of new neighbours, and every verdict that its commit makes true.
 
     In order, each piece against the state that includes the new ones before it. Judging ends at a new piece that cannot
     go with the run: what comes after it depends on what becomes of it.
     """
     run: list[PlacedPiece] = []
-    verdicts: list[Verdict] = []
+    verdicts: list[PieceVerdict] = []
     claimed: dict[int, ProducerState] = {}
     claims, next_offset = 0, start_offset
     for piece in pieces:
@@ -129,7 +129,7 @@ def judge_pieces(
             judged = judge_claim(state, claim)
             if judged.judgement is not Judgement.NEW:
                 first_offset = -1 if judged.first_time is None else judged.first_time.start_offset
-                verdicts.append(Verdict(piece.number, _not_new(piece, judged.judgement, first_offset)))
+                verdicts.append(PieceVerdict(piece.number, _not_new(piece, judged.judgement, first_offset)))
                 continue
             claims += 1
             claimed[claim.producer_id] = with_batch(state, claim.at(next_offset), 0)
@@ -137,7 +137,7 @@ def judge_pieces(
         if claims > LOG_CLAIMS_PER_APPEND_MAX or (run and not piece.follows(run[-1])):
             break
         run.append(piece)
-        verdicts.append(Verdict(piece.number, Landed(next_offset, next_offset + piece.msg_count - 1)))
+        verdicts.append(PieceVerdict(piece.number, Landed(next_offset, next_offset + piece.msg_count - 1)))
         next_offset += piece.msg_count
     return tuple(run), tuple(verdicts)
 
@@ -153,7 +153,7 @@ def _not_new(piece: PlacedPiece, judgement: Judgement, first_offset: int) -> Lan
 
 
 def _reserved(
-    control: ControlRecord, part: AppendSlice, run: tuple[PlacedPiece, ...], verdicts: tuple[Verdict, ...]
+    control: ControlRecord, part: AppendSlice, run: tuple[PlacedPiece, ...], verdicts: tuple[PieceVerdict, ...]
 ) -> Reserved:
     start, first = control.sequence_counter, run[0]
     producers, next_offset = [], start

@@ -30,7 +30,7 @@ class Entry(NamedTuple):
         return self.start_offset <= offset <= self.end_offset
 
 
-class Verdict(Enum):
+class EntryVerdict(Enum):
     VALID = "valid"
     PHANTOM = "phantom"
     """Treat as absent; anyone may remove it by key and version."""
@@ -49,15 +49,15 @@ def entry_of(record: Record) -> Entry:
     return Entry(end_offset, value, record.version)
 
 
-def judge(entry: Entry, *, incarnation: int, cursor: int, log_start_offset: int) -> Verdict:
+def judge(entry: Entry, *, incarnation: int, cursor: int, log_start_offset: int) -> EntryVerdict:
     """R9, the one predicate. `cursor` is the compaction record's: WAL entries that end below it were compacted."""
     if entry.value.incarnation > incarnation:
-        return Verdict.FROM_THE_FUTURE
+        return EntryVerdict.FROM_THE_FUTURE
     if entry.value.incarnation < incarnation:
-        return Verdict.PHANTOM
+        return EntryVerdict.PHANTOM
     if entry.value.type == "WAL" and entry.end_offset < cursor:
-        return Verdict.PHANTOM
-    return Verdict.BELOW_START if entry.end_offset < log_start_offset else Verdict.VALID
+        return EntryVerdict.PHANTOM
+    return EntryVerdict.BELOW_START if entry.end_offset < log_start_offset else EntryVerdict.VALID
 
 
 def index_entry_of(pending: Pending) -> IndexEntry:

@@ -15,7 +15,7 @@ import msgspec
 from llog.errors import LlogError, PartitionNotInitialized
 from llog.log.cleanup.retention import Limits, configured_limits, planned_log_start, retain
 from llog.log.context import LogContext
-from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log
 from llog.log.read.view import view
 
@@ -130,7 +130,7 @@ async def _plan(context: LogContext, log: Log, limits: Limits) -> RetainedLog:
         verdict = judge(
             entry, incarnation=control.incarnation, cursor=seen.cursor, log_start_offset=control.log_start_offset
         )
-        if verdict in (Verdict.VALID, Verdict.BELOW_START):
+        if verdict in (EntryVerdict.VALID, EntryVerdict.BELOW_START):
             entries.append(entry)
     start = await planned_log_start(context, control, entries, limits)
     gone = [entry for entry in entries if entry.end_offset < start]

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from llog import __version__
-from llog.log.counters import AppendCounters
+from llog.log.metrics import AppendCounters
 from llog.stores.metadata.metered import MetadataStoreStats
 from llog.telemetry.billing import BilledStore
 from llog.telemetry.compaction_lag import CompactionLag

@@ -22,7 +22,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from llog.log.counters import AppendCounters
+from llog.log.metrics import AppendCounters
 from llog.settings.urls import OXIA_SCHEMES, scheme_of
 from llog.stores.metadata.metered import MetadataStoreStats
 from llog.stores.objects.pricing import Prices
@@ -169,7 +169,7 @@ def _price_list(prices: Prices) -> dict[str, float]:
 
 
 class AppendCollector(Collector):
-    """What the append path counts (`llog.log.counters`), over all appenders of this process."""
+    """What the append path counts (`llog.log.metrics`), over all appenders of this process."""
 
     def __init__(self) -> None:
         self._counters: list[AppendCounters] = []

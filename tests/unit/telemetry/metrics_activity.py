@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from llog.errors import ObjectNotFound, VersionConflict
 from llog.log import metrics as log_names
-from llog.log.counters import AppendCounters
+from llog.log.metrics import AppendCounters
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.metered import MeteredMetadataStore
 from llog.stores.metadata.port import ABSENT, Key

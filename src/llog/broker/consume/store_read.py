@@ -26,8 +26,7 @@ from llog.broker.tail.shelf import CachedBatch
 from llog.errors import FormatError, InconsistentReadState, LlogError, ObjectNotFound, ObjectRangeInvalid, StoreError
 from llog.formats.records.crc import Buffer
 from llog.limits import LOG_READ_ROUNDS_MAX, LOG_READ_STRICT_ROUNDS, MIB
-from llog.log.batches import get_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.metrics import READ_RECORDS, READ_RESTARTS, LogMetrics, NoMetrics
 from llog.log.read.fetch import Fetcher

@@ -19,8 +19,7 @@ from typing import Final, NamedTuple
 from llog.broker.tail.cache import LONG_AGO, TailCache
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import LlogError
-from llog.log.batches import get_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.read.view import view_of
 

@@ -29,9 +29,9 @@ from llog.log.append.attempt import PieceOutcomes
 from llog.log.append.commit import Committer
 from llog.log.append.pieces import AppendSlice, Landed, Piece, PieceOutcome, bytes_of, checked_pieces, place
 from llog.log.context import LogContext
-from llog.log.counters import AppendCounters
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
+from llog.log.metrics import AppendCounters
 from llog.log.producers.idempotence import ProducerClaim
 
 # Uploads of one record group: again when the first blob turned out too old, or of another life of the topic.

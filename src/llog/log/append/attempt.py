@@ -17,7 +17,7 @@ from llog.errors import (
 )
 from llog.log.append.known import Known
 from llog.log.append.pieces import AppendSlice, Landed, PieceOutcome, PlacedPiece
-from llog.log.control import Refusal, Verdict
+from llog.log.control import PieceVerdict, Refusal
 from llog.log.keys import Log
 
 # One per piece, in order. None: not from this blob (too old, or of another life of the topic); upload again.
@@ -83,7 +83,7 @@ class Job:
         return self.rounds
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
-    def decide(self, verdicts: Iterable[Verdict]) -> None:
+    def decide(self, verdicts: Iterable[PieceVerdict]) -> None:
         self.settle_pieces(
             (number, outcome if isinstance(outcome, Landed) else _refused(self.log, outcome))
             for number, outcome in verdicts

@@ -37,12 +37,11 @@ from llog.log.append.pieces import AppendSlice
 from llog.log.append.resolve import resolve
 from llog.log.append.settle import StaleSelf, fence_inconsistent, settle
 from llog.log.append.settle_later import Settlements
-from llog.log.batches import get_all, write_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all, write_all
 from llog.log.control import NothingNew, Refusal, Reserved, refusal_of, reserve
-from llog.log.counters import AppendCounters
 from llog.log.index import entry_of, index_entry_of
 from llog.log.keys import Log
+from llog.log.metrics import AppendCounters
 from llog.stores.metadata.port import ABSENT, Put
 
 # The same for an append, which waits less between them (LOG_CONFLICT_BACKOFF_MS_MAX): some seconds in all.

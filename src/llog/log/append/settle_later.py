@@ -17,12 +17,11 @@ from llog.formats.values import ControlRecord, Pending, encode_value
 from llog.limits import LOG_IDLE_CLEAR_MS
 from llog.log.append.known import Known, KnownLogs
 from llog.log.append.settle import StaleSelf, settle
-from llog.log.batches import write_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, write_all
 from llog.log.control import settled
-from llog.log.counters import AppendCounters
 from llog.log.index import index_entry_of
 from llog.log.keys import Log
+from llog.log.metrics import AppendCounters
 from llog.stores.metadata.port import ABSENT, Put
 
 # Flushes whose index entries are still being written, off the path of the acknowledgement.

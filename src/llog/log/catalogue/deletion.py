@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from llog.errors import LlogError, TopicNotFound
 from llog.formats.values import PartitionDelete, PartitionDeleteState, TopicState, decode_value
-from llog.log.batches import get_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.topics.admin import list_topics
 from llog.log.topics.create import load_topic

@@ -36,7 +36,7 @@ from llog.log.cleanup.vacuum_clock import plan_now, read_clocks
 from llog.log.cluster import compare_cluster, join_cluster
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
-from llog.log.index import Verdict, entry_of, judge
+from llog.log.index import EntryVerdict, entry_of, judge
 from llog.log.keys import Log
 from llog.log.rewrite import segments
 from llog.stores.metadata.port import last_segment
@@ -155,7 +155,7 @@ async def _named_now(context: LogContext, log: Log, control: ControlRecord) -> s
         verdict = judge(
             entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=control.log_start_offset
         )
-        if verdict is not Verdict.PHANTOM:
+        if verdict is not EntryVerdict.PHANTOM:
             named.add(entry.value.data_key)
     return named
 

@@ -19,7 +19,7 @@ from llog.errors import LogBusy, MetadataUncertain, VersionConflict
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value, encode_value
 from llog.limits import LOG_CAS_ROUNDS_MAX
 from llog.log.context import LogContext
-from llog.log.index import Verdict, entry_of, judge
+from llog.log.index import EntryVerdict, entry_of, judge
 from llog.log.keys import Log
 
 
@@ -99,9 +99,9 @@ async def _scan(context: LogContext, log: Log, control: ControlRecord, named: se
         verdict = judge(
             entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=control.log_start_offset
         )
-        if verdict is Verdict.FROM_THE_FUTURE:
+        if verdict is EntryVerdict.FROM_THE_FUTURE:
             return None
-        if verdict is Verdict.PHANTOM:
+        if verdict is EntryVerdict.PHANTOM:
             try:
                 await context.metadata.delete(record.key, expected=record.version)
                 removed += 1

@@ -20,7 +20,7 @@ from llog.formats.values import (
     decode_value,
 )
 from llog.log.context import LogContext
-from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.inspect.coherent import LogHead, read_head, run_of, shown_state
 from llog.log.keys import Log
 
@@ -140,7 +140,7 @@ async def describe_log(context: LogContext, log: Log, *, entries: int = 0) -> Lo
 class _IndexCount:
     def __init__(self, head: LogHead, rows_max: int) -> None:
         self._head, self._rows_max = head, rows_max
-        self._verdicts = dict.fromkeys(Verdict, 0)
+        self._verdicts = dict.fromkeys(EntryVerdict, 0)
         self._levels: dict[int, int] = {}
         self._entries = self._wal = self._data_bytes = 0
         self._first: EntryRow | None = None
@@ -159,7 +159,7 @@ class _IndexCount:
         self._verdicts[verdict] += 1
         if len(self.rows) < self._rows_max:
             self.rows.append(row_of(entry, verdict))
-        if verdict is not Verdict.VALID:
+        if verdict is not EntryVerdict.VALID:
             return
         self._first = self._first or row_of(entry, verdict)
         self._last = entry
@@ -172,19 +172,19 @@ class _IndexCount:
     def summary(self) -> IndexSummary:
         return IndexSummary(
             entries=self._entries,
-            valid=self._verdicts[Verdict.VALID],
-            phantoms=self._verdicts[Verdict.PHANTOM],
-            below_start=self._verdicts[Verdict.BELOW_START],
-            later_life=self._verdicts[Verdict.FROM_THE_FUTURE],
+            valid=self._verdicts[EntryVerdict.VALID],
+            phantoms=self._verdicts[EntryVerdict.PHANTOM],
+            below_start=self._verdicts[EntryVerdict.BELOW_START],
+            later_life=self._verdicts[EntryVerdict.FROM_THE_FUTURE],
             wal=self._wal,
             compacted_by_level=dict(sorted(self._levels.items())),
             data_bytes=self._data_bytes,
             first=self._first,
-            last=None if self._last is None else row_of(self._last, Verdict.VALID),
+            last=None if self._last is None else row_of(self._last, EntryVerdict.VALID),
         )
 
 
-def row_of(entry: Entry, verdict: Verdict) -> EntryRow:
+def row_of(entry: Entry, verdict: EntryVerdict) -> EntryRow:
     value = entry.value
     return EntryRow(
         start_offset=entry.start_offset,

@@ -21,7 +21,7 @@ from llog.errors import FormatError, InvalidArgument, PartitionNotInitialized
 from llog.formats.values import CompactionRecord, ControlRecord, ProducerSnapshot, decode_value
 from llog.limits import LOG_CHECK_FAULTS_MAX, LOG_CHECK_ROUNDS_MAX
 from llog.log.context import LogContext
-from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.inspect.check_objects import ObjectCheck
 from llog.log.inspect.coherent import LogHead, cursor_of, is_coherent, is_swapped, read_head, run_of
 from llog.log.inspect.faults import Fault
@@ -86,10 +86,10 @@ class Tiling:
             cursor=self.cursor,
             log_start_offset=control.log_start_offset,
         )
-        if verdict is Verdict.FROM_THE_FUTURE:
+        if verdict is EntryVerdict.FROM_THE_FUTURE:
             life = f"an entry of life {entry.value.incarnation} under a control record of life {control.incarnation}"
             self._fault("I11", "later life", entry.start_offset, entry.end_offset, life)
-        if verdict is not Verdict.VALID:
+        if verdict is not EntryVerdict.VALID:
             return False
         if entry.end_offset >= control.sequence_counter:
             if entry.end_offset >= self.counter_after:

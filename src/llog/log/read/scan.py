@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from llog.errors import InconsistentReadState, LogDeleted, OffsetOutOfRange
 from llog.limits import LOG_READ_ROUNDS_MAX, LOG_READ_STRICT_ROUNDS, METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.log.context import LogContext
-from llog.log.index import Entry, Verdict, entry_of, index_entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, index_entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.read.view import LogView, view
 from llog.stores.metadata.port import after, last_segment
@@ -46,10 +46,10 @@ def plan_tiles(entries: Sequence[Entry], seen: LogView, offset: int, end_offset:
         verdict = judge(
             entry, incarnation=control.incarnation, cursor=seen.cursor, log_start_offset=control.log_start_offset
         )
-        if verdict in (Verdict.PHANTOM, Verdict.BELOW_START):
+        if verdict in (EntryVerdict.PHANTOM, EntryVerdict.BELOW_START):
             continue
         decided = True
-        if verdict is not Verdict.VALID or not entry.covers(offset):
+        if verdict is not EntryVerdict.VALID or not entry.covers(offset):
             break
         tiles.append(entry)
         offset = entry.end_offset + 1

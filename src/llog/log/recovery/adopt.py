@@ -31,7 +31,7 @@ from llog.log.append.settle import settle_and_clear
 from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
-from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.recovery.recover_find import FoundSegment
 from llog.log.rewrite import segments as catalogue
@@ -137,7 +137,7 @@ async def _between(
             cursor=record.value.offset,
             log_start_offset=control.log_start_offset,
         )
-        if verdict is Verdict.VALID:
+        if verdict is EntryVerdict.VALID:
             found.append(entry)
     return found
 

@@ -12,7 +12,7 @@ from llog.errors import InvalidArgument
 from llog.formats.values import ControlRecord
 from llog.limits import LOG_COMPACT_ENTRIES_MAX, LOG_MERGE_BYTES_DEFAULT
 from llog.log.context import LogContext
-from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.rewrite.publish import KnownCompaction
 from llog.log.rewrite.runs import Choice, Compacted, run_once
@@ -73,8 +73,8 @@ async def _segment_entries(
             cursor=record.value.offset,
             log_start_offset=control.log_start_offset,
         )
-        if verdict is Verdict.FROM_THE_FUTURE:
+        if verdict is EntryVerdict.FROM_THE_FUTURE:
             break
-        if verdict is Verdict.VALID and entry.value.type == "COMPACTED":
+        if verdict is EntryVerdict.VALID and entry.value.type == "COMPACTED":
             found.append(entry)
     return found

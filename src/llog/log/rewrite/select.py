@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from llog.log.index import Entry, Verdict, judge
+from llog.log.index import Entry, EntryVerdict, judge
 
 
 class Run(NamedTuple):
@@ -59,9 +59,9 @@ def select_run(entries: Iterable[Entry], bounds: Bounds) -> Run | None:
             cursor=bounds.cursor,
             log_start_offset=bounds.log_start_offset,
         )
-        if verdict in (Verdict.PHANTOM, Verdict.BELOW_START):
+        if verdict in (EntryVerdict.PHANTOM, EntryVerdict.BELOW_START):
             continue
-        if verdict is Verdict.FROM_THE_FUTURE or not _fits(entry, chosen, bounds):
+        if verdict is EntryVerdict.FROM_THE_FUTURE or not _fits(entry, chosen, bounds):
             break
         offsets = entry.end_offset - (chosen[0].start_offset if chosen else entry.start_offset) + 1
         length = entry.value.byte_length or 0

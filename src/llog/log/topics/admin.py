@@ -19,21 +19,19 @@ from msgspec.structs import replace
 from llog.errors import (
     InvalidArgument,
     LogDeleted,
-    MetadataStoreError,
     TopicAlreadyExists,
     TopicBeingDeleted,
     TopicBusy,
     TopicNotFound,
-    VersionConflict,
 )
-from llog.formats.values import ControlRecord, LogState, TopicRecord, TopicState, decode_value, encode_value
+from llog.formats.values import ControlRecord, LogState, TopicRecord, TopicState, decode_value
 from llog.limits import TOPIC_ROUNDS_MAX
-from llog.log.batches import get_all
-from llog.log.context import LogContext
+from llog.log.change import change_value, lost_race_or_unavailable
+from llog.log.context import LogContext, get_all
 from llog.log.keys import OFFSET_MAX, Log
 from llog.log.topics.config import TopicConfig, altered_config, checked_config
 from llog.log.topics.create import for_each_partition, initialize, load_topic, new_topic
-from llog.stores.metadata.port import ABSENT, last_segment
+from llog.stores.metadata.port import last_segment
 
 FIRST_OFFSET_DEFAULT: Final = 1
 ONLY_LIVE: Final[frozenset[TopicState]] = frozenset({"LIVE"})
@@ -151,23 +149,18 @@ async def finish_partitions(context: LogContext, topic: Topic) -> None:
 
 
 async def change_topic(context: LogContext, topic: str, decide: Decide) -> TopicRecord:
-    """Compare-and-set the topic's record to what `decide` makes of it; None from `decide` leaves it as it is."""
-    key = context.keys.topic(topic)
-    async for _ in context.rounds(TOPIC_ROUNDS_MAX):
-        try:
-            found = await load_topic(context, topic, strict=True)
-            there, version = found if found is not None else (None, ABSENT)
-            changed = decide(there)
-            if changed is None:
-                assert there is not None, "a topic that is not there cannot be left as it is"
-                return there
-            await context.metadata.put(key, encode_value(changed, key.path), expected=version)
-            return changed
-        except MetadataStoreError as error:
-            # Somebody else moved it, or nobody knows, or no answer came: decide again from what is there.
-            if not (error.retriable or isinstance(error, VersionConflict)):
-                raise
-    raise TopicBusy(topic, "its record kept changing, or no answers came; try again")
+    """Compare-and-set the topic's record to the result of `decide`; None from `decide` leaves it unchanged."""
+    record, _ = await change_value(
+        context,
+        context.keys.topic(topic),
+        TopicRecord,
+        decide,
+        rounds_max=TOPIC_ROUNDS_MAX,
+        busy=TopicBusy(topic, "its record kept changing, or the metadata store did not answer; try again"),
+        retry=lost_race_or_unavailable,
+    )
+    assert record is not None, "an absent topic cannot be left unchanged"
+    return record
 
 
 def _live(topic: str, there: TopicRecord | None) -> TopicRecord:

@@ -23,24 +23,22 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from llog.errors import LogBusy, MetadataStoreError, TopicNotFound, VersionConflict
+from llog.errors import LogBusy, MetadataStoreError, TopicNotFound
 from llog.formats.values import (
     ControlRecord,
     PartitionDelete,
     PartitionDeleteState,
     TopicRecord,
-    decode_value,
-    encode_value,
 )
 from llog.limits import TOPIC_ROUNDS_MAX
 from llog.log.append.settle import StaleSelf
+from llog.log.change import change_value, lost_race_or_unavailable
 from llog.log.cleanup.leftovers import Removed, remove_dead
 from llog.log.context import LogContext
 from llog.log.control import new_control
 from llog.log.keys import Log
 from llog.log.topics.admin import change_topic
 from llog.log.topics.create import for_each_partition
-from llog.stores.metadata.port import ABSENT
 
 # Passes over what is left of a deleted log, until one finds nothing; late writers may add a little meanwhile.
 TOPIC_DELETE_PASSES_MAX: Final = 8
@@ -172,45 +170,35 @@ def plan_tombstone(
 async def _advance(
     context: LogContext, log: Log, incarnation: int, state: PartitionDeleteState
 ) -> PartitionDeleteState:
-    """Bring the partition-delete record to `state` at least; the state it is in then."""
-    key = context.keys.partition_delete(log)
-    async for _ in context.rounds(TOPIC_ROUNDS_MAX):
-        try:
-            found = await context.metadata.get(key, strict=True)
-            there = None if found is None else decode_value(PartitionDelete, found.value, key.path)
-            moved = plan_advance(there, incarnation, state)
-            if moved is None:
-                assert there is not None
-                return there.state
-            expected = ABSENT if found is None else found.version
-            await context.metadata.put(key, encode_value(moved, key.path), expected=expected)
-            return state
-        except MetadataStoreError as error:
-            _check_worth_another_round(error)
-    raise LogBusy(*log, "its partition-delete record kept changing, or no answers came; delete the topic again")
+    """Bring the partition-delete record to `state` at least; return its state afterwards."""
+    record, _ = await change_value(
+        context,
+        context.keys.partition_delete(log),
+        PartitionDelete,
+        lambda current: plan_advance(current, incarnation, state),
+        rounds_max=TOPIC_ROUNDS_MAX,
+        busy=_busy(log, "its partition-delete record"),
+        retry=lost_race_or_unavailable,
+    )
+    assert record is not None
+    return record.state
 
 
 async def _bury(context: LogContext, log: Log, topic: TopicRecord) -> None:
-    key = context.keys.control(log)
-    async for _ in context.rounds(TOPIC_ROUNDS_MAX):
-        try:
-            found = await context.metadata.get(key, strict=True)
-            there = None if found is None else decode_value(ControlRecord, found.value, key.path)
-            tombstone = plan_tombstone(
-                there, topic, now_ms=context.now_ms(), vacuum_grace_ms=context.options.vacuum_grace_ms
-            )
-            if tombstone is None:
-                return
-            expected = ABSENT if found is None else found.version
-            await context.metadata.put(key, encode_value(tombstone, key.path), expected=expected)
-            return
-        except MetadataStoreError as error:
-            _check_worth_another_round(error)
-    raise LogBusy(*log, "its control record kept changing, or no answers came; delete the topic again")
+    grace_ms = context.options.vacuum_grace_ms
+    await change_value(
+        context,
+        context.keys.control(log),
+        ControlRecord,
+        lambda current: plan_tombstone(current, topic, now_ms=context.now_ms(), vacuum_grace_ms=grace_ms),
+        rounds_max=TOPIC_ROUNDS_MAX,
+        busy=_busy(log, "its control record"),
+        retry=lost_race_or_unavailable,
+    )
 
 
 async def _remove_all(context: LogContext, log: Log, incarnation: int) -> Removed:
-    """Pass after pass, until one finds nothing: what changed under a pass is met again by the next."""
+    """Repeat passes until one finds nothing: a value that changed during a pass is removed by the next."""
     total = Removed()
     for round_number in range(TOPIC_DELETE_PASSES_MAX):
         try:
@@ -219,11 +207,12 @@ async def _remove_all(context: LogContext, log: Log, incarnation: int) -> Remove
             if not removed.found:
                 return total
         except MetadataStoreError as error:
-            _check_worth_another_round(error)
+            if not lost_race_or_unavailable(error):
+                raise
             await context.back_off(round_number)
-    raise LogBusy(*log, "what is left of it kept changing, or no answers came; delete the topic again")
+    raise _busy(log, "the rest of it")
 
 
-def _check_worth_another_round(error: MetadataStoreError) -> None:
-    if not (error.retriable or isinstance(error, VersionConflict)):
-        raise error
+def _busy(log: Log, subject: str) -> LogBusy:
+    reason = f"{subject} kept changing, or the metadata store did not answer; delete the topic again"
+    return LogBusy(*log, reason)

@@ -18,7 +18,7 @@ from llog.errors import FormatError, InvalidArgument
 from llog.formats.values import CompactionRun, IndexEntry, Pending, SegmentRecord
 from llog.limits import LOG_CHECK_ROUNDS_MAX
 from llog.log.context import LogContext
-from llog.log.index import Entry, Verdict, entry_of, index_entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, index_entry_of, judge
 from llog.log.inspect.coherent import LogHead, is_coherent, read_head
 from llog.log.inspect.invariants import Tiling, snapshot_faults
 from llog.log.keys import OFFSET_MAX, Log
@@ -170,11 +170,11 @@ class _Looking:
         )
         if value.incarnation == control.incarnation:
             self._last_offset = entry.end_offset
-        if verdict is Verdict.PHANTOM:
+        if verdict is EntryVerdict.PHANTOM:
             self._look_at_phantom(entry)
         else:
             self._named.add(value.data_key)
-        if verdict is Verdict.BELOW_START:
+        if verdict is EntryVerdict.BELOW_START:
             reason = f"ends below the log's start {control.log_start_offset}; retention removes it"
             self._leftover("R9", "below start", entry, reason)
         if self._tiling.add(entry):
@@ -313,7 +313,7 @@ async def still_claims(context: LogContext, claim: Claim) -> bool:
         verdict = judge(
             entry, incarnation=control.incarnation, cursor=head.cursor, log_start_offset=control.log_start_offset
         )
-        if verdict is Verdict.VALID:
+        if verdict is EntryVerdict.VALID:
             told.append((entry.end_offset, entry.value))
     return any(claim_of(claim.log, end, value).entry == claim.entry and end == claim.end_offset for end, value in told)
 

@@ -8,7 +8,7 @@ from llog.errors import TopicNotFound
 from llog.formats.values import ControlRecord
 from llog.log.append.settle import settle_and_clear
 from llog.log.context import LogContext
-from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.read.fetch import Fetcher
 from llog.log.read.view import view
@@ -65,9 +65,9 @@ async def _compacted_entries(context: LogContext, log: Log, control: ControlReco
     async for item in context.metadata.scan_all(context.keys.index(log), start=start, stop=offset_name(cursor)):
         entry = entry_of(item)
         verdict = judge(entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=log_start)
-        if verdict is Verdict.FROM_THE_FUTURE:
+        if verdict is EntryVerdict.FROM_THE_FUTURE:
             break
-        if verdict is Verdict.VALID and entry.value.type == "COMPACTED":
+        if verdict is EntryVerdict.VALID and entry.value.type == "COMPACTED":
             found.append(entry)
     return found
 

@@ -19,7 +19,7 @@ from llog.errors import LogBusy, MetadataUncertain
 from llog.formats.values import ControlRecord, SegmentRecord
 from llog.limits import KEY_COMPACT_LEVEL
 from llog.log.context import LogContext
-from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.rewrite import segments
 from llog.log.rewrite.publish import KnownCompaction, finish, load_compaction, publish
@@ -81,7 +81,7 @@ async def _still_stand(
         entry = entry_of(item)
         # Below the log's start too: whether they stand is the question here, not whether anyone can read them.
         verdict = judge(entry, incarnation=control.incarnation, cursor=record.value.offset, log_start_offset=0)
-        if verdict is Verdict.VALID:
+        if verdict is EntryVerdict.VALID:
             found.append((entry.end_offset, entry.version))
     return found == [(entry.end_offset, entry.version) for entry in taken.entries]
 

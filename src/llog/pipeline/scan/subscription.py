@@ -19,8 +19,7 @@ import msgspec
 
 from llog.errors import InvalidArgument, PartitionOutOfRange, TopicNotFound
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
-from llog.log.batches import get_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.topics.admin import list_topics
 

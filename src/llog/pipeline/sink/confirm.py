@@ -23,8 +23,7 @@ from msgspec.structs import replace
 
 from llog.errors import ObjectNotFound
 from llog.formats.values import ControlRecord, decode_value, encode_value
-from llog.log.batches import get_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.pipeline.sink.copy import copied
 from llog.pipeline.sink.plan import CommitPlan, PlanSlice, append_id, plan_key

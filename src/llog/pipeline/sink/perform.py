@@ -41,8 +41,7 @@ from llog.formats.values import ControlRecord, decode_value
 from llog.limits import SINK_LOGS_IN_FLIGHT_MAX
 from llog.log.append.commit import Committer
 from llog.log.append.pieces import Landed, PieceOutcome
-from llog.log.batches import get_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.producers.idempotence import Judgement, judge_claim
 from llog.log.producers.state import KnownProducers

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from llog.errors import FormatError, InvalidArgument, LlogError, TopicBusy
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import SINK_ROUNDS_MAX
-from llog.log.batches import get_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all
 from llog.log.keys import Log, check_topic
 from llog.log.topics.config import TopicConfig
 from llog.log.topics.create import for_each_partition, initialize, load_topic

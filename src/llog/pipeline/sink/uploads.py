@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from llog.errors import ObjectNotFound, RecordTooLarge, SinkUploadLost
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import SINK_LOGS_IN_FLIGHT_MAX
-from llog.log.batches import get_all
-from llog.log.context import LogContext
+from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.topics.config import TopicConfig
 from llog.log.topics.create import initialize, load_topic

@@ -19,7 +19,7 @@ from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import VACUUM_READS_IN_FLIGHT_MAX, VACUUM_UNREADABLE_NAMED_MAX
 from llog.log.cleanup.vacuum_check import cursor_of
 from llog.log.context import LogContext
-from llog.log.index import Verdict, entry_of, judge
+from llog.log.index import EntryVerdict, entry_of, judge
 from llog.log.keys import Log
 from llog.log.rewrite.segments import KnownSegment, list_segments
 
@@ -149,7 +149,7 @@ async def _look_at_entries(context: LogContext, look: _Look, control: ControlRec
         verdict = judge(
             entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=control.log_start_offset
         )
-        if verdict is Verdict.PHANTOM:
+        if verdict is EntryVerdict.PHANTOM:
             phantoms = True
         else:
             look.named.add(entry.value.data_key)

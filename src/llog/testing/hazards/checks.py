@@ -15,7 +15,7 @@ from llog.formats.values import (
 )
 from llog.log.append.append import Appended
 from llog.log.context import LogContext
-from llog.log.index import Entry, Verdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
 from llog.log.rewrite.compact import compact_once
@@ -65,7 +65,7 @@ def valid_entries(script: Script, log: Log = ORDERS) -> list[Entry]:
         "cursor": cursor,
         "log_start_offset": control.log_start_offset,
     }
-    return [entry for entry in entries_of(script, log) if judge(entry, **bounds) is Verdict.VALID]
+    return [entry for entry in entries_of(script, log) if judge(entry, **bounds) is EntryVerdict.VALID]
 
 
 def segments_of(script: Script, log: Log = ORDERS) -> list[SegmentRecord]:

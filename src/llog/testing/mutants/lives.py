@@ -44,7 +44,7 @@ DELETION = (
     Mutant(
         "h01b",
         "R13: an entry of a higher incarnation is no phantom",
-        (Edit(INDEX, "return Verdict.FROM_THE_FUTURE", "return Verdict.PHANTOM"),),
+        (Edit(INDEX, "return EntryVerdict.FROM_THE_FUTURE", "return EntryVerdict.PHANTOM"),),
     ),
     Mutant(
         "h01c",
@@ -195,7 +195,7 @@ VACUUMING = (
     Mutant(
         "h22",
         "R9: entries below the log's start are retention's to remove",
-        (Edit(INDEX, "return Verdict.BELOW_START if", "return Verdict.PHANTOM if"),),
+        (Edit(INDEX, "return EntryVerdict.BELOW_START if", "return EntryVerdict.PHANTOM if"),),
     ),
     Mutant(
         "h25",
@@ -219,7 +219,7 @@ VACUUMING = (
     Mutant(
         "h27",
         "R9: a phantom names nothing, also when vacuum looks for candidates",
-        (Edit(VACUUM, "if verdict is not Verdict.PHANTOM:", "if True:"),),
+        (Edit(VACUUM, "if verdict is not EntryVerdict.PHANTOM:", "if True:"),),
     ),
     Mutant(
         "h28",

@@ -16,9 +16,9 @@ from llog.log.append.append import Appended, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import AppendSlice, Landed, Piece, PlacedPiece, bytes_of, place
 from llog.log.control import (
     NothingNew,
+    PieceVerdict,
     Refusal,
     Reserved,
-    Verdict,
     judge_pieces,
     new_control,
     reserve,
@@ -61,7 +61,7 @@ def reserved(part: AppendSlice, states: Mapping[int, ProducerState], counter: in
     return decision
 
 
-def kinds(verdicts: Sequence[Verdict]) -> dict[int, object]:
+def kinds(verdicts: Sequence[PieceVerdict]) -> dict[int, object]:
     return {v.number: v.outcome.kind if isinstance(v.outcome, Refusal) else tuple(v.outcome) for v in verdicts}
 
 

@@ -298,7 +298,7 @@ async def test_a_change_of_a_topic_that_is_not_there_says_so(context: LogContext
     ):
         with pytest.raises(TopicNotFound):
             await act
-    with pytest.raises(AssertionError, match="left as it is"):
+    with pytest.raises(AssertionError, match="left unchanged"):
         await change_topic(context, "orders", lambda _there: None)
 
 
@@ -306,7 +306,7 @@ async def test_a_topic_with_more_partitions_than_one_request_asks_for_is_looked_
     context: LogContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create_topic(context, "orders", partitions=8)
-    for module in ("llog.log.batches", "llog.stores.metadata.port"):
+    for module in ("llog.log.context", "llog.stores.metadata.port"):
         monkeypatch.setattr(f"{module}.METADATA_GET_MANY_MAX", 3)
     assert len((await describe_topic(context, "orders")).partitions) == 8
     assert len(await find_logs(context, Subscription(topics=("orders",)))) == 8
