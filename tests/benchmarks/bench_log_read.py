@@ -18,7 +18,7 @@ from llog.log.keys import Log
 from llog.log.metrics import READ_BYTES, READ_GETS
 from llog.log.read.fetch import Fetcher
 from llog.log.read.read import iter_runs
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects import file
 from llog.stores.objects.port import ObjectStore, checked

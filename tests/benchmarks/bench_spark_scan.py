@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 
 import llog
 import llog.spark
-from llog.api.opening import Use, opened_log
 from llog.errors import JavaUnusable, SparkNotInstalled
 from llog.log.append.append import Appender
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
+from llog.opening import Use, opened_log
+from llog.pipeline.compact.once import compact_once
 from llog.settings import Settings
 from llog.testing.servers import ServerUnavailable
 from tests.benchmarks.harness import Duel, benchmark

@@ -17,7 +17,7 @@ from llog.log.keys import Log
 from llog.log.recovery.backup import write_backup
 from llog.log.recovery.backup_places import BackupFile, BackupObjects
 from llog.log.recovery.restore import Restored, inspect_backup, read_hold, restore_backup
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore

@@ -24,11 +24,10 @@ from llog.log.append.append import Appender
 from llog.log.catalogue import SegmentCatalogue, deletion_of, resume_deletions
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.rewrite.segments import list_segments
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import ORDER, delete_topic
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore

@@ -34,7 +34,7 @@ from llog.log.fence import fence, unfence
 from llog.log.keys import Keys, Log
 from llog.log.producers.idempotence import ProducerClaim
 from llog.log.read.read import iter_runs, read_offset, view
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore

@@ -33,7 +33,7 @@ from llog.log.read.timestamps import (
     max_timestamp,
     offset_for_timestamp,
 )
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import ANY, Key, Record
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from llog.log.append.append import Appender
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.lmdb import LmdbStore
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.contract.backup_suite import LOGS, BackupContract, backed_up, check_all, memory_context, restored

@@ -29,13 +29,13 @@ from llog.log.fence import fence, unfence
 from llog.log.keys import Log
 from llog.log.producers.idempotence import ProducerClaim
 from llog.log.read.read import read_offset
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.admin import (
     add_partitions,
     create_topic,
 )
 from llog.log.topics.create import initialize, load_topic
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore

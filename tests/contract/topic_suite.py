@@ -30,7 +30,6 @@ from llog.log.cleanup.retention import configured_limits, retain
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.read import read_offset
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.admin import (
     Topic,
     add_partitions,
@@ -41,6 +40,7 @@ from llog.log.topics.admin import (
 )
 from llog.log.topics.create import initialize, load_topic
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import (
     MetadataStore,

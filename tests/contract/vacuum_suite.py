@@ -18,9 +18,8 @@ from llog.log.cluster import join_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Keys, Log
 from llog.log.read.read import iter_runs
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.rewrite.segments import list_segments
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -72,11 +73,26 @@ def test_asyncio_as_real_code_uses_it_works() -> None:
     assert run_alone(actor) == ["one", "two", "three"]
 
 
-def test_threads_sockets_and_processes_are_refused() -> None:
+def test_work_for_a_thread_is_done_at_once_on_the_loop() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    async def actor(ctx: ActorContext) -> tuple[bool, str]:
+        same = await asyncio.to_thread(threading.get_ident) == threading.get_ident()
+        try:
+            await asyncio.to_thread(fail)
+        except ValueError as error:
+            return same, str(error)
+        return same, ""
+
+    assert run_alone(actor) == (True, "no")
+
+
+def test_executors_sockets_and_processes_are_refused() -> None:
     async def actor(ctx: ActorContext) -> list[str]:
         refused: list[str] = []
         for attempt in (
-            lambda: asyncio.to_thread(time.sleep, 0),
+            lambda: asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), time.sleep, 0),
             lambda: asyncio.open_connection("127.0.0.1", 1),
             lambda: asyncio.create_subprocess_exec("true"),
         ):

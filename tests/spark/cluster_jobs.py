@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import llog.spark
-from llog.api.opening import OpenedLog
 from llog.errors import ExportRefused
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
+from llog.opening import OpenedLog
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing

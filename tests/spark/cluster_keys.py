@@ -6,9 +6,9 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from llog.api.opening import OpenedLog
 from llog.formats.records.record_batch import Codec
 from llog.log.keys import Log
+from llog.opening import OpenedLog
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.runtime.work import tools_of

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
-from llog.api.opening import OpenedLog
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
+from llog.opening import OpenedLog
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.work import Task, TaskFailed, TaskTools
 from llog.settings import Settings
 from llog.wiring import open_metadata_store

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from llog.api.opening import OpenedLog, Use, opened_log
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.record_batch import Codec
 from llog.formats.records.records import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
+from llog.opening import OpenedLog, Use, opened_log
 from llog.settings import Settings
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, OxiaServer, S3Server
 from tests.unit.pipeline.mixed_log import Row, rows_read

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import llog.spark
-from llog.api.opening import OpenedLog
+from llog.opening import OpenedLog
 from llog.settings import Settings
 from tests.servers import need_spark
 from tests.spark.places import Places

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx
 
 import llog
-from llog.api.opening import OpenedLog
 from llog.formats.records.record_batch import Codec, TimestampType
 from llog.formats.records.records import encode_records
 from llog.log.append.append import EncodedGroup
 from llog.log.keys import Log
+from llog.opening import OpenedLog
 from llog.settings import Settings
 from tests.clients.http_calls import Json, a_batch, consumed, produced, wanted
 from tests.unit.pipeline.mixed_log import NOW_MS, Row, append, random_group, rows_of, rows_read

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from llog.api.opening import Use, opened_log
 from llog.errors import LlogError
 from llog.log.context import LogContext
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
+from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.settings import Settings

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from llog.api.opening import Use, opened_log
 from llog.compactor import service
 from llog.compactor.service import serve
 from llog.compactor.tasks import TaskRunner, TaskRunners
@@ -23,6 +22,7 @@ from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.log.read.records import LogRecord
 from llog.log.topics.admin import create_topic
+from llog.opening import Use, opened_log
 from llog.settings import Settings
 from llog.spark.runner.compaction import task_runner
 from llog.spark.runner.runner import SparkRunner

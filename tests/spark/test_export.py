@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from llog.api.opening import OpenedLog, Use, opened_log
 from llog.log.keys import Log
+from llog.opening import OpenedLog, Use, opened_log
 from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import export

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from llog.api.opening import Use, opened_log
 from llog.errors import InvalidArgument
 from llog.log.keys import Log
+from llog.opening import Use, opened_log
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.runtime.work import TaskTools, tools_of
 from llog.settings import Settings

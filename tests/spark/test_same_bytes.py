@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llog.api.opening import Use, opened_log
 from llog.log.context import LogContext
 from llog.log.topics.admin import create_topic
+from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from llog.api.opening import OpenedLog, open_log
 from llog.broker.groups.positions import GroupPositions
 from llog.errors import (
     InvalidArgument,
@@ -28,9 +27,9 @@ from llog.errors import (
 )
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.topics.delete import delete_topic
+from llog.opening import OpenedLog, open_log
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.settings import Settings
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from tests.unit.pipeline.mixed_log import LOGS, append, opened_for_writing, random_group, rows_read, write_history

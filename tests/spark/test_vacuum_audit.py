@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from llog.api.opening import OpenedLog, Use, opened_log
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
+from llog.opening import OpenedLog, Use, opened_log
 from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from llog.api.opening import Use, opened_log
 from llog.limits import METADATA_SESSION_TIMEOUT_MS_MIN
+from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.pipeline.compact.windows_here import WindowsHere

@@ -10,7 +10,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from llog.api.opening import Use, opened_log
+from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import compact
 from llog.spark.runner.runner import SparkRunner
 from tests.system.compact_crasher import OPTIONS, SESSION_MS

@@ -12,7 +12,7 @@ from typing import Final
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from llog.api.opening import OpenedLog, opened_log
+from llog.opening import OpenedLog, opened_log
 from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.iceberg_files import DurableFileIO

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llog.api.opening import opened_log
+from llog.opening import opened_log
 from llog.pipeline.export.job import export
 from llog.pipeline.runtime.progress import ToldRunner
 from tests.system.crashing import settings_at

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from llog.api.opening import Use, opened_log
+from llog.opening import Use, opened_log
 from llog.pipeline.key_compact.aggregate import InProcessAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.runtime.work import InProcessRunner, tools_of

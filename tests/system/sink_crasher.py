@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from llog.api.opening import Use, opened_log
+from llog.opening import Use, opened_log
 from llog.pipeline.runtime.work import tools_of
 from llog.pipeline.sink.job import Batch, commit_batch, sink_order, upload
 from llog.pipeline.sink.rows import RoundRobin, Router, join_batches

@@ -29,7 +29,7 @@ from llog.log.claim import holder
 from llog.log.cleanup.retention import Retained
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.runs import Compacted
+from llog.log.rewrite.publish import Compacted
 from llog.log.topics.delete import TopicDeleted
 from llog.settings import Settings
 from llog.testing.servers import STOP_SECONDS_MAX, OxiaServer, Process

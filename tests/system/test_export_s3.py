@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from llog.api.opening import Use, opened_log
 from llog.formats.records.records import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
+from llog.opening import Use, opened_log
 from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import export, export_tools

@@ -14,10 +14,10 @@ from typing import Final
 
 import pytest
 
-from llog.api.opening import Use, opened_log
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.rewrite.publish import load_compaction
+from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import compact
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from tests.filling import Records, append, group_of, read_all

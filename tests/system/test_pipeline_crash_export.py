@@ -14,9 +14,9 @@ from typing import Final
 import pyarrow.parquet as pq
 import pytest
 
-from llog.api.opening import OpenedLog, Use, opened_log
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
+from llog.opening import OpenedLog, Use, opened_log
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.export.iceberg import open_catalogue
 from tests.filling import append, group_of, read_all
 from tests.servers import need_spark

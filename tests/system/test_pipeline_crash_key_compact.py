@@ -13,13 +13,13 @@ from typing import Final
 
 import pytest
 
-from llog.api.opening import Use, opened_log
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.read.records import LogRecord
-from llog.log.rewrite.compact import compact_once
 from llog.log.rewrite.publish import load_compaction
 from llog.log.topics.admin import create_topic
+from llog.opening import Use, opened_log
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.key_compact.aggregate import InProcessAggregate
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.runtime.work import InProcessRunner, tools_of

@@ -15,13 +15,12 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from llog.api.opening import OpenedLog
 from llog.formats.values import SegmentRecord
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.rewrite.segments import mark, register
+from llog.opening import OpenedLog
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.runtime.work import tools_of
 from llog.pipeline.sink.job import sink_order, upload
 from llog.pipeline.sink.plan import CommitPlan, plan_slices

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import msgspec
 
-from llog.api.opening import OpenedLog, Use, Wrapping, opened_log
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
+from llog.opening import OpenedLog, Use, Wrapping, opened_log
 from llog.pipeline.audit.job import audit
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.pipeline.sink.job import Batch, commit_batch

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
-from llog.api.opening import OpenedLog, Use, Wrapping, open_log
 from llog.errors import InvalidArgument, LogError
 from llog.formats.buffers import total_length
 from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
@@ -31,9 +30,11 @@ from llog.log.read import read as reading
 from llog.log.read.fetch import Fetcher
 from llog.log.read.records import LogRecord, RecordRun
 from llog.log.read.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
-from llog.log.rewrite.compact import Compacted, compact_once
-from llog.log.rewrite.merge import INPUTS_MIN, merge_once
+from llog.log.rewrite.publish import Compacted
+from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
 from llog.log.topics.create import initialize
+from llog.opening import OpenedLog, Use, Wrapping, open_log
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.settings import Settings
 
 if TYPE_CHECKING:
@@ -213,7 +214,12 @@ class AsyncLeaderlessLogCompactor(_Face):
         )
 
     async def merge_once(
-        self, topic: str, partition: int, *, target_bytes: int = LOG_MERGE_BYTES_DEFAULT, min_inputs: int = INPUTS_MIN
+        self,
+        topic: str,
+        partition: int,
+        *,
+        target_bytes: int = LOG_MERGE_BYTES_DEFAULT,
+        min_inputs: int = LOG_MERGE_INPUTS_MIN,
     ) -> Compacted | None:
         """Make one segment of neighbouring ones of the same level; what it did, or None when there are none."""
         log = _log(topic, partition)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import AppendResult, SharedAppendGroup
-from llog.api.opening import Wrapping
 from llog.errors import StoreClosed
 from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
 from llog.log.cleanup.retention import Retained
 from llog.log.metrics import LogMetrics
 from llog.log.read.records import LogRecord, RecordRun
 from llog.log.read.timestamps import OffsetAndTimestamp
-from llog.log.rewrite.compact import Compacted
-from llog.log.rewrite.merge import INPUTS_MIN
+from llog.log.rewrite.publish import Compacted
+from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
+from llog.opening import Wrapping
 from llog.settings import Settings
 
 if TYPE_CHECKING:
@@ -196,7 +196,12 @@ class LeaderlessLogCompactor(_SyncFace[AsyncLeaderlessLogCompactor]):
         )
 
     def merge_once(
-        self, topic: str, partition: int, *, target_bytes: int = LOG_MERGE_BYTES_DEFAULT, min_inputs: int = INPUTS_MIN
+        self,
+        topic: str,
+        partition: int,
+        *,
+        target_bytes: int = LOG_MERGE_BYTES_DEFAULT,
+        min_inputs: int = LOG_MERGE_INPUTS_MIN,
     ) -> Compacted | None:
         """Make one segment of neighbouring ones of the same level; what it did, or None when there are none."""
         return self._thread.run(

@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from llog.api.opening import OpenedLog, Use, open_log
 from llog.broker.consume.consume import ConsumeRequest, ConsumeService, PartitionFetched
 from llog.broker.fenced_logs import FencedLogs
 from llog.broker.groups.positions import GroupPositions
@@ -33,6 +32,7 @@ from llog.formats.records.record_batch import patch_offsets, verify_crcs, walk
 from llog.formats.records.records import decode_batches, encode_records
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.keys import Log
+from llog.opening import OpenedLog, Use, open_log
 from llog.settings import Settings
 from llog.telemetry.billing import Billing
 from llog.telemetry.metering import STORE_NAMES, Meters, tier_of

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llog.cli.records.seeking import Ends
     from llog.log.cleanup.retention import Retained
     from llog.log.keys import Log
-    from llog.log.rewrite.runs import Compacted
+    from llog.log.rewrite.publish import Compacted
     from llog.settings import Settings
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")]
@@ -155,8 +155,8 @@ def first_kept(ends: Ends, offset: int) -> int:
 
 
 async def _ends(settings: Settings, topic: str, partition: int) -> Ends:
-    from llog.api.opening import opened_log
     from llog.cli.records.seeking import read_ends
+    from llog.opening import opened_log
     from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
@@ -165,9 +165,9 @@ async def _ends(settings: Settings, topic: str, partition: int) -> Ends:
 
 
 async def _delete(settings: Settings, log: Log, before_offset: int) -> Retained:
-    from llog.api.opening import opened_log
     from llog.cli.progress import progress_line
     from llog.log.cleanup.retention import delete_records as delete
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         with progress_line(f"deleting below {before_offset} of {log}"):

@@ -14,7 +14,6 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from llog.api.opening import Use, opened_log
 from llog.cli.store_check import Step, advice_on, check_stores
 from llog.errors import ClusterMismatch, JavaUnusable, LlogError, SettingsError, VacuumRefused
 from llog.formats.values import ControlRecord, decode_value
@@ -24,6 +23,7 @@ from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.recovery.restore import read_hold
 from llog.log.topics.admin import Topic, list_topics
+from llog.opening import Use, opened_log
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure, is_loopback
 from llog.settings.urls import PATH_SCHEMES, mask_url

@@ -77,10 +77,10 @@ async def _change(
     settings: Settings, topic: str, partition: int, closing: bool, reason: str, expected_epoch: int | None
 ) -> ControlRecord:
     """Do it, then tell how the log stands: somebody else may have changed it in between."""
-    from llog.api.opening import opened_log
     from llog.log import fence as fencing
     from llog.log.keys import Log, check_partition, check_topic
     from llog.log.read.view import view
+    from llog.opening import opened_log
 
     log = Log(check_topic(topic), check_partition(partition))
     async with opened_log(settings) as stores:

@@ -50,9 +50,9 @@ def describe(
 
 
 async def _describe(settings: Settings, topic: str, partition: int, entries: int) -> LogDescription:
-    from llog.api.opening import opened_log
     from llog.log.inspect.describe import describe_log
     from llog.log.keys import Log, check_partition, check_topic
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         return await describe_log(stores.context, Log(check_topic(topic), check_partition(partition)), entries=entries)
@@ -152,11 +152,11 @@ def _result(one: LogCheck) -> str:
 
 
 async def _check(settings: Settings, topic: str | None, partition: int | None, deep: bool) -> list[LogCheck]:
-    from llog.api.opening import opened_log
     from llog.cli.progress import progress_line
     from llog.errors import PartitionNotInitialized
     from llog.log.inspect.invariants import check_log
     from llog.log.keys import Log, check_partition, check_topic
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         context = stores.context

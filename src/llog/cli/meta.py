@@ -42,8 +42,8 @@ def show(key: str, as_json: AsJson = False, metadata_url: MetadataUrl = None) ->
 
 
 async def _show(settings: Settings, key: str) -> Shown | None:
-    from llog.api.opening import opened_log
     from llog.log.inspect.record import shown
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         context = stores.context
@@ -93,8 +93,8 @@ def _compact(value: object) -> str:
 async def _scan(settings: Settings, prefix: str, values: bool, limit: int) -> tuple[list[Shown], bool]:
     from contextlib import aclosing
 
-    from llog.api.opening import opened_log
     from llog.log.inspect.record import shown
+    from llog.opening import opened_log
 
     found: list[Shown] = []
     more = False
@@ -135,11 +135,11 @@ def backup(
 async def _backup(settings: Settings, destination: str) -> tuple[str, BackupManifest]:
     from pathlib import Path
 
-    from llog.api.opening import opened_log
     from llog.cli.progress import progress_line
     from llog.log.ids import new_object_id
     from llog.log.recovery.backup import write_backup
     from llog.log.recovery.backup_places import BackupFile, BackupObjects
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         context = stores.context
@@ -254,8 +254,8 @@ def release(as_json: AsJson = False, metadata_url: MetadataUrl = None) -> None:
 
 
 async def _release(settings: Settings) -> VacuumHold | None:
-    from llog.api.opening import opened_log
     from llog.log.recovery.restore import release_vacuum
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         return await release_vacuum(stores.context)

@@ -86,9 +86,9 @@ def _document(ends: Ends, since: OffsetAndTimestamp | None, asked: bool) -> dict
 async def _topic(
     settings: Settings, name: str, partition: int | None, timestamp_ms: int | None
 ) -> list[tuple[Ends, OffsetAndTimestamp | None]]:
-    from llog.api.opening import opened_log
     from llog.cli.records.seeking import read_ends
     from llog.log.read.timestamps import offset_for_timestamp
+    from llog.opening import opened_log
     from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
@@ -149,9 +149,9 @@ def group(
 async def _fetch(
     settings: Settings, name: str, topic_name: str | None, partition: int | None
 ) -> list[tuple[Ends, CommittedPosition]]:
-    from llog.api.opening import opened_log
     from llog.broker.groups.positions import GroupPositions
     from llog.cli.records.seeking import read_ends
+    from llog.opening import opened_log
     from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:
@@ -203,9 +203,9 @@ async def _commit(
     settings: Settings, name: str, topic_name: str, partition: int | None, place: Place
 ) -> dict[Log, tuple[int, LogError | None]]:
     """By log: the offset, and why it was not kept."""
-    from llog.api.opening import opened_log
     from llog.broker.groups.positions import GroupPositions, Position
     from llog.cli.records.seeking import find_place, read_ends
+    from llog.opening import opened_log
     from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:

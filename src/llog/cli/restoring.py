@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from llog.api.opening import OpenedLog, Use, opened_log
 from llog.errors import InvalidArgument
 from llog.limits import RESTORE_BLOB_SLACK_MS
 from llog.log.ids import is_object_id
@@ -15,6 +14,7 @@ from llog.log.recovery.backup_places import BackupFile, BackupObjects, list_back
 from llog.log.recovery.recover import Recovered, UnknownSlice, recover
 from llog.log.recovery.recover_find import newer_blobs
 from llog.log.recovery.restore import inspect_backup, refuse_if_not_empty, restore_backup
+from llog.opening import OpenedLog, Use, opened_log
 from llog.settings import Settings
 
 

@@ -170,18 +170,18 @@ def deletion(topic: str, as_json: AsJson = False, metadata_url: MetadataUrl = No
 
 
 async def _deletion(settings: Settings, topic: str) -> TopicDeletion:
-    from llog.api.opening import opened_log
     from llog.log.catalogue import deletion_of
     from llog.log.keys import check_topic
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         return await deletion_of(stores.context, check_topic(topic))
 
 
 async def _load(settings: Settings, topic: str, partition: int | None) -> list[SegmentCatalogue]:
-    from llog.api.opening import opened_log
     from llog.cli.records.seeking import read_ends
     from llog.log.catalogue import SegmentCatalogue
+    from llog.opening import opened_log
     from llog.pipeline.runtime.log_choice import logs_of
 
     async with opened_log(settings) as stores:

@@ -57,9 +57,9 @@ def create(
 async def _create(
     settings: Settings, topic: str, partitions: int, config: dict[str, str], first_offset: int | None
 ) -> Topic:
-    from llog.api.opening import opened_log
     from llog.log.keys import check_topic
     from llog.log.topics.admin import create_topic
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         return await create_topic(
@@ -92,9 +92,9 @@ def alter(
 
 
 async def _alter(settings: Settings, topic: str, put: dict[str, str], remove: list[str]) -> Topic:
-    from llog.api.opening import opened_log
     from llog.log.keys import check_topic
     from llog.log.topics.admin import alter_topic
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         return await alter_topic(stores.context, check_topic(topic), put=put, remove=remove)
@@ -117,9 +117,9 @@ def partitions(
 
 
 async def _partitions(settings: Settings, topic: str, count: int) -> Topic:
-    from llog.api.opening import opened_log
     from llog.log.keys import check_topic
     from llog.log.topics.admin import add_partitions
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         return await add_partitions(stores.context, check_topic(topic), count)
@@ -192,8 +192,8 @@ def list_(
 
 
 async def _list(settings: Settings, everything: bool) -> list[Topic]:
-    from llog.api.opening import opened_log
     from llog.log.topics.admin import ONLY_LIVE, list_topics
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         states: Collection[TopicState] = {"LIVE", "DELETING", "DELETED"} if everything else ONLY_LIVE
@@ -236,9 +236,9 @@ def describe(topic: TopicName, as_json: AsJson = False, metadata_url: MetadataUr
 
 
 async def _describe(settings: Settings, topic: str) -> TopicDescription:
-    from llog.api.opening import opened_log
     from llog.log.keys import check_topic
     from llog.log.topics.admin import describe_topic
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         return await describe_topic(stores.context, check_topic(topic))
@@ -288,11 +288,11 @@ def _words(topic: str, dying: TopicRecord, offsets: int) -> str:
 
 async def _dying(settings: Settings, topic: str) -> tuple[TopicRecord, int]:
     """The life that is meant, and how many offsets its logs hold."""
-    from llog.api.opening import opened_log
     from llog.errors import TopicNotFound
     from llog.log.keys import check_topic
     from llog.log.topics.admin import describe_topic
     from llog.log.topics.create import load_topic
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         found = await load_topic(stores.context, check_topic(topic), strict=True)
@@ -305,9 +305,9 @@ async def _dying(settings: Settings, topic: str) -> tuple[TopicRecord, int]:
 
 
 async def _delete(settings: Settings, topic: str, incarnation: int) -> TopicDeleted:
-    from llog.api.opening import opened_log
     from llog.cli.progress import progress_line
     from llog.log.topics.delete import delete_topic
+    from llog.opening import opened_log
 
     async with opened_log(settings) as stores:
         with progress_line(f"deleting {topic}"):

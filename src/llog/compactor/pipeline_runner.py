@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from llog.compactor.gathering import Gathering
 from llog.compactor.runner import InProcessRunner
 from llog.compactor.tasks import TaskRunner, TaskRunners
-from llog.errors import CompactionFailed, LogBusy
 from llog.limits import COMPACTOR_KEYS_BYTES_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.runs import Compacted
+from llog.log.rewrite.publish import Compacted
 from llog.pipeline.compact.job import CompactOptions, compact_claimed
 from llog.pipeline.compact.merge import merge_claimed
+from llog.pipeline.compact.once import RunAnswers
 from llog.pipeline.compact.plan import SegmentRules
 from llog.pipeline.compact.report import CompactReport, LogReport
 from llog.pipeline.key_compact.report import KeyCompactOptions, KeyCompactReport
@@ -60,7 +60,7 @@ class PipelineRunner(InProcessRunner):
         return await self._compactions.ask(_Terms(max_offsets, target_bytes, min_age_ms), log)
 
     async def merge(self, log: Log, *, target_bytes: int, min_inputs: int) -> Compacted | None:
-        used, runs = self._tasks.current, _Runs()
+        used, runs = self._tasks.current, RunAnswers()
         reports = {log: LogReport(topic=log.topic, partition=log.partition)}
         options = CompactOptions(
             sizing=used.sizing,
@@ -71,14 +71,11 @@ class PipelineRunner(InProcessRunner):
         )
         async with self._merges:
             try:
-                await merge_claimed(self._context, used.runner, reports, CompactReport(), options, runs.add)
+                await merge_claimed(self._context, used.runner, reports, CompactReport(), options, runs.add, runs.fail)
             except Exception as error:
                 self._tasks.failed(used, error)
                 raise
-        answer = runs.answer(log, reports[log])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return runs.result(log, reports[log])
 
     async def key_compact(self, logs: Sequence[Log], *, bytes_per_second: int | None) -> KeyCompactReport:
         await asyncio.to_thread(import_module, "llog.pipeline.key_compact.job")  # heavy, and most have no use for it
@@ -97,7 +94,7 @@ class PipelineRunner(InProcessRunner):
         await self._tasks.close()
 
     async def _compact(self, terms: _Terms, logs: Sequence[Log]) -> Mapping[Log, Compacted | Exception | None]:
-        used, runs = self._tasks.current, _Runs()
+        used, runs = self._tasks.current, RunAnswers()
         options = CompactOptions(
             rules=SegmentRules(terms.target_bytes, terms.max_offsets),
             sizing=used.sizing,
@@ -108,7 +105,9 @@ class PipelineRunner(InProcessRunner):
             once=True,
         )
         try:
-            reports = await compact_claimed(self._context, used.runner, logs, CompactReport(), options, runs.add)
+            reports = await compact_claimed(
+                self._context, used.runner, logs, CompactReport(), options, runs.add, runs.fail
+            )
         except Exception as error:
             self._tasks.failed(used, error)
             raise
@@ -141,25 +140,3 @@ class _Watched:
 
     async def close(self) -> None:
         """The runner is somebody else's."""
-
-
-class _Runs:
-    """What a job published, by log."""
-
-    def __init__(self) -> None:
-        self._by_log: dict[Log, list[Compacted]] = {}
-
-    def add(self, run: Compacted) -> None:
-        self._by_log.setdefault(run.log, []).append(run)
-
-    def answer(self, log: Log, report: LogReport) -> Compacted | Exception | None:
-        """One answer for the visit: all its runs as if they were one."""
-        if report.outcome == "failed":
-            return CompactionFailed(*log, report.error_type, report.error)
-        if report.outcome == "busy":
-            return LogBusy(*log, report.error)
-        runs = self._by_log.get(log)
-        if not runs:
-            return None
-        entries, size = sum(run.entry_count for run in runs), sum(run.byte_length for run in runs)
-        return runs[0]._replace(end_offset=runs[-1].end_offset, entry_count=entries, byte_length=size)

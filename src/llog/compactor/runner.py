@@ -21,10 +21,9 @@ from llog.log.ids import new_object_id
 from llog.log.keys import Log
 from llog.log.recovery.backup import write_backup
 from llog.log.recovery.backup_places import BackupObjects
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
-from llog.log.rewrite.runs import Compacted
+from llog.log.rewrite.publish import Compacted
 from llog.log.topics.delete import TopicDeleted, delete_topic
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.key_compact.report import KeyCompactOptions, KeyCompactReport
 from llog.pipeline.runtime.work import InProcessRunner as TasksHere
 from llog.pipeline.runtime.work import tools_of

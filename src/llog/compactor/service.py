@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
-from llog.api.opening import Use, opened_log
 from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.chores import Chores
 from llog.compactor.claims import Claims
@@ -43,6 +42,7 @@ from llog.limits import (
 )
 from llog.log.context import LogContext
 from llog.log.keys import Log
+from llog.opening import Use, opened_log
 from llog.settings import Settings
 from llog.telemetry.billing import Billing
 from llog.telemetry.metering import Meters

@@ -20,7 +20,7 @@ from llog.errors import LlogError, LogBusy, LogDeleted, PartitionNotInitialized,
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import COMPACT_BYTES, COMPACT_RUNS
-from llog.log.rewrite.runs import Compacted
+from llog.log.rewrite.publish import Compacted
 
 T = TypeVar("T")
 _log = logging.getLogger("llog.compactor")

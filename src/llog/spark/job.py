@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from llog.api.opening import Use, opened_log
 from llog.log.context import LogContext
+from llog.opening import Use, opened_log
 from llog.pipeline.runtime.progress import Advance, ToldRunner
 from llog.pipeline.runtime.work import InProcessRunner, Runner, tools_of
 from llog.settings import Settings

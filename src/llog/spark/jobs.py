@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from llog.api.opening import Use
 from llog.log.keys import check_topic
+from llog.opening import Use
 from llog.settings import Settings
 from llog.spark.job import Job, Place, opened_job
 from llog.spark.job_work import do_audit, do_compact, do_key_compact, do_retain, do_vacuum

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from llog.api.opening import Wrapping
+from llog.opening import Wrapping
 from llog.settings import Settings
 from llog.stores.metadata.metered import MeteredMetadataStore
 from llog.stores.metadata.port import MetadataStore

@@ -20,7 +20,7 @@ from llog.log.append.pieces import Landed, Piece
 from llog.log.keys import Log
 from llog.log.producers.idempotence import ProducerClaim
 from llog.log.read.read import iter_runs, view
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.testing.sim import MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
 from llog.testing.sim_context import log_context
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from llog import wiring
-from llog.api.opening import OBJECT_STORES_WRAPPED_MAX, Use, Wrapping, opened_log
+from llog.opening import OBJECT_STORES_WRAPPED_MAX, Use, Wrapping, opened_log
 from llog.settings import Settings
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore

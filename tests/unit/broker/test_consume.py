@@ -26,8 +26,8 @@ from llog.log.cleanup.retention import delete_records
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import Key, Record
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.broker.consuming import (

@@ -13,9 +13,8 @@ from llog.formats.records.records import encode_records
 from llog.log.append.append import EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.topics.admin import alter_topic, create_topic
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.key_compact.aggregate import InProcessAggregate
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.runtime.work import InProcessRunner, tools_of

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from llog.api.opening import opened_log
 from llog.cli import diagnosis
 from llog.cli.diagnosis import Finding, judge_clocks, judge_directory, judge_steps, local_path
 from llog.cli.store_check import Step
 from llog.formats.backup import VacuumHold
 from llog.formats.values import encode_value
 from llog.log.topics.admin import change_topic
+from llog.opening import opened_log
 from llog.stores.metadata.port import ABSENT
 from tests.unit.cli.feeding import FedCluster
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from llog.api.opening import Use, opened_log
 from llog.cli.app import app
 from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
 from llog.cli.services.stack import joining_spark
 from llog.errors import InvalidArgument
 from llog.log.keys import Log
+from llog.opening import Use, opened_log
 from llog.settings import Settings
 from tests.filling import append, group_of
 

@@ -11,10 +11,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from llog.api.opening import Use
 from llog.cli.output import AsJson
 from llog.cli.pipeline.frame import InProcess, JobSetting, Master, print_report, run_job
 from llog.errors import InvalidArgument
+from llog.opening import Use
 from llog.pipeline.runtime.progress import ToldRunner
 from llog.pipeline.runtime.work import InProcessRunner, TaskFailed
 from llog.settings import Settings

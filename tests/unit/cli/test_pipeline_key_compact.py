@@ -6,8 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
-from llog.api.opening import Use, opened_log
 from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
+from llog.opening import Use, opened_log
 from tests.unit.cli.feeding import FedCluster
 from tests.unit.cli.looking import Cluster
 from tests.unit.pipeline.key_compact.key_stage import LOG, Row, Stage, at_a_time

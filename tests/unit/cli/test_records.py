@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from llog.api.opening import opened_log
 from llog.cli.exits import NOT_FOUND
 from llog.cli.records import producing, record_text
 from llog.cli.records.reading import Sink, follow
@@ -24,6 +23,7 @@ from llog.errors import InvalidArgument, ValueTooLarge
 from llog.log.keys import Log
 from llog.log.read.records import LogRecord
 from llog.log.topics.admin import PartitionDescription
+from llog.opening import opened_log
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.cli.feeding import FedCluster
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from llog.api.opening import opened_log
 from llog.cli import topic
 from llog.cli.exits import NOT_FOUND
 from llog.cli.topic import parse_configs
 from llog.errors import InvalidArgument
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
+from llog.opening import opened_log
 from tests.unit.cli.feeding import FedCluster
 
 

@@ -18,7 +18,7 @@ from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.cleanup.retention import Retained
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Log
-from llog.log.rewrite.runs import Compacted
+from llog.log.rewrite.publish import Compacted
 from llog.log.topics.create import initialize
 from llog.log.topics.delete import TopicDeleted
 from llog.pipeline.vacuum.job import VacuumReport

@@ -11,8 +11,8 @@ from llog.compactor.plan import LogView, Rules
 from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import Key, Record
 from tests.unit.compactor.stage import ORDERS, START_MS, Cluster, Writer, leave_pending
 

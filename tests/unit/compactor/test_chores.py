@@ -17,7 +17,7 @@ from llog.log.ids import new_object_id
 from llog.log.keys import Log
 from llog.log.recovery.backup import write_backup
 from llog.log.recovery.backup_places import BackupObjects, list_backups
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedRunner, Writer
 
 

@@ -17,8 +17,8 @@ from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.admin import alter_topic, create_topic
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.compact.plan import Sizing
 from llog.pipeline.key_compact.aggregate import InProcessAggregate
 from llog.pipeline.key_compact.job import KeyCompacted, KeyCompactReport

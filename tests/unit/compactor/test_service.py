@@ -11,8 +11,8 @@ from llog.errors import LogBusy, ObjectStoreUnavailable
 from llog.log.claim import holder
 from llog.log.fence import fence
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import Key
 from tests.unit.compactor.serving import entries_of, running
 from tests.unit.compactor.stage import (

@@ -8,8 +8,8 @@ from llog.compactor.plan import Kind, LogView, Rules
 from llog.compactor.worker import Worker
 from llog.errors import MetadataStoreError
 from llog.log.claim import holder
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedRunner, Writer, leave_pending
 
 RULES = Rules(trigger_bytes=1 << 20, trigger_age_ms=60_000, min_age_ms=0, max_offsets_per_run=1_000)

@@ -15,7 +15,7 @@ from llog.log.inspect.describe import describe_log
 from llog.log.inspect.record import shown
 from llog.log.keys import Log
 from llog.log.rewrite import publish
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import Key, Record
 from llog.stores.objects.memory import MemoryObjectStore
 from tests import samples

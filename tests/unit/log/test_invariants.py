@@ -29,7 +29,7 @@ from llog.log.context import LogContext
 from llog.log.index import Entry
 from llog.log.inspect.invariants import SnapshotTiling, check_log, tiling_faults
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.contract.backup_suite import memory_context

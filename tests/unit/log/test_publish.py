@@ -8,7 +8,7 @@ import pytest
 
 from llog.log.keys import Log
 from llog.log.rewrite import publish
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import Delete, GroupOutcome, Put, Write
 from tests.unit.pipeline.compact.compact_stage import Stage, entries_of, records_of

@@ -15,7 +15,6 @@ draw come from the seed: nothing else is changed.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -197,12 +196,8 @@ def nothing_unforeseen() -> Iterator[None]:
 
 @contextmanager
 def without_threads(seed: int) -> Iterator[None]:
-    async def in_line(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        return function(*arguments, **named)
-
     drawn = SimpleNamespace(randbits=random.Random(f"{seed}/tasks").getrandbits)
     with (
-        patch.object(asyncio, "to_thread", in_line),
         patch.object(key_scratch, "secrets", drawn),
         patch.object(key_rewrite_task, "secrets", drawn),
         patch.object(splits, "SPLIT_BYTES_MIN", 1),  # several splits of a log of a few records

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from llog.api.opening import OpenedLog, Use, open_log
 from llog.errors import PartitionNotInitialized
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.record_batch import Codec
@@ -17,8 +16,8 @@ from llog.formats.records.records import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
+from llog.opening import OpenedLog, Use, open_log
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.settings import Settings
 
 NOW_MS = 1_760_000_000_000

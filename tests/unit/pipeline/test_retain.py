@@ -16,9 +16,9 @@ from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.read.view import view
 from llog.log.rewrite import publish
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.admin import alter_topic, create_topic
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.retain import RetainedLog, retain_logs
 from llog.pipeline.runtime.log_choice import chosen_logs, parse_choice
 from llog.stores.metadata.port import GroupOutcome, Write

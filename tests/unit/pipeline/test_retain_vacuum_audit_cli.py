@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from llog.api.opening import opened_log
 from llog.cli.exits import FAILED, NOT_FOUND, USAGE
 from llog.log.keys import Keys, Log
+from llog.opening import opened_log
 from tests.unit.cli.feeding import FedCluster
 
 

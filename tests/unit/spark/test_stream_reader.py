@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from llog.api.opening import OpenedLog
 from llog.errors import RecordsLost, TopicNotFound
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
+from llog.opening import OpenedLog
 from llog.settings import Settings
 from tests.unit.pipeline.mixed_log import append, opened_for_writing, random_group
 

@@ -55,7 +55,7 @@ def audit(
     wal_url: WalUrl = None,
 ) -> None:
     """Hold every entry against its object, and every old object against the entries; exit code 1 when one is wrong."""
-    from llog.api.opening import Use
+    from llog.opening import Use
     from llog.settings import Settings
     from llog.spark.job_work import do_audit
 

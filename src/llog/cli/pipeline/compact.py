@@ -36,8 +36,8 @@ def compact(
     wal_url: WalUrl = None,
 ) -> None:
     """Compact every log, or those of some topics, up to their ends as they are now. Each blob is read once."""
-    from llog.api.opening import Use
     from llog.errors import InvalidArgument
+    from llog.opening import Use
     from llog.settings import Settings
     from llog.spark.job_work import do_compact
 

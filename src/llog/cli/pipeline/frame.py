@@ -38,7 +38,7 @@ import typer
 from llog.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from llog.api.opening import Use
+    from llog.opening import Use
     from llog.settings import Settings
     from llog.spark.job import Job
 
@@ -83,8 +83,8 @@ def run_job(setting: JobSetting, work: Callable[[Job], Awaitable[Report]]) -> Re
     """Do the work with everything open; what it raises becomes the exit code that `llog.cli.exits` says."""
     import asyncio
 
-    from llog.api.opening import Use
     from llog.cli.progress import progress_line
+    from llog.opening import Use
     from llog.spark.job import Place, opened_job
 
     place = Place(master=setting.master, in_process=setting.in_process or not setting.spark)

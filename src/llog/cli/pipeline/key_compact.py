@@ -44,7 +44,7 @@ def key_compact(
     wal_url: WalUrl = None,
 ) -> None:
     """Keep of every key the last record only; offsets stay. Exit code 1 when a log could not be done."""
-    from llog.api.opening import Use
+    from llog.opening import Use
     from llog.pipeline.key_compact.report import KeyCompactOptions
     from llog.settings import Settings
     from llog.spark.job_work import do_key_compact

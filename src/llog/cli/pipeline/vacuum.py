@@ -66,7 +66,7 @@ app.command(name="vacuum")(vacuum)
 def _vacuum(
     settings: Settings, *, dry_run: bool, yes: bool, in_process: bool, master: str | None = None
 ) -> VacuumReport:
-    from llog.api.opening import Use
+    from llog.opening import Use
     from llog.settings.urls import mask_url
     from llog.spark.job_work import do_vacuum
 

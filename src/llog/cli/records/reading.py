@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import typer
 
-from llog.api.opening import opened_log
 from llog.cli.records.record_text import Write
 from llog.cli.records.seeking import Ends, Place, find_place, read_ends
 from llog.errors import OffsetOutOfRange, TopicNotFound
@@ -21,6 +20,7 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.log.topics.admin import PartitionDescription, describe_topic
+from llog.opening import opened_log
 from llog.pipeline.runtime.log_choice import logs_of
 from llog.settings import Settings
 

@@ -19,17 +19,41 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from llog.errors import LogBusy, MetadataStoreError, MetadataUncertain, PartitionNotInitialized, VersionConflict
-from llog.formats.values import CompactionRecord, CompactionRun, ControlRecord, decode_value, encode_value
+from llog.formats.segment import Segment
+from llog.formats.values import (
+    CompactionKind,
+    CompactionRecord,
+    CompactionRun,
+    ControlRecord,
+    IndexEntry,
+    decode_value,
+    encode_value,
+)
 from llog.limits import LOG_COMPACT_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, last_segment_id, offset_name
 from llog.log.rewrite import segments
+from llog.log.rewrite.select import Choice
 from llog.log.rewrite.snapshot import move_snapshot
 from llog.stores.metadata.port import Delete, Record
 
 # Index entries that a segment replaced, deleted together where the store can: a group is one write of the store.
 LOG_DELETES_PER_GROUP_MAX: Final = 256
+
+
+class Compacted(NamedTuple):
+    """What one run did."""
+
+    log: Log
+    start_offset: int
+    end_offset: int
+    entry_count: int
+    byte_length: int
+    data_key: str
+    resumed: bool = False
+    kind: CompactionKind = "COMPACT"
+    level: int = 1
 
 
 class KnownCompaction(NamedTuple):
@@ -45,6 +69,44 @@ class Published(NamedTuple):
     done: bool
     """False: abandoned, or somebody else's end of it is not to be seen."""
     record: KnownCompaction
+
+
+def planned_run(
+    incarnation: int, chosen: Choice, segment_id: str, segment: Segment, uri: str, now_ms: int
+) -> CompactionRun:
+    """Everything that anyone needs to finish the run."""
+    taken, last = chosen.run, chosen.run.entries[-1]
+    entry = IndexEntry(
+        type="COMPACTED",
+        level=chosen.level,
+        msg_count=taken.msg_count,
+        record_count=segment.record_count,
+        data_key=uri,
+        encoding="kafka-v2",
+        byte_offset=0,
+        byte_length=segment.byte_length,
+        footer_length=segment.footer_length,
+        incarnation=incarnation,
+        epoch=last.value.epoch,
+        max_timestamp_ms=segment.max_timestamp_ms,
+        created_at_ms=now_ms,
+    )
+    return CompactionRun(
+        compaction_id=segment_id,
+        kind=chosen.kind,
+        state="WRITING_COMPACTED_INDEX",
+        start_offset=taken.start_offset,
+        end_offset=taken.end_offset,
+        last_start_offset=last.start_offset,
+        end_version=last.version,
+        msg_count=taken.msg_count,
+        data_key=uri,
+        encoding="kafka-v2",
+        created_at_ms=now_ms,
+        sources=() if chosen.kind == "COMPACT" else taken.sources,
+        epochs=segment.extension.epochs,
+        entry=entry,
+    )
 
 
 async def load_compaction(context: LogContext, log: Log, incarnation: int) -> KnownCompaction:

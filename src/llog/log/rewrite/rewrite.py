@@ -1,60 +1,22 @@
-"""Rewrite a run of entries into one segment: a plain task, from what to read to what was written.
+"""One entry's bytes as they stand in a segment: checked against the entry, with their final offsets.
 
-It knows nothing of control records or Spark: it reads byte ranges, checks them, gives batches their final offsets and
-writes one object. Run in this process (`compact_once`) or in a task elsewhere, it is the same function.
+`llog.pipeline.compact.task` builds segments from them.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from llog.concurrency import gather_bounded
 from llog.errors import InvalidField, UnsupportedFormat
 from llog.formats.records.bytes_batch import decode_bytes_batch
 from llog.formats.records.crc import Buffer
 from llog.formats.records.record_batch import BatchColumns, BatchRule, TimestampType, patch_offsets, verify_crcs, walk
 from llog.formats.records.record_columns import columns_from_rows
 from llog.formats.records.records import encode_columns
-from llog.formats.segment import Segment, SegmentBuilder, parse_footer
-from llog.log.context import FindObject
+from llog.formats.segment import parse_footer
 from llog.log.index import Entry
-from llog.log.keys import Log
-from llog.log.rewrite.select import Run
-
-LOG_COMPACT_READS_IN_FLIGHT_MAX: Final = 8
-
-
-async def rewrite(
-    find_object: FindObject, log: Log, incarnation: int, run: Run, *, level: int, created_at_ms: int
-) -> Segment:
-    """The segment of a run, ready to be put. Raises `FormatError` for bytes that are not what their entry says."""
-    builder = SegmentBuilder(topic=log.topic, partition=log.partition, incarnation=incarnation)
-    slices = await gather_bounded(
-        run.entries, lambda entry: _fetch(find_object, entry), limit=LOG_COMPACT_READS_IN_FLIGHT_MAX
-    )
-    epochs: dict[int, int] = {}
-    for entry, data in zip(run.entries, slices, strict=True):
-        final = final_batches(data, entry)
-        builder.add(final.data, final.columns)
-        for epoch, start_offset in final.epochs.items():
-            epochs.setdefault(epoch, start_offset)
-    return builder.finish(
-        start_offset=run.start_offset,
-        end_offset=run.end_offset,
-        level=level,
-        created_at_ms=created_at_ms,
-        epochs=epochs,
-        sources=run.sources,
-    )
-
-
-async def _fetch(find_object: FindObject, entry: Entry) -> Buffer:
-    store, name = await find_object(entry.value.data_key)
-    if entry.value.byte_offset is None or entry.value.byte_length is None:
-        return await store.get(name)
-    return await store.get_range(name, entry.value.byte_offset, entry.value.byte_length)
 
 
 class _Final(NamedTuple):

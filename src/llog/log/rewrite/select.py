@@ -1,16 +1,21 @@
-"""Which entries one compaction run takes: a pure choice.
+"""Which index entries one rewriting run takes: compaction (`select_run`) and merge (`select_merge`). Pure functions.
 
-R11: whole entries only, contiguous, starting with the valid entry that covers the floor (the later of cursor and log
-start), never past the counter noted when `pending` was last cleared. Through the middle of an entry, the next append
-would lose data; past the counter, an append not yet settled would.
+R11: a run takes whole entries, contiguous, starting with the valid entry that covers the floor (the later of cursor and
+log start), and ends below the counter noted when `pending` was last cleared. A run that ended inside an entry would
+lose the rest of it when the cursor moves; a run past that counter would lose an append that is not settled yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from llog.formats.values import CompactionKind
+from llog.limits import LOG_COMPACT_ENTRIES_MAX
 from llog.log.index import Entry, EntryVerdict, judge
+
+# Segments that one merge takes at least.
+LOG_MERGE_INPUTS_MIN: Final = 2
 
 
 class Run(NamedTuple):
@@ -34,6 +39,15 @@ class Run(NamedTuple):
     def sources(self) -> tuple[str, ...]:
         """URIs of the objects its bytes come from."""
         return tuple(sorted({entry.value.data_key for entry in self.entries}))
+
+
+class Choice(NamedTuple):
+    """A run, and which segment it becomes."""
+
+    kind: CompactionKind
+    level: int
+    """Level of the new segment."""
+    run: Run
 
 
 class Bounds(NamedTuple):
@@ -82,3 +96,26 @@ def _fits(entry: Entry, chosen: list[Entry], bounds: Bounds) -> bool:
         and entry.end_offset < bounds.counter
         and entry.value.created_at_ms <= bounds.created_before_ms
     )
+
+
+def select_merge(entries: Iterable[Entry], *, target_bytes: int, min_inputs: int) -> Run | None:
+    """The first neighbours of one level that together stay within `target_bytes`: at least `min_inputs`, and as many as
+    fit. `entries` are valid COMPACTED entries in offset order."""
+    chosen: list[Entry] = []
+    size_bytes = 0
+    for entry in entries:
+        length = entry.value.byte_length or 0
+        follows = (
+            bool(chosen)
+            and entry.start_offset == chosen[-1].end_offset + 1
+            and entry.value.level == chosen[-1].value.level
+            and size_bytes + length <= target_bytes
+            and len(chosen) < LOG_COMPACT_ENTRIES_MAX
+        )
+        if not follows:
+            if len(chosen) >= min_inputs:
+                break
+            chosen, size_bytes = [], 0
+        chosen.append(entry)
+        size_bytes += length
+    return Run(tuple(chosen)) if len(chosen) >= min_inputs else None

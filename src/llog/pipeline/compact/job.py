@@ -15,7 +15,7 @@ what is registered and not published is an orphan for vacuum, and the next job b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,9 +23,7 @@ from llog.errors import LlogError, LogBusy, LogDeleted, LogError, PartitionNotIn
 from llog.limits import COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, LOG_MERGE_BYTES_DEFAULT
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.merge import INPUTS_MIN
-from llog.log.rewrite.runs import Choice
-from llog.log.rewrite.select import Bounds, Run, select_run
+from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN, Bounds, Choice, Run, select_run
 from llog.pipeline.compact.look import LogHead, claimed, entries_from, for_each, live_logs, settled_head
 from llog.pipeline.compact.plan import Resize, SegmentRules, Share, Sizing, plan_round, plan_shares
 from llog.pipeline.compact.publish import LogPublished
@@ -36,6 +34,10 @@ from llog.pipeline.runtime.work import Runner
 
 # How long the claims of a job outlive it when it dies, unless its caller says otherwise.
 COMPACT_SESSION_TIMEOUT_MS: Final = 15_000
+
+
+OnError = Callable[[Log, LlogError], None]
+"""A log, and the error that ended work on it in this job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class CompactOptions:
     once: bool = False
     """One piece of work per log: what somebody left in flight, or what fits into one round; never both."""
     merge_bytes: int = LOG_MERGE_BYTES_DEFAULT
-    merge_inputs_min: int = INPUTS_MIN
+    merge_inputs_min: int = LOG_MERGE_INPUTS_MIN
 
     async def sized(self) -> Sizing:
         return self.sizing if self.resize is None else await self.resize()
@@ -104,10 +106,11 @@ async def compact_claimed(
     report: CompactReport,
     options: CompactOptions,
     on_run: OnRun = lambda _: None,
+    on_error: OnError = lambda _, __: None,
 ) -> dict[Log, LogReport]:
     """Compact logs that are ours already; how each of them fared."""
     async with gathered(context) as context:
-        job = _Job(context, runner, report, options, on_run)
+        job = _Job(context, runner, report, options, on_run, on_error)
         reports = job.reports = {log: LogReport(topic=log.topic, partition=log.partition) for log in logs}
         left = list(logs)
         while left:
@@ -118,10 +121,16 @@ async def compact_claimed(
 
 class _Job:
     def __init__(
-        self, context: LogContext, runner: Runner, report: CompactReport, options: CompactOptions, on_run: OnRun
+        self,
+        context: LogContext,
+        runner: Runner,
+        report: CompactReport,
+        options: CompactOptions,
+        on_run: OnRun,
+        on_error: OnError,
     ) -> None:
         self._context, self._runner, self._report, self._options = context, runner, report, options
-        self._on_run = on_run
+        self._on_run, self._on_error = on_run, on_error
         self.reports: dict[Log, LogReport] = {}
         self._ends: dict[Log, int] = {}
         """Where each log ended when it was first looked at."""
@@ -169,14 +178,14 @@ class _Job:
             entries = await entries_from(self._context, log, floor, entries_max=share.entries, bytes_max=bytes_max)
             run = select_run(entries, bounds)
         except LlogError as error:
-            note_error(self.reports, log, error)
+            note_error(self.reports, log, error, self._on_error)
             return None
         return None if run is None else (head, run)
 
     def _is_left(self, log: Log, ended: LogPublished | LlogError) -> bool:
         """Has this log more to do, and is it worth another round?"""
         if isinstance(ended, LlogError):
-            note_error(self.reports, log, ended)
+            note_error(self.reports, log, ended, self._on_error)
             return False
         self.reports[log].add(ended.runs)
         if ended.ended == "failed":
@@ -202,7 +211,10 @@ def note_in_vain(report: LogReport, ended: LogPublished) -> None:
     report.fail("failed", ended.failed.error_type, f"{ended.failed.error}, {times}")
 
 
-def note_error(reports: Mapping[Log, LogReport], log: Log, error: LlogError) -> None:
+def note_error(
+    reports: Mapping[Log, LogReport], log: Log, error: LlogError, on_error: OnError = lambda _, __: None
+) -> None:
+    on_error(log, error)
     if isinstance(error, PartitionNotInitialized | LogDeleted):
         return  # deleted meanwhile: there is nothing to do
     reason = error.reason if isinstance(error, LogError) else str(error)  # which log it was, the report says

@@ -20,8 +20,7 @@ from llog.log.claim import claim
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, offset_name
-from llog.log.rewrite.publish import KnownCompaction, finish, load_compaction
-from llog.log.rewrite.runs import Compacted
+from llog.log.rewrite.publish import Compacted, KnownCompaction, finish, load_compaction
 from llog.log.topics.admin import list_topics
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """The merge job: neighbouring segments of one level become one of the next, many logs at a time.
 
-Which neighbours is `llog.log.rewrite.merge`'s choice; a task reads each segment by one ranged read, and writes one
+`llog.log.rewrite.select` chooses the neighbours; a task reads each segment by one ranged read, and writes one
 object. One merge per log and round, since one record guards all rewriting of a log; rounds go on until no log has
 neighbours left that fit.
 """
@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from llog.errors import LlogError
+from llog.formats.values import ControlRecord
 from llog.limits import COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, COMPACT_TASKS_PER_CORE
 from llog.log.context import LogContext
-from llog.log.keys import Log
-from llog.log.rewrite.merge import _segment_entries as segment_entries
-from llog.log.rewrite.merge import select_merge
-from llog.log.rewrite.runs import Choice
-from llog.pipeline.compact.job import CompactOptions, note_error, note_in_vain
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
+from llog.log.keys import Log, offset_name
+from llog.log.rewrite.publish import KnownCompaction
+from llog.log.rewrite.select import Choice, select_merge
+from llog.pipeline.compact.job import CompactOptions, OnError, note_error, note_in_vain
 from llog.pipeline.compact.look import LogHead, for_each, settled_head
 from llog.pipeline.compact.plan import Sizing
 from llog.pipeline.compact.publish import LogPublished
@@ -35,6 +36,7 @@ async def merge_claimed(
     report: CompactReport,
     options: CompactOptions,
     on_run: OnRun = lambda _: None,
+    on_error: OnError = lambda _, __: None,
 ) -> None:
     """Merge logs that are ours already; what was done is added to their reports."""
     left = [log for log, one in reports.items() if one.outcome not in ("failed", "busy")]
@@ -42,10 +44,10 @@ async def merge_claimed(
     while left:
         some, rest = left[:COMPACT_ROUND_LOGS_MAX], left[COMPACT_ROUND_LOGS_MAX:]
         async with gathered(context) as gathering:
-            ended = await _round(gathering, runner, some, reports, report, options, on_run)
+            ended = await _round(gathering, runner, some, reports, report, options, on_run, on_error)
         for log, how in ended.items():
             if isinstance(how, LlogError):
-                note_error(reports, log, how)
+                note_error(reports, log, how, on_error)
                 continue
             reports[log].add(how.runs)
             if how.ended == "failed":
@@ -68,6 +70,7 @@ async def _round(
     report: CompactReport,
     options: CompactOptions,
     on_run: OnRun,
+    on_error: OnError,
 ) -> dict[Log, LogPublished | LlogError]:
     async def look(log: Log) -> tuple[LogHead, Choice] | None:
         try:
@@ -77,9 +80,9 @@ async def _round(
                 on_run(resumed)
             if head.resumed and options.once:
                 return None
-            entries = await segment_entries(context, log, head.control, head.record)
+            entries = await _segment_entries(context, log, head.control, head.record)
         except LlogError as error:
-            note_error(reports, log, error)
+            note_error(reports, log, error, on_error)
             return None
         run = select_merge(entries, target_bytes=options.merge_bytes, min_inputs=options.merge_inputs_min)
         return None if run is None else (head, Choice("MERGE", run.entries[0].value.level + 1, run))
@@ -94,6 +97,28 @@ async def _round(
     task_of = plan_merge_tasks(sizes, await options.sized())
     plans = {log: LogPlan(head, [(choice, task_of[log])]) for log, (head, choice) in chosen.items()}
     return await perform_round(context, runner, plans, report, on_run)
+
+
+async def _segment_entries(
+    context: LogContext, log: Log, control: ControlRecord, record: KnownCompaction
+) -> list[Entry]:
+    """Valid COMPACTED entries below the cursor. A stale answer does no harm: the swap of the end key at its version
+    fails then."""
+    found = []
+    start, stop = offset_name(control.log_start_offset), offset_name(record.value.offset)
+    async for item in context.metadata.scan_all(context.keys.index(log), start=start, stop=stop):
+        entry = entry_of(item)
+        verdict = judge(
+            entry,
+            incarnation=control.incarnation,
+            cursor=record.value.offset,
+            log_start_offset=control.log_start_offset,
+        )
+        if verdict is EntryVerdict.FROM_THE_FUTURE:
+            break
+        if verdict is EntryVerdict.VALID and entry.value.type == "COMPACTED":
+            found.append(entry)
+    return found
 
 
 def plan_merge_tasks(sizes: Mapping[Log, int], sizing: Sizing) -> dict[Log, int]:

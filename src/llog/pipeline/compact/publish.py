@@ -16,8 +16,8 @@ from llog.formats.values import SegmentRecord
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.rewrite import segments
-from llog.log.rewrite.publish import KnownCompaction, finish, publish
-from llog.log.rewrite.runs import Choice, Compacted, planned_run
+from llog.log.rewrite.publish import Compacted, KnownCompaction, finish, planned_run, publish
+from llog.log.rewrite.select import Choice
 from llog.pipeline.compact.look import LogHead
 from llog.pipeline.compact.plan import NamedRun
 from llog.pipeline.compact.window import RunOutcome

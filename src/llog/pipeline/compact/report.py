@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from llog.log.rewrite.runs import Compacted
+from llog.log.rewrite.publish import Compacted
 
 LogOutcome = Literal["compacted", "resumed", "idle", "busy", "claimed_elsewhere", "failed"]
 """compacted: runs were published; resumed: only what others had left was finished; idle: there was nothing to do;

@@ -16,7 +16,8 @@ from llog.errors import LlogError
 from llog.limits import COMPACT_LOGS_AT_ONCE
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.runs import Choice, Compacted
+from llog.log.rewrite.publish import Compacted
+from llog.log.rewrite.select import Choice
 from llog.pipeline.compact.look import LogHead, for_each
 from llog.pipeline.compact.plan import window_of_runs
 from llog.pipeline.compact.publish import LogPublished, NewSegment, publish_in_order, register, segment_store

@@ -22,9 +22,8 @@ from llog.log.context import LogContext
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.rewrite import segments
-from llog.log.rewrite.publish import KnownCompaction, finish, load_compaction, publish
-from llog.log.rewrite.runs import Choice, planned_run
-from llog.log.rewrite.select import Run
+from llog.log.rewrite.publish import KnownCompaction, finish, load_compaction, planned_run, publish
+from llog.log.rewrite.select import Choice, Run
 from llog.pipeline.key_compact.rewrite_task import KeyRewritten
 from llog.stores.metadata.port import after
 

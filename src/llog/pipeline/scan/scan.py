@@ -23,12 +23,12 @@ from typing import Final, SupportsIndex
 
 import pyarrow as pa
 
-from llog.api.opening import OpenedLog, open_log
 from llog.errors import InvalidArgument
 from llog.limits import SPLIT_BYTES_DEFAULT, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN
 from llog.log.keys import OFFSET_MAX, Log, check_topic
 from llog.log.metrics import LogMetrics
 from llog.log.read.fetch import Fetcher
+from llog.opening import OpenedLog, open_log
 from llog.pipeline.scan.plan import ScanRequest, plan_scan
 from llog.pipeline.scan.positions import EARLIEST, LATEST, Positions
 from llog.pipeline.scan.pump import LoopThread, pumped

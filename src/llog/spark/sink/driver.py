@@ -22,9 +22,9 @@ import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from llog.api.opening import Use, opened_log
 from llog.errors import InvalidArgument, MetadataStoreError
 from llog.limits import SPARK_WORKER_TOOLS_MAX
+from llog.opening import Use, opened_log
 from llog.pipeline.runtime.work import TaskTools
 from llog.pipeline.scan.pump import LoopThread
 from llog.pipeline.sink.commit import Committed, commit_batch, forget_query

@@ -14,7 +14,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from llog.api.opening import opened_log
+from llog.opening import opened_log
 from llog.pipeline.scan.plan import ScanRequest, plan_scan
 from llog.pipeline.scan.record_shape import Shape
 from llog.settings import Settings

@@ -30,10 +30,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from llog.api.opening import OpenedLog, open_log
 from llog.broker.groups.positions import GroupPositions, Position
 from llog.errors import RecordsLost
 from llog.log.keys import Log
+from llog.opening import OpenedLog, open_log
 from llog.pipeline.scan.plan import splits_between
 from llog.pipeline.scan.positions import offsets_at, ranges_between
 from llog.pipeline.scan.pump import LoopThread

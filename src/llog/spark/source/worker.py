@@ -21,12 +21,12 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from llog.api.opening import opened_log
 from llog.errors import ClusterMismatch, InvalidArgument, LlogError, ObjectNotFound, RecordsLost
 from llog.formats.values import ClusterId, decode_value
 from llog.limits import SPARK_WORKER_TOOLS_MAX
 from llog.log.context import LogContext
 from llog.log.read.fetch import Fetcher
+from llog.opening import opened_log
 from llog.pipeline.scan.plan import ScanRequest
 from llog.pipeline.scan.pump import LoopThread, pumped
 from llog.pipeline.scan.record_shape import Shape

@@ -18,7 +18,7 @@ from llog.log.context import LogContext
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import Key
 from llog.testing.hazards.parts import KEYS, ORDERS, Told, alone, apply_retention, clean, doing, expect, hours_pass
 from llog.testing.sim import Script

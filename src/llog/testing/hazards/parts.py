@@ -18,9 +18,8 @@ from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
 from llog.log.producers.idempotence import ProducerClaim
 from llog.log.read.read import iter_runs
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.testing.sim import HOUR_MS, ActorContext, Puppet, Script
 from llog.testing.sim.actor import ActorFunction
 from llog.testing.sim_context import log_context

@@ -10,10 +10,9 @@ from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
 from llog.log.read.read import view
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.testing.history.judge_store import ASKED_BY
 from llog.testing.history.workload import TROUBLE, Client, act
 

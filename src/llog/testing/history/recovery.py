@@ -11,9 +11,9 @@ from llog.log.cleanup.retention import retain
 from llog.log.cleanup.vacuum import vacuum
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.create import initialize, load_topic
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from llog.testing.history.events import AppendAsked
 from llog.testing.history.verdict import Broken, Phase, Violation
 from llog.testing.history.workload import Client, append

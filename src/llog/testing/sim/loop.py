@@ -224,6 +224,18 @@ class SimLoop(asyncio.AbstractEventLoop):
     async def shutdown_asyncgens(self) -> None:
         """Nothing to do: a generator that is dropped ends in a task of its process, or with it."""
 
+    def run_in_executor(self, executor: object, func: Callable[[*Ts], T], *args: *Ts) -> SimFuture:
+        """`asyncio.to_thread` computes at once, on the loop: production code that moves computing to a thread runs
+        unchanged, and no thread makes an order that the seed does not decide."""
+        if executor is not None:
+            raise SimulationForbidden("loop.run_in_executor", "only the default executor is simulated")
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
     async def shutdown_default_executor(self) -> None:
         """Nothing to do: there are no threads."""
 
@@ -262,7 +274,6 @@ _FORBIDDEN: Final = [
     "remove_signal_handler",
     "remove_writer",
     "run_forever",
-    "run_in_executor",
     "run_until_complete",
     "sendfile",
     "set_default_executor",

@@ -22,7 +22,7 @@ from llog.log.metrics import READ_RECORDS, READ_RESTARTS
 from llog.log.read.fetch import Fetcher
 from llog.log.read.read import iter_runs, view
 from llog.log.read.timestamps import max_timestamp, offset_for_timestamp
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.testing.sim import MANY, ActorContext, Scenario, World, run_seed
 from llog.testing.sim_context import log_context
 

@@ -30,9 +30,8 @@ from llog.log.read.records import LogRecord
 from llog.log.read.view import view
 from llog.log.recovery.backup import write_backup
 from llog.log.recovery.backup_places import BackupObjects
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.topics.admin import create_topic
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.key_compact.aggregate import InProcessAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.runtime.work import InProcessRunner, tools_of

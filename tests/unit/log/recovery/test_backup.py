@@ -48,7 +48,7 @@ from llog.log.recovery.restore_values import (
     plan_control,
     plan_producer_ids,
 )
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests import samples

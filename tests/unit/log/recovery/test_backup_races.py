@@ -18,7 +18,7 @@ from llog.log.context import LogContext
 from llog.log.inspect.invariants import check_log
 from llog.log.read.view import view
 from llog.log.recovery.restore import inspect_backup, restore_backup
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore

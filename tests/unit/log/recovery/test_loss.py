@@ -18,8 +18,8 @@ from llog.log.keys import Log
 from llog.log.read.records import LogRecord
 from llog.log.recovery.recover import Recovered, recover
 from llog.log.recovery.restore import inspect_backup, release_vacuum, restore_backup
-from llog.log.rewrite.compact import compact_once
 from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from tests.contract.log_suite import group
 from tests.unit.log.recovery.loss import LATE, PLAIN, PRICES, Cluster, MortalStore, is_killed, records_of

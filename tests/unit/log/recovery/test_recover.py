@@ -21,10 +21,9 @@ from llog.log.keys import Log
 from llog.log.producers.idempotence import ProducerClaim
 from llog.log.recovery.recover import recover
 from llog.log.recovery.restore import read_hold, release_vacuum
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.key_compact.aggregate import InProcessAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.runtime.work import InProcessRunner, tools_of

@@ -20,11 +20,10 @@ from llog.log.index import entry_of
 from llog.log.keys import Log
 from llog.log.read.read import read_offset
 from llog.log.recovery.recover import Recovered, recover
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.rewrite.segments import register
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.stores.metadata.port import Key, Record
 from llog.stores.objects.port import ObjectStore
 from tests.contract.backup_suite import backed_up, check_all, restored

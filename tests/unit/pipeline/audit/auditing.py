@@ -21,10 +21,9 @@ from llog.log.append.append import EncodedGroup
 from llog.log.cluster import join_cluster
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.pipeline.audit.job import audit
 from llog.pipeline.audit.report import AuditReport
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import Key

@@ -20,9 +20,9 @@ from llog.formats.values import (
 )
 from llog.log.ids import new_object_id
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
 from llog.log.rewrite.segments import list_segments
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from tests.unit.pipeline.audit.auditing import CLICKS, ORDERS, Stage, audited, change_value, filled, found
 
 

@@ -17,9 +17,8 @@ from llog.log.append.append import Appender
 from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
 from llog.log.read.view import view
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.pipeline.vacuum.job import vacuum
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.job import compact
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.pipeline.vacuum.job import vacuum
 from tests.unit.pipeline.audit.auditing import CLICKS, ORDERS, Stage

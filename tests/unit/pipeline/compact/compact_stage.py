@@ -1,5 +1,4 @@
-"""The stage of the compaction job's tests: logs on stores in memory, an object store that counts, and a second engine
-(`compact_once`, log by log) to compare with."""
+"""The stage of the compaction job's tests: logs on stores in memory, and an object store that counts requests."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from typing import Any
 
 from llog.errors import ObjectNotFound
 from llog.formats.records.records import encode_records
+from llog.formats.segment import Segment, SegmentBuilder
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
@@ -18,6 +18,8 @@ from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.log.read.records import LogRecord
+from llog.log.rewrite.rewrite import final_batches
+from llog.log.rewrite.select import Run
 from llog.pipeline.compact.task import Window
 from llog.pipeline.runtime.work import InProcessRunner, Task, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
@@ -135,3 +137,23 @@ class Between:
 
 def between(stage: Stage, before: Callable[[], Any] | None = None, after: Callable[[], Any] | None = None) -> Between:
     return Between(runner_of(stage), before, after)
+
+
+async def segment_of(context: LogContext, log: Log, run: Run, *, level: int, created_at_ms: int) -> Segment:
+    """The segment of a run, built entry by entry without a window."""
+    builder = SegmentBuilder(topic=log.topic, partition=log.partition, incarnation=run.entries[0].value.incarnation)
+    epochs: dict[int, int] = {}
+    for entry in run.entries:
+        store, name = await context.find_object(entry.value.data_key)
+        data = await store.get_range(name, entry.value.byte_offset or 0, entry.value.byte_length or 0)
+        final = final_batches(data, entry)
+        builder.add(final.data, final.columns)
+        epochs = {**final.epochs, **epochs}
+    return builder.finish(
+        start_offset=run.start_offset,
+        end_offset=run.end_offset,
+        level=level,
+        created_at_ms=created_at_ms,
+        epochs=epochs,
+        sources=run.sources,
+    )

@@ -13,14 +13,12 @@ from llog.log.append.settle import settle_and_clear
 from llog.log.claim import holder
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
-from llog.log.rewrite.publish import load_compaction, publish
-from llog.log.rewrite.runs import Choice, Compacted, planned_run
+from llog.log.rewrite.publish import Compacted, load_compaction, planned_run, publish
 from llog.log.rewrite.segments import list_segments
-from llog.log.rewrite.select import Run
+from llog.log.rewrite.select import Choice, Run
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.pipeline.compact.windows_here import WindowsHere
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
@@ -33,6 +31,7 @@ from tests.unit.pipeline.compact.compact_stage import (
     entries_of,
     records_of,
     runner_of,
+    segment_of,
 )
 
 ORDERS = [Log("orders", partition) for partition in range(4)]
@@ -90,10 +89,7 @@ async def test_a_round_is_made_for_as_many_cores_as_there_are_by_then() -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-async def test_segments_are_byte_for_byte_what_rewriting_log_by_log_makes(level: int) -> None:
-    """The same run, by `llog.log.rewrite.rewrite` and by a window: what lies in the store is equal."""
-    from llog.log.rewrite.rewrite import rewrite
-
+async def test_segments_are_byte_for_byte_what_rewriting_entry_by_entry_makes(level: int) -> None:
     stage = Stage()
     for number in range(6):
         await stage.append(*ORDERS, encoding="kafka-v2", records=number + 1)
@@ -109,14 +105,8 @@ async def test_segments_are_byte_for_byte_what_rewriting_log_by_log_makes(level:
     for window in told.windows:
         for run in window.runs:
             log = Log(run.topic, run.partition)
-            expected = await rewrite(
-                stage.context.find_object,
-                log,
-                run.incarnation,
-                Run(tuple(taken[log])),
-                level=level,
-                created_at_ms=run.created_at_ms,
-            )
+            entries = Run(tuple(taken[log]))
+            expected = await segment_of(stage.context, log, entries, level=level, created_at_ms=run.created_at_ms)
             written = bytes(await stage.objects.get(run.name))
             assert written == b"".join(map(bytes, expected.buffers))
 
@@ -175,12 +165,10 @@ async def test_a_run_in_flight_that_somebody_left_is_finished_first() -> None:
     for _ in range(4):
         await stage.append(log)
     # As a compactor that died right after publishing: the segment is there, the record names it, nothing is swapped.
-    from llog.log.rewrite.rewrite import rewrite
-
     control = await settle_and_clear(stage.context, log)
     record = await load_compaction(stage.context, log, 1)
     run = Run(tuple((await entries_of(stage.context, log))[:2]))
-    segment = await rewrite(stage.context.find_object, log, 1, run, level=1, created_at_ms=stage.context.now_ms())
+    segment = await segment_of(stage.context, log, run, level=1, created_at_ms=stage.context.now_ms())
     segment_id = "0198c0de000070008000000000000001"
     name = stage.context.keys.segment_object(log, segment_id)
     await stage.objects.put(name, segment.buffers)

@@ -11,8 +11,8 @@ import pytest
 from llog.limits import COMPACT_REPLANS_MAX
 from llog.log.claim import holder
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
 from llog.pipeline.compact.job import compact
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.work import InProcessRunner, Task, TaskFailed, tools_of
 from tests.unit.pipeline.compact.compact_stage import (
     Stage,

@@ -10,8 +10,8 @@ import pytest
 from llog.errors import InvalidArgument, MetadataUnavailable, ValueTooLarge, VersionConflict
 from llog.limits import METADATA_VALUE_BYTES_MAX
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
 from llog.pipeline.compact.job import compact
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.gather import GatheringMetadataStore, gathered
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.stores.metadata.memory import MemoryStore

@@ -12,9 +12,8 @@ from llog.errors import LlogError, MetadataUnavailable
 from llog.log.context import LogContext
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.pipeline.compact.job import CompactOptions, compact
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.pipeline.compact.windows_here import WindowsHere
 from llog.pipeline.runtime.work import InProcessRunner, tools_of

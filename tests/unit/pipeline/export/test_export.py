@@ -21,9 +21,9 @@ from llog.errors import (
 from llog.formats.arrow import SCHEMA
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.admin import add_partitions, create_topic
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.export.decode import Decoding
 from llog.pipeline.export.job import export
 from llog.pipeline.export.parquet import committed

@@ -18,11 +18,10 @@ from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.log.read.records import LogRecord
 from llog.log.read.view import view
-from llog.log.rewrite.compact import compact_once
-from llog.log.rewrite.merge import merge_once
 from llog.log.topics.admin import create_topic
 from llog.log.topics.config import TopicConfig
 from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.key_compact.aggregate import InProcessAggregate, KeyAggregate
 from llog.pipeline.key_compact.job import KeyCompacted, KeyCompactOptions, key_compact
 from llog.pipeline.runtime.work import InProcessRunner, Runner, tools_of

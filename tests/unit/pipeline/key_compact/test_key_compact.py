@@ -20,8 +20,8 @@ from llog.log.inspect.check_objects import read_footer
 from llog.log.keys import Log
 from llog.log.read.read import read_offset
 from llog.log.rewrite import publish
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.admin import create_topic
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.key_compact import key_pass
 from llog.pipeline.key_compact.aggregate import InProcessAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact

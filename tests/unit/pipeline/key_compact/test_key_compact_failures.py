@@ -16,7 +16,7 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.view import view
 from llog.log.rewrite import publish
-from llog.log.rewrite.merge import merge_once
+from llog.pipeline.compact.once import merge_once
 from llog.pipeline.key_compact import key_pass
 from llog.pipeline.key_compact import publish as key_publish
 from llog.pipeline.key_compact.aggregate import InProcessAggregate, SegmentKeys

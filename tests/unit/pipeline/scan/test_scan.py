@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 import llog
-from llog.api.opening import OpenedLog
 from llog.errors import InvalidArgument, OffsetOutOfRange, RecordsLost, TopicNotFound
 from llog.formats.arrow import SCHEMA
 from llog.formats.records.records import encode_records
@@ -27,8 +26,9 @@ from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
 from llog.log.metrics import READ_GETS
 from llog.log.read.fetch import Fetcher
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.delete import delete_topic
+from llog.opening import OpenedLog
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.scan.plan import ScanRequest, plan_scan, splits_between
 from llog.pipeline.scan.split_plan import plan_again
 from llog.pipeline.scan.split_read import split_batches

@@ -15,7 +15,7 @@ from llog.errors import InvalidArgument
 from llog.formats.values import IndexEntry
 from llog.log.index import Entry
 from llog.log.keys import Log
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.scan.splits import LogRange, Piece, pieces_of
 from llog.pipeline.scan.stream_offsets import (
     StreamOffsets,

@@ -11,9 +11,9 @@ from llog.errors import InvalidArgument, SinkPlanLost, SinkUploadLost
 from llog.formats.values import ControlRecord, decode_value, encode_value
 from llog.log.keys import Log
 from llog.log.producers.state import KnownProducers
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.create import initialize
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.sink import perform as sink_perform
 from llog.pipeline.sink import plan as sink_plan
 from llog.pipeline.sink.copy import copied

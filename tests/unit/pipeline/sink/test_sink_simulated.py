@@ -18,7 +18,7 @@ from llog.log.context import LogContext, LogOptions
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
-from llog.log.rewrite.compact import compact_once
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.plan import UploadedSlice

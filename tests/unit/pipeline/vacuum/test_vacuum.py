@@ -19,9 +19,9 @@ from llog.log.cleanup.vacuum import vacuum as vacuum_in_process
 from llog.log.cluster import join_cluster
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
-from llog.log.rewrite.compact import compact_once
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.audit.job import audit
+from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime import survey
 from llog.pipeline.runtime.survey import (
     plan_blob_count,
