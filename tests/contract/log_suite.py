@@ -183,6 +183,7 @@ class LogContract:
         assert [run async for run in iter_runs(context, ORDERS, 2)] == []
 
     async def test_writers_of_one_log_never_share_an_offset(self, open_store: OpenStore, objects: ObjectStore) -> None:
+        """R5: a retry computes its offsets from the control record that it has just read."""
         contexts = [context_on(await open_store(), objects, seed) for seed in range(4)]
         appenders, history = [Appender(context) for context in contexts], History()
         logs = [ORDERS, Log("orders", 1)]

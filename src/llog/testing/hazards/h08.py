@@ -19,6 +19,7 @@ from llog.testing.sim import Fault, Script, script
 
 @script("h08a", atomic_groups=False)
 def a_zombie_publishes_after_a_longer_run(script: Script) -> None:
+    """R12: a compactor that lost its claim fails at the version of the compaction record."""
     written(script, b"one", b"two")
     zombie = script.actor("zombie", compact())
     zombie.run_until("put", COMPACTION)  # its segment of two records is written, not published
