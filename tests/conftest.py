@@ -9,6 +9,9 @@ happens once in a thousand runs has to explain itself the first time.
 
 from __future__ import annotations
 
+import os
+import random
+import secrets
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -21,6 +24,19 @@ LOGS_MAX = 8
 
 settings.register_profile("llog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("llog")
+
+SEED: int = int(os.environ.setdefault("TEST_SEED", str(secrets.randbelow(2**30))))
+"""The seed of this run; workers of a parallel run inherit it."""
+
+
+def pytest_report_header() -> str:
+    return f"seed: TEST_SEED={SEED} repeats random choices; property tests need --hypothesis-seed={SEED} too"
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random choices of one test: the same for the same TEST_SEED, whatever else runs."""
+    return random.Random(f"{SEED} {request.node.nodeid}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """Brokers are killed and stopped under load: what was acknowledged stays, and nothing is there twice.
 
 The load never sends anything again (`broker_load`), so whatever appears twice is the broker's doing. Moments are drawn
-from a seed that a failing test names; `LLOG_KILL_SEED` plays it again.
+from the run's seed: `TEST_SEED`, which the header of a run names, repeats them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import secrets
 import signal
 import socket
 import time
@@ -34,13 +33,6 @@ LIFE_SECONDS_MAX: Final = 1.5 if SOAK else 0.5
 STOPS: Final = 5 if SOAK else 1
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 started_once = contextmanager(started)
-
-
-@pytest.fixture
-def rng() -> random.Random:
-    seed = int(os.environ.get("LLOG_KILL_SEED") or secrets.randbelow(1_000_000))
-    print(f"LLOG_KILL_SEED={seed}")  # shown when the test fails
-    return random.Random(seed)
 
 
 class Place:

@@ -36,7 +36,7 @@ BUFFER_BYTES: Final = 32 * MIB
 TAIL_BYTES: Final = 64 * MIB
 STORE_BYTES_PER_SECOND: Final = 8 * MIB
 TOPIC: Final = "pressed"
-pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.serial, pytest.mark.server, pytest.mark.timeout(600)]
 
 
 class SlowProxy(TcpProxy):

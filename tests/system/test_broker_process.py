@@ -161,6 +161,7 @@ async def test_a_writing_and_a_reading_broker_share_the_tail_through_a_directory
             assert len(await read_all(http, reading.url, TOPIC, 0)) == 6
 
 
+@pytest.mark.serial
 async def test_brokers_of_a_stack_see_each_others_appends_within_the_refresh(tmp_path: Path) -> None:
     refresh_ms = 200
     settings = at(tmp_path, tail_refresh_ms=f"{refresh_ms}ms")

@@ -28,7 +28,7 @@ GROWTH_BYTES_MAX: Final = 100_000_000
 GET_METRICS: Final = b"GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n"
 # A broker writes nothing for waiting consumers; what it reads for them are control records.
 READS: Final = ("get", "get_many")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
 
 def counted(operations: Mapping[str, Mapping[str, Any]], unit: str) -> dict[str, int]:

@@ -155,7 +155,7 @@ def test_a_start_that_fails_raises_here_and_leaves_nothing(tmp_path: Path) -> No
     assert own_threads() <= before
 
 
-@pytest.mark.slow
+@pytest.mark.serial
 @pytest.mark.parametrize("how", ["llog.embedded()", "llog.embedded(memory=True)", "llog.testing.broker()"])
 def test_the_first_one_of_a_process_starts_within_a_second(how: str) -> None:
     """Imports are not counted: a process that imports nothing else pays them once, whatever it does. Nor is the time
