@@ -7,9 +7,10 @@ import array
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llog.limits import OBJECT_RANGE_GAP_BYTES_MAX
 from llog.stores.objects.buffers import equals_buffers, flat_views
 from llog.stores.objects.port import Buffer, ByteRange
-from llog.stores.objects.ranges import cut, plan_fetches
+from llog.stores.objects.ranges import ObjectRange, cut, plan_fetches, plan_object_fetches
 from llog.stores.objects.s3_listing import list_offset, list_prefix, page_end
 
 RANGES = st.lists(st.builds(ByteRange, st.integers(0, 1_000), st.integers(0, 200)), max_size=30)
@@ -78,3 +79,43 @@ def test_a_listing_of_part_of_a_segment_starts_near_it() -> None:
     assert list_offset("root/wal/0192", "") == "root/wal/0191~"
     assert list_offset("root/wal/", "root/wal/7") == "root/wal/7"
     assert list_offset("root/wal/", "") is None
+
+
+def test_neighbours_in_one_object_are_one_request_and_far_ranges_are_not() -> None:
+    near, far = 10 + OBJECT_RANGE_GAP_BYTES_MAX, 1 << 40
+    wanted = [ObjectRange("a", 0, 10), ObjectRange("a", near, 10), ObjectRange("a", far, 10), ObjectRange("b", 20, 10)]
+    assert plan_object_fetches(wanted) == [
+        ("a", 0, near + 10, (0, 1)),
+        ("a", far, 10, (2,)),
+        ("b", 20, 10, (3,)),
+    ]
+    assert len(plan_object_fetches(wanted[:2], spare_bytes=OBJECT_RANGE_GAP_BYTES_MAX - 1)) == 2
+    assert len(plan_object_fetches(wanted[:2], fetch_bytes_max=near)) == 2
+
+
+def test_a_whole_object_is_a_request_of_its_own() -> None:
+    wanted = [ObjectRange("a", 0, 10), ObjectRange("a", 0, None)]
+    whole, ranged = plan_object_fetches(wanted)
+    assert (whole, ranged) == (("a", 0, None, (1,)), ("a", 0, 10, (0,)))
+    assert whole.part(b"0123456789ab", wanted[1]) == b"0123456789ab"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300_000), st.integers(0, 1_000)), min_size=1, max_size=30),
+    st.integers(0, 400_000),
+)
+def test_every_range_lies_in_one_request_and_gaps_never_exceed_the_spare_bytes(
+    ranges: list[tuple[str, int, int]], spare_bytes: int
+) -> None:
+    wanted = [ObjectRange(*one) for one in ranges]
+    fetches = plan_object_fetches(wanted, spare_bytes=spare_bytes)
+    assert sorted(i for fetch in fetches for i in fetch.members) == [i for i, r in enumerate(wanted) if r.byte_length]
+    for fetch in fetches:
+        assert fetch.byte_length is not None
+        for i in fetch.members:
+            name, begin, length = wanted[i]
+            assert name == fetch.name
+            assert length is not None
+            assert fetch.byte_offset <= begin <= begin + length <= fetch.byte_offset + fetch.byte_length
+    asked = sum(r.byte_length or 0 for r in wanted)
+    assert sum(fetch.byte_length or 0 for fetch in fetches) <= asked + spare_bytes

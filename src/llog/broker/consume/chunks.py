@@ -14,24 +14,19 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from llog.errors import InvalidField
-from llog.formats.records.bytes_batch import decode_bytes_batch
 from llog.formats.records.crc import Buffer
 from llog.formats.records.record_batch import (
     CODEC_MASK,
     CRC_START,
     BatchColumns,
     BatchRule,
-    TimestampType,
-    patch_offsets,
-    verify_crcs,
     walk,
 )
-from llog.formats.records.record_columns import BinaryColumn, RecordColumns, frozen, no_headers, null_column
-from llog.formats.records.records import decode_batches, decode_in_chunks, encode_columns
+from llog.formats.records.record_columns import RecordColumns
+from llog.formats.records.records import decode_batches, decode_in_chunks
 from llog.limits import CONSUME_DECODED_BYTES_MAX, CONSUME_RECORD_BYTES, RECORDS_CHUNK_BYTES
-from llog.log.read.decode import runs_of
 from llog.log.read.records import RecordRun
+from llog.log.read.slices import SegmentCheck, encode_payloads, patch_slices, runs_of
 
 _ATTRIBUTES_LOW: Final = CRC_START + 1
 """The byte of a batch that names its codec."""
@@ -90,55 +85,24 @@ def fresh_chunk(
     """
     [(first, _), *others] = slices
     writable = first if isinstance(first, bytearray) and not others else bytearray().join([data for data, _ in slices])
-    batches = walk(writable, source)
-    if verify:
-        verify_crcs(writable, batches, source)
-    begins = np.zeros(len(slices), np.int64)
-    np.cumsum([len(data) for data, _ in slices[:-1]], out=begins[1:])
-    rows = np.searchsorted(batches.position, begins)
-    if len(batches) == 0 or int(rows[-1]) == len(batches) or bool(np.any(batches.position[rows] != begins)):
-        raise InvalidField(source, "batches do not begin where their index entry says")
-    counts = np.add.reduceat(batches.last_offset_delta + 1, rows).tolist()
-    for count, (_, expected) in zip(counts, slices, strict=True):
-        if count != expected:
-            raise InvalidField(source, f"holds {count} offsets, its index entry says {expected}")
-    patched = patch_offsets(writable, batches, start_offset, epoch)
+    lengths, counts = [len(data) for data, _ in slices], [count for _, count in slices]
+    patched = patch_slices(writable, lengths, counts, start_offset, epoch, source, verify=verify)
     return Chunk(start_offset, start_offset + sum(counts) - 1, memoryview(writable).toreadonly(), patched)
 
 
 def bare_chunk(data: Buffer, msg_count: int, start_offset: int, epoch: int, created_at_ms: int, source: str) -> Chunk:
     """From bare payloads: one RecordBatch, whose time is the log's: the instant their blob was made."""
-    payloads = decode_bytes_batch(data, source)
-    count = payloads.record_count()
-    if count != msg_count:
-        raise InvalidField(source, f"holds {count} records, its index entry says {msg_count}")
-    ends = np.zeros(count + 1, np.int32)
-    ends[1:] = payloads.ends
-    columns = RecordColumns(
-        offsets=frozen(np.arange(start_offset, start_offset + count, dtype=np.int64)),
-        timestamps_ms=frozen(np.full(count, created_at_ms, np.int64)),
-        timestamp_types=frozen(np.ones(count, np.int8)),
-        keys=null_column(count),
-        values=BinaryColumn(frozen(ends), frozen(np.frombuffer(payloads.payloads, np.uint8))),
-        headers=no_headers(count),
-    )
-    log_time = TimestampType.LOG_APPEND_TIME
-    batch = encode_columns(columns, base_offset=start_offset, partition_leader_epoch=epoch, timestamp_type=log_time)
-    return Chunk(start_offset, start_offset + count - 1, batch, walk(batch, source, rule=BatchRule.COMPACTED))
+    batch = encode_payloads(data, msg_count, start_offset, epoch, created_at_ms, source)
+    return Chunk(start_offset, start_offset + msg_count - 1, batch, walk(batch, source, rule=BatchRule.COMPACTED))
 
 
 def segment_chunk(
     data: Buffer, start_offset: int, end_offset: int, first_offset: int, record_count: int | None, source: str
 ) -> Chunk:
     """From batches of a segment that stand in a row and have their offsets, none below `first_offset`."""
-    batches = walk(data, source, rule=BatchRule.COMPACTED)
-    verify_crcs(data, batches, source)
-    nexts = np.concatenate(([first_offset], batches.last_offset + 1))
-    if bool(np.any(batches.base_offset < nexts[:-1])) or int(nexts[-1]) > end_offset + 1:
-        raise InvalidField(source, f"batches overlap or leave {first_offset} … {end_offset}, as its entry says")
-    records = int(batches.record_count.sum())
-    if record_count is not None and records != record_count:
-        raise InvalidField(source, f"holds {records} records, {record_count} are said to be there")
+    check = SegmentCheck(source, first_offset, end_offset)
+    batches = check.batches(data)
+    check.check_count(record_count)
     return Chunk(start_offset, end_offset, memoryview(data).toreadonly(), batches)
 
 

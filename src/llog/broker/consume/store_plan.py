@@ -69,7 +69,7 @@ def plan_part(footer: SegmentFooter, entry: Entry, offset: int, bytes_max: int) 
         stop = first + max(1, fit)
         start = min(offset, int(rows["base_offset"][first]))
     wanted = plan_rows(footer, entry, first, stop)
-    return Piece(entry, wanted.byte_offset, wanted.byte_length, start, wanted.next_offset - 1, wanted.record_count)
+    return Piece(entry, wanted.byte_offset, wanted.byte_length, start, wanted.end_offset, wanted.record_count)
 
 
 def plan_requests(pieces: Sequence[Piece]) -> list[Request]:

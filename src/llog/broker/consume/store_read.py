@@ -30,8 +30,7 @@ from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.metrics import READ_RECORDS, READ_RESTARTS, LogMetrics, NoMetrics
 from llog.log.read.fetch import Fetcher
-from llog.log.read.scan import IndexWalk
-from llog.log.read.view import LogView, checked_view, view, view_of
+from llog.log.read.view import IndexWalk, LogView, checked_view, view, view_of
 
 # Logs whose index is scanned at the same time by one request, and entries that one answer takes of a log.
 CONSUME_SCANS_IN_FLIGHT_MAX: Final = 16

@@ -1,8 +1,7 @@
-"""From entries to bytes: which requests fetch them, and the one object that makes a reader's requests.
+"""From index entries to bytes: which requests fetch them, and the object that makes a reader's requests.
 
-Entries that lie near each other in one blob are one request, different objects are asked at once; all of it within
-a byte budget. What must stay true: what one window fetches is at most the budget, unless a single entry is larger; no
-more than LOG_READ_GETS_IN_FLIGHT_MAX requests of a reader are under way; kept footers are bounded in number and bytes.
+A window fetches at most its budget of bytes, unless a single entry is larger. A `Fetcher` has at most
+LOG_READ_GETS_IN_FLIGHT_MAX requests under way and keeps a bounded number and size of segment footers.
 """
 
 from __future__ import annotations
@@ -15,98 +14,93 @@ from typing import Final, NamedTuple
 from llog.errors import InvalidField
 from llog.formats.records.crc import Buffer
 from llog.formats.segment import SegmentFooter, footer_length, parse_footer
-from llog.limits import MIB, OBJECT_RANGE_GAP_BYTES_MAX, SEGMENT_FOOTER_PROBE_BYTES
+from llog.limits import MIB, SEGMENT_FOOTER_PROBE_BYTES
 from llog.log.context import FindObject
 from llog.log.index import Entry
 from llog.log.metrics import READ_BYTES, READ_GETS, LogMetrics, NoMetrics
+from llog.stores.objects.ranges import ObjectRange, plan_object_fetches
 
 LOG_READ_GETS_IN_FLIGHT_MAX: Final = 8
-# A segment up to this size is fetched whole for a single record: its footer would cost another round trip.
+# A segment up to this size is fetched whole even for a single record: reading its footer costs another round trip.
 LOG_READ_WHOLE_BYTES_MAX: Final = MIB
-# Segment footers that one reader keeps: whichever bound is met first.
+# Segment footers that one fetcher keeps: the first limit reached counts.
 LOG_FOOTERS_MAX: Final = 16
 LOG_FOOTERS_BYTES_MAX: Final = 16 * MIB
 
 
-class Part(NamedTuple):
-    """An entry that is fetched whole; without a length its object is, however long."""
+class EntrySlice(NamedTuple):
+    """A byte range that holds whole batches of one entry; without a length, the whole object.
+
+    Records with the offsets `start_offset` … `end_offset` are in it, or key compaction removed them.
+    """
 
     entry: Entry
     byte_offset: int
     byte_length: int | None
+    start_offset: int
+    end_offset: int
+    record_count: int | None = None
 
-
-class Fetch(NamedTuple):
-    """One request, and which of the parts it answers."""
-
-    data_key: str
-    byte_offset: int
-    byte_length: int | None
-    members: tuple[int, ...]
+    @property
+    def range(self) -> ObjectRange:
+        return ObjectRange(self.entry.value.data_key, self.byte_offset, self.byte_length)
 
 
 def is_segment(entry: Entry) -> bool:
-    """Does it name an object with a footer? (Compacted entries of bare payloads have none.)"""
+    """Whether the entry names an object with a footer. (Compacted entries of bare payloads have none.)"""
     return entry.value.type == "COMPACTED" and entry.value.encoding == "kafka-v2"
 
 
-def plan_window(entries: Sequence[Entry], bytes_max: int, offset: int = 0, end_offset: int | None = None) -> list[Part]:
-    """The leading entries that are fetched together, at least one; none when the first is a segment to be streamed."""
-    parts: list[Part] = []
-    size = 0
-    for entry in entries:
-        part = _part_of(entry, bytes_max, offset, end_offset)
-        if part is None:
-            break
-        # An object of unknown length takes the whole budget.
-        size += bytes_max if part.byte_length is None else part.byte_length
-        if parts and size > bytes_max:
-            break
-        parts.append(part)
-    return parts
-
-
-def _part_of(entry: Entry, bytes_max: int, offset: int, end_offset: int | None) -> Part | None:
-    value = entry.value
-    if not is_segment(entry):
-        ranged = value.byte_offset is not None and value.byte_length is not None
-        return Part(entry, value.byte_offset or 0, value.byte_length) if ranged else Part(entry, 0, None)
-    length = data_length(entry)
-    if length is None:
-        return None
-    # Nothing of the footer is needed where all batches are fetched: also by who begins in the middle and goes on, for
-    # that is one request less. Where few are wanted, only a small segment is fetched whole.
-    all_wanted = end_offset is None or (offset <= entry.start_offset and end_offset >= entry.end_offset)
-    longest = bytes_max if all_wanted else min(bytes_max, LOG_READ_WHOLE_BYTES_MAX)
-    return Part(entry, 0, length) if length <= longest else None
+def is_fresh(entry: Entry) -> bool:
+    """Whether its batches still lack offsets: a slice of a blob."""
+    return entry.value.encoding == "kafka-v2" and entry.value.type != "COMPACTED"
 
 
 def data_length(entry: Entry) -> int | None:
-    """Where a segment's batches end, if its entry tells (and makes sense)."""
+    """The bytes of a segment's batches, without its footer; None where the entry does not hold plausible lengths."""
     whole, footer = entry.value.byte_length, entry.value.footer_length
     return None if whole is None or footer is None or footer > whole else whole - footer
 
 
-def plan_fetches(parts: Sequence[Part], bytes_max: int) -> list[Fetch]:
-    """One request per run of neighbours in one object. Gaps are read along where they are small and fit the budget."""
-    spare = bytes_max - sum(part.byte_length or 0 for part in parts)
-    fetches: list[Fetch] = []
-    for i in sorted(range(len(parts)), key=lambda i: (parts[i].entry.value.data_key, parts[i].byte_offset)):
-        uri, (_, begin, length) = parts[i].entry.value.data_key, parts[i]
-        last = fetches[-1] if fetches else None
-        if last is not None and last.data_key == uri and last.byte_length is not None and length is not None:
-            gap = begin - last.byte_offset - last.byte_length
-            if gap <= min(OBJECT_RANGE_GAP_BYTES_MAX, max(spare, 0)):
-                spare -= max(gap, 0)
-                reach = max(begin + length, last.byte_offset + last.byte_length)
-                fetches[-1] = Fetch(uri, last.byte_offset, reach - last.byte_offset, (*last.members, i))
-                continue
-        fetches.append(Fetch(uri, begin, length, (i,)))
-    return fetches
+def whole_slice(entry: Entry) -> EntrySlice | None:
+    """All batches of an entry; None for a segment whose data length only its footer knows."""
+    value, start, end = entry.value, entry.start_offset, entry.end_offset
+    if is_segment(entry):
+        length = data_length(entry)
+        return None if length is None else EntrySlice(entry, 0, length, start, end, value.record_count)
+    if value.byte_offset is None or value.byte_length is None:
+        return EntrySlice(entry, 0, None, start, end)
+    return EntrySlice(entry, value.byte_offset, value.byte_length, start, end)
+
+
+def plan_window(
+    entries: Sequence[Entry], bytes_max: int, offset: int = 0, end_offset: int | None = None
+) -> list[EntrySlice]:
+    """The leading entries that are fetched together, at least one; none if the first is a segment to be streamed."""
+    slices: list[EntrySlice] = []
+    size = 0
+    for entry in entries:
+        wanted = whole_slice(entry)
+        if wanted is None or (is_segment(entry) and not _fits(wanted, bytes_max, offset, end_offset)):
+            break
+        # An object of unknown length takes the whole budget.
+        size += bytes_max if wanted.byte_length is None else wanted.byte_length
+        if slices and size > bytes_max:
+            break
+        slices.append(wanted)
+    return slices
+
+
+def _fits(segment: EntrySlice, bytes_max: int, offset: int, end_offset: int | None) -> bool:
+    """Whether to fetch a segment whole. That needs no footer, which saves a request also for a reader that begins in
+    the middle and reads on. For a few records, only a small segment is fetched whole."""
+    all_wanted = end_offset is None or (offset <= segment.start_offset and end_offset >= segment.end_offset)
+    longest = bytes_max if all_wanted else min(bytes_max, LOG_READ_WHOLE_BYTES_MAX)
+    return segment.byte_length is not None and segment.byte_length <= longest
 
 
 class Fetcher:
-    """Makes a reader's requests, counts them, and keeps the footers of the segments it was in last."""
+    """Makes a reader's requests, counts them, and keeps the footers of the segments read last."""
 
     def __init__(self, find_object: FindObject, metrics: LogMetrics | None = None) -> None:
         self._find_object = find_object
@@ -115,7 +109,7 @@ class Fetcher:
         self._footers: OrderedDict[str, SegmentFooter] = OrderedDict()
 
     async def get(self, uri: str, byte_offset: int = 0, byte_length: int | None = None) -> Buffer:
-        """A range of an object, or the whole of it."""
+        """A range of an object, or the whole object."""
         if byte_length == 0:
             return b""
         store, name = await self._find_object(uri)
@@ -127,23 +121,24 @@ class Fetcher:
         self._count(data)
         return data
 
-    async def window(self, parts: Sequence[Part], bytes_max: int) -> list[Buffer]:
-        """The bytes of each part, in order."""
-        fetches = plan_fetches(parts, bytes_max)
-        jobs = [self.get(fetch.data_key, fetch.byte_offset, fetch.byte_length) for fetch in fetches]
-        # All are waited for, so that none is left under way when one fails.
-        answers = await asyncio.gather(*jobs, return_exceptions=True) if len(jobs) > 1 else [await jobs[0]]
-        buffers: list[Buffer] = [b""] * len(parts)
+    async def window(self, slices: Sequence[EntrySlice], bytes_max: int) -> list[Buffer]:
+        """The bytes of each slice, in order. Gaps between slices count against the budget too."""
+        ranges = [wanted.range for wanted in slices]
+        spare = max(0, bytes_max - sum(wanted.byte_length or 0 for wanted in ranges))
+        fetches = plan_object_fetches(ranges, fetch_bytes_max=bytes_max, spare_bytes=spare)
+        gets = [self.get(fetch.name, fetch.byte_offset, fetch.byte_length) for fetch in fetches]
+        # Wait for all of them, so that none is left under way when one fails.
+        answers = await asyncio.gather(*gets, return_exceptions=True) if len(gets) != 1 else [await gets[0]]
+        buffers: list[Buffer] = [b""] * len(slices)
         for fetch, answer in zip(fetches, answers, strict=True):
             if isinstance(answer, BaseException):
                 raise answer
             for i in fetch.members:
-                begin, length = parts[i].byte_offset - fetch.byte_offset, parts[i].byte_length
-                buffers[i] = answer if length is None else memoryview(answer)[begin : begin + length]
+                buffers[i] = fetch.part(answer, ranges[i])
         return buffers
 
     async def footer(self, entry: Entry) -> SegmentFooter:
-        """The footer of a segment: one request, none where it is known. Segments are immutable, names never reused."""
+        """The footer of a segment: one request, or none if it is kept. Segments never change."""
         uri = entry.value.data_key
         kept = self._footers.get(uri)
         if kept is not None:

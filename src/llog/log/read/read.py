@@ -1,12 +1,12 @@
-"""Read: from an offset to records, one by one or a whole log in order.
+"""Read the records of a log from an offset on.
 
-    the index says which entries tile the log from an offset on     (scan: pages, phantoms, gaps)
-    a window of entries is fetched by as few requests as it takes   (fetch; a long segment piece by piece: segment_read)
-    bytes become records, compared with their entries               (decode)
+    IndexWalk     which entries tile the log from the offset on            (view)
+    Fetcher       a window of entries, by as few requests as possible      (fetch; long segments: segment_read)
+    decode        bytes to records, checked against their entries          (slices)
 
-What must stay true: a 404 on an object and a gap in the index mean "look again with fresh metadata", never "the end"
-(R10, h21); what still does not fit after strict rounds is `InconsistentReadState`. A reader holds the bytes of one
-window or piece (less than twice the budget, unless one batch is larger) and a few MiB of decoded records.
+A missing object or a gap in the index means stale metadata, never the end of the log (R10, h21); what does not fit
+after strict rounds is `InconsistentReadState`. A reader holds the bytes of one window or range (less than twice the
+budget, unless one batch is larger) and a few MiB of decoded records.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from llog.log.context import LogContext
 from llog.log.index import Entry
 from llog.log.keys import Log
 from llog.log.metrics import READ_RECORDS, READ_RESTARTS
-from llog.log.read.decode import decode_slices
 from llog.log.read.fetch import Fetcher, plan_window
 from llog.log.read.records import LogRecord, RecordRun
-from llog.log.read.scan import IndexWalk
 from llog.log.read.segment_read import stream_segment
-from llog.log.read.view import LogView, checked_view, view
+from llog.log.read.slices import decode_slices
+from llog.log.read.view import IndexWalk, LogView, checked_view, view
 
-# … and never in smaller ones, however small a budget a caller names: a request costs more than these bytes.
-LOG_READ_PIECE_BYTES_MIN: Final = 64 * KIB
+# Ranges of a streamed segment are at least this long, whatever the budget: a request costs more than these bytes.
+LOG_READ_RANGE_BYTES_MIN: Final = 64 * KIB
 
 
 __all__ = ["LogView", "checked_view", "iter_runs", "read_entries", "read_offset", "view"]
@@ -44,9 +43,9 @@ async def iter_runs(
     fetcher: Fetcher | None = None,
     bytes_max: int = LOG_READ_COALESCE_BYTES_MAX,
 ) -> AsyncGenerator[RecordRun, None]:
-    """Runs of records from `offset` to the end as it is when it is reached. No gap is ever passed over.
+    """Runs of records from `offset` to the current end of the log, without a gap.
 
-    With `end_offset`, no more is fetched than it takes to get there; the last run may reach beyond it.
+    With `end_offset`, no more is fetched than needed to reach it; the last run may reach beyond it.
     """
     seen = await checked_view(context, log, offset, end_is_data=False)
     walk = IndexWalk(context, log, offset, seen)
@@ -56,7 +55,7 @@ async def iter_runs(
 
 
 async def read_offset(context: LogContext, log: Log, offset: int, *, fetcher: Fetcher | None = None) -> LogRecord:
-    """The record at `offset`; for one that key compaction removed, the next that is left."""
+    """The record at `offset`, or the next one if key compaction removed it."""
     fetcher = fetcher or Fetcher(context.find_object)
     while True:
         seen = await checked_view(context, log, offset, end_is_data=True)
@@ -77,15 +76,14 @@ async def read_entries(
     bytes_max: int = LOG_READ_COALESCE_BYTES_MAX,
 ) -> AsyncGenerator[RecordRun, None]:
     """The records of the first of these entries, and of as many others as the budget allows, from `offset` on."""
-    parts = plan_window(entries, bytes_max, offset, end_offset)
-    if parts:
-        buffers = await fetcher.window(parts, bytes_max)
-        slices = [(part.entry, data) for part, data in zip(parts, buffers, strict=True)]
-        for run in decode_slices(slices, offset):
+    window = plan_window(entries, bytes_max, offset, end_offset)
+    if window:
+        buffers = await fetcher.window(window, bytes_max)
+        for run in decode_slices([(wanted.entry, data) for wanted, data in zip(window, buffers, strict=True)], offset):
             yield run
         return
-    piece_bytes = max(bytes_max, LOG_READ_PIECE_BYTES_MIN)
-    streamed = stream_segment(fetcher, entries[0], offset, end_offset=end_offset, bytes_max=piece_bytes)
+    range_bytes = max(bytes_max, LOG_READ_RANGE_BYTES_MIN)
+    streamed = stream_segment(fetcher, entries[0], offset, end_offset=end_offset, bytes_max=range_bytes)
     async with aclosing(streamed) as runs:
         async for run in runs:
             yield run
@@ -107,8 +105,8 @@ async def _runs(
                     fetcher.metrics.count(READ_RECORDS, len(run.columns))
                     yield run
         except (ObjectNotFound, ObjectRangeInvalid) as error:
-            # The entry changed under us: compaction swapped it, and its object is gone (R10).
+            # Compaction replaced the entry and its object is deleted (R10).
             fetcher.metrics.count(READ_RESTARTS)
-            await walk.look_again(error)
+            await walk.retry(error)
         except FormatError as error:
             raise InconsistentReadState(*log, f"offset {walk.offset}: {error}") from error

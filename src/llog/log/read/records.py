@@ -1,4 +1,4 @@
-"""Records as readers get them."""
+"""Records as readers return them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LogRecord(NamedTuple):
 
 
 class RecordRun(NamedTuple):
-    """Records that were read together, and the offset behind them (which may be further than the last record)."""
+    """Records that were read together, and the next offset to read (which may lie beyond the last record's)."""
 
     columns: RecordColumns
     next_offset: int

@@ -1,12 +1,11 @@
-"""Read a segment: any offset by two requests, a long one by no more than one request per budget of bytes.
+"""Read a segment: any offset by two requests, a long segment by at most one request per budget of bytes.
 
-Whoever reads a segment from its first batch on needs no footer: the entry tells where the data ends, and batches tell
-their own length, so pieces may cut a batch, which is completed from the next piece. Whoever begins in the middle, or
-wants a few records only, looks up the batches in the footer, once: the fetcher keeps it.
+Reading a segment from its first batch needs no footer: the entry gives the length of the data and each batch its own
+length. So requests may cut a batch; the next one completes it (`BatchStitcher`). A read that begins in the middle, or
+wants a few records only, finds its batches in the footer, which the fetcher keeps.
 
-The data is divided into floor(length / budget) pieces of one length, at least one: each is at least the budget (and
-less than twice as long), unless there is only one. So a log of segments that are not smaller than the budget takes at
-most one request per budget of bytes; a smaller segment takes one.
+The data is divided into floor(length / budget) ranges of equal length, at least one. Each is at least as long as the
+budget and less than twice as long, unless there is only one.
 """
 
 from __future__ import annotations
@@ -14,89 +13,138 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
+from llog.errors import InvalidField, TruncatedInput
+from llog.formats.records.crc import Buffer
+from llog.formats.records.record_batch import HEADER_BYTES, PREFIX_BYTES, BatchRule, parse_header
 from llog.formats.segment import SegmentFooter
+from llog.limits import RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX
 from llog.log.index import Entry
-from llog.log.read.decode import BatchStitcher, SegmentReading, runs_of
-from llog.log.read.fetch import Fetcher, data_length
+from llog.log.read.fetch import EntrySlice, Fetcher, whole_slice
 from llog.log.read.records import RecordRun
+from llog.log.read.slices import SegmentCheck, runs_of
 from llog.stores.objects.port import ByteRange
 
 
-class Wanted(NamedTuple):
-    """Batches of a segment that stand in a row."""
-
-    byte_offset: int
-    byte_length: int
-    record_count: int | None
-    next_offset: int
-    """Everything below it, from where the batches begin, is in them or nowhere."""
-
-
-def plan_all(entry: Entry) -> Wanted | None:
-    """All batches, without a look into the footer; None where the entry does not tell how long the data is."""
-    length = data_length(entry)
-    return None if length is None else Wanted(0, length, entry.value.record_count, entry.end_offset + 1)
-
-
-def plan_batches(footer: SegmentFooter, entry: Entry, offset: int, end_offset: int | None) -> Wanted:
-    """The batches from `offset` to `end_offset`. At least one, if any lies behind `offset`: where key compaction took
-    everything up to `end_offset`, the reader wants the next record that is left."""
+def plan_batches(footer: SegmentFooter, entry: Entry, offset: int, end_offset: int | None) -> EntrySlice:
+    """The batches from `offset` to `end_offset`. At least one, if any lies behind `offset`: where key compaction
+    removed everything up to `end_offset`, the reader gets the next record that is left."""
     bases = footer.entries["base_offset"].astype(np.int64)
     first = footer.batches_from(offset)
     stop = len(bases) if end_offset is None else int(np.searchsorted(bases, end_offset, side="right"))
     return plan_rows(footer, entry, first, max(stop, first + 1))
 
 
-def plan_rows(footer: SegmentFooter, entry: Entry, first: int, stop: int) -> Wanted:
+def plan_rows(footer: SegmentFooter, entry: Entry, first: int, stop: int) -> EntrySlice:
     """The batches in rows `first` … `stop - 1` of the footer."""
     rows = footer.entries[first:stop]
     if len(rows) == 0:
-        return Wanted(0, 0, 0, entry.end_offset + 1)
+        return EntrySlice(entry, 0, 0, entry.end_offset + 1, entry.end_offset, 0)
     last = rows[-1]
     begin = int(rows[0]["byte_position"])
     length = int(last["byte_position"]) + int(last["batch_length"]) - begin
-    behind = int(last["base_offset"]) + int(last["last_offset_delta"]) + 1
-    at_the_end = stop >= len(footer.entries)
+    end_offset = int(last["base_offset"]) + int(last["last_offset_delta"])
+    if stop >= len(footer.entries):
+        end_offset = entry.end_offset
     records = int(rows["record_count"].sum(dtype=np.int64))
-    return Wanted(begin, length, records, entry.end_offset + 1 if at_the_end else behind)
+    return EntrySlice(entry, begin, length, int(rows[0]["base_offset"]), end_offset, records)
 
 
-def plan_pieces(byte_offset: int, byte_length: int, bytes_max: int) -> list[ByteRange]:
-    """Pieces of one length, as many as whole budgets fit in, at least one; none for no bytes."""
+def plan_ranges(byte_offset: int, byte_length: int, bytes_max: int) -> list[ByteRange]:
+    """Ranges of equal length, as many as whole budgets fit in, at least one; none for no bytes."""
     count = max(1, byte_length // bytes_max) if byte_length else 0
     ends = [byte_offset + byte_length * i // count for i in range(count + 1)] if count else []
     return [ByteRange(begin, end - begin) for begin, end in pairwise(ends)]
 
 
+class BatchStitcher:
+    """Makes whole batches of byte ranges that cut batches anywhere. Keeps at most one incomplete batch."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._cut = bytearray()
+
+    def feed(self, data: Buffer) -> list[Buffer]:
+        """The batches that are whole now, several per buffer; only a batch that was cut is copied."""
+        view = memoryview(data).cast("B")
+        ready: list[Buffer] = []
+        while self._cut and len(view):
+            taken = self._missing_bytes(len(view))
+            self._cut += view[:taken]
+            view = view[taken:]
+            if len(self._cut) == self._cut_length():
+                ready.append(self._cut)
+                self._cut = bytearray()
+        whole = _whole_bytes(view, self._source)
+        if whole:
+            ready.append(view[:whole])
+        self._cut += view[whole:]
+        return ready
+
+    def finish(self) -> None:
+        if self._cut:
+            raise TruncatedInput(self._source, f"ends within a batch, after {len(self._cut)} bytes of it")
+
+    def _cut_length(self) -> int:
+        """Length of the cut batch; -1 while its length field is incomplete."""
+        if len(self._cut) < PREFIX_BYTES:
+            return -1
+        return _batch_length(self._cut, 0)
+
+    def _missing_bytes(self, available: int) -> int:
+        length = self._cut_length()
+        if length > RECORD_BATCH_BYTES_MAX or -1 < length < HEADER_BYTES:
+            raise InvalidField(self._source, f"a batch of {length} bytes")
+        return min(available, (PREFIX_BYTES if length < 0 else length) - len(self._cut))
+
+
+def _batch_length(view: Buffer, position: int) -> int:
+    return PREFIX_BYTES + int.from_bytes(view[position + 8 : position + PREFIX_BYTES], "big", signed=True)
+
+
+def _whole_bytes(view: memoryview, source: str) -> int:
+    """How many leading bytes are whole, valid batches; the rest must be the beginning of another one."""
+    from llog.formats.records import batch_kernels
+
+    limits = RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX
+    _, stop = batch_kernels.count_batches(np.frombuffer(view.toreadonly(), np.uint8), False, *limits)
+    if stop < 0:
+        return len(view)
+    rest = len(view) - stop
+    if rest >= PREFIX_BYTES and not rest < _batch_length(view, stop) <= RECORD_BATCH_BYTES_MAX:
+        parse_header(view, stop, source, rule=BatchRule.COMPACTED)  # raises an error that says what is wrong
+        raise InvalidField(source, f"batch at byte {stop}: not a RecordBatch")
+    return int(stop)
+
+
 async def stream_segment(
     fetcher: Fetcher, entry: Entry, offset: int, *, end_offset: int | None, bytes_max: int
 ) -> AsyncGenerator[RecordRun, None]:
-    """The records from `offset` to `end_offset` (whole batches: some lie behind), in runs."""
+    """Runs of the records from `offset` to `end_offset`; whole batches, so the last may reach beyond."""
     all_wanted = offset <= entry.start_offset and (end_offset is None or end_offset >= entry.end_offset)
-    wanted = plan_all(entry) if all_wanted else None
+    wanted = whole_slice(entry) if all_wanted else None
     if wanted is None:
         wanted = plan_batches(await fetcher.footer(entry), entry, offset, end_offset)
-    async with aclosing(stream_batches(fetcher, entry, wanted, offset, bytes_max)) as runs:
+    async with aclosing(stream_batches(fetcher, wanted, offset, bytes_max)) as runs:
         async for run in runs:
             yield run
 
 
 async def stream_batches(
-    fetcher: Fetcher, entry: Entry, wanted: Wanted, offset: int, bytes_max: int
+    fetcher: Fetcher, wanted: EntrySlice, offset: int, bytes_max: int
 ) -> AsyncGenerator[RecordRun, None]:
-    source = entry.value.data_key
-    stitcher, reading = BatchStitcher(source), SegmentReading(entry)
+    """Runs of the records from `offset` on in these batches of a segment."""
+    entry, source = wanted.entry, wanted.entry.value.data_key
+    stitcher, check = BatchStitcher(source), SegmentCheck(source, entry.start_offset, entry.end_offset)
     reached = offset
-    for piece in plan_pieces(wanted.byte_offset, wanted.byte_length, bytes_max):
-        for batches in stitcher.feed(await fetcher.get(source, *piece)):
-            for run in runs_of(reading.decode(batches), reached, reached):
+    for part in plan_ranges(wanted.byte_offset, wanted.byte_length or 0, bytes_max):
+        for batches in stitcher.feed(await fetcher.get(source, *part)):
+            for run in runs_of(check.decode(batches), reached, reached):
                 reached = run.next_offset
                 yield run
     stitcher.finish()
-    reading.check_count(wanted.record_count)
-    for run in runs_of((), reached, wanted.next_offset):
+    check.check_count(wanted.record_count)
+    for run in runs_of((), reached, wanted.end_offset + 1):
         yield run

@@ -1,10 +1,10 @@
-"""Offsets by timestamp, exact: the first record, in offset order, that is at least as new as asked.
+"""Offsets by timestamp, exact: the first record, in offset order, whose timestamp is at least the given one.
 
-The index answers most of it: an entry whose newest record is older than asked is passed over unread; in a segment the
-footer tells the newest of each batch, and only the batch that may hold the answer is fetched; records of a
-`bytes-batch-v1` entry all have its creation time, so it is never fetched. What must stay true: records below the log's
-start never count, also where their entry straddles it; what an entry or a footer says is only used to pass over, the
-answer is always a record that was read (or, of bare payloads, the entry's own time).
+The index answers most of it. An entry whose newest record is too old is skipped without reading it; a segment's footer
+holds the newest timestamp of each batch, so only one batch is fetched; records of a `bytes-batch-v1` entry all have its
+creation time, so it is never fetched. Records below the log's start never count, also where an entry straddles it.
+Entries and footers only serve to skip: the answer is always a record that was read (or, of bare payloads, the entry's
+creation time).
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from llog.log.metrics import READ_RESTARTS
 from llog.log.read.fetch import Fetcher, is_segment
 from llog.log.read.read import iter_runs, read_entries
 from llog.log.read.records import RecordRun
-from llog.log.read.scan import IndexWalk
 from llog.log.read.segment_read import plan_rows, stream_batches
-from llog.log.read.view import LogView, view
+from llog.log.read.view import IndexWalk, LogView, view
 
 T = TypeVar("T")
 
@@ -43,14 +42,14 @@ async def earliest_offset(context: LogContext, log: Log) -> int:
 
 
 async def latest_offset(context: LogContext, log: Log) -> int:
-    """The offset that the next record gets."""
+    """The offset of the next record."""
     return (await view(context, log, strict=True)).next_offset
 
 
 async def offset_for_timestamp(
     context: LogContext, log: Log, timestamp_ms: int, *, fetcher: Fetcher | None = None
 ) -> OffsetAndTimestamp | None:
-    """The first record that is at least as new as `timestamp_ms`; None when there is none."""
+    """The first record with a timestamp of at least `timestamp_ms`; None if there is none."""
     if timestamp_ms < 0:
         raise InvalidArgument("timestamp_ms", f"{timestamp_ms} is negative")
     seen = await view(context, log, strict=True)
@@ -58,19 +57,19 @@ async def offset_for_timestamp(
 
 
 async def max_timestamp(context: LogContext, log: Log, *, fetcher: Fetcher | None = None) -> OffsetAndTimestamp | None:
-    """The newest record, the first of them when several are; None for a log without records."""
+    """The first record with the newest timestamp; None for a log without records."""
     fetcher = fetcher or Fetcher(context.find_object)
     seen = await view(context, log, strict=True)
     newest_ms = await _newest_ms(context, log, seen, fetcher)
-    found = None if newest_ms is None else await _first_since(context, log, seen, newest_ms, fetcher)
-    if found is None and newest_ms is not None:
-        # An entry promised more than it holds (or retention was faster): nothing but the records themselves tell.
+    newest = None if newest_ms is None else await _first_since(context, log, seen, newest_ms, fetcher)
+    if newest is None and newest_ms is not None:
+        # An entry's timestamp is newer than its records, or retention removed the record: read all records.
         return await _newest_record(context, log, fetcher)
-    return found
+    return newest
 
 
 def known_newest_ms(entry: Entry) -> int | None:
-    """The timestamp of its newest record, where the entry tells."""
+    """The timestamp of an entry's newest record; None if the entry does not hold it."""
     if entry.value.encoding == BYTES_BATCH:
         return entry.value.created_at_ms
     return entry.value.max_timestamp_ms if entry.value.max_timestamp_ms >= 0 else None
@@ -83,7 +82,7 @@ async def _visit(
     fetcher: Fetcher,
     visitor: Callable[[Entry, int], Awaitable[T | None]],
 ) -> T | None:
-    """Show every entry, with the first offset that counts in it, to the visitor, until it has an answer."""
+    """Call the visitor with every entry and its first readable offset, until it returns an answer."""
     walk = IndexWalk(context, log, seen.log_start_offset, seen)
     while entries := await walk.ahead():
         for entry in entries:
@@ -91,7 +90,7 @@ async def _visit(
                 answer = await visitor(entry, walk.offset)
             except (ObjectNotFound, ObjectRangeInvalid) as error:
                 fetcher.metrics.count(READ_RESTARTS)
-                await walk.look_again(error)  # the entry changed under us (R10)
+                await walk.retry(error)  # compaction replaced the entry (R10)
                 break
             except FormatError as error:
                 raise InconsistentReadState(*log, f"offset {walk.offset}: {error}") from error
@@ -123,7 +122,7 @@ async def _first_since(
 async def _runs_since(
     fetcher: Fetcher, entry: Entry, offset: int, timestamp_ms: int
 ) -> AsyncGenerator[RecordRun, None]:
-    """Runs of an entry that hold the answer, if the entry does; of a segment only the batches that may."""
+    """Runs of an entry that may hold the answer; of a segment, only the batches that may."""
     if not is_segment(entry):
         async with aclosing(read_entries(fetcher, (entry,), offset)) as runs:
             async for run in runs:
@@ -134,22 +133,22 @@ async def _runs_since(
     newest_ms = footer.entries["max_timestamp_ms"][first:].astype(np.int64)
     for row in (np.flatnonzero(newest_ms >= timestamp_ms) + first).tolist():
         wanted = plan_rows(footer, entry, row, row + 1)
-        async with aclosing(stream_batches(fetcher, entry, wanted, offset, LOG_READ_COALESCE_BYTES_MAX)) as runs:
+        async with aclosing(stream_batches(fetcher, wanted, offset, LOG_READ_COALESCE_BYTES_MAX)) as runs:
             async for run in runs:
                 yield run
 
 
 async def _newest_ms(context: LogContext, log: Log, seen: LogView, fetcher: Fetcher) -> int | None:
-    """The newest timestamp in the log; only entries that do not tell, or straddle its start, are looked into."""
+    """The newest timestamp in the log; reads only entries that do not hold theirs or straddle the log's start."""
     newest: list[int] = []
 
     async def collect(entry: Entry, offset: int) -> None:
-        told = known_newest_ms(entry)
+        entry_newest_ms = known_newest_ms(entry)
         straddles = entry.start_offset < offset and entry.value.encoding != BYTES_BATCH
-        if told is None or straddles:
-            told = await _newest_in(fetcher, entry, offset)
-        if told is not None:
-            newest[:] = [max([told, *newest])]
+        if entry_newest_ms is None or straddles:
+            entry_newest_ms = await _newest_in(fetcher, entry, offset)
+        if entry_newest_ms is not None:
+            newest[:] = [max([entry_newest_ms, *newest])]
 
     await _visit(context, log, seen, fetcher, collect)
     return newest[0] if newest else None
@@ -161,12 +160,11 @@ async def _newest_in(fetcher: Fetcher, entry: Entry, offset: int) -> int | None:
     if is_segment(entry):
         footer = await fetcher.footer(entry)
         first = footer.batches_from(offset)
-        # Batches that lie wholly behind `offset` are told by the footer; at most one straddles it.
+        # The footer holds the timestamps of batches that lie wholly behind `offset`; at most one batch straddles it.
         whole = first + int(first < len(footer.entries) and int(footer.entries["base_offset"][first]) < offset)
         newest += footer.entries["max_timestamp_ms"][whole:].tolist()
-        runs = stream_batches(
-            fetcher, entry, plan_rows(footer, entry, first, whole), offset, LOG_READ_COALESCE_BYTES_MAX
-        )
+        straddling = plan_rows(footer, entry, first, whole)
+        runs = stream_batches(fetcher, straddling, offset, LOG_READ_COALESCE_BYTES_MAX)
     else:
         runs = read_entries(fetcher, (entry,), offset)
     async with aclosing(runs):

@@ -23,11 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llog.errors import FormatError, InvalidField, LlogError, ObjectRangeInvalid
+from llog.errors import FormatError, LlogError, ObjectRangeInvalid
 from llog.formats.records.crc import Buffer
-from llog.formats.records.record_batch import BatchColumns, patch_offsets, verify_crcs, walk
+from llog.formats.records.record_batch import BatchColumns, patch_offsets
 from llog.formats.records.record_columns import Bytes, Longs
 from llog.formats.segment import Segment, SegmentBuilder
+from llog.log.read.slices import check_slices
 from llog.pipeline.compact.window import Slice, Window, WindowRun, finished
 
 
@@ -149,7 +150,8 @@ class Room:
     def _copy(self, stretch: Sequence[_Place], view: memoryview, uri: str) -> None:
         begin = stretch[0].begin
         walked = view[begin : stretch[-1].end]
-        rows, batches = _checked(walked, [place.begin - begin for place in stretch], stretch, uri)
+        lengths, counts = [place.byte_length for place in stretch], [place.msg_count for place in stretch]
+        batches, rows = check_slices(walked, lengths, counts, uri)
         source = np.frombuffer(walked, np.uint8)
         for place, (first, stop) in zip(stretch, pairwise(rows), strict=True):
             at = place.begin - begin
@@ -184,22 +186,6 @@ def _stretches(places: Sequence[_Place]) -> Iterator[list[_Place]]:
         stretch.append(place)
     if stretch:
         yield stretch
-
-
-def _checked(
-    walked: memoryview, begins: Sequence[int], places: Sequence[_Place], uri: str
-) -> tuple[list[int], BatchColumns]:
-    """The batches of slices that lie back to back, and the number of each slice's first one (and behind the last)."""
-    batches = walk(walked, uri)
-    rows = np.searchsorted(batches.position, begins)
-    if int(rows[-1]) == len(batches) or bool(np.any(batches.position[rows] != begins)):
-        raise InvalidField(uri, "batches do not begin where their index entry says")
-    counts = np.add.reduceat(batches.last_offset_delta + 1, rows)
-    for place, count in zip(places, counts.tolist(), strict=True):
-        if count != place.msg_count:
-            raise InvalidField(uri, f"holds {count} offsets, its index entry says {place.msg_count}")
-    verify_crcs(walked, batches, uri)
-    return [*rows.tolist(), len(batches)], batches
 
 
 _Group = list[tuple[Slice, _Placed | None]]

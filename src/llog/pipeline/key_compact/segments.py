@@ -13,19 +13,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final, NamedTuple
 
 import msgspec
-import numpy as np
 
-from llog.errors import InvalidField
 from llog.formats.records.crc import Buffer
-from llog.formats.records.record_batch import BatchColumns, BatchRule, verify_crcs, walk
+from llog.formats.records.record_batch import BatchColumns
 from llog.formats.segment import SegmentFooter
 from llog.limits import MIB
 from llog.log.context import FindObject
 from llog.log.index import Entry
 from llog.log.inspect.check_objects import read_footer
-from llog.log.read.decode import BatchStitcher
 from llog.log.read.fetch import data_length
-from llog.log.read.segment_read import plan_pieces
+from llog.log.read.segment_read import BatchStitcher, plan_ranges
+from llog.log.read.slices import SegmentCheck
 
 # One request of a task, and what one task scans (unless one segment is larger).
 KEY_COMPACT_READ_BYTES: Final = 8 * MIB
@@ -101,22 +99,10 @@ async def read_batches(find_object: FindObject, source: SegmentSource, pace: Pac
     if length is None:
         length = (await footer_of(find_object, source)).data_length
     stitcher = BatchStitcher(source.uri)
-    next_offset, record_count = source.start_offset, 0
-    for piece in plan_pieces(0, length, KEY_COMPACT_READ_BYTES):
+    check = SegmentCheck(source.uri, source.start_offset, source.end_offset)
+    for piece in plan_ranges(0, length, KEY_COMPACT_READ_BYTES):
         await pace.before(piece.byte_length)
         for data in stitcher.feed(await store.get_range(name, *piece)):
-            columns = walk(data, source.uri, rule=BatchRule.COMPACTED)
-            verify_crcs(data, columns, source.uri)
-            next_offset = _checked_order(columns, next_offset, source)
-            record_count += int(columns.record_count.sum())
-            yield Batches(data, columns)
+            yield Batches(data, check.batches(data))
     stitcher.finish()
-    if source.record_count not in (None, record_count):
-        raise InvalidField(source.uri, f"holds {record_count} records, its index entry says {source.record_count}")
-
-
-def _checked_order(columns: BatchColumns, next_offset: int, source: SegmentSource) -> int:
-    nexts = np.concatenate(([next_offset], columns.last_offset + 1))
-    if bool(np.any(columns.base_offset < nexts[:-1])) or int(nexts[-1]) > source.end_offset + 1:
-        raise InvalidField(source.uri, f"batches overlap or leave {source.start_offset} … {source.end_offset}")
-    return int(nexts[-1])
+    check.check_count(source.record_count)

@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 
 from llog.formats.records.crc import Buffer
 from llog.limits import MIB
-from llog.log.read.fetch import Fetcher, Part, plan_fetches
-from llog.log.read.segment_read import Wanted, plan_all, plan_batches, plan_pieces
+from llog.log.read.fetch import EntrySlice, Fetcher, whole_slice
+from llog.log.read.segment_read import plan_batches, plan_ranges
 from llog.pipeline.scan.splits import Piece
+from llog.stores.objects.ranges import ObjectFetch, ObjectRange, plan_object_fetches
 
 # A segment is fetched in ranges of this length, several at once.
 SPLIT_GET_BYTES: Final = 8 * MIB
@@ -25,7 +26,7 @@ SPLIT_GET_BYTES: Final = 8 * MIB
 class Loaded(NamedTuple):
     buffers: list[Buffer]
     """One per piece of a group of slices; of a segment: ranges that stand in a row."""
-    wanted: Wanted | None
+    wanted: EntrySlice | None
     """Of a segment: what these batches hold."""
 
 
@@ -35,8 +36,8 @@ class SplitLoad:
     def __init__(self, fetcher: Fetcher, groups: Sequence[Sequence[Piece]]) -> None:
         self._fetcher, self._groups = fetcher, groups
         self._segments: dict[int, asyncio.Task[Loaded]] = {}
-        self._slices: dict[tuple[int, int], tuple[asyncio.Task[Buffer], int, int | None]] = {}
-        """By group and place in it: the request, and where in its answer the slice lies."""
+        self._slices: dict[tuple[int, int], tuple[asyncio.Task[Buffer], ObjectFetch, ObjectRange]] = {}
+        """By group and place in it: the request, and which range of its answer the slice is."""
         self._started = False
 
     async def bytes_of(self, number: int) -> Loaded:
@@ -47,9 +48,8 @@ class SplitLoad:
             return await self._segments.pop(number)
         buffers: list[Buffer] = []
         for place in range(len(self._groups[number])):
-            task, begin, length = self._slices.pop((number, place))
-            answer = await task
-            buffers.append(answer if length is None else memoryview(answer)[begin : begin + length])
+            task, fetch, wanted = self._slices.pop((number, place))
+            buffers.append(fetch.part(await task, wanted))
         return Loaded(buffers, None)
 
     async def close(self) -> None:
@@ -62,29 +62,28 @@ class SplitLoad:
     def _start(self) -> None:
         self._started = True
         places: list[tuple[int, int]] = []
-        parts: list[Part] = []
+        wanted: list[ObjectRange] = []
         for number, group in enumerate(self._groups):
             for place, piece in enumerate(group):
                 if piece.in_segment:
                     self._segments[number] = asyncio.create_task(self._segment(piece))
                     continue
-                ranged = piece.byte_offset is not None and piece.byte_length is not None
                 places.append((number, place))
-                parts.append(Part(piece.entry, (piece.byte_offset or 0) if ranged else 0, piece.byte_length))
-        # What lies between is read along, as long as it is not more than what is wanted.
-        for fetch in plan_fetches(parts, 2 * sum(part.byte_length or 0 for part in parts)):
-            task = asyncio.create_task(self._fetcher.get(fetch.data_key, fetch.byte_offset, fetch.byte_length))
+                length = None if piece.byte_offset is None else piece.byte_length
+                wanted.append(ObjectRange(piece.data_key, piece.byte_offset or 0, length))
+        # Gaps are read too, as long as they are not more than the wanted bytes.
+        for fetch in plan_object_fetches(wanted, spare_bytes=sum(part.byte_length or 0 for part in wanted)):
+            task = asyncio.create_task(self._fetcher.get(fetch.name, fetch.byte_offset, fetch.byte_length))
             for member in fetch.members:
-                begin, length = parts[member].byte_offset - fetch.byte_offset, parts[member].byte_length
-                self._slices[places[member]] = task, begin, length
+                self._slices[places[member]] = task, fetch, wanted[member]
 
     async def _segment(self, piece: Piece) -> Loaded:
         entry = piece.entry
-        wanted = plan_all(entry) if piece.wants_all else None
+        wanted = whole_slice(entry) if piece.wants_all else None
         if wanted is None:
             footer = await self._fetcher.footer(entry)
             wanted = plan_batches(footer, entry, piece.start_offset, piece.stop_offset - 1)
-        ranges = plan_pieces(wanted.byte_offset, wanted.byte_length, SPLIT_GET_BYTES)
+        ranges = plan_ranges(wanted.byte_offset, wanted.byte_length or 0, SPLIT_GET_BYTES)
         gets = [self._fetcher.get(entry.value.data_key, *part) for part in ranges]
         # All are waited for, so that none is left under way when one fails.
         answers = await asyncio.gather(*gets, return_exceptions=True)

@@ -15,9 +15,8 @@ from llog.errors import LlogError, OffsetOutOfRange, PartitionNotInitialized, Re
 from llog.limits import SPLIT_BYTES_DEFAULT, SPLIT_PLAN_LOGS_IN_FLIGHT_MAX
 from llog.log.context import LogContext
 from llog.log.index import Entry
-from llog.log.read.scan import IndexWalk
 from llog.log.read.timestamps import known_newest_ms
-from llog.log.read.view import checked_view, view
+from llog.log.read.view import IndexWalk, checked_view, view
 from llog.pipeline.scan.splits import Keep, LogRange, Piece, Split, pieces_of, plan_splits
 
 _log: Final = logging.getLogger("llog.pipeline")

@@ -28,9 +28,10 @@ from llog.errors import (
 from llog.formats.records.record_columns import RecordColumns
 from llog.limits import MIB, SPLIT_BATCH_BYTES_MAX
 from llog.log.metrics import READ_RECORDS, READ_RESTARTS
-from llog.log.read.decode import BatchStitcher, SegmentReading, decode_slices, runs_of
 from llog.log.read.fetch import Fetcher
 from llog.log.read.records import RecordRun
+from llog.log.read.segment_read import BatchStitcher
+from llog.log.read.slices import SegmentCheck, decode_slices, runs_of
 from llog.pipeline.scan.record_shape import Shape
 from llog.pipeline.scan.split_load import Loaded, SplitLoad
 from llog.pipeline.scan.splits import LogRange, Piece, Split
@@ -189,10 +190,11 @@ def decode_group(group: Sequence[Piece], loaded: Loaded) -> Iterator[RecordRun]:
 
 
 def _segment_chunks(piece: Piece, loaded: Loaded) -> Iterator[RecordColumns]:
-    stitcher, reading = BatchStitcher(piece.data_key), SegmentReading(piece.entry)
+    entry, stitcher = piece.entry, BatchStitcher(piece.data_key)
+    check = SegmentCheck(piece.data_key, entry.start_offset, entry.end_offset)
     for data in loaded.buffers:
         for batches in stitcher.feed(data):
-            yield from reading.decode(batches)
+            yield from check.decode(batches)
     stitcher.finish()
     assert loaded.wanted is not None
-    reading.check_count(loaded.wanted.record_count)
+    check.check_count(loaded.wanted.record_count)

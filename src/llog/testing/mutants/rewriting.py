@@ -94,15 +94,15 @@ REWRITING = (
     Mutant(
         "h21",
         "R10: an object that is gone means 'look again'; taken for the end",
-        (Edit("llog.log.read.read", "await walk.look_again(error)", "return"),),
+        (Edit("llog.log.read.read", "await walk.retry(error)", "return"),),
     ),
     Mutant(
         "h21",
         "R10: a gap means 'look again'; taken for the end",
         (
             Edit(
-                "llog.log.read.scan",
-                'await self.look_again(f"no entry covers',
+                "llog.log.read.view",
+                'await self.retry(f"no entry covers',
                 'return str and ()  # (f"no entry covers',
             ),
         ),

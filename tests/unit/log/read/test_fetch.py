@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from llog.formats.values import IndexEntry
-from llog.limits import OBJECT_RANGE_GAP_BYTES_MAX
 from llog.log.index import Entry
-from llog.log.read.fetch import LOG_READ_WHOLE_BYTES_MAX, Part, plan_fetches, plan_window
+from llog.log.read.fetch import LOG_READ_WHOLE_BYTES_MAX, plan_window
 
 
 def entry(
@@ -54,7 +51,7 @@ def test_segments_that_fit_are_fetched_without_their_footer_and_longer_ones_are_
     assert lengths([small, small, large], 40) == [20, 20]
     assert lengths([large, small], 40) == []
     assert lengths([entry(9, length=None, footer_length=5)], 40) == []
-    assert lengths([entry(9, length=4, footer_length=5)], 40) == [], "an entry that makes no sense is not believed"
+    assert lengths([entry(9, length=4, footer_length=5)], 40) == [], "implausible lengths are not used"
 
 
 def test_for_a_few_records_only_a_small_segment_is_fetched_whole() -> None:
@@ -67,37 +64,4 @@ def test_for_a_few_records_only_a_small_segment_is_fetched_whole() -> None:
     wide = entry(10, length=size + 6, footer_length=5)
     wide = wide._replace(value=replace(wide.value, msg_count=10))
     assert lengths([wide], 2 * size, **last_record) == []
-    assert lengths([wide], 2 * size, offset=10) == [size + 1], "one request less for who goes on reading"
-
-
-def test_neighbours_are_one_request_and_far_ones_are_not() -> None:
-    near, far = 10 + OBJECT_RANGE_GAP_BYTES_MAX, 1 << 40
-    parts = [Part(entry(1), 0, 10), Part(entry(2), near, 10), Part(entry(3), far, 10), Part(entry(4, "b"), 20, 10)]
-    plan = plan_fetches(parts, 1 << 30)
-    assert [(f.byte_offset, f.byte_length, f.members) for f in plan] == [
-        (20, 10, (3,)),
-        (0, near + 10, (0, 1)),
-        (far, 10, (2,)),
-    ]
-    assert len(plan_fetches(parts[:2], 30)) == 2, "the gap does not fit the budget"
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300_000), st.integers(0, 1_000)), min_size=1, max_size=30),
-    st.integers(1, 400_000),
-)
-def test_every_part_lies_in_one_request_and_gaps_never_pass_the_budget(
-    ranges: list[tuple[str, int, int]], bytes_max: int
-) -> None:
-    parts = [Part(entry(i, uri), begin, length) for i, (uri, begin, length) in enumerate(ranges)]
-    fetches = plan_fetches(parts, bytes_max)
-    assert sorted(i for fetch in fetches for i in fetch.members) == list(range(len(parts)))
-    for fetch in fetches:
-        assert fetch.byte_length is not None
-        for i in fetch.members:
-            _, begin, length = parts[i]
-            assert parts[i].entry.value.data_key == fetch.data_key
-            assert length is not None
-            assert fetch.byte_offset <= begin <= begin + length <= fetch.byte_offset + fetch.byte_length
-    asked = sum(part.byte_length or 0 for part in parts)
-    assert sum(fetch.byte_length or 0 for fetch in fetches) <= max(asked, bytes_max)
+    assert lengths([wide], 2 * size, offset=10) == [size + 1], "one request less for a reader that reads on"

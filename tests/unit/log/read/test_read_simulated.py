@@ -161,7 +161,7 @@ async def read_when_there(ctx: ActorContext, tally: Tally) -> None:
 @pytest.mark.parametrize("atomic", [True, False])
 def test_readers_see_the_truth_while_everything_changes(atomic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Segments of a few hundred bytes come in many pieces, and may be gone before the last of them.
-    monkeypatch.setattr("llog.log.read.read.LOG_READ_PIECE_BYTES_MIN", 8)
+    monkeypatch.setattr("llog.log.read.read.LOG_READ_RANGE_BYTES_MIN", 8)
     tally = Tally()
     scenario = Scenario("readers", partial(play, tally=tally), faults=MANY, options={"atomic_groups": atomic})
     for seed in range(SCHEDULES):

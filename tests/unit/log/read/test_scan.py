@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from llog.formats.values import ControlRecord, IndexEntry, Pending
 from llog.log.index import Entry
-from llog.log.read.scan import plan_tiles
-from llog.log.read.view import LogView
+from llog.log.read.view import LogView, plan_tiles
 
 
 def entry(start: int, end: int, kind: str = "WAL", incarnation: int = 1) -> Entry:

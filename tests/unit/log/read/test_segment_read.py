@@ -18,9 +18,9 @@ from llog.formats.records.records import encode_records
 from llog.formats.segment import Segment, SegmentBuilder
 from llog.formats.values import IndexEntry
 from llog.log.index import Entry
-from llog.log.read.decode import BatchStitcher, decode_slices
 from llog.log.read.fetch import Fetcher
-from llog.log.read.segment_read import plan_pieces, stream_segment
+from llog.log.read.segment_read import BatchStitcher, plan_ranges, stream_segment
+from llog.log.read.slices import decode_slices
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 
@@ -93,7 +93,7 @@ def dense(rng: random.Random, batches: int, value_bytes: int) -> tuple[list[byte
 @given(st.integers(0, 1 << 20), st.integers(0, 1 << 30), st.integers(1, 1 << 28))
 def test_pieces_tile_and_their_number_is_what_whole_budgets_fit(begin: int, length: int, bytes_max: int) -> None:
     bytes_max = max(bytes_max, length // 1_000, 1)
-    pieces = plan_pieces(begin, length, bytes_max)
+    pieces = plan_ranges(begin, length, bytes_max)
     at = begin
     for piece in pieces:
         assert piece.byte_offset == at
@@ -104,7 +104,7 @@ def test_pieces_tile_and_their_number_is_what_whole_budgets_fit(begin: int, leng
 
 
 def test_sixty_four_mebibytes_and_a_little_take_eight_pieces() -> None:
-    assert [len(plan_pieces(0, length << 20, 8 << 20)) for length in (0, 1, 8, 15, 16, 64, 65, 71, 72)] == [
+    assert [len(plan_ranges(0, length << 20, 8 << 20)) for length in (0, 1, 8, 15, 16, 64, 65, 71, 72)] == [
         0, 1, 1, 1, 2, 8, 8, 8, 9,
     ]  # fmt: skip
 
