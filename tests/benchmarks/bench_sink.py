@@ -12,7 +12,7 @@ from llog.formats.arrow import from_arrow
 from llog.formats.records.crc import Buffer
 from llog.formats.records.records import encode_columns, warm_up
 from llog.pipeline.runtime.work import TaskTools
-from llog.pipeline.sink.task import SinkOrder, Target, Uploader
+from llog.pipeline.sink.task import SinkOrder, SinkTarget, Uploader
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.benchmarks.harness import Duel, benchmark
@@ -58,7 +58,7 @@ async def sink_task() -> AsyncIterator[Duel]:
         return store, uri
 
     tools = TaskTools(find_object, open_store, lambda: NOW_MS)
-    targets = {"orders": Target(incarnation=1, partition_count=PARTITIONS, message_bytes_max=1_048_588)}
+    targets = {"orders": SinkTarget(incarnation=1, partition_count=PARTITIONS, message_bytes_max=1_048_588)}
     order = SinkOrder(store_url=store.url, root_prefix="llog", writer_id="bench", topic="orders", targets=targets)
 
     async def ours() -> None:

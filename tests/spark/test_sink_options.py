@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from llog.errors import InvalidArgument, MetadataFull, MetadataUncertain, SinkQueryTaken
-from llog.pipeline.sink.commit import Committed, commit_batch
+from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.settings import Settings
 from llog.spark.sink import driver as sink_driver
 from llog.spark.sink.options import SinkOptions, check_columns, parse_sink_options
@@ -171,7 +171,7 @@ def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_adds_nothing(
 ) -> None:
     commits = []
 
-    async def loses_its_first_answer(*arguments: Any) -> Committed:
+    async def loses_its_first_answer(*arguments: Any) -> SinkResult:
         commits.append(await commit_batch(*arguments))
         if len(commits) == 1:
             raise MetadataUncertain("put", "a commit plan")

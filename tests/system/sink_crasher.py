@@ -16,8 +16,11 @@ import pyarrow as pa
 
 from llog.opening import Use, opened_log
 from llog.pipeline.runtime.work import tools_of
-from llog.pipeline.sink.job import Batch, commit_batch, sink_order, upload
+from llog.pipeline.sink.commit import commit_batch
+from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.rows import RoundRobin, Router, join_batches
+from llog.pipeline.sink.targets import sink_order
+from llog.pipeline.sink.task import upload
 from tests.system.crashing import Countdown, in_child, prepare, settings_at
 
 QUERY: Final = "crashing"
@@ -49,7 +52,7 @@ async def write_batch(directory: Path, number: int, tasks: int, countdown: Count
         for task in range(tasks):
             part = rows.slice(task * share, share)
             slices += (await upload(tools_of(context), order, part.to_batches(), task)).slices
-        await commit_batch(context, Batch(QUERY, number), slices)
+        await commit_batch(context, SinkBatch(QUERY, number), slices)
 
 
 def driver(directory: Path, number: int, tasks: int, countdown: Countdown) -> int:

@@ -27,14 +27,15 @@ from llog.log.read.read import iter_runs
 from llog.opening import OpenedLog, Use, Wrapping, opened_log
 from llog.pipeline.audit.job import audit
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
-from llog.pipeline.sink.job import Batch, commit_batch
+from llog.pipeline.sink.commit import commit_batch
+from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.vacuum.job import VacuumReport, vacuum
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
 from tests.system.crashing import DIED, Countdown, in_child, prepare, settings_at
 
 LOGS: Final = [Log("orders", 0), Log("orders", 1), Log("visits", 0)]
-PLANNED: Final = Batch("left", 0)
+PLANNED: Final = SinkBatch("left", 0)
 """A batch of the sink that is planned, and waits for its driver."""
 PLANNED_ROWS: Final = [b"planned", b"long ago"]
 METADATA_CALLS: Final = ("write", "get_many", "scan", "server_time_ms")

@@ -23,7 +23,8 @@ from llog.log.keys import (
     offset_of,
 )
 from llog.pipeline.key_compact.scratch import scratch_root
-from llog.pipeline.sink.plan import CommitPlan, head_key, page_keys, query_key
+from llog.pipeline.sink.plan import CommitPlan, page_keys
+from llog.pipeline.sink.query import head_key, query_key
 from llog.stores.metadata.port import Key, check_key
 from tests import samples
 

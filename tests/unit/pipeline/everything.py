@@ -62,7 +62,7 @@ from llog.pipeline.runtime.work import InProcessRunner, TaskTools, tools_of
 from llog.pipeline.scan import splits
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.plan import UploadedSlice
-from llog.pipeline.sink.query import Batch
+from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.rows import SinkGroup
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import put_blob
@@ -260,7 +260,7 @@ async def sink(player: Player) -> None:
     for batch in range(BATCHES):
         for _ in range(20):
             try:
-                await commit_batch(player.context, Batch("q", batch), await _uploaded(player, batch))
+                await commit_batch(player.context, SinkBatch("q", batch), await _uploaded(player, batch))
                 break
             except SinkError as error:
                 if type(error).__name__ == "SinkBatchOver":

@@ -1,29 +1,28 @@
-"""Performing a commit plan: each of its slices gets into its log once, whoever performs it, and however often.
+"""Performing a commit plan: each slice gets into its log once, whichever driver performs it and however often.
 
-    logs side by side, the slices of one log one after the other: the next only when the one before is there
+    logs concurrently; the slices of one log in order, each only after the previous one is in the log
 
 Why that is safe: a slice speaks as a batch of the query's producer, and `reserve` judges it inside the compare-and-set.
 
-    new           it is appended
-    a repeat      it is there: somebody performed this plan before us, or does so now
-    an old epoch  a later slice of this log, or of a later batch, is there; those come only after this one (see
-                  `sink_query`), so it is there too
+    new        the slice is appended
+    repeat     the slice is in the log: another driver performed this plan before, or performs it now
+    old epoch  a later slice of this log, or of a later batch, is in the log; that happens only after this one
+               (`llog.pipeline.sink.query`), so this slice is in the log too
 
-A blob that is gone is such evidence too, where the plan is done: until then vacuum keeps it.
-
-What must stay true: a slice is counted as there only on such evidence. A log that was deleted (or lives again) since
-the plan was made has taken its records with it: nothing of the plan is appended to its new life.
+A missing blob is such evidence as well if the plan is done: vacuum keeps the blob until then. A slice counts as
+appended only on one of these grounds. If a log was deleted or recreated after the plan was made, its records are gone:
+nothing of the plan is appended to the new incarnation.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from llog.concurrency import gather_bounded
 from llog.errors import (
     AppendNotCommitted,
     AppendUncertain,
@@ -45,40 +44,39 @@ from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.producers.idempotence import Judgement, judge_claim
 from llog.log.producers.state import KnownProducers
-from llog.pipeline.sink.copy import copied
-from llog.pipeline.sink.plan import Claimed, CommitPlan, PlanSlice, append_id, claimed_slices
-from llog.pipeline.sink.query import Batch, persist
-from llog.pipeline.sink.records import find
+from llog.pipeline.sink.plan import ClaimedSlice, CommitPlan, PlanSlice, append_id, claimed_slices, find_plan
+from llog.pipeline.sink.query import SinkBatch, persist
+from llog.pipeline.sink.uploads import copy_slices
 
-# How often one slice is committed anew after a passing trouble: each time a repeat would be recognised.
+# Attempts to commit one slice. Each attempt recognises a slice that is already in the log.
 SINK_ATTEMPTS_MAX: Final = 8
 
 
 class Performed(NamedTuple):
-    """What became of the slices of a plan."""
+    """Outcomes of the slices of a plan, counted."""
 
     appended: int = 0
     repeated: int = 0
-    """They were there already."""
+    """Already in the log."""
     gone: int = 0
-    """Their topic was deleted after the plan was made."""
+    """Not appended: their topic was deleted after the plan was made."""
 
 
-class _Work:
-    """One log's slices that are not known to be there, the next one first."""
+class _LogSlices:
+    """The slices of one log that are not known to be in the log, in order."""
 
-    def __init__(self, log: Log, slices: Iterable[Claimed]) -> None:
+    def __init__(self, log: Log, slices: Iterable[ClaimedSlice]) -> None:
         self.log, self.left = log, deque(slices)
         self._planned = {one.slice.n: one.slice for one in self.left}
         self.incarnation = self.left[0].slice.incarnation
         self.attempts = 0
-        """At the next slice."""
+        """At the next slice, so far."""
         self.error: LogError | SinkPlanLost | None = None
 
     @property
     def planned(self) -> PlanSlice:
-        """The next one as the plan has it. What it is in now may be a copy of ours, which nothing keeps: a driver that
-        sleeps finds it gone, and the plan's own blob still there."""
+        """The next slice as the plan has it. The one in `left` may be in a copy that vacuum may remove; the plan's own
+        blob stays."""
         return self._planned[self.left[0].slice.n]
 
     @property
@@ -87,7 +85,7 @@ class _Work:
 
 
 async def perform(context: LogContext, plan: CommitPlan, slices: Sequence[PlanSlice]) -> Performed:
-    """Raises what stopped a log, after all others were brought to their ends."""
+    """Raises the error that stopped a log, after all other logs were finished."""
     performance = _Performance(context, plan, slices)
     try:
         await performance.run()
@@ -100,18 +98,18 @@ class _Performance:
     def __init__(self, context: LogContext, plan: CommitPlan, slices: Sequence[PlanSlice]) -> None:
         self._context, self._plan = context, plan
         self._committer = Committer(context, first_offset=1)
-        self._works = [_Work(log, claimed) for log, claimed in claimed_slices(plan, slices).items()]
+        self._works = [_LogSlices(log, claimed) for log, claimed in claimed_slices(plan, slices).items()]
         self._pinned: set[Log] = set()
         self.appended = self.repeated = self.gone = 0
 
     async def run(self) -> None:
-        await self._look(self._works)
-        await self._know(self._works)
+        await self._read_controls(self._works)
+        await self._open_logs(self._works)
         while works := [work for work in self._works if work.open]:
-            found = await self._committer.commit({work.log: work.left[0].part() for work in works})
-            unclear = [work for work in works if not self._judged(work, found[work.log][0])]
+            outcomes = await self._committer.commit({work.log: work.left[0].to_append() for work in works})
+            unclear = [work for work in works if not self._settle(work, outcomes[work.log][0])]
             if unclear:
-                await self._look_into(unclear)
+                await self._investigate(unclear)
         errors = [work.error for work in self._works if work.error is not None]
         if errors:
             raise errors[0]
@@ -121,14 +119,14 @@ class _Performance:
         await self._committer.close()
 
     # -- one slice ----------------------------------------------------------------------------------------------------
-    def _judged(self, work: _Work, outcome: PieceOutcome | None) -> bool:
-        """False: it takes another look. None among outcomes means "not from this blob, or not in this life"."""
+    def _settle(self, work: _LogSlices, outcome: PieceOutcome | None) -> bool:
+        """False: the outcome is unclear. None means "not from this blob, or not in this incarnation"."""
         if isinstance(outcome, Landed):
-            self._there(work, repeated=outcome.repeated)
+            self._count_appended(work, repeated=outcome.repeated)
         elif isinstance(outcome, ProducerEpochFenced):
-            self._there(work, repeated=True)
+            self._count_appended(work, repeated=True)
         elif isinstance(outcome, LogDeleted):
-            self._is_gone(work)
+            self._drop(work)
         elif outcome is None or outcome.retriable or isinstance(outcome, AppendUncertain):
             work.attempts += 1
             if work.attempts >= SINK_ATTEMPTS_MAX:
@@ -139,59 +137,58 @@ class _Performance:
             work.error = outcome
         return True
 
-    def _there(self, work: _Work, *, repeated: bool) -> None:
+    def _count_appended(self, work: _LogSlices, *, repeated: bool) -> None:
         work.left.popleft()
         work.attempts = 0
         self.appended += not repeated
         self.repeated += repeated
 
-    def _is_gone(self, work: _Work) -> None:
+    def _drop(self, work: _LogSlices) -> None:
         self.gone += len(work.left)
         work.left.clear()
 
-    # -- another look -------------------------------------------------------------------------------------------------
-    async def _look_into(self, works: Sequence[_Work]) -> None:
-        """Slices that are there although nobody told us are counted; those in blobs that are too old are copied."""
+    # -- unclear outcomes ---------------------------------------------------------------------------------------------
+    async def _investigate(self, works: Sequence[_LogSlices]) -> None:
+        """Count slices that are in their log after all, and copy those in blobs that are too old."""
         await self._context.back_off(max(work.attempts for work in works))
-        expired: list[_Work] = []
-        for work, control in zip(works, await self._look(works), strict=True):
-            if control is None or not work.open or await self._is_there(work, control) is not False:
+        expired: list[_LogSlices] = []
+        for work, control in zip(works, await self._read_controls(works), strict=True):
+            if control is None or not work.open or await self._is_appended(work, control) is not False:
                 continue
             if work.left[0].slice.created_at_ms < control.commit_horizon_ms:
                 expired.append(work)
-        await self._know(works)
+        await self._open_logs(works)
         await self._copy([work for work in expired if work.open])
 
-    async def _look(self, works: Sequence[_Work]) -> list[ControlRecord | None]:
-        """The control records as they are now; None for a log that is not what the plan was made for."""
+    async def _read_controls(self, works: Sequence[_LogSlices]) -> list[ControlRecord | None]:
+        """The control records now; None for a log that is not in the incarnation the plan was made for."""
         keys = [self._context.keys.control(work.log) for work in works]
 
         async def read(_: bool) -> list[ControlRecord | None]:
-            found = await get_all(self._context.metadata, keys, strict=True)
-            return [None if r is None else decode_value(ControlRecord, r.value, r.key.path) for r in found]
+            records = await get_all(self._context.metadata, keys, strict=True)
+            return [None if r is None else decode_value(ControlRecord, r.value, r.key.path) for r in records]
 
         controls = await persist(self._context, self._batch(), read)
-        return [
-            control if self._is_its_life(work, control) else None for work, control in zip(works, controls, strict=True)
-        ]
+        pairs = zip(works, controls, strict=True)
+        return [control if self._is_planned_incarnation(work, control) else None for work, control in pairs]
 
-    def _is_its_life(self, work: _Work, control: ControlRecord | None) -> bool:
+    def _is_planned_incarnation(self, work: _LogSlices, control: ControlRecord | None) -> bool:
         if control is None:
             work.error = PartitionNotInitialized(*work.log)
         elif control.incarnation < work.incarnation:
-            reason = f"control is of incarnation {control.incarnation}, a plan was made for {work.incarnation}"
+            reason = f"the control record is of incarnation {control.incarnation}, the plan of {work.incarnation}"
             work.error = InconsistentReadState(*work.log, reason)
         elif control.incarnation > work.incarnation or control.log_state == "DELETED":
-            self._is_gone(work)
+            self._drop(work)
         return work.open
 
-    async def _is_there(self, work: _Work, control: ControlRecord) -> bool | None:
-        """By the producers' state: a blob that is too old is refused before anybody looks whether it is there. None:
-        it cannot be told now. Then nothing follows from a blob that is gone: whoever finished the plan let it go."""
+    async def _is_appended(self, work: _LogSlices, control: ControlRecord) -> bool | None:
+        """Whether the log's producer state has the next slice: the committer refuses an old blob before it checks. None
+        means unknown, so a missing blob proves nothing."""
         producers = KnownProducers()
         try:
             if not await producers.catch_up(self._context, work.log, control):
-                return None  # it moved on; if it counts, we come here again
+                return None  # the log moved on; an unclear outcome leads here again
         except MetadataStoreError as error:
             if not error.retriable:
                 raise
@@ -200,58 +197,57 @@ class _Performance:
             work.error = InconsistentReadState(*work.log, str(error))
             return None
         claim = work.left[0].claim
-        judged = judge_claim(producers.states.get(claim.producer_id), claim).judgement
-        if judged in (Judgement.REPEAT, Judgement.OLD_EPOCH):
-            self._there(work, repeated=True)
+        judgement = judge_claim(producers.states.get(claim.producer_id), claim).judgement
+        if judgement in (Judgement.REPEAT, Judgement.OLD_EPOCH):
+            self._count_appended(work, repeated=True)
             return True
         return False
 
-    async def _copy(self, works: Sequence[_Work]) -> None:
+    async def _copy(self, works: Sequence[_LogSlices]) -> None:
         try:
-            moved = await copied(self._context, [work.planned for work in works])
+            copies = await copy_slices(self._context, [work.planned for work in works])
         except ObjectNotFound as error:
             if await self._is_done():
                 for work in works:
                     while work.left:
-                        self._there(work, repeated=True)
+                        self._count_appended(work, repeated=True)
                 return
             reason = (
-                f"{error}: a blob of its commit plan was removed before the plan was finished. What is in the logs "
-                "stays; run the query under a new queryId to write the batch anew"
+                f"{error}: a blob of its commit plan was removed before the plan was finished. Records that are in the "
+                "logs stay; run the query under a new queryId to write the batch again"
             )
             for work in works:
                 work.error = SinkPlanLost(self._plan.query, self._plan.batch, reason)
             return
-        for work, part in zip(works, moved, strict=True):
+        for work, part in zip(works, copies, strict=True):
             name = append_id(self._plan.query, self._plan.batch, part.log, part.n, part.data_key)
             work.left[0] = work.left[0]._replace(slice=replace(part, append_id=name))
 
     async def _is_done(self) -> bool:
-        """Somebody else finished the plan, after which its blobs may go; it goes itself when its query has gone on."""
-        found = await find(self._context, self._batch(), strict=True)
-        return found is None or found.plan.done
+        """Another driver finished the plan, so its blobs may be gone. The plan is removed when its query advances."""
+        stored = await find_plan(self._context, self._batch(), strict=True)
+        return stored is None or stored.plan.done
 
     # -- logs ---------------------------------------------------------------------------------------------------------
-    async def _know(self, works: Sequence[_Work]) -> None:
-        """What the committer must know of each log. Only of logs whose control record is there: none is created."""
-        known, slots = self._committer.known, asyncio.Semaphore(SINK_LOGS_IN_FLIGHT_MAX)
+    async def _open_logs(self, works: Sequence[_LogSlices]) -> None:
+        """Load what the committer needs of each log. Control records exist by now: this creates none."""
+        known = self._committer.known
 
-        async def one(work: _Work) -> None:
+        async def load(work: _LogSlices) -> None:
             if work.log in self._pinned:
                 if known[work.log].fresh:
                     return
                 known.release([work.log])
                 self._pinned.remove(work.log)
-            async with slots:
-                try:
-                    await known.know(work.log)
-                    self._pinned.add(work.log)
-                except LogDeleted:
-                    self._is_gone(work)
-                except LogError as error:
-                    work.error = error
+            try:
+                await known.know(work.log)
+                self._pinned.add(work.log)
+            except LogDeleted:
+                self._drop(work)
+            except LogError as error:
+                work.error = error
 
-        await asyncio.gather(*(one(work) for work in works if work.open))
+        await gather_bounded([work for work in works if work.open], load, limit=SINK_LOGS_IN_FLIGHT_MAX)
 
-    def _batch(self) -> Batch:
-        return Batch(self._plan.query, self._plan.batch)
+    def _batch(self) -> SinkBatch:
+        return SinkBatch(self._plan.query, self._plan.batch)

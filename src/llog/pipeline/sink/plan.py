@@ -1,16 +1,15 @@
-"""The commit plan of a batch, and the record of its query: values, keys, and what follows. Nothing here waits.
+"""The commit plan of a batch: its values, its records in the metadata store, and the claims its slices make.
 
-    @cluster/sinks/{query}                       that there is such a query: what vacuum finds its plans by
-    @cluster/sinks/{query}/head                  which batch the query is at, and its producer
     @cluster/sinks/{query}/{batch}               the commit plan: created once, confirmed, then marked as done
-    @cluster/sinks/{query}/{batch}/{plan}/{n}    its slices, where they are too many for one value
+    @cluster/sinks/{query}/{batch}/{plan}/{n}    pages with its slices, if they do not fit into one value
 
-Why it exists: a plan says everything that finishing it takes, so whoever finds it can. Each slice speaks as a batch of
-an idempotent producer, so that `reserve` recognises what is in the log already (PROTOCOL section 11): the slices of one
-log are numbered, as many of them share an epoch as a log remembers (`WINDOW`), and later ones have later epochs.
+A plan holds everything a driver needs to finish it, so any driver can (protocol section 11). Each slice speaks as a
+batch of an idempotent producer, so that `reserve` recognises a slice that is already in the log: the slices of one log
+are numbered, as many share an epoch as a log remembers (`WINDOW`), and later slices have later epochs. The same plan
+always gives the same claims, and no two plans of a query share an epoch of a producer.
 
-What must stay true: no two plans of a query share an epoch of a producer; epochs rise with the slices of a log, and
-with the batches; the same plan always gives the same claims.
+Pages are put before the plan that names them, under an id of their own, and removed once no plan names them. A stored
+plan is replaced only at the version at which it was read.
 """
 
 from __future__ import annotations
@@ -20,34 +19,34 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from llog.errors import InvalidArgument, ValueTooLarge
+from llog.errors import InvalidArgument, MetadataStoreError, ValueTooLarge, VersionConflict
 from llog.formats.buffers import json_decoder, json_value
 from llog.formats.records.crc import Buffer
-from llog.formats.values import Count, SinkPlan, SinkSlice, Value
+from llog.formats.values import Count, SinkPlan, SinkSlice, Value, encode_value
 from llog.limits import KIB
 from llog.log.append.pieces import AppendSlice, PlacedPiece
+from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
-from llog.log.keys import CLUSTER_ROUTE, Keys, Log, last_segment_id, offset_name
+from llog.log.keys import Keys, Log, last_segment_id, offset_name
 from llog.log.producers.idempotence import SEQUENCE_MODULUS, WINDOW, ProducerClaim
-from llog.stores.metadata.port import Key
+from llog.pipeline.sink.query import SinkBatch, check_current, persist
+from llog.stores.metadata.port import ABSENT, Key, Record
 
-# Slices of a commit plan in one metadata value, and how many such values one plan may have.
+# Bytes of slices in one metadata value, and the number of such values one plan may have.
 SINK_PLAN_PAGE_BYTES: Final = 512 * KIB
 SINK_PLAN_PAGES_MAX: Final = 1_000
-
-
-UNKNOWN_LIFE: Final = -1
-NO_BATCH: Final = -1
+UNKNOWN_INCARNATION: Final = -1
 
 
 class UploadedSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task uploaded for one log. Nothing of it is visible until a plan names it and is performed."""
+    """What a task uploaded for one log. It stays invisible until a plan that names it is performed."""
 
     topic: str
     partition: Count
     incarnation: int
-    """Of the log, as the driver knew it before the blob's id was drawn; `UNKNOWN_LIFE` where it knew none."""
+    """Of the log, as the driver knew it before the blob's id was drawn; or `UNKNOWN_INCARNATION`."""
     data_key: str
     encoding: str
     byte_offset: Count
@@ -55,7 +54,7 @@ class UploadedSlice(msgspec.Struct, frozen=True, kw_only=True):
     msg_count: Count
     max_timestamp_ms: int = -1
     largest_record_bytes: Count = 0
-    """As a batch of its own; told only where the task did not know its topic's `max.message.bytes`."""
+    """As a batch of its own; 0 when the task knew the topic's `max.message.bytes` and compared it."""
 
     @property
     def log(self) -> Log:
@@ -63,7 +62,7 @@ class UploadedSlice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def created_at_ms(self) -> int:
-        """From the blob's id, not from a clock: what a log's horizon is compared with."""
+        """From the blob's id, not from a clock: compared with the log's commit horizon."""
         return created_at_ms_of(last_segment_id(self.data_key))
 
 
@@ -80,7 +79,7 @@ class PlanSlice(SinkSlice, frozen=True, kw_only=True):
 
 
 class CommitPlan(SinkPlan, frozen=True, kw_only=True):
-    """`slices` are all of them, or none where they stand on `pages` of their own."""
+    """`slices` holds all slices, or none when they are on `pages` of their own."""
 
     plan_id: str
     producer_id: Count
@@ -91,14 +90,14 @@ class CommitPlan(SinkPlan, frozen=True, kw_only=True):
     checkpoint: str = ""
     """As in the head."""
     confirmed: bool = False
-    """Its blobs were there when the plan was, so that vacuum keeps them: it may be performed (`sink_confirm`). Of a
-    plan that is not confirmed, nothing is in any log."""
+    """Its blobs existed after the plan did, so vacuum keeps them and the plan may be performed
+    (`llog.pipeline.sink.commit.confirm`). Nothing of an unconfirmed plan is in any log."""
     done: bool = False
-    """Every slice is in its log. Then the slices are dropped: nobody needs them any more."""
+    """Every slice is in its log; the slices are then dropped from the plan."""
 
     @property
     def origin(self) -> str:
-        """The id that its maker gave it; one whose slices were moved has another behind it."""
+        """The id the plan was created under; a plan whose slices were copied has a suffix."""
         return self.plan_id.partition("-")[0]
 
 
@@ -106,36 +105,8 @@ class PlanPage(Value, frozen=True, kw_only=True):
     slices: tuple[PlanSlice, ...]
 
 
-class SinkHead(Value, frozen=True, kw_only=True):
-    """Moved by compare-and-set when a batch is admitted: a query's batches come one after the other."""
-
-    query: str
-    batch: Count
-    """The latest that was admitted. Only plans of this one are acted on."""
-    before: int = NO_BATCH
-    """The one admitted before it, whose plan must be done before anything of this one is appended."""
-    producer_id: Count
-    next_epoch: Count
-    checkpoint: str = ""
-    """Whose batches these are; empty: nobody told."""
-    listed: bool = False
-    """The query's own record is there."""
-
-
-class SinkQuery(Value, frozen=True, kw_only=True):
-    """That there is such a query. Written before its head, and removed after everything else of it."""
-
-    query: str
-    created_at_ms: Count
-
-
-_HEADS: Final = json_decoder(SinkHead)
 _PLANS: Final = json_decoder(CommitPlan)
 _PAGES: Final = json_decoder(PlanPage)
-
-
-def decode_head(data: Buffer, source: str) -> SinkHead:
-    return json_value(_HEADS, data, source, "SinkHead")
 
 
 def decode_plan(data: Buffer, source: str) -> CommitPlan:
@@ -144,23 +115,6 @@ def decode_plan(data: Buffer, source: str) -> CommitPlan:
 
 def decode_page(data: Buffer, source: str) -> PlanPage:
     return json_value(_PAGES, data, source, "PlanPage")
-
-
-# -- keys: below those of `llog.log.keys`, with their route -----------------------------------------------------------
-
-
-def queries_key(keys: Keys) -> Key:
-    """The parent of all queries' own records, which one shard holds: so all of them are found by a strict scan."""
-    return Key(f"{keys.root}/@cluster/sinks", CLUSTER_ROUTE)
-
-
-def query_key(keys: Keys, query: str) -> Key:
-    return Key(keys.sinks(query).path, CLUSTER_ROUTE)
-
-
-def head_key(keys: Keys, query: str) -> Key:
-    parent = keys.sinks(query)
-    return Key(f"{parent.path}/head", parent.route)
 
 
 def plan_key(keys: Keys, query: str, batch: int) -> Key:
@@ -172,16 +126,16 @@ def page_keys(keys: Keys, plan: CommitPlan) -> list[Key]:
     return [Key(f"{parent.path}/{plan.plan_id}/{offset_name(page)}", parent.route) for page in range(plan.pages)]
 
 
-# -- making a plan ----------------------------------------------------------------------------------------------------
+# -- slices and their claims -------------------------------------------------------------------------------------------
 
 
 def plan_slices(query: str, batch: int, uploads: Iterable[UploadedSlice]) -> tuple[PlanSlice, ...]:
-    """The slices of each log in the order in which they were uploaded, numbered per log."""
+    """The uploads as slices of a plan, numbered per log in the order of upload."""
     counts: dict[Log, int] = {}
     slices = []
     for upload in uploads:
-        if upload.incarnation == UNKNOWN_LIFE:
-            raise InvalidArgument("uploads", f"{upload.log}: the log was not known when {upload.data_key} was drawn")
+        if upload.incarnation == UNKNOWN_INCARNATION:
+            raise InvalidArgument("uploads", f"{upload.log}: unknown when the id of {upload.data_key} was drawn")
         n = counts.get(upload.log, 0)
         counts[upload.log] = n + 1
         slices.append(
@@ -203,7 +157,7 @@ def plan_slices(query: str, batch: int, uploads: Iterable[UploadedSlice]) -> tup
 
 
 def append_id(query: str, batch: int, log: Log, n: int, data_key: str) -> str:
-    """The same for whoever performs the plan, and never the same for other bytes."""
+    """The same for every driver that performs the plan, and different for other bytes."""
     text = "\0".join((query, str(batch), str(log), str(n), data_key))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -213,7 +167,7 @@ def epochs_needed(slices: Iterable[PlanSlice]) -> int:
 
 
 def paged(slices: Sequence[PlanSlice], bytes_max: int = SINK_PLAN_PAGE_BYTES) -> list[tuple[PlanSlice, ...]]:
-    """Cut to what one metadata value may hold; one page: they go into the plan itself."""
+    """The slices in pages that fit into one metadata value each. A single page goes into the plan itself."""
     pages: list[list[PlanSlice]] = [[]]
     filled = 0
     for part in slices:
@@ -228,24 +182,21 @@ def paged(slices: Sequence[PlanSlice], bytes_max: int = SINK_PLAN_PAGE_BYTES) ->
     return [tuple(page) for page in pages]
 
 
-# -- performing it ----------------------------------------------------------------------------------------------------
-
-
-class Claimed(NamedTuple):
-    """A slice and what it says of itself to its log."""
+class ClaimedSlice(NamedTuple):
+    """A slice and the producer claim under which its log accepts it."""
 
     slice: PlanSlice
     claim: ProducerClaim
 
-    def part(self) -> AppendSlice:
+    def to_append(self) -> AppendSlice:
         it = self.slice
         piece = PlacedPiece(0, it.byte_offset, it.byte_length, it.msg_count, self.claim, it.max_timestamp_ms)
         return AppendSlice(it.append_id, it.incarnation, it.data_key, it.created_at_ms, it.encoding, (piece,))
 
 
-def claimed_slices(plan: CommitPlan, slices: Iterable[PlanSlice]) -> dict[Log, list[Claimed]]:
-    """Each log's slices in order. An epoch begins at sequence 0; the slices in it go on from one another."""
-    by_log: dict[Log, list[Claimed]] = {}
+def claimed_slices(plan: CommitPlan, slices: Iterable[PlanSlice]) -> dict[Log, list[ClaimedSlice]]:
+    """The slices of each log in order. Sequences start at 0 in each epoch and continue from slice to slice."""
+    by_log: dict[Log, list[ClaimedSlice]] = {}
     for part in slices:
         others = by_log.setdefault(part.log, [])
         if part.n != len(others):
@@ -253,5 +204,135 @@ def claimed_slices(plan: CommitPlan, slices: Iterable[PlanSlice]) -> dict[Log, l
         first = 0 if part.n % WINDOW == 0 else (others[-1].claim.last_sequence + 1) % SEQUENCE_MODULUS
         last = (first + part.msg_count - 1) % SEQUENCE_MODULUS
         claim = ProducerClaim(plan.producer_id, plan.first_epoch + part.n // WINDOW, first, last)
-        others.append(Claimed(part, claim))
+        others.append(ClaimedSlice(part, claim))
     return by_log
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+class StoredPlan(NamedTuple):
+    plan: CommitPlan
+    version: int
+
+    @property
+    def batch(self) -> SinkBatch:
+        return SinkBatch(self.plan.query, self.plan.batch)
+
+
+async def find_plan(context: LogContext, batch: SinkBatch, *, strict: bool = False) -> StoredPlan | None:
+    """The stored plan. Without `strict`, None may be a stale answer: creating the plan decides."""
+    key = plan_key(context.keys, batch.query, batch.number)
+
+    async def read(again: bool) -> tuple[Record | None]:
+        return (await context.metadata.get(key, strict=strict or again),)
+
+    [record] = await persist(context, batch, read)
+    return None if record is None else StoredPlan(decode_plan(record.value, key.path), record.version)
+
+
+async def put_plan(
+    context: LogContext, plan: CommitPlan, slices: Sequence[PlanSlice], replacing: StoredPlan | None = None
+) -> StoredPlan:
+    """Create the plan, or put it in place of `replacing`. Returns another driver's plan if that was put first."""
+    batch = SinkBatch(plan.query, plan.batch)
+    key, plan = plan_key(context.keys, batch.query, batch.number), await _put_pages(context, plan, slices)
+    version = ABSENT if replacing is None else replacing.version
+
+    async def create(strict: bool) -> StoredPlan | None:
+        if strict:  # the outcome of an earlier attempt is unknown: the stored plan decides
+            current = await find_plan(context, batch, strict=True)
+            if current is not None and current.version != version:
+                return current
+            if current is None and replacing is not None:
+                await check_current(context, batch)  # removed because the query advanced
+        return StoredPlan(plan, await context.metadata.put(key, encode_value(plan, key.path), expected=version))
+
+    stored = await persist(context, batch, create)
+    if stored.plan.plan_id != plan.plan_id:
+        await remove_pages(context, plan)
+    elif replacing is not None:
+        await remove_pages(context, replacing.plan)
+    return stored
+
+
+async def _put_pages(context: LogContext, plan: CommitPlan, slices: Sequence[PlanSlice]) -> CommitPlan:
+    """The plan with its slices inside, or on pages that are stored now. No other driver writes under this plan's id, so
+    a repeated put is harmless."""
+    pages = paged(slices)
+    if len(pages) == 1:
+        return replace(plan, slices=pages[0], pages=0)
+    plan = replace(plan, slices=(), pages=len(pages))
+    for key, page in zip(page_keys(context.keys, plan), pages, strict=True):
+        value = encode_value(PlanPage(slices=page), key.path)
+
+        async def put(_: bool, key: Key = key, value: bytes = value) -> int | None:
+            return await context.metadata.put(key, value)
+
+        await persist(context, SinkBatch(plan.query, plan.batch), put)
+    return plan
+
+
+async def slices_of(context: LogContext, plan: CommitPlan) -> Sequence[PlanSlice] | None:
+    """The plan's slices. None: pages are missing, so the stored plan has changed since `plan` was read."""
+    if not plan.pages:
+        return plan.slices
+    keys = page_keys(context.keys, plan)
+
+    async def read(_: bool) -> list[Record | None]:
+        return await context.metadata.get_many(keys, strict=True)
+
+    slices: list[PlanSlice] = []
+    for record in await persist(context, SinkBatch(plan.query, plan.batch), read):
+        if record is None:
+            return None
+        slices += decode_page(record.value, record.key.path).slices
+    return slices
+
+
+async def mark_done(context: LogContext, stored: StoredPlan) -> None:
+    """Mark the plan as done, then remove its pages."""
+    plan, version = stored.plan, stored.version
+    key = plan_key(context.keys, plan.query, plan.batch)
+    done = encode_value(replace(plan, slices=(), pages=0, done=True), key.path)
+
+    async def mark(strict: bool) -> bool:
+        nonlocal version
+        if strict:
+            record = await context.metadata.get(key, strict=True)
+            if record is None or decode_plan(record.value, key.path).done:
+                return True
+            version = record.version
+        await context.metadata.put(key, done, expected=version)
+        return True
+
+    await persist(context, stored.batch, mark)
+    await remove_pages(context, plan)
+
+
+async def remove_older_plans(context: LogContext, batch: SinkBatch, before: int) -> None:
+    """Remove the plans of batches older than `before`, which no replay asks for. What cannot be removed now, or stays
+    after a crash, is removed with a later batch."""
+    try:
+        for record in await context.metadata.scan(context.keys.sinks(batch.query)):
+            parsed = context.keys.parse(record.key.path)
+            if parsed is None or parsed.kind != "sink" or parsed.offset >= before:
+                continue
+            await remove_pages(context, decode_plan(record.value, record.key.path))
+            await context.metadata.delete(record.key, expected=record.version)
+    except MetadataStoreError as error:
+        if not (error.retriable or isinstance(error, VersionConflict)):
+            raise
+
+
+async def remove_pages(context: LogContext, plan: CommitPlan) -> None:
+    """Remove pages that no stored plan names. Pages that stay because the store did not answer take little space."""
+    if not plan.pages:
+        return
+    try:
+        for record in await context.metadata.get_many(page_keys(context.keys, plan), strict=True):
+            if record is not None:
+                await context.metadata.delete(record.key, expected=record.version)
+    except MetadataStoreError as error:
+        if not (error.retriable or isinstance(error, VersionConflict)):
+            raise

@@ -1,41 +1,42 @@
-"""What the driver does before the tasks of a batch begin: know the logs that rows may go to.
+"""What the driver does before the tasks of a batch start: look up the logs that rows may go to.
 
-Why it exists: a blob whose id is drawn before its log is known must not be committed to that log (h04). So the driver
-reads, or makes, the control records first, and tells the tasks which logs those are, of which life, how many partitions
-each topic has, and how large its records may be. Logs of other topics can still be written to: the driver judges their
-slices, and copies them, afterwards.
+A blob whose id is drawn before its log is known must not be committed to that log (h04). So the driver reads or creates
+the control records first, and passes the tasks the incarnation, partition count and record limit of each topic. Rows
+may still go to other topics: the driver checks and copies their slices afterwards (`uploads`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from llog.concurrency import gather_bounded
 from llog.errors import FormatError, InvalidArgument, LlogError, TopicBusy
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
-from llog.limits import SINK_ROUNDS_MAX
+from llog.limits import SINK_LOGS_IN_FLIGHT_MAX, SINK_ROUNDS_MAX
 from llog.log.context import LogContext, get_all
 from llog.log.keys import Log, check_topic
 from llog.log.topics.config import TopicConfig
-from llog.log.topics.create import for_each_partition, initialize, load_topic
-from llog.pipeline.sink.plan import UNKNOWN_LIFE
-from llog.pipeline.sink.task import SinkOrder, Target, codec_of
+from llog.log.topics.create import initialize, load_topic
+from llog.pipeline.sink.plan import UNKNOWN_INCARNATION
+from llog.pipeline.sink.task import SinkOrder, SinkTarget, codec_of
 from llog.stores.metadata.port import Record
 
-# Logs that a driver looks up for rows that name their topics themselves; slices of others are copied by the driver.
+# Logs that a driver looks up for rows that name their topics themselves; it copies slices of further logs.
 SINK_LOGS_LISTED_MAX: Final = 20_000
 
 
 async def sink_order(
     context: LogContext, *, topic: str | None = None, compression: str = "none", blob_bytes: int | None = None
 ) -> SinkOrder:
-    """For rows that all go to `topic`, or that each name theirs."""
+    """The order for tasks whose rows all go to `topic`, or (None) each name their topic."""
     if context.wal is None:
-        raise InvalidArgument("context", "has no store to put blobs into")
+        raise InvalidArgument("context", "has no object store to put blobs into")
     codec_of(compression)
-    targets = await _listed(context) if topic is None else {topic: await _made(context, check_topic(topic))}
+    targets = (
+        await _list_targets(context) if topic is None else {topic: await _create_target(context, check_topic(topic))}
+    )
     order = SinkOrder(
         store_url=context.wal.url,
         root_prefix=context.keys.root,
@@ -47,54 +48,49 @@ async def sink_order(
     return order if blob_bytes is None else replace(order, blob_bytes=blob_bytes)
 
 
-async def _made(context: LogContext, topic: str) -> Target:
-    """The topic, with a control record for each of its partitions; created where topics create themselves."""
-    for round_number in range(SINK_ROUNDS_MAX):
-        found = await load_topic(context, topic, strict=round_number > 0)
-        if found is None or found[0].state != "LIVE":
+async def _create_target(context: LogContext, topic: str) -> SinkTarget:
+    """The topic, with a control record for each partition. Creates the topic if topics are created on first use."""
+    async for round_number in context.rounds(SINK_ROUNDS_MAX):
+        loaded = await load_topic(context, topic, strict=round_number > 0)
+        if loaded is None or loaded[0].state != "LIVE":
             await initialize(context, Log(topic, 0))
             continue
-        target = await _target(context, topic, found[0])
+        target = await _target(context, topic, loaded[0])
         if not target.missing:
             return target
-        missing = sorted(target.missing)
-
-        async def make(number: int, missing: Sequence[int] = missing) -> None:
-            await initialize(context, Log(topic, missing[number]))
-
-        await for_each_partition(len(missing), make)
-        await context.back_off(round_number)
+        missing = [Log(topic, partition) for partition in sorted(target.missing)]
+        await gather_bounded(missing, lambda log: initialize(context, log), limit=SINK_LOGS_IN_FLIGHT_MAX)
     raise TopicBusy(topic, f"its records kept changing for {SINK_ROUNDS_MAX} rounds")
 
 
-async def _listed(context: LogContext) -> dict[str, Target]:
-    """Topics that are there; of as many as one driver looks up, their logs. Of the others at least how many partitions
-    they have: a key goes to the same one whoever writes it."""
-    targets: dict[str, Target] = {}
+async def _list_targets(context: LogContext) -> dict[str, SinkTarget]:
+    """All live topics: with their logs for the first `SINK_LOGS_LISTED_MAX`, with the partition count only for the
+    others, so that a key goes to the same partition from every task."""
+    targets: dict[str, SinkTarget] = {}
     logs = 0
     async for record in context.metadata.scan_all(context.keys.topics()):
         try:
             topic = decode_value(TopicRecord, record.value, record.key.path)
         except FormatError:
-            continue  # whoever writes to it is told
+            continue  # a write to this topic reports the error
         parsed = context.keys.parse(record.key.path)
         if parsed is None or topic.state != "LIVE":
             continue
         logs += topic.partition_count
         if logs > SINK_LOGS_LISTED_MAX:
-            targets[parsed.topic] = Target(incarnation=UNKNOWN_LIFE, partition_count=topic.partition_count)
+            targets[parsed.topic] = SinkTarget(incarnation=UNKNOWN_INCARNATION, partition_count=topic.partition_count)
         else:
             targets[parsed.topic] = await _target(context, parsed.topic, topic)
     return targets
 
 
-async def _target(context: LogContext, topic: str, record: TopicRecord) -> Target:
+async def _target(context: LogContext, topic: str, record: TopicRecord) -> SinkTarget:
     keys = [context.keys.control(Log(topic, partition)) for partition in range(record.partition_count)]
     controls = await get_all(context.metadata, keys, strict=False)
     missing = frozenset(
-        partition for partition, found in enumerate(controls) if not _is_of_life(found, record.incarnation)
+        partition for partition, control in enumerate(controls) if not _is_of_incarnation(control, record.incarnation)
     )
-    return Target(
+    return SinkTarget(
         incarnation=record.incarnation,
         partition_count=record.partition_count,
         missing=missing,
@@ -102,16 +98,16 @@ async def _target(context: LogContext, topic: str, record: TopicRecord) -> Targe
     )
 
 
-def _is_of_life(found: Record | None, incarnation: int) -> bool:
+def _is_of_incarnation(record: Record | None, incarnation: int) -> bool:
     try:
-        control = None if found is None else decode_value(ControlRecord, found.value, found.key.path)
+        control = None if record is None else decode_value(ControlRecord, record.value, record.key.path)
     except FormatError:
         return False
     return control is not None and control.incarnation == incarnation
 
 
 def _message_bytes_max(record: TopicRecord) -> int | None:
-    """None for a config that cannot be understood: it harms nobody but those who write to that topic."""
+    """None if the config is invalid: only a write to that topic reports it."""
     try:
         return TopicConfig.of(record.config).max_message_bytes
     except LlogError:

@@ -1,14 +1,14 @@
-"""A task of the sink: rows in, blobs up, slices back. It has no access to metadata and commits nothing.
+"""A task of the sink: encodes rows, uploads blobs, returns slices. It has no access to metadata and commits nothing.
 
     uploader = Uploader(tools, order, task_number=3)
     for batch in arrow_batches:
         await uploader.add(batch)
-    uploads = await uploader.finish()          # the driver puts them into a plan, or forgets them
+    uploads = await uploader.finish()          # the driver puts the slices into a plan, or ignores them
 
-What must stay true: a blob's id is drawn when its bytes are put, which is after the driver read the control records of
-the logs in the order (PROTOCOL section 5, step 0). A log that the order does not name is marked as unknown, and its
-slices never get into a log from this blob. A row larger than its topic's `max.message.bytes` fails the task, so that
-nothing of the batch is ever planned.
+A blob's id is drawn when its bytes are put, after the driver read the control records of the logs in the order
+(protocol section 5, step 0). Slices of a log that the order does not name are marked as unknown, and the driver never
+commits them from this blob. A row over its topic's `max.message.bytes` fails the task, so nothing of its batch is
+planned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from llog.limits import SINK_BLOB_BYTES
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
 from llog.pipeline.runtime.work import TaskTools
-from llog.pipeline.sink.plan import UNKNOWN_LIFE, UploadedSlice
+from llog.pipeline.sink.plan import UNKNOWN_INCARNATION, UploadedSlice
 from llog.stores.objects.port import ObjectStore
 
 if TYPE_CHECKING:
@@ -38,39 +38,39 @@ if TYPE_CHECKING:
 ENCODING: Final = "kafka-v2"
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
+class SinkTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A topic as the driver knew it before the tasks began."""
 
     incarnation: int
-    """`UNKNOWN_LIFE`: nobody looked its logs up."""
+    """`UNKNOWN_INCARNATION`: the driver did not look up the topic's logs."""
     partition_count: int
     missing: frozenset[int] = frozenset()
-    """Partitions that had no control record then, or none that could be read."""
+    """Partitions without a readable control record at that time."""
     message_bytes_max: int | None = None
-    """Its `max.message.bytes`; None: not told, so the driver judges."""
+    """The topic's `max.message.bytes`; None: unknown to the task, so the driver checks it."""
 
 
 class SinkOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What every task of a batch is told."""
+    """What every task of a batch needs to know."""
 
     store_url: str
     root_prefix: str
     writer_id: str
     topic: str | None = None
-    """Where all rows go; None: each says so in its column."""
-    targets: dict[str, Target] = {}
+    """The topic of all rows; None: the column `topic` names it."""
+    targets: dict[str, SinkTarget] = {}
     compression: str = "none"
     blob_bytes: int = SINK_BLOB_BYTES
 
-    def life_of(self, log: Log) -> int:
+    def incarnation_of(self, log: Log) -> int:
         target = self.targets.get(log.topic)
         if target is None or log.partition >= target.partition_count or log.partition in target.missing:
-            return UNKNOWN_LIFE
+            return UNKNOWN_INCARNATION
         return target.incarnation
 
 
 class Uploads(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task put into the object store."""
+    """What one task uploaded."""
 
     slices: tuple[UploadedSlice, ...] = ()
     records: int = 0
@@ -82,12 +82,12 @@ def codec_of(compression: str) -> Codec:
         return Codec[compression.upper()]
     except KeyError:
         names = ", ".join(codec.name.lower() for codec in Codec)
-        raise InvalidArgument("compression", f"{compression!r} is none of {names}") from None
+        raise InvalidArgument("compression", f"{compression!r} must be one of {names}") from None
 
 
 class Uploader:
-    """Gathers rows up to a blob's size, encodes them, puts the blob while the next rows come: it holds one blob's rows,
-    and one blob's bytes."""
+    """Gathers the rows of a blob, encodes them, and uploads the blob while it gathers the next. Holds the rows of one
+    blob and the bytes of another."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Uploader:
         counts = {topic: target.partition_count for topic, target in order.targets.items()}
         limits = {topic: target.message_bytes_max for topic, target in order.targets.items()}
         self._message_bytes_max = {topic: limit for topic, limit in limits.items() if limit is not None}
-        # Tasks begin at different partitions, so that many small ones do not all write to the first.
+        # Tasks start at different partitions, so that many small tasks do not all write to the first.
         self._router = Router(order.topic, counts, RoundRobin(task_number))
         self._codec = codec_of(order.compression)
         self._store: ObjectStore | None = None
@@ -147,11 +147,21 @@ class Uploader:
         self._putting = asyncio.create_task(put)
 
     async def _put(self) -> None:
-        """The blob that is on its way, if there is one, is there."""
+        """Wait for the upload under way, if there is one."""
         putting, self._putting = self._putting, None
         if putting is not None:
             self._slices += await putting
             self._blobs += 1
+
+
+async def upload(
+    tools: TaskTools, order: SinkOrder, batches: Iterable[pa.RecordBatch], task_number: int = 0
+) -> Uploads:
+    """Run a whole task on rows in memory."""
+    uploader = Uploader(tools, order, task_number=task_number)
+    for batch in batches:
+        await uploader.add(batch)
+    return await uploader.finish()
 
 
 async def put_blob(
@@ -163,7 +173,7 @@ async def put_blob(
     *,
     encoding: str = ENCODING,
 ) -> list[UploadedSlice]:
-    """One shared blob of these groups; where each of them lies in it."""
+    """Upload the groups as one shared blob; returns the slice of each group."""
     groups = list(groups)
     now_ms = tools.now_ms()
     name = Keys(order.root_prefix).blob_object(new_object_id(now_ms, random_bits))
@@ -178,7 +188,7 @@ async def put_blob(
         UploadedSlice(
             topic=group.log.topic,
             partition=group.log.partition,
-            incarnation=order.life_of(group.log),
+            incarnation=order.incarnation_of(group.log),
             data_key=uri,
             encoding=encoding,
             byte_offset=placed.byte_offset,

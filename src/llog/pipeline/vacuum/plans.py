@@ -22,7 +22,8 @@ from llog.limits import SINK_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.view import view_of
-from llog.pipeline.sink.plan import CommitPlan, PlanSlice, decode_page, decode_plan, page_keys, queries_key
+from llog.pipeline.sink.plan import CommitPlan, PlanSlice, decode_page, decode_plan, page_keys
+from llog.pipeline.sink.query import queries_key
 from llog.stores.metadata.port import Record
 
 # How long vacuum keeps the blobs of a commit plan that nobody finishes. A driver that is this late is told that its

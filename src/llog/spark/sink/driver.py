@@ -27,9 +27,9 @@ from llog.limits import SPARK_WORKER_TOOLS_MAX
 from llog.opening import Use, opened_log
 from llog.pipeline.runtime.work import TaskTools
 from llog.pipeline.scan.pump import LoopThread
-from llog.pipeline.sink.commit import Committed, commit_batch, forget_query
+from llog.pipeline.sink.commit import SinkResult, commit_batch, forget_query
 from llog.pipeline.sink.plan import UploadedSlice
-from llog.pipeline.sink.query import Batch
+from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import SinkOrder, Uploader, Uploads
 from llog.settings import Settings
@@ -89,14 +89,14 @@ def ordered(options: SinkOptions) -> bytes:
 
 
 def committed(
-    options: SinkOptions, batch: Batch, messages: Sequence[WriterCommitMessage | None], *, forget: bool = False
-) -> Committed:
+    options: SinkOptions, batch: SinkBatch, messages: Sequence[WriterCommitMessage | None], *, forget: bool = False
+) -> SinkResult:
     """After all tasks: write the batch. `forget`: nobody will ever ask for it again."""
     slices = [part for message in messages for part in _uploads(message).slices]
     return asyncio.run(_committed(options.settings_in_force(), batch, slices, forget))
 
 
-async def _committed(settings: Settings, batch: Batch, slices: Sequence[UploadedSlice], forget: bool) -> Committed:
+async def _committed(settings: Settings, batch: SinkBatch, slices: Sequence[UploadedSlice], forget: bool) -> SinkResult:
     async with opened_log(settings, blobs=Use.PUT) as opened:
         context = opened.context
         # Whoever finds the batch's plan finishes it, also when that is its own.

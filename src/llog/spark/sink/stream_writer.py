@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from llog.errors import InvalidArgument
-from llog.pipeline.sink.query import Batch
+from llog.pipeline.sink.query import SinkBatch
 from llog.spark.sink.driver import checkpoint_of, committed, ordered, uploaded
 from llog.spark.sink.options import check_columns, parse_sink_options
 
@@ -47,7 +47,7 @@ class LlogStreamWriter(DataSourceStreamArrowWriter):
             return  # no task, so no row
         if not query:
             raise InvalidArgument("queryId", "Spark did not tell which query this is: give it as an option")
-        committed(self._options, Batch(query, batchId, checkpoint), messages)
+        committed(self._options, SinkBatch(query, batchId, checkpoint), messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: what was uploaded is an orphan, or belongs to a commit that took effect."""

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from llog.errors import InvalidArgument
-from llog.pipeline.sink.query import Batch
+from llog.pipeline.sink.query import SinkBatch
 from llog.spark.sink.driver import committed, ordered, uploaded
 from llog.spark.sink.options import check_columns, parse_sink_options
 
@@ -35,7 +35,7 @@ class LlogWriter(DataSourceArrowWriter):
         return uploaded(self._order, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        batch = Batch(self._query, self._options.batch, self._owner())
+        batch = SinkBatch(self._query, self._options.batch, self._owner())
         committed(self._options, batch, messages, forget=self._options.query is None)
 
     def _owner(self) -> str:

@@ -15,9 +15,9 @@ from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.runtime.work import tools_of
-from llog.pipeline.sink.commit import Committed, commit_batch
+from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.pipeline.sink.plan import plan_key
-from llog.pipeline.sink.query import Batch
+from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.rows import SinkGroup
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import put_blob
@@ -45,8 +45,8 @@ def _narrow(tag: bytes) -> Split:
 
 
 def _driver(query: str, batch: int, split: Split) -> ActorFunction:
-    async def run(context: LogContext) -> Committed:
-        return await commit_batch(context, Batch(query, batch), await _uploads(context, _topic(query), split))
+    async def run(context: LogContext) -> SinkResult:
+        return await commit_batch(context, SinkBatch(query, batch), await _uploads(context, _topic(query), split))
 
     return doing(run)
 
@@ -78,7 +78,7 @@ def first_driver(script: Script, query: str, batch: int = 0, name: str = "first"
 def replayed(script: Script, query: str, batch: int = 0) -> None:
     """Another driver, which must come to its end."""
     done = alone(script, _driver(query, batch, _narrow(_tag(batch))), f"replay-{query}")
-    expect(isinstance(done, Committed), f"{query}: batch {batch} cannot be finished: {done!r}")
+    expect(isinstance(done, SinkResult), f"{query}: batch {batch} cannot be finished: {done!r}")
 
 
 def expect_once(script: Script, query: str, *batches: int) -> None:
@@ -150,7 +150,7 @@ def _sleeps_at_every_call(script: Script) -> None:
         for batch in range(4):
             replayed(script, query, batch)
         told = zombie.finish()
-        expect(isinstance(told, (Committed, SinkBatchOver)), f"{query}: the zombie was told {told!r}")
+        expect(isinstance(told, (SinkResult, SinkBatchOver)), f"{query}: the zombie was told {told!r}")
         replayed(script, query, 4)
         expect_once(script, query, *range(5))
         calls += 3
@@ -178,7 +178,7 @@ def _two_drivers_in_turns(script: Script) -> None:
         while any([_step(one), _step(other)]):
             pass
         for driver in (one, other):
-            expect(isinstance(driver.result, Committed), f"{query}: {driver.actor.name}: {driver.result!r}")
+            expect(isinstance(driver.result, SinkResult), f"{query}: {driver.actor.name}: {driver.result!r}")
         replayed(script, query, 1)
         expect_once(script, query, 0, 1)
 
@@ -191,7 +191,7 @@ def _two_drivers_about_to_plan(script: Script) -> None:
     other = script.actor("other-planning", _driver(query, 0, _narrow(_tag(0)))).run_until("put", plan)
     one.finish()
     told = other.finish()
-    expect(isinstance(told, Committed) and not told.ours, f"the second was told {told!r}")
+    expect(isinstance(told, SinkResult) and not told.ours, f"the second was told {told!r}")
     expect_once(script, query, 0)
 
 
@@ -203,7 +203,7 @@ def _replies_are_lost(script: Script) -> None:
         while _step(driver, Fault.LOST_REPLY if calls % every == 0 else None):
             calls += 1
         told = driver.result
-        expect(isinstance(told, (Committed, LlogError)), f"{query}: {told!r}")
+        expect(isinstance(told, (SinkResult, LlogError)), f"{query}: {told!r}")
         replayed(script, query)
         expect_once(script, query, 0)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llog.errors import SinkUploadLost
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
-from llog.pipeline.sink.commit import Committed
+from llog.pipeline.sink.commit import SinkResult
 from llog.pipeline.sink.plan import plan_key
 from llog.pipeline.vacuum.job import VacuumReport, vacuum
 from llog.testing.hazards.h24 import expect_once, first_driver, replayed, steps
@@ -65,7 +65,7 @@ def _sleeps_past_the_grace_at_every_call(script: Script) -> None:
         going_on = steps(sleeper, calls)
         _vacuumed(script)
         told = sleeper.finish()
-        expect(isinstance(told, (Committed, SinkUploadLost)), f"{query}: the driver was told {told!r}")
+        expect(isinstance(told, (SinkResult, SinkUploadLost)), f"{query}: the driver was told {told!r}")
         if isinstance(told, SinkUploadLost):
             lost += 1
             expect_once(script, query)
@@ -88,7 +88,7 @@ def _wakes_while_vacuum_is_under_way(script: Script) -> None:
             done = cleaner.finish()
             expect(isinstance(done, VacuumReport), f"{query}: vacuum fails: {done!r}")
             told = driver.finish()
-            expect(isinstance(told, (Committed, SinkUploadLost)), f"{query}: the driver was told {told!r}")
-            expect_once(script, query, *([0] if isinstance(told, Committed) else []))
+            expect(isinstance(told, (SinkResult, SinkUploadLost)), f"{query}: the driver was told {told!r}")
+            expect_once(script, query, *([0] if isinstance(told, SinkResult) else []))
             replayed(script, query)
             expect_once(script, query, 0)

@@ -1,32 +1,30 @@
-"""Mutants of the Spark sink: rows h24 and h24b."""
+"""Mutants of the sink: h24 and h24b."""
 
 from __future__ import annotations
 
 from llog.testing.mutants.mutant import Edit, Mutant
 
 COMMIT = "llog.pipeline.sink.commit"
-CONFIRM = "llog.pipeline.sink.confirm"
 PERFORM = "llog.pipeline.sink.perform"
 PLAN = "llog.pipeline.sink.plan"
 QUERY = "llog.pipeline.sink.query"
-RECORDS = "llog.pipeline.sink.records"
 VACUUM = "llog.pipeline.vacuum.job"
 
 SINKING = (
     Mutant(
         "h24",
-        "section 11: the commit plan is created if absent",
-        (Edit(RECORDS, "encode_value(plan, key.path), expected=version))", "encode_value(plan, key.path)))"),),
+        "protocol section 11: the commit plan is created if absent",
+        (Edit(PLAN, "encode_value(plan, key.path), expected=version))", "encode_value(plan, key.path)))"),),
     ),
     Mutant(
         "h24",
-        "section 11: whoever finds a plan finishes that plan; its own uploads are committed instead",
+        "protocol section 11: a driver that finds a plan finishes that plan, not its own uploads",
         (
-            Edit(COMMIT, "    found = await find(context, batch)\n", "    found: Found | None = None\n"),
+            Edit(COMMIT, "    stored = await find_plan(context, batch)\n", "    stored: StoredPlan | None = None\n"),
             Edit(
-                RECORDS,
-                "                return there\n",
-                "                return there._replace(plan=replace(plan, confirmed=True))\n",
+                PLAN,
+                "                return current\n",
+                "                return current._replace(plan=replace(plan, confirmed=True))\n",
             ),
         ),
         "own",
@@ -48,25 +46,31 @@ SINKING = (
     ),
     Mutant(
         "h24",
-        "an old epoch means that the slice is there already",
+        "an old epoch means that the slice is in the log",
         (Edit(PERFORM, "elif isinstance(outcome, ProducerEpochFenced):", "elif False:"),),
         "fenced",
     ),
     Mutant(
         "h24",
-        "the slices of a log are appended in order, each only when the one before is there",
-        (Edit(PLAN, "        others.append(Claimed(part, claim))", "        others.insert(0, Claimed(part, claim))"),),
+        "the slices of a log are appended in order, each only after the previous one",
+        (
+            Edit(
+                PLAN,
+                "        others.append(ClaimedSlice(part, claim))",
+                "        others.insert(0, ClaimedSlice(part, claim))",
+            ),
+        ),
         "order",
     ),
     Mutant(
         "h24",
-        "a plan is acted on only while the query's head stands at its batch",
+        "a driver acts on a plan only while the query's head is at its batch",
         (Edit(QUERY, "        if head.batch != batch.number:\n", "        if False:\n"),),
         "void",
     ),
     Mutant(
         "h24",
-        "the head never goes back to an earlier batch",
+        "the head never moves back to an earlier batch",
         (
             Edit(QUERY, "    return head.batch > batch.number or not", "    return not"),
             Edit(QUERY, "if head.batch > batch.number and strict:", "if False:"),
@@ -75,18 +79,18 @@ SINKING = (
     ),
     Mutant(
         "h24",
-        "the plan of the batch before is finished first",
-        (Edit(COMMIT, "    await _finish_before(context, batch, admitted)\n", ""),),
+        "the plan of the previous batch is finished first",
+        (Edit(COMMIT, "    await _finish_previous(context, batch, admission)\n", ""),),
         "before",
     ),
     Mutant(
         "h24",
-        "section 11: nothing is appended before the plan is recorded",
+        "protocol section 11: nothing is appended before the plan is recorded",
         (
             Edit(
                 COMMIT,
-                "    return await put_plan(context, _plan(context, batch, admitted, slices, plan_id), slices, void)",
-                "    plan = _plan(context, batch, admitted, slices, plan_id)\n"
+                "    return await put_plan(context, _plan(context, batch, admission, slices, plan_id), slices, void)",
+                "    plan = _plan(context, batch, admission, slices, plan_id)\n"
                 "    await perform(context, plan, slices)\n"
                 "    return await put_plan(context, plan, slices, void)",
             ),
@@ -96,31 +100,30 @@ SINKING = (
     Mutant(
         "h24b",
         "a plan is confirmed only when none of its blobs is too old for its log",
-        (Edit(CONFIRM, "return part.created_at_ms >= control.commit_horizon_ms", "return True"),),
+        (Edit(COMMIT, "return part.created_at_ms >= control.commit_horizon_ms", "return True"),),
         "confirm",
     ),
     Mutant(
         "h24b",
-        "nothing is performed of a plan that is not confirmed",
+        "an unconfirmed plan is never performed",
         (
             Edit(
                 COMMIT,
-                "        told = await confirm(context, found)\n        if told.found is None:\n",
-                "        told = Confirmation(found)\n        if told.found is None:\n",
+                "        confirmation = await confirm(context, stored)\n        if confirmation.stored is None:\n",
+                "        confirmation = Confirmation(stored)\n        if confirmation.stored is None:\n",
             ),
-            Edit(COMMIT, "import confirm\n", "import Confirmation, confirm\n"),
         ),
         "unconfirmed",
     ),
     Mutant(
         "h24b",
-        "vacuum keeps what an unfinished plan names",
+        "vacuum keeps blobs that an unfinished plan names",
         (Edit(VACUUM, "            candidates = self._not_planned(candidates)\n", ""),),
         "plans",
     ),
     Mutant(
         "h24b",
-        "vacuum asks for plans after it has raised the horizons",
+        "vacuum reads plans after it raised the horizons",
         (
             Edit(
                 VACUUM,

@@ -10,13 +10,14 @@ import pytest
 from llog.formats.values import encode_value
 from llog.log.keys import Log
 from llog.pipeline.sink import plan as sink_plan
-from llog.pipeline.sink.job import Batch, commit_batch
-from llog.pipeline.sink.plan import decode_head, decode_plan, head_key, plan_key
-from llog.pipeline.sink.uploads import committable
+from llog.pipeline.sink.commit import commit_batch
+from llog.pipeline.sink.plan import decode_plan, plan_key
+from llog.pipeline.sink.query import SinkBatch, SinkHead, decode_head, head_key
+from llog.pipeline.sink.uploads import make_committable
 from tests.unit.pipeline.sink.sink_stage import Crash, Fuse, Stage, placed
 
 A, B = Log("orders", 0), Log("orders", 1)
-FIRST, SECOND = Batch("q", 0), Batch("q", 1)
+FIRST, SECOND = SinkBatch("q", 0), SinkBatch("q", 1)
 
 
 def numbered(count: int, log: Log = A) -> list[pa.Table]:
@@ -28,7 +29,7 @@ def bytes_of(count: int) -> list[bytes]:
     return [b"r%d" % n for n in range(count)]
 
 
-async def undone(stage: Stage, batch: Batch, uploads: Sequence[sink_plan.UploadedSlice]) -> None:
+async def undone(stage: Stage, batch: SinkBatch, uploads: Sequence[sink_plan.UploadedSlice]) -> None:
     """The plan as it was before it was marked as done."""
     context = stage.context
     key = plan_key(context.keys, batch.query, batch.number)
@@ -36,7 +37,7 @@ async def undone(stage: Stage, batch: Batch, uploads: Sequence[sink_plan.Uploade
     assert record is not None
     plan = decode_plan(record.value, key.path)
     assert plan.done
-    living = await committable(context, batch, uploads)
+    living = await make_committable(context, batch, uploads)
     slices = sink_plan.plan_slices(batch.query, batch.number, living)
     again = sink_plan.CommitPlan(
         query=plan.query, batch=plan.batch, plan_id=plan.plan_id, producer_id=plan.producer_id,
@@ -46,13 +47,13 @@ async def undone(stage: Stage, batch: Batch, uploads: Sequence[sink_plan.Uploade
     await context.metadata.put(key, encode_value(again), expected=record.version)
 
 
-async def head_of(stage: Stage) -> sink_plan.SinkHead:
+async def head_of(stage: Stage) -> SinkHead:
     record = await stage.context.metadata.get(head_key(stage.context.keys, "q"))
     assert record is not None
     return decode_head(record.value, "head")
 
 
-async def plan_of(stage: Stage, batch: Batch) -> sink_plan.CommitPlan | None:
+async def plan_of(stage: Stage, batch: SinkBatch) -> sink_plan.CommitPlan | None:
     record = await stage.context.metadata.get(plan_key(stage.context.keys, batch.query, batch.number))
     return None if record is None else decode_plan(record.value, "plan")
 

@@ -13,8 +13,11 @@ from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
 from llog.log.read.records import LogRecord
 from llog.pipeline.runtime.work import tools_of
-from llog.pipeline.sink.job import Batch, Committed, commit_batch, sink_order, upload
+from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.pipeline.sink.plan import UploadedSlice
+from llog.pipeline.sink.query import SinkBatch
+from llog.pipeline.sink.targets import sink_order
+from llog.pipeline.sink.task import upload
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Key, Record, Write
 from llog.stores.objects.memory import MemoryObjectStore
@@ -112,7 +115,7 @@ class Stage:
         ]
         return [part for done in uploads for part in done.slices]
 
-    async def commit(self, batch: Batch, *tasks: pa.Table, topic: str | None = None) -> Committed:
+    async def commit(self, batch: SinkBatch, *tasks: pa.Table, topic: str | None = None) -> SinkResult:
         return await commit_batch(self.context, batch, await self.upload(*tasks, topic=topic))
 
     async def records(self, log: Log) -> list[LogRecord]:

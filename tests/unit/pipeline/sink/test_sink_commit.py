@@ -13,12 +13,11 @@ from llog.log.topics.admin import create_topic
 from llog.log.topics.create import initialize
 from llog.pipeline.sink import commit as sink_commit
 from llog.pipeline.sink import plan as sink_plan
-from llog.pipeline.sink import records as sink_records
 from llog.pipeline.sink import targets as sink_targets
-from llog.pipeline.sink.job import Batch, commit_batch, forget_query, write
+from llog.pipeline.sink.commit import commit_batch, forget_query
 from llog.pipeline.sink.plan import plan_key
-from llog.pipeline.sink.query import admit
-from llog.pipeline.sink.uploads import committable
+from llog.pipeline.sink.query import SinkBatch, admit
+from llog.pipeline.sink.uploads import make_committable
 from tests.unit.pipeline.sink.sink_batches import (
     FIRST,
     SECOND,
@@ -116,12 +115,12 @@ async def test_whoever_crashes_where_every_row_of_the_plan_is_there_once(atomic:
                 await initialize(stage.context, B)
             mine, theirs = await stage.upload(*first), await stage.upload(*other)
             try:
-                await commit_batch(stage.open(Fuse(calls, last_takes_effect=effect)), Batch("q", 3), mine)
+                await commit_batch(stage.open(Fuse(calls, last_takes_effect=effect)), SinkBatch("q", 3), mine)
             except Crash:
                 survived = False
                 crashes += 1
             stage.open()
-            await commit_batch(stage.context, Batch("q", 3), theirs)
+            await commit_batch(stage.context, SinkBatch("q", 3), theirs)
             values_a, values_b = await stage.values(A), await stage.values(B)
             assert sorted(values_a, key=str) == [b"a", *bytes_of(6)], f"crash after call {calls}"
             assert values_b == [b"b", b"c"]
@@ -150,7 +149,7 @@ async def test_the_next_batch_finishes_what_its_predecessor_left(stage: Stage) -
     assert not plan.done
     assert head.batch == 1
     assert await stage.values(A) == [b"zero"], "planned, not performed"
-    await stage.commit(Batch("q", 2), rows("two"), topic="orders")
+    await stage.commit(SinkBatch("q", 2), rows("two"), topic="orders")
     assert await stage.values(A) == [b"zero", b"one", b"two"]
     assert (await plan_of(stage, SECOND)) is not None
 
@@ -159,7 +158,7 @@ async def test_a_driver_that_slept_writes_nothing(stage: Stage) -> None:
     """It uploaded for batch 0 long ago; by now its plan, and the ones after it, are forgotten."""
     late = await stage.upload(rows("late", partition=1), topic="orders")
     for number in range(4):
-        await stage.commit(Batch("q", number), rows(f"{number}"), topic="orders")
+        await stage.commit(SinkBatch("q", number), rows(f"{number}"), topic="orders")
     with pytest.raises(SinkBatchOver) as refused:
         await commit_batch(stage.context, FIRST, late)
     assert refused.value.latest == 3
@@ -170,26 +169,26 @@ async def test_a_driver_that_slept_writes_nothing(stage: Stage) -> None:
 async def test_a_late_plan_of_a_forgotten_batch_is_void(stage: Stage) -> None:
     """Admitted long ago, it creates its plan only now that the real one was removed."""
     late = await stage.upload(rows("late", partition=1), topic="orders")
-    living = await committable(stage.context, FIRST, late)
+    living = await make_committable(stage.context, FIRST, late)
     slices = sink_plan.plan_slices("q", 0, living)
     admitted = await admit(stage.context, FIRST, epochs=1)
     for number in range(4):
-        await stage.commit(Batch("q", number), rows(f"{number}"), topic="orders")
+        await stage.commit(SinkBatch("q", number), rows(f"{number}"), topic="orders")
     plan = sink_commit._plan(stage.context, FIRST, admitted, slices, "late")
-    found = await sink_records.put_plan(stage.context, plan, slices)
+    found = await sink_plan.put_plan(stage.context, plan, slices)
     assert found.plan.plan_id == "late", "nothing else was there"
     with pytest.raises(SinkBatchOver):
         await commit_batch(stage.context, FIRST, late)
     assert await stage.values(B) == []
-    await stage.commit(Batch("q", 4), rows("4"), topic="orders")
+    await stage.commit(SinkBatch("q", 4), rows("4"), topic="orders")
     assert await stage.values(B) == []
     assert await plan_of(stage, FIRST) is None, "removed with the next batch"
 
 
 async def test_plans_go_as_the_query_goes_on(stage: Stage) -> None:
     for number in range(6):
-        await stage.commit(Batch("q", number), rows(f"{number}"), topic="orders")
-    plans = [await plan_of(stage, Batch("q", number)) for number in range(6)]
+        await stage.commit(SinkBatch("q", number), rows(f"{number}"), topic="orders")
+    plans = [await plan_of(stage, SinkBatch("q", number)) for number in range(6)]
     assert [plan is not None for plan in plans] == [False, False, False, False, True, True]
     assert all(plan is None or (plan.done and not plan.slices) for plan in plans)
     await forget_query(stage.context, "q")
@@ -201,7 +200,7 @@ async def test_epochs_run_out_and_a_new_producer_goes_on(stage: Stage, monkeypat
     monkeypatch.setattr("llog.pipeline.sink.query.SINK_EPOCHS_MAX", 3)
     producers = []
     for number in range(8):
-        await stage.commit(Batch("q", number), rows(f"{number}"), topic="orders")
+        await stage.commit(SinkBatch("q", number), rows(f"{number}"), topic="orders")
         producers.append((await head_of(stage)).producer_id)
     assert len(set(producers)) == 3
     assert producers == sorted(producers)
@@ -211,13 +210,13 @@ async def test_epochs_run_out_and_a_new_producer_goes_on(stage: Stage, monkeypat
 async def test_queries_do_not_disturb_each_other(stage: Stage) -> None:
     for number in range(3):
         for query in ("p", "q", "r/s t"):
-            await stage.commit(Batch(query, number), rows(f"{query}{number}"), topic="orders")
+            await stage.commit(SinkBatch(query, number), rows(f"{query}{number}"), topic="orders")
     assert len(set(await stage.values(A))) == 9
 
 
 async def test_a_plan_too_large_for_one_value_has_pages(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = sink_plan.paged
-    monkeypatch.setattr(sink_records, "paged", lambda slices: cut(slices, 1_000))
+    monkeypatch.setattr(sink_plan, "paged", lambda slices: cut(slices, 1_000))
     uploads = await stage.upload(*numbered(12))
     crashes = calls = pages = 0
     while True:
@@ -243,7 +242,7 @@ async def test_a_plan_whose_pages_are_missing_is_not_taken_for_done(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = sink_plan.paged
-    monkeypatch.setattr(sink_records, "paged", lambda slices: cut(slices, 200))
+    monkeypatch.setattr(sink_plan, "paged", lambda slices: cut(slices, 200))
     await planned_only(stage, confirmed=True)
     plan = await plan_of(stage, FIRST)
     assert plan is not None
@@ -256,7 +255,7 @@ async def test_a_plan_without_its_pages_that_nobody_confirmed_gives_way(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut = sink_plan.paged
-    monkeypatch.setattr(sink_records, "paged", lambda slices: cut(slices, 200))
+    monkeypatch.setattr(sink_plan, "paged", lambda slices: cut(slices, 200))
     uploads = await planned_only(stage)
     plan = await plan_of(stage, FIRST)
     assert plan is not None
@@ -268,10 +267,10 @@ async def test_a_plan_without_its_pages_that_nobody_confirmed_gives_way(
 
 
 async def test_a_query_id_belongs_to_one_checkpoint(stage: Stage) -> None:
-    await stage.commit(Batch("q", 0, "checkpoint-1"), rows("a"), topic="orders")
+    await stage.commit(SinkBatch("q", 0, "checkpoint-1"), rows("a"), topic="orders")
     for number in (0, 1):
         with pytest.raises(SinkQueryTaken) as refused:
-            await stage.commit(Batch("q", number, "checkpoint-2"), rows("b"), topic="orders")
+            await stage.commit(SinkBatch("q", number, "checkpoint-2"), rows("b"), topic="orders")
         assert refused.value.theirs == "checkpoint-1"
     assert await stage.values(A) == [b"a"]
 
@@ -293,9 +292,3 @@ async def test_a_fenced_log_stops_the_batch_and_the_replay_finishes_it(stage: St
     done = await stage.commit(SECOND, placed(("d", *B)), placed(("c", *A)))
     assert done.slices == (1, 1, 0)
     assert (await stage.values(A), await stage.values(B)) == ([b"a", b"c"], [b"b", b"d"])
-
-
-async def test_write_is_all_of_it(stage: Stage) -> None:
-    done = await write(stage.context, FIRST, rows("a", "b"), topic="orders")
-    assert done.records == 2
-    assert await stage.values(A) == [b"a", b"b"]

@@ -16,8 +16,8 @@ from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.sink import perform as sink_perform
 from llog.pipeline.sink import plan as sink_plan
-from llog.pipeline.sink.copy import copied
-from llog.pipeline.sink.job import commit_batch
+from llog.pipeline.sink.commit import commit_batch
+from llog.pipeline.sink.uploads import copy_slices
 from tests.unit.pipeline.sink.sink_batches import (
     FIRST,
     SECOND,
@@ -56,13 +56,13 @@ async def test_a_copy_that_grew_too_old_in_turn_is_made_again_from_the_plan_s_ow
     slept = iter([True])
 
     async def copied_and_slept(context: Any, slices: Any) -> Any:
-        moved = await copied(context, slices)
+        moved = await copy_slices(context, slices)
         if next(slept, False):
             await raise_horizon(stage, A)
             await stage.objects.delete_many([(await context.find_object(part.data_key))[1] for part in moved])
         return moved
 
-    monkeypatch.setattr(sink_perform, "copied", copied_and_slept)
+    monkeypatch.setattr(sink_perform, "copy_slices", copied_and_slept)
     assert (await commit_batch(stage.context, FIRST, [])).slices.appended == 3
     assert await stage.values(A) == [b"a", b"c"]
 
@@ -134,7 +134,7 @@ async def test_a_blob_that_is_gone_says_that_the_slice_is_there_when_the_plan_is
 ) -> None:
     """The driver looked at the log before the others wrote to it, and for the blob after they were done with it."""
     plan, slices = await finished_by_another(stage)
-    monkeypatch.setattr("llog.pipeline.sink.perform._Performance._is_there", _never)
+    monkeypatch.setattr("llog.pipeline.sink.perform._Performance._is_appended", _never)
     assert await sink_perform.perform(stage.context, plan, slices) == (0, 3, 0)
     assert (await stage.values(A), await stage.values(B)) == ([b"a", b"c"], [b"b"])
 
@@ -164,7 +164,7 @@ async def test_a_topic_recreated_before_the_plan_gets_the_records(stage: Stage) 
 
 async def test_a_slice_of_an_unknown_log_is_never_planned() -> None:
     part = sink_plan.UploadedSlice(
-        topic="t", partition=0, incarnation=sink_plan.UNKNOWN_LIFE, data_key="memory://x", encoding="kafka-v2",
+        topic="t", partition=0, incarnation=sink_plan.UNKNOWN_INCARNATION, data_key="memory://x", encoding="kafka-v2",
         byte_offset=0, byte_length=1, msg_count=1,
     )  # fmt: skip
     with pytest.raises(InvalidArgument):

@@ -13,22 +13,21 @@ from llog.log.ids import new_object_id
 from llog.log.inspect.record import shown
 from llog.log.keys import Keys, Log
 from llog.log.producers.idempotence import WINDOW, Judgement, judge_claim, with_batch
-from llog.pipeline.sink import records as sink_records
+from llog.pipeline.sink import plan as sink_plan
 from llog.pipeline.sink.commit import commit_batch
-from llog.pipeline.sink.copy import in_blobs
 from llog.pipeline.sink.plan import (
     CommitPlan,
     PlanSlice,
     UploadedSlice,
     claimed_slices,
     epochs_needed,
-    head_key,
     page_keys,
     paged,
     plan_key,
     plan_slices,
 )
-from llog.pipeline.sink.query import PRODUCER_ID_FIRST, SINK_EPOCHS_MAX, Batch, admit, allot_producer_id
+from llog.pipeline.sink.query import PRODUCER_ID_FIRST, SINK_EPOCHS_MAX, SinkBatch, admit, allot_producer_id, head_key
+from llog.pipeline.sink.uploads import group_by_blob
 from llog.stores.metadata.port import Record
 from tests.unit.pipeline.sink.sink_stage import Stage, rows
 
@@ -118,20 +117,20 @@ def test_a_plan_is_shown_by_who_knows_only_the_common_fields() -> None:
 
 def test_copies_go_together_as_long_as_no_log_comes_twice_and_the_blob_is_not_too_large() -> None:
     slices = [uploaded(A, byte_length=4), uploaded(B, byte_length=4), uploaded(A, byte_length=4)]
-    assert [len(group) for group in in_blobs(slices, 100)] == [2, 1]
-    assert [len(group) for group in in_blobs(slices[:2], 5)] == [1, 1]
-    assert in_blobs([], 5) == []
+    assert [len(group) for group in group_by_blob(slices, 100)] == [2, 1]
+    assert [len(group) for group in group_by_blob(slices[:2], 5)] == [1, 1]
+    assert group_by_blob([], 5) == []
 
 
 async def test_producer_ids_are_given_once_and_far_from_made_up_ones() -> None:
     stage = Stage(atomic=False)
-    given = [await allot_producer_id(stage.context, Batch("q", 0)) for _ in range(3)]
+    given = [await allot_producer_id(stage.context, SinkBatch("q", 0)) for _ in range(3)]
     assert given == [PRODUCER_ID_FIRST, PRODUCER_ID_FIRST + 1, PRODUCER_ID_FIRST + 2]
 
 
 async def test_more_epochs_than_a_producer_has_are_refused() -> None:
     with pytest.raises(ValueTooLarge):
-        await admit(Stage(atomic=True).context, Batch("q", 0), epochs=SINK_EPOCHS_MAX + 1)
+        await admit(Stage(atomic=True).context, SinkBatch("q", 0), epochs=SINK_EPOCHS_MAX + 1)
 
 
 async def test_a_store_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,14 +141,14 @@ async def test_a_store_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(stage.context.metadata, "get_many", away)
     with pytest.raises(SinkBusy, match="no connection") as given_up:
-        await admit(stage.context, Batch("q", 5), epochs=1)
+        await admit(stage.context, SinkBatch("q", 5), epochs=1)
     assert given_up.value.retriable
     assert (given_up.value.query, given_up.value.batch) == ("q", 5)
 
 
 async def test_every_record_of_the_sink_is_shown_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(atomic=True)
-    monkeypatch.setattr(sink_records, "paged", lambda slices: paged(slices, 200))
+    monkeypatch.setattr(sink_plan, "paged", lambda slices: paged(slices, 200))
     uploads = await stage.upload(*(rows(f"{n}", topic="orders", partition=n) for n in range(3)))
 
     async def no_performance(*_: object) -> None:
@@ -157,7 +156,7 @@ async def test_every_record_of_the_sink_is_shown_by_its_kind(monkeypatch: pytest
 
     monkeypatch.setattr("llog.pipeline.sink.commit.perform", no_performance)
     with pytest.raises(SinkPlanLost):
-        await commit_batch(stage.context, Batch("q", 0), uploads)
+        await commit_batch(stage.context, SinkBatch("q", 0), uploads)
     keys = stage.context.keys
     told = [shown(keys, r) async for r in stage.context.metadata.scan_tree(f"{keys.root}/@cluster/sinks")]
     assert sorted(one.kind for one in told) == [

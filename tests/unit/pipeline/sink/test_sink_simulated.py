@@ -22,7 +22,7 @@ from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.plan import UploadedSlice
-from llog.pipeline.sink.query import Batch
+from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.rows import SinkGroup
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import put_blob
@@ -65,7 +65,7 @@ async def drive(ctx: ActorContext, grace_ms: int) -> None:
     for batch in range(BATCHES):
         while True:
             try:
-                await commit_batch(context, Batch("q", batch), await upload(context, ctx, batch))
+                await commit_batch(context, SinkBatch("q", batch), await upload(context, ctx, batch))
                 break
             except SinkBatchOver:
                 break

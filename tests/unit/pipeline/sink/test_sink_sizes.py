@@ -16,8 +16,9 @@ from llog.http.json.record_size import largest_record_bytes as http_size
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
 from llog.pipeline.sink import targets as sink_targets
-from llog.pipeline.sink.job import Batch, commit_batch
+from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.plan import plan_key
+from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.rows import RoundRobin, Router, encode_groups
 from tests.unit.pipeline.sink.sink_stage import Stage, rows
 
@@ -90,7 +91,7 @@ async def refused(stage: Stage, table: pa.Table, topic: str | None) -> RecordToo
     """Why, and that nothing of it was uploaded or planned."""
     stage.objects.puts = 0
     with pytest.raises(RecordTooLarge) as told:
-        await stage.commit(Batch("q", 0), table, topic=topic)
+        await stage.commit(SinkBatch("q", 0), table, topic=topic)
     assert await stage.context.metadata.get(plan_key(stage.context.keys, "q", 0)) is None
     return told.value
 
@@ -105,7 +106,7 @@ async def test_a_row_that_is_too_large_for_its_topic_fails_its_task(stage: Stage
 
 
 async def test_rows_are_judged_one_by_one_and_uncompressed(stage: Stage) -> None:
-    await stage.commit(Batch("q", 0), rows(*["y" * 100] * 50), topic=LOG.topic)
+    await stage.commit(SinkBatch("q", 0), rows(*["y" * 100] * 50), topic=LOG.topic)
     assert len(await stage.values(LOG)) == 50
 
 
@@ -113,7 +114,7 @@ async def test_a_topic_that_no_task_knew_is_judged_by_the_driver(stage: Stage, m
     monkeypatch.setattr(sink_targets, "SINK_LOGS_LISTED_MAX", 0)
     error = await refused(stage, rows("x" * LIMIT, topic=LOG.topic), None)
     assert (error.topic, error.limit) == (LOG.topic, LIMIT)
-    await stage.commit(Batch("q", 0), rows("fine", topic=LOG.topic))
+    await stage.commit(SinkBatch("q", 0), rows("fine", topic=LOG.topic))
     assert await stage.values(LOG) == [b"fine"]
 
 
@@ -121,4 +122,4 @@ async def test_a_topic_that_is_not_there_yet_has_the_default(stage: Stage) -> No
     error = await refused(stage, rows("x" * 1_100_000, topic="fresh"), None)
     assert (error.topic, error.limit) == ("fresh", 1_048_588)
     uploads = await stage.upload(rows("x" * 1_000_000, topic="fresh"))
-    assert (await commit_batch(stage.context, Batch("q", 0), uploads)).records == 1
+    assert (await commit_batch(stage.context, SinkBatch("q", 0), uploads)).records == 1

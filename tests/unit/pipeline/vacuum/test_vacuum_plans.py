@@ -21,10 +21,11 @@ from llog.log.topics.delete import delete_topic
 from llog.pipeline.audit.job import audit
 from llog.pipeline.runtime.work import InProcessRunner, tools_of
 from llog.pipeline.sink import plan as sink_plan
-from llog.pipeline.sink import records as sink_records
-from llog.pipeline.sink.confirm import SINK_PLAN_CONFIRM_MS_MAX
-from llog.pipeline.sink.job import Batch, commit_batch, forget_query, sink_order, upload
-from llog.pipeline.sink.plan import CommitPlan, decode_head, decode_plan, head_key, plan_key, query_key
+from llog.pipeline.sink.commit import SINK_PLAN_CONFIRM_MS_MAX, commit_batch, forget_query
+from llog.pipeline.sink.plan import CommitPlan, decode_plan, plan_key
+from llog.pipeline.sink.query import SinkBatch, decode_head, head_key, query_key
+from llog.pipeline.sink.targets import sink_order
+from llog.pipeline.sink.task import upload
 from llog.pipeline.vacuum.job import vacuum
 from llog.pipeline.vacuum.plans import SINK_PLAN_KEPT_MS_MAX, planned_blobs
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
@@ -34,7 +35,7 @@ from llog.stores.objects.wrapper import ForwardingObjectStore
 from tests.unit.pipeline.audit.auditing import GRACE_MS, Stage
 
 A, B = Log("sales", 0), Log("sales", 1)
-FIRST = Batch("q", 0)
+FIRST = SinkBatch("q", 0)
 ROWS = [b"a", b"b", b"c"]
 
 Act = Callable[[], Awaitable[object]]
@@ -101,7 +102,7 @@ async def uploaded(context: LogContext) -> list[sink_plan.UploadedSlice]:
     return [part for done in uploads for part in done.slices]
 
 
-async def commit(context: LogContext, batch: Batch = FIRST) -> None:
+async def commit(context: LogContext, batch: SinkBatch = FIRST) -> None:
     await commit_batch(context, batch, await uploaded(context))
 
 
@@ -183,7 +184,7 @@ async def test_a_dry_run_keeps_them_too(stage: Stage) -> None:
 
 async def test_pages_of_a_large_plan_are_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = sink_plan.paged
-    monkeypatch.setattr(sink_records, "paged", lambda slices: cut(slices, 200))
+    monkeypatch.setattr(sink_plan, "paged", lambda slices: cut(slices, 200))
     await planned(stage)
     assert (await plan_of(stage)).pages == 3
     stage.later(1.5)
@@ -197,7 +198,7 @@ async def test_every_query_is_found_until_it_is_forgotten(stage: Stage) -> None:
     for name in names:
         metadata = Interrupted(stage.metadata, plan_key(stage.context.keys, name, 0).path, 1, after=crash)
         with pytest.raises(Crash):
-            await commit(replace(stage.context, metadata=metadata), Batch(name, 0))
+            await commit(replace(stage.context, metadata=metadata), SinkBatch(name, 0))
     assert len((await planned_blobs(stage.context, now_ms=stage.now_ms)).uris) == 6
     for name in names:
         await forget_query(stage.context, name)
@@ -214,7 +215,7 @@ async def test_a_query_that_is_not_listed_is_listed_before_its_next_plan(stage: 
     await stage.metadata.delete(query_key(keys, "q"))
     metadata = Interrupted(stage.metadata, plan_key(keys, "q", 1).path, 1, after=crash)
     with pytest.raises(Crash):
-        await commit(replace(stage.context, metadata=metadata), Batch("q", 1))
+        await commit(replace(stage.context, metadata=metadata), SinkBatch("q", 1))
     assert len((await planned_blobs(stage.context, now_ms=stage.now_ms)).uris) == 2
 
 
@@ -337,7 +338,7 @@ async def test_a_void_plan_of_the_batch_before_does_not_hold_up_the_query(stage:
     await stage.objects.delete_many([meta.name async for meta in stage.objects.list(stage.context.keys.blobs())])
     stage.later(1.5)
     await raise_horizons(stage)
-    await commit(stage.context, Batch("q", 1))
+    await commit(stage.context, SinkBatch("q", 1))
     assert await values(stage) == ROWS
     with pytest.raises(SinkBatchOver):
         await commit(stage.context, FIRST)
@@ -408,7 +409,7 @@ async def test_a_plan_that_cannot_be_read_keeps_all_blobs(stage: Stage, value: b
 
 async def test_a_plan_whose_pages_are_missing_keeps_all_blobs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = sink_plan.paged
-    monkeypatch.setattr(sink_records, "paged", lambda slices: cut(slices, 200))
+    monkeypatch.setattr(sink_plan, "paged", lambda slices: cut(slices, 200))
     await confirmed(stage)
     await stage.metadata.delete(sink_plan.page_keys(stage.context.keys, await plan_of(stage))[1])
     stage.later(1.5)
