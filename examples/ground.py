@@ -13,8 +13,9 @@ import tempfile
 import time
 
 from llog.errors import VersionConflict
+from llog.formats.records.decode import decode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import patch_offsets, walk
-from llog.formats.records.records import decode_records, encode_records
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.formats.values import ControlRecord, IndexEntry, decode_value, encode_value
 from llog.log.ids import new_object_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log

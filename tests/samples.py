@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import walk
-from llog.formats.records.records import encode_records
 from llog.formats.segment import ENTRY, Segment, SegmentBuilder
 from llog.formats.segment import ProducerSummary as SegmentProducer
 from llog.formats.shared_blob import BlobGroup, build_shared_blob

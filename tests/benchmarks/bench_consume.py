@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 from llog.broker.consume.consume import ConsumeRequest, ConsumeService, PartitionFetch
 from llog.broker.produce.groups import CommittedBatch
 from llog.broker.tail.cache import TailCache
+from llog.formats.records.decode import decode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import BatchRule
-from llog.formats.records.records import decode_records, encode_records
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore

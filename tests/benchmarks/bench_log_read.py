@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.limits import LOG_READ_COALESCE_BYTES_MAX
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext

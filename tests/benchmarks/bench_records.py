@@ -8,9 +8,11 @@ from random import Random
 
 import crc32c
 
+from llog.formats.records.decode import decode_records
+from llog.formats.records.encode import encode_columns, encode_records
 from llog.formats.records.record_batch import HEADER_BYTES, patch_offsets, verify_crcs, walk
 from llog.formats.records.record_columns import columns_from_rows
-from llog.formats.records.records import decode_records, encode_columns, encode_records, warm_up
+from llog.formats.warm_up import warm_up
 from tests.benchmarks.harness import Duel, benchmark
 from tests.unit.formats.reference_records import Record, decode_batch, encode_batch
 

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from llog.formats.arrow import from_arrow
-from llog.formats.records.crc import Buffer
-from llog.formats.records.records import encode_columns, warm_up
+from llog.formats.buffers import Buffer
+from llog.formats.records.encode import encode_columns
+from llog.formats.warm_up import warm_up
 from llog.pipeline.runtime.work import TaskTools
 from llog.pipeline.sink.task import SinkOrder, SinkTarget, Uploader
 from llog.stores.objects.memory import MemoryObjectStore

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from llog.errors import VersionConflict
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.settings import Settings

@@ -24,7 +24,7 @@ from llog.errors import (
     OutOfOrderSequence,
     PartitionNotInitialized,
 )
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.values import ControlRecord, IndexEntry, decode_value, encode_value
 from llog.log.append.append import Appended, Appender, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import Landed, Piece

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from llog.errors import InconsistentReadState, InvalidArgument, LogDeleted, OffsetOutOfRange
 from llog.formats.records.bytes_batch import encode_bytes_batch
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.values import ControlRecord, IndexEntry, Pending, decode_value, encode_value
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.log.append.append import Appended, Appender, EncodedGroup

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable
 
 from llog.errors import InvalidArgument
+from llog.formats.buffers import crc32c
 from llog.formats.records.bytes_batch import decode_bytes_batch, encode_bytes_batch
-from llog.formats.records.crc import crc32c
 from llog.formats.segment import footer_length, parse_footer
 from llog.formats.shared_blob import parse_header, parse_shared_blob
 from llog.formats.values import decode_value

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llog.errors import FormatError
+from llog.formats.records.encode import encode_columns, encode_records
 from llog.formats.records.record_batch import BatchRule, parse_header, patch_offsets, verify_crcs, walk
 from llog.formats.records.record_columns import columns_from_rows
-from llog.formats.records.records import encode_columns, encode_records
 
 SOURCE = "memory://fuzz/object"
 

@@ -7,9 +7,10 @@ from functools import partial
 
 from llog.formats.arrow import to_arrow
 from llog.formats.records.compression import compress, decompress
+from llog.formats.records.decode import decode_batches, decode_records
+from llog.formats.records.encode import encode_columns
 from llog.formats.records.record_batch import HEADER, BatchRule, Codec, walk
 from llog.formats.records.record_columns import columns_from_rows
-from llog.formats.records.records import decode_batches, decode_records, encode_columns
 
 SOURCE = "memory://fuzz/object"
 INFLATED_BYTES_MAX = 16 * 1024

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llog.formats.records.encode import encode_columns, encode_records
 from llog.formats.records.record_batch import Codec, TimestampType
 from llog.formats.records.record_columns import columns_from_rows
-from llog.formats.records.records import encode_columns, encode_records
 
 HERE = Path(__file__).parent / "records"
 NOW_MS = 1_760_000_000_000

@@ -9,8 +9,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import BatchRule, patch_offsets, walk
-from llog.formats.records.records import encode_records
 from llog.formats.segment import SegmentBuilder
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.formats.values import (

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec
-from llog.formats.records.records import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log

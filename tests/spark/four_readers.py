@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import httpx
 
 import llog
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec, TimestampType
-from llog.formats.records.records import encode_records
 from llog.log.append.append import EncodedGroup
 from llog.log.keys import Log
 from llog.opening import OpenedLog

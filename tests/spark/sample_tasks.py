@@ -79,7 +79,7 @@ async def _describe(_tools: TaskTools, _order: Order) -> dict[str, str]:
     return {
         "parent": str(os.getppid()),
         "loaded_by": str(daemon.loaded_by),
-        "kernels": str("llog.formats.records.record_kernels" in sys.modules),
+        "kernels": str("llog.formats.records.decode_kernels" in sys.modules),
         "pyarrow": str("pyarrow" in sys.modules),
         "threads_of_parent": str(len(os.listdir(f"/proc/{os.getppid()}/task"))),
         "executable": sys.executable,

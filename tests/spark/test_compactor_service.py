@@ -15,7 +15,7 @@ import pytest
 from llog.compactor import service
 from llog.compactor.service import serve
 from llog.compactor.tasks import TaskRunner, TaskRunners
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log

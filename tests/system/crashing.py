@@ -24,7 +24,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
 
-from llog.formats.records.records import encode_records, warm_up
+from llog.formats.records.encode import encode_records
+from llog.formats.warm_up import warm_up
 from llog.settings import Settings
 
 SOAK: Final = os.environ.get("LLOG_SOAK") == "1"

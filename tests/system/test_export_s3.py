@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.opening import Use, opened_log

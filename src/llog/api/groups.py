@@ -9,8 +9,8 @@ from operator import index
 from llog.errors import InvalidArgument
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_columns import Header
-from llog.formats.records.records import encode_records
 from llog.log.append.append import EncodedGroup
 from llog.log.keys import Log, check_partition, check_topic
 

@@ -27,9 +27,10 @@ from llog.broker.tail.feed import feed
 from llog.broker.tail.shared import SharedTailCache
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import InvalidArgument, SettingsError
+from llog.formats.records.decode import decode_batches
+from llog.formats.records.encode import encode_records
 from llog.formats.records.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
 from llog.formats.records.record_batch import patch_offsets, verify_crcs, walk
-from llog.formats.records.records import decode_batches, encode_records
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.opening import OpenedLog, Use, open_log

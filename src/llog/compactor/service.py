@@ -32,8 +32,7 @@ from llog.compactor.tasks import Join, OnState, TaskRunners
 from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Visit, Worker
 from llog.errors import LlogError
-from llog.formats.records.record_batch import verify_crcs, walk
-from llog.formats.records.records import encode_records, warm_up
+from llog.formats.warm_up import warm_up
 from llog.limits import (
     COMPACTOR_BACKUP_INTERVAL_MS_MIN,
     COMPACTOR_LOOK_LOGS_MAX,
@@ -357,12 +356,6 @@ class CompactorService:
         }
 
 
-def _warm_up() -> None:
-    warm_up()
-    batch = encode_records([b"warm"], timestamps_ms=0)
-    verify_crcs(batch, walk(batch, "warm-up"), "warm-up")
-
-
 async def serve(
     settings: Settings,
     stop: asyncio.Event,
@@ -383,7 +376,7 @@ async def serve(
 
     metrics = BrokerMetrics() if metrics is None else metrics
     # Compiled code is loaded at first use, for seconds: on the event loop that would cost us the session.
-    await asyncio.to_thread(_warm_up)
+    await asyncio.to_thread(warm_up)
     metrics.set_loadtest(scenario_from_env(os.environ))
     meters = Meters(settings, metrics)
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT, wrapping=meters.wrapping) as opened:

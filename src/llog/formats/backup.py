@@ -24,9 +24,8 @@ from typing import Final, Literal
 import msgspec
 
 from llog.errors import BadMagic, ChecksumMismatch, InvalidField, TruncatedInput, UnsupportedFormat
-from llog.formats.buffers import json_decoder, json_value
+from llog.formats.buffers import Buffer, crc32c, json_decoder, json_value
 from llog.formats.records.compression import compress, decompress
-from llog.formats.records.crc import Buffer, crc32c
 from llog.formats.records.record_batch import Codec
 from llog.formats.values import Count, Value
 from llog.limits import MIB

@@ -1,4 +1,4 @@
-"""Small things every format shares: buffers that are never joined, and JSON that is never trusted."""
+"""Helpers that all formats share: CRC-32C, lists of buffers that are never joined, and JSON from outside."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
+from crc32c import crc32c as _crc32c
 
 from llog.errors import InvalidField
-from llog.formats.records.crc import Buffer, crc32c
 
 T = TypeVar("T")
+
+Buffer = bytes | bytearray | memoryview
+
+
+def crc32c(buffer: Buffer, value: int = 0) -> int:
+    """CRC-32C (Castagnoli) of a contiguous buffer, continued from `value`, the checksum of the bytes before it."""
+    return int(_crc32c(buffer, value))
 
 
 def crc32c_of(buffers: Iterable[Buffer]) -> int:
@@ -30,7 +37,7 @@ def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 
 def json_value(decoder: msgspec.json.Decoder[T], data: Buffer, source: str, what: str) -> T:
-    """Decode JSON from outside; anything wrong with it is an `InvalidField` that names the object and the field."""
+    """Decode untrusted JSON. Raises `InvalidField`, which names the object and the field."""
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llog.errors import BadMagic, ChecksumMismatch, InvalidArgument, InvalidField, TruncatedInput, ValueTooLarge
-from llog.formats.buffers import crc32c_of, json_decoder, json_value, total_length
-from llog.formats.records.crc import Buffer, crc32c
+from llog.formats.buffers import Buffer, crc32c, crc32c_of, json_decoder, json_value, total_length
 from llog.formats.records.record_batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from llog.formats.records.record_batch import BatchColumns
 from llog.limits import GIB, MIB

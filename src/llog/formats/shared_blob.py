@@ -22,8 +22,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from llog.errors import BadMagic, ChecksumMismatch, InvalidArgument, InvalidField, TruncatedInput, UnsupportedFormat
-from llog.formats.buffers import crc32c_of, json_decoder, json_value, total_length
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer, crc32c_of, json_decoder, json_value, total_length
 from llog.limits import SHARED_BLOB_HEADER_BYTES_MAX
 
 SHARED_BLOB_PARTITIONS_MAX: Final = 100_000

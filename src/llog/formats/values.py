@@ -17,8 +17,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 import msgspec
 
 from llog.errors import InvalidField, UnsupportedFormat
-from llog.formats.buffers import json_decoder, json_value
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer, json_decoder, json_value
 
 VALUE_VERSION: Final = 1
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BatchingProducer, CommittedBatch, TimedOutcomes
 from llog.errors import UncertainOutcome
-from llog.formats.records.records import decode_records
+from llog.formats.records.decode import decode_records
 from llog.limits import KIB
 from llog.log.append.append import Appended, Appender, AppendOutcome
 from llog.log.context import LogContext

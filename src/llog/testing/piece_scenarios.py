@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from llog.errors import LogError, MetadataStoreError, ObjectStoreError
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.limits import LOG_IDLE_CLEAR_MS
 from llog.log.append.append import Appender, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import Landed, Piece

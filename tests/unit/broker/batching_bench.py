@@ -14,7 +14,7 @@ from llog.broker.produce.pacing import Pacing
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BATCH_UPLOADS_MAX, BatchingProducer, CommittedBatch
 from llog.formats.records.bytes_batch import encode_bytes_batch
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.limits import MIB
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.append.pieces import Piece

@@ -12,7 +12,7 @@ from llog.broker.produce.groups import committed_of
 from llog.broker.tail.cache import TailCache, monotonic_ms
 from llog.broker.tail.feed import feed
 from llog.errors import LogDeleted
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.keys import Log

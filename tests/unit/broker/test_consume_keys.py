@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from llog.broker.consume.consume import PartitionFetch
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log

@@ -12,7 +12,7 @@ from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMiss
 from llog.broker.tail.shelf import CachedBatch, Shelf
 from llog.errors import FormatError
 from llog.formats.records.bytes_batch import encode_bytes_batch
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.keys import Log
 from tests.unit.broker.consuming import EVENTS, ORDERS, Counted
 

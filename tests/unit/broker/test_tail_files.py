@@ -19,7 +19,7 @@ from llog.broker.tail.files import TailFileReader, TailFileWriter, name_of, pars
 from llog.broker.tail.frames import Frame, encode_frame, parse_frames
 from llog.broker.tail.shared import SharedTailCache
 from llog.errors import FormatError
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.keys import Log
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.broker.consuming import ORDERS
@@ -63,7 +63,7 @@ import sys
 from pathlib import Path
 from llog.broker.produce.groups import CommittedBatch
 from llog.broker.tail.shared import SharedTailCache
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.keys import Log
 
 cache = SharedTailCache(Path(sys.argv[1]), 1 << 20, writes=True, reads=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 from llog.compactor.runner import InProcessRunner
 from llog.formats.backup import BackupManifest
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.cleanup.retention import Retained

@@ -12,7 +12,7 @@ from llog.compactor.pipeline_runner import PipelineRunner
 from llog.compactor.service import COMPACTOR_KEYS_INTERVAL_MS
 from llog.compactor.tasks import TaskRunner, TaskRunners
 from llog.errors import ObjectStoreUnavailable, SparkJobFailed
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log

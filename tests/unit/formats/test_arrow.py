@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from llog.errors import InvalidArgument
 from llog.formats.arrow import HEADERS_TYPE, SCHEMA, from_arrow, to_arrow
-from llog.formats.records.records import decode_records, encode_columns
+from llog.formats.records.decode import decode_records
+from llog.formats.records.encode import encode_columns
 from tests.unit.formats.record_strategies import as_columns, as_rows, examples, records
 from tests.unit.formats.reference_records import Record, encode_batch
 

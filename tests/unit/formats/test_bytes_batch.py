@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llog.errors import BadMagic, ChecksumMismatch, FormatError, InvalidArgument, InvalidField, TruncatedInput
+from llog.formats.buffers import crc32c
 from llog.formats.records.bytes_batch import decode_bytes_batch, encode_bytes_batch
-from llog.formats.records.crc import crc32c
 
 SOURCE = "s3://bucket/llog/wal-shared/x"
 

@@ -11,8 +11,9 @@ import pytest
 from aiokafka.record._crecords import default_records as aiokafka_compiled
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy, _DefaultRecordBatchPy
 
+from llog.formats.records.decode import decode_records
+from llog.formats.records.encode import encode_columns
 from llog.formats.records.record_batch import Codec, TimestampType, patch_offsets, walk
-from llog.formats.records.records import decode_records, encode_columns
 from tests.unit.formats.record_strategies import as_columns, as_rows
 from tests.unit.formats.reference_records import Record
 

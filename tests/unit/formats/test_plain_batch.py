@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llog.errors import InvalidArgument, ValueTooLarge
 from llog.formats.records.encode import encode_columns
-from llog.formats.records.plain_batch import encode_plain_records
+from llog.formats.records.plain_batches import encode_plain_records
 from llog.formats.records.record_batch import TimestampType
 from llog.formats.records.record_columns import columns_from_rows
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llog.errors import InvalidArgument, ValueTooLarge
-from llog.formats.records import crc_kernel
+from llog.formats.records import batch_kernels
 from llog.formats.records.encode import encode_columns
 from llog.formats.records.plain_batches import (
     NO_PRODUCER,
@@ -62,7 +62,7 @@ def test_without_the_processors_instruction_the_library_fills_in_the_same_checks
 ) -> None:
     batches = [[f"{row} of {number}" for row in range(40)] for number in range(3)]
     expected = [bytes(batch.data) for batch in encode_plain_batches(batches, timestamp_ms=5)]
-    monkeypatch.setattr(crc_kernel, "AVAILABLE", False)
+    monkeypatch.setattr(batch_kernels, "CRC_AVAILABLE", False)
     assert [bytes(batch.data) for batch in encode_plain_batches(batches, timestamp_ms=5)] == expected
 
 

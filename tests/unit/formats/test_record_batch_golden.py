@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from llog.formats.records.decode import decode_records
 from llog.formats.records.record_batch import BatchRule, Codec, parse_header
-from llog.formats.records.records import decode_records
 from tests.golden.records import HEADERS, HERE, KEYS, TIMESTAMPS_MS, VALUES, current
 from tests.unit.formats.record_strategies import as_rows
 from tests.unit.formats.reference_records import Record

@@ -18,9 +18,11 @@ from llog.errors import (
     TruncatedInput,
     ValueTooLarge,
 )
-from llog.formats.records import batch_kernels, crc_kernel, record_columns, record_encode_kernels, record_kernels
+from llog.formats.records import batch_kernels, decode_kernels, encode_kernels, record_columns
 from llog.formats.records import decode as records_decode
 from llog.formats.records.compression import compress
+from llog.formats.records.decode import decode_batches, decode_in_chunks, decode_records
+from llog.formats.records.encode import encode_columns, encode_records, record_bytes
 from llog.formats.records.kernel import kernel
 from llog.formats.records.record_batch import (
     CONTROL,
@@ -40,15 +42,7 @@ from llog.formats.records.record_columns import (
     columns_from_rows,
     frozen,
 )
-from llog.formats.records.records import (
-    decode_batches,
-    decode_in_chunks,
-    decode_records,
-    encode_columns,
-    encode_records,
-    record_bytes,
-    warm_up,
-)
+from llog.formats.warm_up import warm_up
 from tests.unit.formats.record_strategies import as_columns, as_rows, examples, records
 from tests.unit.formats.reference_records import (
     Record,
@@ -485,13 +479,13 @@ def test_kernels_are_compiled_for_one_kind_of_arguments() -> None:
     kernels = [
         batch_kernels.count_batches,
         batch_kernels.read_headers,
-        record_kernels.measure,
-        record_kernels.fill,
-        record_encode_kernels.measure_records,
-        record_encode_kernels.write_records,
+        decode_kernels.measure,
+        decode_kernels.fill,
+        encode_kernels.measure_records,
+        encode_kernels.write_records,
     ]
-    if crc_kernel.AVAILABLE:
-        kernels.append(crc_kernel.first_mismatch)
+    if batch_kernels.CRC_AVAILABLE:
+        kernels.append(batch_kernels.first_mismatch)
     assert {kernel.__name__: len(kernel.signatures) for kernel in kernels} == dict.fromkeys(  # type: ignore[attr-defined]
         (kernel.__name__ for kernel in kernels), 1
     )

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llog.errors import BadMagic, ChecksumMismatch, FormatError, InvalidArgument, InvalidField, UnsupportedFormat
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.formats.shared_blob import (
     BlobGroup,
     build_shared_blob,

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from llog.broker.consume.chunks import decode
 from llog.broker.consume.consume import PartitionFetched
 from llog.errors import InconsistentReadState, OffsetOutOfRange
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
+from llog.formats.records.decode import decode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec, patch_offsets, walk
-from llog.formats.records.records import decode_records, encode_records
 from llog.http.json.consume_answer import answer_of, texts
 from llog.http.json.plain_answer import PlainAnswer
 from llog.http.json.plain_show import shown_columns

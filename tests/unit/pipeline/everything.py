@@ -36,8 +36,8 @@ from llog.errors import (
     SinkError,
     UncertainOutcome,
 )
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec
-from llog.formats.records.records import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.cluster import join_cluster
 from llog.log.ids import new_object_id

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from llog.errors import PartitionNotInitialized
 from llog.formats.records.bytes_batch import encode_bytes_batch
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec
-from llog.formats.records.records import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from llog.errors import InvalidArgument, MetadataUnavailable, PartitionOutOfRange, TopicNotFound
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.cleanup import retention
 from llog.log.context import LogContext

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
+from llog.formats.records.decode import decode_batches, decode_in_chunks
 from llog.formats.records.record_batch import (
     CODEC_MASK,
     CRC_START,
@@ -23,7 +24,6 @@ from llog.formats.records.record_batch import (
     walk,
 )
 from llog.formats.records.record_columns import RecordColumns
-from llog.formats.records.records import decode_batches, decode_in_chunks
 from llog.limits import CONSUME_DECODED_BYTES_MAX, CONSUME_RECORD_BYTES, RECORDS_CHUNK_BYTES
 from llog.log.read.records import RecordRun
 from llog.log.read.slices import SegmentCheck, encode_payloads, patch_slices, runs_of

@@ -33,7 +33,7 @@ from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMetrics
 from llog.broker.tail.shelf import CachedBatch
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import FormatError, InconsistentReadState, InvalidArgument, LlogError, StoreClosed
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.limits import CONSUME_DECODED_BYTES_MAX, MIB, READ_AHEAD_BYTES_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log

@@ -13,8 +13,8 @@ import numpy as np
 
 from llog.broker.consume.chunks import Chunk, bare_chunk, fresh_chunk, segment_chunk
 from llog.errors import UnsupportedFormat
+from llog.formats.buffers import Buffer
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.records.crc import Buffer
 from llog.formats.segment import SegmentFooter
 from llog.limits import MIB
 from llog.log.index import Entry

@@ -24,7 +24,7 @@ from llog.broker.offload import BytesGate, Offload
 from llog.broker.tail.cache import LONG_AGO
 from llog.broker.tail.shelf import CachedBatch
 from llog.errors import FormatError, InconsistentReadState, LlogError, ObjectNotFound, ObjectRangeInvalid, StoreError
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.limits import LOG_READ_ROUNDS_MAX, LOG_READ_STRICT_ROUNDS, MIB
 from llog.log.context import LogContext, get_all
 from llog.log.keys import Log

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from llog.broker.produce.requests import Entry, own_error
 from llog.errors import LogError
+from llog.formats.buffers import Buffer
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.records.crc import Buffer
 from llog.limits import LOG_CLAIMS_PER_APPEND_MAX
 from llog.log.append.append import Appended, AppendOutcome, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import NOT_TOLD, Landed, Piece, PieceOutcome, bytes_of

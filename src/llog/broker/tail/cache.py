@@ -23,9 +23,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from llog.broker.tail.shelf import CachedBatch, Shelf
-from llog.formats.buffers import total_length
+from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.records.crc import Buffer
 from llog.limits import TAIL_FRESH_MS_DEFAULT
 from llog.log.keys import Log
 from llog.log.read.view import LogView

@@ -25,8 +25,7 @@ from typing import Final, NamedTuple
 
 from llog.broker.tail.frames import Frame, encode_frame, parse_frames
 from llog.errors import FormatError
-from llog.formats.buffers import total_length
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer, total_length
 from llog.limits import KIB, MIB, OBJECT_WRITE_VECTOR_MAX, TAIL_FILES_STALE_MS
 
 # The shared tail cache is written in files of a part of its size; whole files are dropped.

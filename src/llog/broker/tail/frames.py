@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from llog.errors import ChecksumMismatch, InvalidField
-from llog.formats.buffers import crc32c_of, total_length
+from llog.formats.buffers import Buffer, crc32c, crc32c_of, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.records.crc import Buffer, crc32c
 from llog.log.keys import Log
 
 MAGIC: Final = b"LLT1"

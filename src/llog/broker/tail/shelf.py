@@ -14,9 +14,8 @@ from typing import Final
 
 from llog.broker.consume.chunks import Chunk, bare_chunk, fresh_chunk
 from llog.errors import InvalidField
-from llog.formats.buffers import total_length
+from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.records.crc import Buffer
 from llog.log.keys import Log
 
 # What a cached append costs besides its bytes: objects, columns of headers, its place in two lists.

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llog.errors import BadMagic, ChecksumMismatch, InvalidArgument, InvalidField, TruncatedInput, ValueTooLarge
-from llog.formats.buffers import crc32c_of
-from llog.formats.records.crc import Buffer, crc32c
+from llog.formats.buffers import Buffer, crc32c, crc32c_of
 
 ENCODING: Final = "bytes-batch-v1"
 MAGIC: Final = b"LLB1"

@@ -20,7 +20,7 @@ import cramjam
 import numpy as np
 
 from llog.errors import DecodedTooLarge, InvalidField, TruncatedInput, UnsupportedFormat
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.formats.records.record_batch import Codec
 from llog.limits import KIB, RECORD_BATCH_DECODED_BYTES_MAX
 

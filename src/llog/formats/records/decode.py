@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from llog.errors import DecodedTooLarge, FormatError, InvalidArgument, InvalidField, TruncatedInput
+from llog.formats.buffers import Buffer
 from llog.formats.records.compression import decompress
-from llog.formats.records.crc import Buffer
 from llog.formats.records.record_batch import (
     CODEC_MASK,
     CONTROL,
@@ -167,7 +167,7 @@ def _runs(data: Bytes, batches: BatchColumns, chosen: Longs, bytes_max: int | No
 
 
 def _decode(sections: Sequence[_Section], batches: BatchColumns, source: str, rule: BatchRule) -> RecordColumns:
-    from llog.formats.records import record_kernels as kernels
+    from llog.formats.records import decode_kernels as kernels
 
     dense = rule is BatchRule.PRODUCED
     sums = np.zeros(kernels.SUMS, np.int64)
@@ -228,7 +228,7 @@ def _column(output: _Output) -> BinaryColumn:
 
 
 def _fault(fault: int, position: int, record: int, source: str) -> FormatError:
-    from llog.formats.records import record_kernels as kernels
+    from llog.formats.records import decode_kernels as kernels
 
     words = {
         kernels.ENDS_EARLY: "ends inside a field",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from llog.errors import InvalidArgument, ValueTooLarge
+from llog.formats.buffers import crc32c
 from llog.formats.records.compression import compress
-from llog.formats.records.crc import crc32c
 from llog.formats.records.record_batch import (
     CONTROL,
     CRC_START,
@@ -38,6 +39,9 @@ from llog.limits import RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
+
+# Payload sizes with a cached record size; computing a size takes longer than a lookup.
+PLAIN_RECORD_SIZES_CACHED: Final = 4_096
 
 
 def encode_records(
@@ -127,7 +131,7 @@ def _write_records(
     columns: RecordColumns, rows: Longs, deltas: Longs, base_timestamp: int, at: int
 ) -> tuple[Bytes, int]:
     """(the records section behind `at` free bytes, in a buffer of exactly that size; the newest timestamp)."""
-    from llog.formats.records import record_encode_kernels as kernels
+    from llog.formats.records import encode_kernels as kernels
 
     lengths = np.empty(len(rows), np.int32)
     inputs = (rows, columns.timestamps_ms, base_timestamp, deltas, *_byte_columns(columns), lengths)
@@ -143,9 +147,12 @@ def _write_records(
     return output, newest
 
 
+# -- record size: the uncompressed batch of one record alone, which `max.message.bytes` limits -------------------------
+
+
 def record_bytes(columns: RecordColumns) -> Longs:
-    """Size of each record as an uncompressed batch of its own, which is what `max.message.bytes` limits."""
-    from llog.formats.records import record_encode_kernels as kernels
+    """Size of each record."""
+    from llog.formats.records import encode_kernels as kernels
 
     count = len(columns)
     rows, deltas, lengths = np.arange(count, dtype=np.int64), np.zeros(count, np.int64), np.empty(count, np.int32)
@@ -156,6 +163,30 @@ def record_bytes(columns: RecordColumns) -> Longs:
     for bits in (6, 13, 20, 27):  # from these numbers on a zigzag varint, here of the record's length, has another byte
         sizes += lengths >= 1 << bits
     return sizes
+
+
+def largest_record_bytes(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Sequence[Header]] | None = None,
+) -> int:
+    """Size of the largest record."""
+    if keys is None and headers is None:
+        return plain_record_bytes(max((0 if value is None else len(value) for value in values), default=0))
+    return int(record_bytes(columns_from_rows(values, keys=keys, headers=headers, timestamps_ms=0)).max())
+
+
+@lru_cache(maxsize=PLAIN_RECORD_SIZES_CACHED)
+def plain_record_bytes(payload_bytes: int) -> int:
+    """Size of a record without key and headers."""
+    # The fixed bytes: attributes, timestamp and offset delta (0), key length (null), number of headers (0).
+    body_bytes = 5 + _varint_bytes(payload_bytes) + payload_bytes
+    return HEADER_BYTES + _varint_bytes(body_bytes) + body_bytes
+
+
+def _varint_bytes(number: int) -> int:
+    """Length of a number that is not negative, as a zigzag varint."""
+    return ((number << 1).bit_length() + 6) // 7 or 1
 
 
 def _check_measured(total: int) -> None:

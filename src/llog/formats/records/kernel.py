@@ -1,46 +1,66 @@
-"""How a kernel is made: compiled on first use, kept on disk, free of the interpreter lock.
+"""How a kernel is made: compiled on first use, cached on disk, running without the interpreter lock.
 
-Only kernel modules import this one, and they are imported where a kernel is called: numba takes half a second to
-load, which a command line that only parses a header should not pay.
+Only kernel modules import this one, and callers import them inside functions: loading numba takes half a second, which
+a command that only parses a header should not pay.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core import event
 from numba.extending import intrinsic
 
+_log = logging.getLogger("llog.kernels")
 F = TypeVar("F", bound=Callable[..., object])
 
 
-def kernel(function: F) -> F:
-    """Compile `function` on its first call and cache the machine code next to the module (or where numba may write).
+class _CompilationNotice(event.Listener):
+    """Logs one line when this process compiles its first kernel, because no cache holds it."""
 
-    A cached kernel is renewed when its own file changes, not when another does: so what a kernel depends on stands
-    in its file (all but this one), and limits come in as arguments. A kernel checks every position before it reads:
-    nothing else does. NUMBA_BOUNDSCHECK=1 with an empty NUMBA_CACHE_DIR shows where one forgot.
+    logged = False
+
+    def on_start(self, _event: Any) -> None:
+        if not self.logged:
+            self.logged = True
+            _log.warning("compiling kernels for this machine, about 10 seconds; later processes load them from a cache")
+
+    def on_end(self, _event: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
+
+
+def kernel(function: F) -> F:
+    """Compile `function` on its first call and cache the machine code next to the module (or where numba can write).
+
+    The cache notices changes of the kernel's own file only. So everything a kernel depends on, except for this module,
+    is in its file, and limits come in as arguments. A kernel must check every position before it reads, because nothing
+    else does; run with NUMBA_BOUNDSCHECK=1 and an empty NUMBA_CACHE_DIR to find a missing check.
     """
     try:
         return cast(F, numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:
-        # No directory to cache in (a read-only installation without a home): compile in every process instead.
+        # A read-only installation without a home directory has no place for a cache: compile in every process.
         return cast(F, numba.njit(nogil=True)(function))
 
 
 def inlined(function: F) -> F:
-    """A helper of kernels in the same file; it has no cache entry of its own."""
+    """A helper of kernels in the same file, without a cache entry of its own."""
     return cast(F, numba.njit(nogil=True, forceinline=True)(function))
 
 
 @intrinsic
 def copy_bytes(_context: Any, target: Any, filled: Any, data: Any, at: Any, length: Any) -> Any:
-    """Copy data[at : at + length] to target[filled : …], which must not overlap; nothing is checked.
+    """Copy data[at : at + length] to target[filled : …], unchecked; they must not overlap.
 
-    As fast as memory for a kilobyte and for a dozen bytes, where a loop is good at one of them at most.
+    A memcpy is fast for a kilobyte and for a dozen bytes; a loop is fast for one of them at most.
     """
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -56,7 +76,7 @@ def copy_bytes(_context: Any, target: Any, filled: Any, data: Any, at: Any, leng
 
 @intrinsic
 def load_word(_context: Any, data: Any, at: Any) -> Any:
-    """The eight bytes from data[at] on as one number, the first of them its lowest; nothing is checked."""
+    """The eight bytes from data[at] on as a little-endian number, unchecked."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         source, source_at = arguments
@@ -68,7 +88,7 @@ def load_word(_context: Any, data: Any, at: Any) -> Any:
 
 @intrinsic
 def low_zeros(_context: Any, word: Any) -> Any:
-    """How many bits are 0 below the lowest that is set, of a number that is not 0."""
+    """Number of zero bits below the lowest set bit; `word` must not be 0."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.IntType(1)(1))

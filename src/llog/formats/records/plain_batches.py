@@ -1,8 +1,8 @@
-"""RecordBatches of bare payloads, many at a time: no keys, no headers, one timestamp for all.
+"""RecordBatches of bare payloads: no keys, no headers, one timestamp for all.
 
-Why it exists: an HTTP request brings hundreds of such records for a dozen logs. Two calls of a kernel write all its
-batches, and a third their checksums; nothing runs in Python per record. The bytes are those of `encode_columns`; a test
-compares them.
+Most HTTP requests bring such records. Few of them are encoded in Python, from tables of varints, since columns or a
+kernel call would cost more than the records; from `PLAIN_KERNEL_RECORDS_MIN` on kernels write all batches of a request
+at once, without Python work per record. The bytes equal those of `encode_columns`; a test compares them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from llog.errors import InvalidArgument, ValueTooLarge
-from llog.formats.records.crc import Buffer, crc32c
+from llog.formats.buffers import Buffer, crc32c
 from llog.formats.records.encode import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
-from llog.formats.records.plain_batch import encode_plain_records
-from llog.formats.records.record_batch import CRC_START, LOG_APPEND_TIME
+from llog.formats.records.record_batch import CRC_START, HEADER, HEADER_BYTES, LOG_APPEND_TIME, MAGIC, PREFIX_BYTES
 from llog.formats.records.record_columns import Bytes, Longs
 from llog.limits import RECORD_BATCH_BYTES_MAX
 
 PLAIN_KERNEL_RECORDS_MIN: Final = 48
-"""From so many on the kernels win."""
+"""With this many records the kernels are faster."""
 
 ProducerFields = tuple[int, int, int]
 """Id, epoch and first sequence."""
@@ -30,7 +29,7 @@ NO_PRODUCER: Final[ProducerFields] = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQU
 
 
 class Payloads(NamedTuple):
-    """Byte strings, wherever they lie: row i is data[starts[i] : starts[i] + sizes[i]]."""
+    """Byte strings inside one buffer: row i is data[starts[i] : starts[i] + sizes[i]]."""
 
     data: Bytes
     starts: Longs
@@ -40,7 +39,7 @@ class Payloads(NamedTuple):
 class PlainBatch(NamedTuple):
     data: Buffer
     payload_bytes_max: int
-    """Of its longest payload."""
+    """Length of its longest payload."""
 
 
 def encode_plain_batches(
@@ -50,7 +49,7 @@ def encode_plain_batches(
     log_append_time: bool = False,
     producers: Sequence[ProducerFields] | None = None,
 ) -> list[PlainBatch]:
-    """One RecordBatch for each list of texts; each has the producer at its place, where `producers` are given."""
+    """One RecordBatch for each list of texts; batch i carries producers[i], if given."""
     rows = list(map(len, batches))
     if sum(rows) >= PLAIN_KERNEL_RECORDS_MIN:
         payloads = _payloads_of(list(chain.from_iterable(batches)))
@@ -81,8 +80,8 @@ def encode_payloads(
     log_append_time: bool = False,
     producers: Sequence[ProducerFields] | None = None,
 ) -> list[PlainBatch]:
-    """The same for payloads that are bytes already: the first batch takes rows[0] of them, and so on."""
-    from llog.formats.records import plain_kernels as kernels
+    """The same for payloads that are bytes already: batch k takes the next rows[k] payloads."""
+    from llog.formats.records import encode_kernels as kernels
 
     if not all(rows):
         raise InvalidArgument("records", "a batch needs at least one")
@@ -108,7 +107,7 @@ def encode_payloads(
 
 
 def _payloads_of(texts: Sequence[str]) -> Payloads:
-    """As UTF-8. Nearly always all is ASCII, and is encoded as one."""
+    """The texts as UTF-8. They are nearly always ASCII, which is encoded in one call."""
     text = "".join(texts)
     if text.isascii():
         data, lengths = text.encode("ascii"), map(len, texts)
@@ -120,12 +119,94 @@ def _payloads_of(texts: Sequence[str]) -> Payloads:
 
 
 def _fill_checksums(output: Bytes, byte_lengths: Longs, ends: Sequence[int]) -> None:
-    from llog.formats.records import crc_kernel
+    from llog.formats.records import batch_kernels
 
-    if crc_kernel.AVAILABLE:
-        crc_kernel.fill_checksums(output, byte_lengths, crc_kernel.ZEROS)
+    if batch_kernels.CRC_AVAILABLE:
+        batch_kernels.fill_checksums(output, byte_lengths, batch_kernels.CRC_ZEROS)
         return
     view = output.data
     for begin, end in pairwise(ends):
         checksum = crc32c(view[begin + CRC_START : end])
         view[begin + CRC_START - 4 : begin + CRC_START] = checksum.to_bytes(4, "big")
+
+
+# -- a few records, in Python ------------------------------------------------------------------------------------------
+
+# A record without its payload and its two numbers: attributes, timestamp delta, key length (null), number of headers.
+_FIXED_BYTES: Final = 4
+_NO_LEADER_EPOCH: Final = -1
+_KNOWN: Final = 4_096
+
+
+def _varint(number: int) -> bytes:
+    """A number that is not negative, as the zigzag varint of the record format."""
+    number <<= 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+# A record is: its length, the fixed fields with its delta, the payload's length, the payload, the header count 0.
+# That last byte is written together with the beginning of the next record.
+def _head(size: int, delta_bytes: int) -> bytes:
+    return b"\0" + _varint(_FIXED_BYTES + delta_bytes + len(_varint(size)) + size)
+
+
+def _delta(delta: int) -> bytes:
+    return b"\0\0%b\x01" % _varint(delta)
+
+
+_DELTAS: Final = [_delta(delta) for delta in range(_KNOWN)]
+_LENGTHS: Final = [_varint(size) for size in range(_KNOWN)]
+_HEADS: Final = {bytes_: [_head(size, bytes_) for size in range(_KNOWN)] for bytes_ in (1, 2)}
+# Deltas below this take one byte.
+_ONE_BYTE: Final = 64
+
+
+def encode_plain_records(
+    values: Sequence[bytes],
+    *,
+    timestamp_ms: int,
+    log_append_time: bool = False,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytearray:
+    """One batch, base offset 0, checksum filled in."""
+    if not values:
+        raise InvalidArgument("records", "a batch needs at least one")
+    sizes = list(map(len, values))
+    # The first prefix begins with the last byte of the batch header, in place of the end of a record before it.
+    parts: list[bytes] = [b""] * (2 * len(values) + 2)
+    parts[0], parts[-1] = bytes(HEADER_BYTES - 1), b"\0"
+    parts[1:-1:2], parts[2:-1:2] = _prefixes(sizes), values
+    byte_length = sum(map(len, parts))
+    if byte_length > RECORD_BATCH_BYTES_MAX:
+        raise ValueTooLarge("records", byte_length, RECORD_BATCH_BYTES_MAX)
+    attributes = LOG_APPEND_TIME if log_append_time else 0
+    fields = [
+        0, byte_length - PREFIX_BYTES, _NO_LEADER_EPOCH, MAGIC, 0, attributes, len(values) - 1,
+        timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, len(values),
+    ]  # fmt: skip
+    batch = bytearray().join(parts)
+    HEADER.pack_into(batch, 0, *fields)
+    with memoryview(batch) as view, view[CRC_START:] as checked:
+        fields[4] = crc32c(checked)
+    HEADER.pack_into(batch, 0, *fields)
+    return batch
+
+
+def _prefixes(sizes: list[int]) -> list[bytes]:
+    """The bytes before each payload; from tables, because computing them would cost more than all the rest."""
+    if len(sizes) > _KNOWN or max(sizes) >= _KNOWN:
+        deltas = map(_delta, range(len(sizes)))
+        return [_head(size, len(delta) - 3) + delta + _varint(size) for size, delta in zip(sizes, deltas, strict=True)]
+    prefixes: list[bytes] = []
+    for first, last in ((0, _ONE_BYTE), (_ONE_BYTE, _KNOWN)):
+        some, heads = sizes[first:last], _HEADS[1 if first == 0 else 2]
+        rows = zip(some, _DELTAS[first : first + len(some)], strict=True)
+        prefixes += [heads[size] + delta + _LENGTHS[size] for size, delta in rows]
+    return prefixes

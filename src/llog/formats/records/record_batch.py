@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from llog.errors import BadMagic, ChecksumMismatch, InvalidArgument, InvalidField, TruncatedInput, UnsupportedFormat
-from llog.formats.records.crc import Buffer, crc32c
+from llog.formats.buffers import Buffer, crc32c
 from llog.limits import RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -303,12 +303,14 @@ def walk(buffer: Buffer, source: str, *, rule: BatchRule = BatchRule.PRODUCED) -
 
 def verify_crcs(buffer: Buffer, batches: BatchColumns, source: str) -> None:
     """Compare every walked batch with its checksum; the first that differs is named."""
-    from llog.formats.records import crc_kernel
+    from llog.formats.records import batch_kernels
 
     view = memoryview(buffer).cast("B").toreadonly()
     _check_walked(view, batches)
-    if crc_kernel.AVAILABLE:
-        bad, computed = crc_kernel.first_mismatch(np.frombuffer(view, np.uint8), batches.fields, crc_kernel.ZEROS)
+    if batch_kernels.CRC_AVAILABLE:
+        bad, computed = batch_kernels.first_mismatch(
+            np.frombuffer(view, np.uint8), batches.fields, batch_kernels.CRC_ZEROS
+        )
     else:
         bad, computed = first_mismatch(view, batches)
     if bad >= 0:

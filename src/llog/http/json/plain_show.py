@@ -10,9 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
+from llog.formats.records.decode import decode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_columns import Bytes, RecordColumns
-from llog.formats.records.records import decode_records, encode_records
 
 _FRAME: Final = tuple(np.frombuffer(text, np.uint8) for text in (b'{"offset":', b',"payload":"', b'"}'))
 # A comma, and an offset's digits.

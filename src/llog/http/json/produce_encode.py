@@ -17,10 +17,10 @@ from msgspec import UNSET
 
 from llog.broker.produce.groups import CheckedGroup
 from llog.errors import InvalidArgument, LogError
-from llog.formats.buffers import total_length
+from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.records.bytes_batch import encode_bytes_batch
-from llog.formats.records.crc import Buffer
+from llog.formats.records.encode import encode_columns, largest_record_bytes, plain_record_bytes
 from llog.formats.records.plain_batches import (
     NO_PRODUCER,
     PlainBatch,
@@ -30,10 +30,8 @@ from llog.formats.records.plain_batches import (
 )
 from llog.formats.records.record_batch import TimestampType
 from llog.formats.records.record_columns import Header, columns_from_rows
-from llog.formats.records.records import encode_columns
 from llog.http.json.decode import decoded_produce
 from llog.http.json.plain_scan import ScannedRequest, scan
-from llog.http.json.record_size import bare_record_bytes, largest_record_bytes
 from llog.http.json.schemas import Base64, ProduceBatch, RecordObject, Text
 from llog.limits import KIB
 from llog.log.append.append import EncodedGroup
@@ -211,7 +209,7 @@ def _as_pieces(
     encoded: Sequence[PlainBatch], counts: Sequence[int], claims: Sequence[ProducerClaim | None], now_ms: int
 ) -> list[EncodedBatch]:
     return [
-        EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, now_ms), bare_record_bytes(payload_bytes_max))
+        EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, now_ms), plain_record_bytes(payload_bytes_max))
         for (data, payload_bytes_max), count, claim in zip(encoded, counts, claims, strict=True)
     ]
 

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from llog.errors import AppendNotCommitted, InvalidArgument, LogError, StoreError
-from llog.formats.buffers import total_length
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer, total_length
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.log.append.attempt import PieceOutcomes
 from llog.log.append.commit import Committer

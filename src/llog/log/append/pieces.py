@@ -14,9 +14,8 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from llog.errors import InvalidArgument, LogError
-from llog.formats.buffers import total_length
+from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.records.crc import Buffer
 from llog.log.producers.idempotence import ProducerClaim
 
 NOT_TOLD: Final = -1

@@ -21,7 +21,7 @@ from llog.errors import (
     TruncatedInput,
     UnsupportedFormat,
 )
-from llog.formats.records.crc import Buffer, crc32c
+from llog.formats.buffers import Buffer, crc32c
 from llog.formats.records.record_batch import BatchRule, verify_crcs, walk
 from llog.formats.segment import TAIL_BYTES_MIN, SegmentFooter, footer_length, parse_footer
 from llog.formats.shared_blob import PREFIX_BYTES, header_length, parse_header, slices_of, verify_body

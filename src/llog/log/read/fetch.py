@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from llog.errors import InvalidField
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.formats.segment import SegmentFooter, footer_length, parse_footer
 from llog.limits import MIB, SEGMENT_FOOTER_PROBE_BYTES
 from llog.log.context import FindObject

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from llog.errors import InvalidField, TruncatedInput
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.formats.records.record_batch import HEADER_BYTES, PREFIX_BYTES, BatchRule, parse_header
 from llog.formats.segment import SegmentFooter
 from llog.limits import RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX

@@ -15,9 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from llog.errors import FormatError, InvalidField, UnsupportedFormat
+from llog.formats.buffers import Buffer
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.records.bytes_batch import decode_bytes_batch
-from llog.formats.records.crc import Buffer
+from llog.formats.records.decode import decode_in_chunks
+from llog.formats.records.encode import encode_columns
 from llog.formats.records.record_batch import (
     BatchColumns,
     BatchRule,
@@ -27,7 +29,6 @@ from llog.formats.records.record_batch import (
     walk,
 )
 from llog.formats.records.record_columns import BinaryColumn, RecordColumns, frozen, no_headers, null_column
-from llog.formats.records.records import decode_in_chunks, encode_columns
 from llog.log.index import Entry
 from llog.log.read.fetch import is_fresh, is_segment
 from llog.log.read.records import RecordRun

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from llog.errors import ChecksumMismatch, InvalidArgument, InvalidField, ObjectNotFound, TruncatedInput
 from llog.formats.backup import BackupManifest, BackupPart, decode_manifest
-from llog.formats.records.crc import crc32c
+from llog.formats.buffers import crc32c
 from llog.formats.values import encode_value
 from llog.limits import MIB
 from llog.log.keys import Keys

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from llog.formats.buffers import Buffer
 from llog.formats.records.bytes_batch import decode_bytes_batch
-from llog.formats.records.crc import Buffer
+from llog.formats.records.encode import encode_columns
 from llog.formats.records.record_batch import BatchRule, TimestampType, walk
 from llog.formats.records.record_columns import columns_from_rows
-from llog.formats.records.records import encode_columns
 from llog.limits import LOG_CHECK_READ_BYTES
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of, is_object_id

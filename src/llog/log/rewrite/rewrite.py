@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from llog.errors import UnsupportedFormat
+from llog.formats.buffers import Buffer
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.records.crc import Buffer
 from llog.formats.records.record_batch import BatchColumns, BatchRule, walk
 from llog.formats.segment import parse_footer
 from llog.log.index import Entry

@@ -16,8 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from llog.errors import FormatError, InvalidField, TruncatedInput
-from llog.formats.buffers import json_decoder, json_value
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer, json_decoder, json_value
 from llog.formats.records.record_batch import walk
 from llog.formats.shared_blob import (
     PREFIX_BYTES,

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from llog.errors import FormatError, LlogError, ObjectRangeInvalid
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.formats.records.record_batch import BatchColumns, patch_offsets
 from llog.formats.records.record_columns import Bytes, Longs
 from llog.formats.segment import Segment, SegmentBuilder

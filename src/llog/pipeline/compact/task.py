@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from llog.errors import LlogError, ObjectRangeInvalid
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.formats.segment import Segment, SegmentBuilder
 from llog.formats.values import IndexEntry
 from llog.limits import MIB, OBJECT_FILE_THREADS

@@ -21,8 +21,10 @@ import numpy.typing as npt
 
 from llog.errors import ValueTooLarge
 from llog.formats.arrow import from_arrow, to_arrow
+from llog.formats.buffers import crc32c
 from llog.formats.records.compression import compress
-from llog.formats.records.crc import crc32c
+from llog.formats.records.decode import decode_in_chunks
+from llog.formats.records.encode import encode_columns
 from llog.formats.records.record_batch import (
     CRC_START,
     DELETE_HORIZON,
@@ -36,7 +38,6 @@ from llog.formats.records.record_batch import (
     Codec,
 )
 from llog.formats.records.record_columns import BinaryColumn, HeaderColumn, RecordColumns, frozen
-from llog.formats.records.records import decode_in_chunks, encode_columns
 from llog.limits import RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX
 from llog.pipeline.key_compact.segments import Batches
 
@@ -186,7 +187,7 @@ def _encoded(records: RecordColumns, header: BatchHeader, horizon_ms: int | None
 
 def encode_with_horizon(records: RecordColumns, header: BatchHeader, horizon_ms: int) -> memoryview:
     """A batch whose base timestamp is the instant from which its tombstones may go; timestamps count from it."""
-    from llog.formats.records import record_encode_kernels as kernels
+    from llog.formats.records import encode_kernels as kernels
 
     columns = (
         np.arange(len(records), dtype=np.int64),

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llog.errors import LlogError
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
+from llog.formats.records.decode import decode_in_chunks
 from llog.formats.records.record_batch import BatchColumns, BatchRule
 from llog.formats.records.record_columns import BinaryColumn, RecordColumns
-from llog.formats.records.records import decode_in_chunks
 from llog.limits import KEY_SCAN_PART_BYTES_MAX
 from llog.pipeline.key_compact.scratch import KEYS_SCHEMA, ScratchPart, ScratchPlace, put_keys
 from llog.pipeline.key_compact.segments import Pace, SegmentSource, read_batches

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from llog.errors import ChecksumMismatch, InvalidField, ObjectStoreError, ValueTooLarge
-from llog.formats.records.crc import Buffer, crc32c
+from llog.formats.buffers import Buffer, crc32c
 from llog.limits import GIB
 from llog.log.ids import created_at_ms_of, is_object_id, new_object_id
 from llog.log.keys import SCRATCH_PREFIX

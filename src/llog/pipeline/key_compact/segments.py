@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.formats.records.record_batch import BatchColumns
 from llog.formats.segment import SegmentFooter
 from llog.limits import MIB

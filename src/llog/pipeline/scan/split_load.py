@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.limits import MIB
 from llog.log.read.fetch import EntrySlice, Fetcher, whole_slice
 from llog.log.read.segment_read import plan_batches, plan_ranges

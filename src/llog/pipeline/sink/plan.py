@@ -22,8 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from llog.errors import InvalidArgument, MetadataStoreError, ValueTooLarge, VersionConflict
-from llog.formats.buffers import json_decoder, json_value
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer, json_decoder, json_value
 from llog.formats.values import Count, SinkPlan, SinkSlice, Value, encode_value
 from llog.limits import KIB
 from llog.log.append.pieces import AppendSlice, PlacedPiece

@@ -22,8 +22,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from llog.errors import MetadataStoreError, SinkBatchOver, SinkBusy, SinkQueryTaken, ValueTooLarge, VersionConflict
-from llog.formats.buffers import json_decoder, json_value
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer, json_decoder, json_value
 from llog.formats.values import Count, ProducerIdBlock, Value, decode_value, encode_value
 from llog.limits import SINK_ROUNDS_MAX
 from llog.log.context import LogContext

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from llog.errors import InvalidArgument, RecordTooLarge, ValueTooLarge
 from llog.formats.arrow import HEADERS_TYPE, from_arrow
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
+from llog.formats.records.encode import encode_columns, record_bytes
 from llog.formats.records.record_batch import Codec
 from llog.formats.records.record_columns import BINARY_COLUMN_BYTES_MAX
-from llog.formats.records.records import encode_columns, record_bytes
 from llog.limits import MIB
 from llog.log.keys import PARTITION_MAX, Log, check_topic
 

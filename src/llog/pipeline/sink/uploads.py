@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from llog.concurrency import gather_bounded
 from llog.errors import InvalidArgument, ObjectNotFound, RecordTooLarge, SinkUploadLost
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import MIB, SINK_LOGS_IN_FLIGHT_MAX

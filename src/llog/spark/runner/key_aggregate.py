@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from llog.errors import ChecksumMismatch, SparkJobFailed
-from llog.formats.records.crc import crc32c
+from llog.formats.buffers import crc32c
 from llog.pipeline.key_compact.aggregate import SegmentKeys
 from llog.pipeline.key_compact.scratch import (
     Longs,

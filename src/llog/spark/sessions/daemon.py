@@ -34,13 +34,11 @@ PRELOADED: Final = (
     "pyspark.sql.worker.plan_data_source_read",
     "llog.formats.arrow",
     "llog.formats.records.batch_kernels",
-    "llog.formats.records.crc_kernel",
-    "llog.formats.records.plain_kernels",
-    "llog.formats.records.record_encode_kernels",
-    "llog.formats.records.record_kernels",
-    "llog.formats.records.records",
+    "llog.formats.records.decode_kernels",
+    "llog.formats.records.encode_kernels",
     "llog.formats.segment",
     "llog.formats.shared_blob",
+    "llog.formats.warm_up",
     # Tasks: those that every worker meets sooner or later. The others take 10 to 40 ms of their first worker's time.
     "llog.pipeline.compact.task",
     "llog.pipeline.sink.task",
@@ -70,7 +68,7 @@ def preload() -> list[str]:
         except Exception as error:
             missing.append(f"{name}: {error}")
     try:
-        importlib.import_module("llog.formats.records.records").warm_up()
+        importlib.import_module("llog.formats.warm_up").warm_up()
     except Exception as error:
         missing.append(f"kernels: {error}")
     loaded_by = os.getpid()

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from llog.errors import LlogError
 from llog.formats.records.bytes_batch import decode_bytes_batch
+from llog.formats.records.decode import decode_batches
 from llog.formats.records.record_batch import BatchRule, patch_offsets, verify_crcs, walk
-from llog.formats.records.records import decode_batches
 from llog.formats.segment import parse_footer, verify_data
 from llog.formats.shared_blob import header_length, parse_header, slices_of, verify_body
 from llog.formats.values import IndexEntry

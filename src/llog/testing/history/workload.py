@@ -26,7 +26,7 @@ from llog.errors import (
     VacuumRefused,
 )
 from llog.formats.records.bytes_batch import encode_bytes_batch
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, AppendOutcome, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.values import ControlRecord, decode_value
 from llog.limits import LOG_IDLE_CLEAR_MS
 from llog.log.append.append import Appended, Appender, EncodedGroup

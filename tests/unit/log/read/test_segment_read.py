@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llog.errors import FormatError, InvalidField, TruncatedInput
-from llog.formats.records.crc import crc32c
+from llog.formats.buffers import crc32c
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import BatchRule, patch_offsets, walk
-from llog.formats.records.records import encode_records
 from llog.formats.segment import Segment, SegmentBuilder
 from llog.formats.values import IndexEntry
 from llog.log.index import Entry

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.cluster import join_cluster
 from llog.log.context import LogContext

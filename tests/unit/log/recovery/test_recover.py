@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from llog.errors import PartitionNotInitialized, RestoreRefused
-from llog.formats.records.crc import crc32c
-from llog.formats.records.records import encode_records
+from llog.formats.buffers import crc32c
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.index import entry_of

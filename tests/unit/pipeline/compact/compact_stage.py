@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llog.errors import ObjectNotFound
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.segment import Segment, SegmentBuilder
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.log.append.append import Appended, Appender, EncodedGroup

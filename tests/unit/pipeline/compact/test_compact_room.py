@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from llog.errors import ChecksumMismatch, InvalidField, LlogError, ObjectNotFound, ObjectRangeInvalid
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.formats.segment import Segment
 from llog.pipeline.compact.room import Room, has_room
 from llog.pipeline.compact.task import _build as build_by_itself

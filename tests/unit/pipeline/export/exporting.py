@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llog.formats.arrow import SCHEMA
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log

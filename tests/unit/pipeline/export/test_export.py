@@ -366,7 +366,7 @@ async def test_a_task_writes_many_dates_and_keeps_few_of_their_rows_in_memory(
 
 
 async def test_one_get_reads_a_blob_for_all_partitions_in_it(exporting: Exporting, tmp_path: Path) -> None:
-    from llog.formats.records.records import encode_records
+    from llog.formats.records.encode import encode_records
     from llog.log.append.append import Appender, EncodedGroup
 
     await create_topic(exporting.context, "wide", partitions=16)

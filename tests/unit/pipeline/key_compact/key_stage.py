@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec
-from llog.formats.records.records import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llog.errors import ObjectNotFound, ObjectStoreUnavailable, SparkJobFailed
-from llog.formats.records.crc import Buffer
+from llog.formats.buffers import Buffer
 from llog.formats.values import CompactionRun
 from llog.log.cleanup.vacuum_check import named_segments
 from llog.log.context import LogContext

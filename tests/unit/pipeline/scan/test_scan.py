@@ -19,7 +19,7 @@ import pytest
 import llog
 from llog.errors import InvalidArgument, OffsetOutOfRange, RecordsLost, TopicNotFound
 from llog.formats.arrow import SCHEMA
-from llog.formats.records.records import encode_records
+from llog.formats.records.encode import encode_records
 from llog.limits import SPLIT_BATCH_BYTES_MAX, SPLIT_BYTES_MIN
 from llog.log.append.append import EncodedGroup
 from llog.log.cleanup.retention import delete_records

@@ -8,8 +8,8 @@ import pytest
 
 from llog.errors import InvalidArgument
 from llog.formats.arrow import HEADERS_TYPE
+from llog.formats.records.decode import decode_records
 from llog.formats.records.record_batch import Codec
-from llog.formats.records.records import decode_records
 from llog.log.keys import Log
 from llog.pipeline.sink.rows import RoundRobin, Router, encode_groups, join_batches
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from llog.errors import RecordTooLarge
 from llog.formats.arrow import to_arrow
+from llog.formats.records.encode import encode_columns, record_bytes
+from llog.formats.records.encode import largest_record_bytes as http_size
 from llog.formats.records.record_batch import Codec
 from llog.formats.records.record_columns import BinaryColumn, Header, HeaderColumn, columns_from_rows
-from llog.formats.records.records import encode_columns, record_bytes
-from llog.http.json.record_size import largest_record_bytes as http_size
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
 from llog.pipeline.sink import targets as sink_targets

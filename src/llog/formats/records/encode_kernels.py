@@ -1,10 +1,14 @@
-"""Kernels that write the records of one batch from Arrow-shaped columns.
+"""Kernels that write records: one batch from Arrow-shaped columns, or many batches of bare payloads.
 
-Two passes: `measure_records` checks the columns and finds each record's length, `write_records` fills a buffer of
-exactly the sum. The columns may come from outside, so the first pass also checks that row numbers exist and that
-offsets rise and stay within their data; the second pass relies on that. `rows` lists the rows to write, in order, so
-that rows picked out of a large table need no copy of their own. Each column is passed as its offsets, its data, its
-validity bitmap (no bytes: nothing is null) and the bit of its first row. `records` is the way in.
+Both work in two passes. The first checks its input, which may come from outside (row numbers exist; offsets rise and
+stay within their data), and returns lengths; the second fills a buffer of exactly that size and checks nothing.
+
+Columns (`measure_records`, `write_records`; call them through `encode`): `rows` lists the rows to write, in order, so
+that rows of a large table need no copy. A column is passed as its offsets, its data, its validity bitmap (empty: no row
+is null) and the bit of its first row.
+
+Payloads (`measure_plain`, `write_plain`; call them through `plain_batches`): payload i is data[starts[i] : starts[i] +
+sizes[i]], and batch k takes the next rows[k] payloads. `batch_kernels.fill_checksums` adds the checksums.
 """
 
 # Inside a kernel an int is whatever numba infers.
@@ -22,6 +26,11 @@ Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
 _BODY_MAX = 2**31 - 1
+_HEADER_BYTES = 61
+_PREFIX_BYTES = 12
+_MAGIC = 2
+# A record without its payload and its two numbers: attributes, timestamp delta, key length (null), number of headers.
+_PLAIN_FIXED_BYTES = 4
 
 
 @inlined
@@ -192,4 +201,92 @@ def write_records(
                 at = _put_null(output, at)
             else:
                 at = _put(output, at, header_value_offsets, header_value_data, header)
+    return at
+
+
+# -- many batches of bare payloads -------------------------------------------------------------------------------------
+
+
+@inlined
+def _put_number(output: Bytes, at: int, value: int, size: int) -> int:
+    """Big-endian."""
+    for place in range(size):
+        output[at + place] = np.uint8((value >> (8 * (size - 1 - place))) & 0xFF)
+    return at + size
+
+
+@inlined
+def _body_size(size: int, delta: int) -> int:
+    return _PLAIN_FIXED_BYTES + _varint_size(delta) + _varint_size(size) + size
+
+
+@kernel
+def measure_plain(data: Bytes, starts: Longs, sizes: Longs, rows: Longs, byte_lengths: Longs, largest: Longs) -> int:
+    """Fill in the length of each batch and its longest payload. Returns the sum of lengths; -1: invalid positions."""
+    if starts.size != sizes.size or rows.size != byte_lengths.size or rows.size != largest.size:
+        return -1
+    row = 0
+    total = 0
+    for batch in range(rows.size):
+        if rows[batch] < 0 or rows[batch] > sizes.size - row:
+            return -1
+        length = _HEADER_BYTES
+        longest = 0
+        for delta in range(rows[batch]):
+            size = sizes[row]
+            if size < 0 or starts[row] < 0 or size > data.size - starts[row]:
+                return -1
+            row += 1
+            body = _body_size(size, delta)
+            length += _varint_size(body) + body
+            longest = max(longest, size)
+        byte_lengths[batch] = length
+        largest[batch] = longest
+        total += length
+    return total if row == sizes.size else -1
+
+
+@kernel
+def write_plain(
+    output: Bytes,
+    data: Bytes,
+    starts: Longs,
+    sizes: Longs,
+    rows: Longs,
+    byte_lengths: Longs,
+    producers: Longs,
+    timestamp_ms: int,
+    attributes: int,
+) -> int:
+    """Write all batches, base offset 0, without checksums; `producers` has id, epoch and first sequence of each."""
+    at = 0
+    row = 0
+    for batch in range(rows.size):
+        count = rows[batch]
+        at = _put_number(output, at, 0, 8)
+        at = _put_number(output, at, byte_lengths[batch] - _PREFIX_BYTES, 4)
+        at = _put_number(output, at, -1, 4)
+        at = _put_number(output, at, _MAGIC, 1)
+        at = _put_number(output, at, 0, 4)
+        at = _put_number(output, at, attributes, 2)
+        at = _put_number(output, at, count - 1, 4)
+        at = _put_number(output, at, timestamp_ms, 8)
+        at = _put_number(output, at, timestamp_ms, 8)
+        at = _put_number(output, at, producers[batch, 0], 8)
+        at = _put_number(output, at, producers[batch, 1], 2)
+        at = _put_number(output, at, producers[batch, 2], 4)
+        at = _put_number(output, at, count, 4)
+        for delta in range(count):
+            size = sizes[row]
+            at = _put_varint(output, at, _body_size(size, delta))
+            output[at] = 0
+            output[at + 1] = 0
+            at = _put_varint(output, at + 2, delta)
+            output[at] = 1
+            at = _put_varint(output, at + 1, size)
+            copy_bytes(output, at, data, starts[row], size)
+            at += size
+            row += 1
+            output[at] = 0
+            at += 1
     return at

@@ -3,9 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llog.formats.records.encode import encode_columns, largest_record_bytes
 from llog.formats.records.record_columns import Header, columns_from_rows
-from llog.formats.records.records import encode_columns
-from llog.http.json.record_size import largest_record_bytes
 
 some_bytes = (
     st.none() | st.binary(max_size=300) | st.sampled_from([63, 64, 8_191, 8_192, 1_048_575, 1_048_576]).map(bytes)

@@ -1,0 +1,25 @@
+"""Load the kernels of this package before they are needed."""
+
+from __future__ import annotations
+
+from llog.formats.records.decode import decode_records
+from llog.formats.records.encode import encode_records
+from llog.formats.records.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
+from llog.formats.records.record_batch import patch_offsets, verify_crcs, walk
+
+__all__ = ["warm_up"]
+
+_SOURCE = "warm-up"
+
+
+def warm_up() -> None:
+    """Load every kernel, or compile it where no cache holds it, which takes about 10 seconds (`kernel` logs that).
+
+    A process with an event loop calls this in a thread, before it serves.
+    """
+    batch = encode_records([b"v", None], keys=[b"k", None], headers=[[("h", b"")], None], timestamps_ms=0)
+    decode_records(batch, _SOURCE)
+    headers = walk(batch, _SOURCE)
+    verify_crcs(batch, headers, _SOURCE)
+    patch_offsets(batch, headers, 0, 0)
+    encode_plain_batches([["v"] * PLAIN_KERNEL_RECORDS_MIN], timestamp_ms=0)
