@@ -13,13 +13,13 @@ from llog.errors import ClusterMismatch, VacuumRefused
 from llog.formats.values import ClusterId, ControlRecord, SegmentRecord, decode_value, encode_value
 from llog.log.append.append import Appended, Appender
 from llog.log.cleanup.retention import delete_records, retain
-from llog.log.cleanup.vacuum import Vacuumed, vacuum
 from llog.log.cluster import join_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Keys, Log
 from llog.log.read.read import iter_runs
 from llog.log.rewrite.segments import list_segments
 from llog.pipeline.compact.once import compact_once, merge_once
+from llog.pipeline.vacuum.job import VacuumReport, vacuum_here
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
@@ -53,7 +53,7 @@ class LaterClocks(MemoryObjectStore):
         return (await super().head(name))._replace(last_modified_ms=self.now_ms)
 
 
-async def vacuum_at(context: LogContext, minutes: float, *, dry_run: bool = False) -> Vacuumed:
+async def vacuum_at(context: LogContext, minutes: float, *, dry_run: bool = False) -> VacuumReport:
     """Vacuum as if that much time had passed for everybody."""
     later = at(context, minutes)
     stores = [store for store in context.stores() if isinstance(store, LaterClocks)]
@@ -66,7 +66,7 @@ async def vacuum_at(context: LogContext, minutes: float, *, dry_run: bool = Fals
 
     context.metadata.server_time_ms = server_time_ms  # type: ignore[method-assign]
     try:
-        return await vacuum(later, dry_run=dry_run)
+        return await vacuum_here(later, dry_run=dry_run)
     finally:
         context.metadata.server_time_ms = told  # type: ignore[method-assign]
 
@@ -256,7 +256,7 @@ class VacuumContract:
     async def test_clocks_that_differ_are_refused_and_no_horizon_moves(self, context: LogContext) -> None:
         await append(context, ORDERS, b"a")
         with pytest.raises(VacuumRefused, match="clocks differ"):
-            await vacuum(at(context, 365 * 24 * 60))
+            await vacuum_here(at(context, 365 * 24 * 60))
         found = await context.metadata.get(context.keys.control(ORDERS), strict=True)
         assert found is not None
         assert decode_value(ControlRecord, found.value, "control").commit_horizon_ms < time.time_ns() // 1_000_000

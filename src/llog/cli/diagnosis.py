@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 from llog.cli.store_check import Step, advice_on, check_stores
 from llog.errors import ClusterMismatch, JavaUnusable, LlogError, SettingsError, VacuumRefused
 from llog.formats.values import ControlRecord, decode_value
-from llog.log.cleanup.vacuum_clock import plan_now, read_clocks
+from llog.log.cleanup.vacuum_check import plan_now, read_clocks
 from llog.log.cluster import compare_cluster
 from llog.log.context import LogContext, get_all
 from llog.log.keys import Log

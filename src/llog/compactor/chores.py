@@ -34,7 +34,7 @@ from llog.compactor.plan import (
 )
 from llog.compactor.runner import JobRunner
 from llog.errors import ClusterMismatch, LlogError, SessionLost, VacuumRefused
-from llog.log.cleanup.vacuum_clock import read_clocks
+from llog.log.cleanup.vacuum_check import read_clocks
 from llog.log.context import LogContext
 from llog.pipeline.vacuum.job import VacuumReport
 from llog.settings import Settings

@@ -1,51 +1,34 @@
-"""Vacuum: delete objects that nothing names and nothing can name any more.
+"""What vacuum decides and deletes: which old objects no log names, and in which order a segment goes.
 
-    1. refuse, or learn the instant T before which to look           (`cluster`, `vacuum_clock`)
-    2. one plain pass over every index: what is named is no candidate; nothing is written
-    3. list objects older than T; the rest of them are candidates
-    4. ask the logs that a candidate's header (or a segment's path) names    (`vacuum_check`: raise, then strict scan)
-    5. blobs that no log names are deleted; segments are marked first, and go a grace later, their record last
+`llog.pipeline.vacuum` lists the stores and drives these functions. Rule (I10): an object goes only if every log that
+may name it was asked (`vacuum_check`) and none names it.
 
-What must stay true (I10): a candidate goes only if every log it names was asked and none names it. A log that cannot
-be asked now keeps its objects, and only its own; an object that names a log without a control record here stays: a
-wrong or empty metadata store must never empty a bucket (h25). Logs that no candidate names are not written to.
+- A log that cannot be asked now keeps its objects, and only its own.
+- An object of a log without a control record here stays: else a wrong or empty metadata store would empty a bucket
+  (h25).
+- A segment's record is marked first; the object goes a grace later and the record last, so that a reader of an old
+  entry still finds the object, and a crash leaves a record to resume from.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from llog.concurrency import gather_bounded
-from llog.errors import (
-    FormatError,
-    InvalidArgument,
-    LogError,
-    MetadataStoreError,
-    ObjectNotFound,
-    VacuumRefused,
-)
+from llog.errors import FormatError, LogError, MetadataStoreError, ObjectNotFound, VacuumRefused
 from llog.formats.shared_blob import header_length, parse_header
-from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import KIB, VACUUM_READS_IN_FLIGHT_MAX, VACUUM_REPORT_NAMES_MAX
-from llog.log.cleanup.leftovers import remove_leftovers
-from llog.log.cleanup.vacuum_check import Named, cursor_of, named_blobs, named_segments
-from llog.log.cleanup.vacuum_clock import plan_now, read_clocks
-from llog.log.cluster import compare_cluster, join_cluster
+from llog.log.cleanup.vacuum_check import NamedObjects, named_segments
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
-from llog.log.index import EntryVerdict, entry_of, judge
 from llog.log.keys import Log
 from llog.log.rewrite import segments
-from llog.stores.metadata.port import last_segment
 from llog.stores.objects.port import ObjectMeta, ObjectStore
 
 # Enough for the header of a blob of some 50 logs; a longer one takes a second request.
 VACUUM_HEADER_PROBE_BYTES: Final = 8 * KIB
-# Candidates judged together; their logs are checked once for all of them.
-VACUUM_BATCH_OBJECTS_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -76,40 +59,11 @@ class Vacuumed:
 
 
 class Candidate(NamedTuple):
+    """An old object that the plain pass found unnamed, and the logs that may name it."""
+
     uri: str
     meta: ObjectMeta
     logs: frozenset[Log]
-
-
-class Overview(NamedTuple):
-    """The plain pass: may be stale, so it only ever spares objects."""
-
-    named: frozenset[str]
-    logs: frozenset[Log]
-    """Logs with a control record, tombstones included."""
-    deleted: frozenset[Log]
-    """Those of which only a tombstone is left."""
-    segments: dict[Log, list[segments.KnownSegment]]
-
-
-async def vacuum(context: LogContext, *, dry_run: bool = False) -> Vacuumed:
-    """Run once over both stores. Raises `VacuumRefused` or `ClusterMismatch` before anything is touched."""
-    if context.wal is None or context.segments is None:
-        raise InvalidArgument("context", "vacuum needs the stores of blobs and of segments")
-    await refuse_when_held(context)
-    await (compare_cluster if dry_run else join_cluster)(context)
-    options = context.options
-    blob_grace_ms = options.vacuum_grace_ms if options.wal_grace_ms is None else options.wal_grace_ms
-    now_ms = plan_now(await read_clocks(context), grace_ms=min(blob_grace_ms, options.vacuum_grace_ms))
-    done = Vacuumed(now_ms - blob_grace_ms, now_ms - options.vacuum_grace_ms, dry_run)
-    overview = await _look_around(context)
-    await _vacuum_blobs(context, context.wal, overview, done)
-    await vacuum_segments(context, context.segments, overview, done)
-    if not dry_run:
-        for log in sorted(overview.deleted):
-            done.phantoms_removed += (await remove_leftovers(context, log)).found
-        await remove_old_clocks(context, done)
-    return done
 
 
 async def refuse_when_held(context: LogContext) -> None:
@@ -121,84 +75,7 @@ async def refuse_when_held(context: LogContext) -> None:
         )
 
 
-# -- what there is -----------------------------------------------------------------------------------------------------
-async def _look_around(context: LogContext) -> Overview:
-    named: set[str] = set()
-    logs: set[Log] = set()
-    deleted: set[Log] = set()
-    records: dict[Log, list[segments.KnownSegment]] = {}
-    async for item in context.metadata.scan_all(context.keys.topics(), strict=True):
-        topic = decode_value(TopicRecord, item.value, item.key.path)
-        for partition in range(max(topic.partition_count, topic.partition_count_ever)):
-            log = Log(last_segment(item.key.path), partition)
-            found = await context.metadata.get(context.keys.control(log))
-            if found is None:
-                continue
-            control = decode_value(ControlRecord, found.value, found.key.path)
-            logs.add(log)
-            if control.log_state == "DELETED":
-                deleted.add(log)
-            if control.pending is not None:
-                named.add(control.pending.data_key)
-            named |= await _named_now(context, log, control)
-            records[log] = await segments.list_segments(context, log)
-    return Overview(frozenset(named), frozenset(logs), frozenset(deleted), records)
-
-
-async def _named_now(context: LogContext, log: Log, control: ControlRecord) -> set[str]:
-    """What the log's entries name. A phantom names nothing: else what only it names would never become a candidate, and
-    its log never be asked (h27)."""
-    cursor = await cursor_of(context, log, control.incarnation)
-    named = set()
-    async for record in context.metadata.scan_all(context.keys.index(log)):
-        entry = entry_of(record)
-        verdict = judge(
-            entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=control.log_start_offset
-        )
-        if verdict is not EntryVerdict.PHANTOM:
-            named.add(entry.value.data_key)
-    return named
-
-
-async def _older(
-    context: LogContext, store: ObjectStore, prefix: str, kind: str, before_ms: int
-) -> AsyncIterator[tuple[ObjectMeta, Log | None]]:
-    """Objects of a kind whose id and whose time in the store are both older."""
-    async for meta in store.list(prefix):
-        parsed = context.keys.parse_object(meta.name)
-        if parsed is None or parsed.kind != kind:
-            continue
-        if created_at_ms_of(parsed.object_id) < before_ms:
-            if meta.last_modified_ms < before_ms:
-                yield meta, parsed.log
-        elif kind == "blob":
-            return  # ids begin with their instant, and names come in order
-
-
 # -- blobs -------------------------------------------------------------------------------------------------------------
-async def _vacuum_blobs(context: LogContext, store: ObjectStore, overview: Overview, done: Vacuumed) -> None:
-    asked: dict[Log, Named | None] = {}
-    old = [
-        meta
-        async for meta, _ in _older(context, store, context.keys.blobs(), "blob", done.blobs_before_ms)
-        if store.uri(meta.name) not in overview.named
-    ]
-    for metas in _batches(old):
-        found = await gather_bounded(metas, lambda meta: with_logs(store, meta), limit=VACUUM_READS_IN_FLIGHT_MAX)
-        candidates = []
-        for candidate in found:
-            if candidate is None:
-                done.kept_unreadable += 1
-            elif not candidate.logs <= overview.logs:
-                done.kept_unknown_log += 1
-            else:
-                candidates.append(candidate)
-        if not done.dry_run:
-            candidates = await unnamed_by_logs(context, candidates, asked, named_blobs, done.blobs_before_ms, done)
-            await store.delete_many([candidate.meta.name for candidate in candidates])
-        for candidate in candidates:
-            done.note(candidate.uri, candidate.meta.byte_length)
-        done.blobs_deleted += len(candidates)
 
 
 async def with_logs(store: ObjectStore, meta: ObjectMeta) -> Candidate | None:
@@ -215,13 +92,13 @@ async def with_logs(store: ObjectStore, meta: ObjectMeta) -> Candidate | None:
     return Candidate(store.uri(meta.name), meta, logs)
 
 
-Ask = Callable[[LogContext, Log, int], Awaitable[Named | None]]
+Ask = Callable[[LogContext, Log, int], Awaitable[NamedObjects | None]]
 
 
 async def unnamed_by_logs(
     context: LogContext,
     candidates: Iterable[Candidate],
-    asked: dict[Log, Named | None],
+    asked: dict[Log, NamedObjects | None],
     ask: Ask,
     horizon_ms: int,
     done: Vacuumed,
@@ -230,7 +107,7 @@ async def unnamed_by_logs(
     candidates = list(candidates)
     new = sorted({log for candidate in candidates for log in candidate.logs} - asked.keys())
 
-    async def answer(log: Log) -> Named | None:
+    async def answer(log: Log) -> NamedObjects | None:
         try:
             return await ask(context, log, horizon_ms)
         except (LogError, MetadataStoreError, FormatError):
@@ -250,41 +127,39 @@ async def unnamed_by_logs(
 
 
 # -- segments ----------------------------------------------------------------------------------------------------------
-async def vacuum_segments(context: LogContext, store: ObjectStore, overview: Overview, done: Vacuumed) -> None:
-    """Objects without a name, and records without an object: both begin as candidates of their log."""
-    by_log = await _segment_candidates(context, store, overview, done)
-    for log, candidates in by_log.items():
-        asked: dict[Log, Named | None] = {}
-        if not done.dry_run:
-            before_ms = done.segments_before_ms
-            free = await unnamed_by_logs(context, candidates.values(), asked, named_segments, before_ms, done)
-            candidates = {candidate.uri: candidate for candidate in free}
-        known = {segment.record.data_key: segment for segment in overview.segments.get(log, [])}
-        for uri, candidate in candidates.items():
-            await _retire(context, log, store, candidate, known.get(uri), done)
 
 
-async def _segment_candidates(
-    context: LogContext, store: ObjectStore, overview: Overview, done: Vacuumed
-) -> dict[Log, dict[str, Candidate]]:
+async def vacuum_segments(
+    context: LogContext,
+    store: ObjectStore,
+    old: AsyncIterable[tuple[Log, ObjectMeta]],
+    named: Set[str],
+    known: Mapping[Log, Sequence[segments.KnownSegment]],
+    done: Vacuumed,
+) -> None:
+    """Retire segments without a name: `old` are the objects listed, of logs with a control record; `known` are the
+    segment records, of which some have no object. `named` are URIs that the plain pass found."""
     by_log: dict[Log, dict[str, Candidate]] = {}
 
     def add(log: Log, meta: ObjectMeta, uri: str) -> None:
-        if uri not in overview.named:
+        if uri not in named:
             by_log.setdefault(log, {}).setdefault(uri, Candidate(uri, meta, frozenset({log})))
 
-    prefix = context.keys.root + "/"
-    async for meta, log in _older(context, store, prefix, "segment_object", done.segments_before_ms):
-        assert log is not None
-        if log in overview.logs:
-            add(log, meta, store.uri(meta.name))
-        else:
-            done.kept_unknown_log += 1
-    for log, known in overview.segments.items():
-        for segment, _ in known:
-            if created_at_ms_of(segment.segment_id) < done.segments_before_ms:
-                add(log, ObjectMeta("", 0, 0), segment.data_key)
-    return by_log
+    async for log, meta in old:
+        add(log, meta, store.uri(meta.name))
+    for log, of_log in known.items():
+        for record, _ in of_log:
+            if created_at_ms_of(record.segment_id) < done.segments_before_ms:
+                add(log, ObjectMeta("", 0, 0), record.data_key)
+    for log, candidates in by_log.items():
+        if not done.dry_run:
+            free = await unnamed_by_logs(
+                context, candidates.values(), {}, named_segments, done.segments_before_ms, done
+            )
+            candidates = {candidate.uri: candidate for candidate in free}
+        records = {segment.record.data_key: segment for segment in known.get(log, ())}
+        for uri, candidate in candidates.items():
+            await _retire(context, log, store, candidate, records.get(uri), done)
 
 
 async def _retire(
@@ -311,16 +186,18 @@ async def _retire(
     done.note(candidate.uri, candidate.meta.byte_length)
 
 
-# -- helpers -----------------------------------------------------------------------------------------------------------
+# -- clock objects -----------------------------------------------------------------------------------------------------
+
+
 async def remove_old_clocks(context: LogContext, done: Vacuumed) -> None:
+    """Objects that an earlier vacuum put to read a store's clock, and did not live to delete."""
     before_ms = min(done.blobs_before_ms, done.segments_before_ms)
     for store in context.stores():
-        prefix = f"{context.keys.root}/@cluster/"
-        old = [meta.name async for meta, _ in _older(context, store, prefix, "clock", before_ms)]
-        await store.delete_many(old)
-
-
-def _batches(metas: list[ObjectMeta]) -> Iterable[list[ObjectMeta]]:
-    pending = iter(metas)
-    while batch := list(itertools.islice(pending, VACUUM_BATCH_OBJECTS_MAX)):
-        yield batch
+        names = []
+        async for meta in store.list(f"{context.keys.root}/@cluster/"):
+            parsed = context.keys.parse_object(meta.name)
+            if parsed is None or parsed.kind != "clock":
+                continue
+            if created_at_ms_of(parsed.object_id) < before_ms and meta.last_modified_ms < before_ms:
+                names.append(meta.name)
+        await store.delete_many(names)

@@ -11,26 +11,29 @@ Why the order is safe (R8): after 1 nothing older than the horizon can be commit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from llog.errors import LogBusy, MetadataUncertain, VersionConflict
+from llog.errors import LogBusy, MetadataUncertain, VacuumRefused, VersionConflict
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value, encode_value
 from llog.limits import LOG_CAS_ROUNDS_MAX
 from llog.log.context import LogContext
+from llog.log.ids import new_object_id
 from llog.log.index import EntryVerdict, entry_of, judge
 from llog.log.keys import Log
+from llog.stores.objects.port import ObjectStore
 
 
-class Named(NamedTuple):
+class NamedObjects(NamedTuple):
     """The URIs that one log names, of objects older than the horizon it was given."""
 
     uris: frozenset[str]
     phantoms_removed: int
 
 
-async def named_blobs(context: LogContext, log: Log, horizon_ms: int) -> Named | None:
+async def named_blobs(context: LogContext, log: Log, horizon_ms: int) -> NamedObjects | None:
     """None: the log has no control record here, or has another life than we saw; its blobs stay."""
     control = await _raise_commit_horizon(context, log, horizon_ms)
     if control is None:
@@ -39,7 +42,7 @@ async def named_blobs(context: LogContext, log: Log, horizon_ms: int) -> Named |
     return await _scan(context, log, control, pending)
 
 
-async def named_segments(context: LogContext, log: Log, horizon_ms: int) -> Named | None:
+async def named_segments(context: LogContext, log: Log, horizon_ms: int) -> NamedObjects | None:
     found = await context.metadata.get(context.keys.control(log), strict=True)
     if found is None:
         return None
@@ -90,7 +93,7 @@ async def _raise_segment_horizon(
     raise LogBusy(*log, "its compaction record kept changing; its objects stay for now")
 
 
-async def _scan(context: LogContext, log: Log, control: ControlRecord, named: set[str]) -> Named | None:
+async def _scan(context: LogContext, log: Log, control: ControlRecord, named: set[str]) -> NamedObjects | None:
     """Every entry's object, and `named`; phantoms name nothing and are removed by version."""
     cursor = await cursor_of(context, log, control.incarnation)
     removed = 0
@@ -109,7 +112,7 @@ async def _scan(context: LogContext, log: Log, control: ControlRecord, named: se
             except (VersionConflict, MetadataUncertain):
                 pass  # something else may stand there now: until the next time it counts
         named.add(entry.value.data_key)
-    return Named(frozenset(named), removed)
+    return NamedObjects(frozenset(named), removed)
 
 
 async def cursor_of(context: LogContext, log: Log, incarnation: int) -> int:
@@ -118,3 +121,38 @@ async def cursor_of(context: LogContext, log: Log, incarnation: int) -> int:
         return 0
     compaction = decode_value(CompactionRecord, found.value, found.key.path)
     return compaction.offset if compaction.incarnation == incarnation else 0
+
+
+# -- which objects are old ---------------------------------------------------------------------------------------------
+
+
+def plan_now(clocks_ms: Mapping[str, int], *, grace_ms: int) -> int:
+    """The time vacuum goes by; `clocks_ms` by the name of the clock."""
+    earliest, latest = min(clocks_ms, key=clocks_ms.__getitem__), max(clocks_ms, key=clocks_ms.__getitem__)
+    apart_ms = clocks_ms[latest] - clocks_ms[earliest]
+    if apart_ms > grace_ms // 10:
+        raise VacuumRefused(
+            f"clocks differ by {apart_ms} ms, more than a tenth of the grace of {grace_ms} ms: "
+            f"{latest} is ahead of {earliest}. Set the clocks right"
+        )
+    return clocks_ms[earliest]
+
+
+async def read_clocks(context: LogContext) -> dict[str, int]:
+    clocks = {"this machine": context.now_ms()}
+    told = await context.metadata.server_time_ms()
+    if told is not None:
+        clocks["the metadata store"] = told
+    for store in context.stores():
+        clocks[store.url] = await _time_of(context, store)
+    return clocks
+
+
+async def _time_of(context: LogContext, store: ObjectStore) -> int:
+    """What the store says of an object just put. A crash leaves the object; the next vacuum takes it."""
+    name = context.keys.clock_object(new_object_id(context.now_ms(), context.random_bits))
+    await store.put(name, [])  # without a byte: on a disk that is full, nothing else could make room
+    try:
+        return (await store.head(name)).last_modified_ms
+    finally:
+        await store.delete(name)

@@ -21,15 +21,14 @@ goes by the clocks that can be read without, and asks no log.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from llog.errors import FormatError, InvalidArgument, LogError, MetadataStoreError, ObjectStoreUnavailable
 from llog.limits import VACUUM_REPORT_NAMES_MAX, VACUUM_TASK_HEADERS_MAX, VACUUM_UNREADABLE_NAMED_MAX
 from llog.log.cleanup import vacuum as protocol
 from llog.log.cleanup.leftovers import remove_leftovers
-from llog.log.cleanup.vacuum_check import Named, named_blobs
-from llog.log.cleanup.vacuum_clock import plan_now, read_clocks
+from llog.log.cleanup.vacuum_check import NamedObjects, named_blobs, plan_now, read_clocks
 from llog.log.cluster import compare_cluster, join_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -41,7 +40,6 @@ from llog.pipeline.vacuum.plans import PlannedBlobs, planned_blobs
 from llog.pipeline.vacuum.report import Swept, VacuumReport
 from llog.pipeline.vacuum.task import READ_OWNERS, Blobs, Owners
 from llog.stores.objects.port import ObjectMeta, ObjectStore
-from llog.stores.objects.wrapper import ForwardingObjectStore
 
 __all__ = ["VacuumReport", "vacuum", "vacuum_here"]
 
@@ -99,24 +97,13 @@ class _Done(protocol.Vacuumed):
         return self.places.setdefault(f"{above}{root}{below.partition('/')[0]}/", Swept())
 
 
-class _Listed(ForwardingObjectStore):
-    """The store of segments, with a listing that tasks made: old segments, and nothing else."""
-
-    def __init__(self, inner: ObjectStore, old: Callable[[ObjectStore], AsyncIterator[ObjectMeta]]) -> None:
-        super().__init__(inner)
-        self._old = old
-
-    def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
-        return self._old(self.inner)
-
-
 class _Sweep:
     """One vacuum under way."""
 
     def __init__(self, context: LogContext, runner: Runner, done: _Done, overview: Overview, now_ms: int) -> None:
         self.context, self.runner, self.done, self.overview = context, runner, done, overview
         self._now_ms = now_ms
-        self._asked: dict[Log, Named | None] = {}
+        self._asked: dict[Log, NamedObjects | None] = {}
         """An answer holds for good: its horizon is raised."""
         self._planned = PlannedBlobs(frozenset())
         """As of the last time that a log was asked, or later."""
@@ -191,15 +178,11 @@ class _Sweep:
 
     # -- segments ------------------------------------------------------------------------------------------------------
     async def segments(self, store: ObjectStore) -> None:
-        """As the protocol has it, on a listing that tasks made."""
-        seen = self.overview
-        overview = protocol.Overview(
-            frozenset(seen.named), frozenset(seen.logs), frozenset(seen.deleted), seen.segments
-        )
-        listed = _Listed(store, self._old_segments)
-        await protocol.vacuum_segments(self.context, listed, overview, self.done)
+        named, known = self.overview.named, self.overview.segments
+        await protocol.vacuum_segments(self.context, store, self._old_segments(store), named, known, self.done)
 
-    async def _old_segments(self, store: ObjectStore) -> AsyncIterator[ObjectMeta]:
+    async def _old_segments(self, store: ObjectStore) -> AsyncIterator[tuple[Log, ObjectMeta]]:
+        """Old segment objects of logs that have a control record, as tasks listed them."""
         weights = {log: len(known) for log, known in self.overview.segments.items()}
         before_ms = self.done.segments_before_ms
         async for _, page in survey_segments(self.context, self.runner, store, before_ms=before_ms, weights=weights):
@@ -208,10 +191,14 @@ class _Sweep:
                 place.surveyed += 1
                 place.surveyed_bytes += seen.byte_length
                 parsed = self.context.keys.parse_object(seen.name)
-                if parsed is not None and parsed.log is not None and self.overview.unreadable.keeps([parsed.log]):
+                assert parsed is not None
+                assert parsed.log is not None
+                if self.overview.unreadable.keeps([parsed.log]):
                     self.done.kept_unread += 1
-                    continue
-                yield ObjectMeta(seen.name, seen.byte_length, seen.last_modified_ms)
+                elif parsed.log not in self.overview.logs:
+                    self.done.kept_unknown_log += 1
+                else:
+                    yield parsed.log, ObjectMeta(seen.name, seen.byte_length, seen.last_modified_ms)
 
     # -- phantoms that no candidate led to -----------------------------------------------------------------------------
     async def phantoms(self) -> None:

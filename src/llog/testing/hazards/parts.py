@@ -13,13 +13,13 @@ from llog.errors import LlogError, SimulationStuck
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.cleanup.retention import Limits, delete_records, retain
-from llog.log.cleanup.vacuum import vacuum
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
 from llog.log.producers.idempotence import ProducerClaim
 from llog.log.read.read import iter_runs
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once, merge_once
+from llog.pipeline.vacuum.job import vacuum_here
 from llog.testing.sim import HOUR_MS, ActorContext, Puppet, Script
 from llog.testing.sim.actor import ActorFunction
 from llog.testing.sim_context import log_context
@@ -129,7 +129,7 @@ def delete(topic: str = ORDERS.topic) -> ActorFunction:
 
 def clean() -> ActorFunction:
     """Vacuum, once."""
-    return doing(vacuum)
+    return doing(vacuum_here)
 
 
 def read_from(offset: int, log: Log = ORDERS) -> ActorFunction:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llog.log.cleanup.retention import Limits, delete_records, retain
-from llog.log.cleanup.vacuum import vacuum
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
@@ -13,6 +12,7 @@ from llog.log.read.read import view
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once, merge_once
+from llog.pipeline.vacuum.job import vacuum_here
 from llog.testing.history.judge_store import ASKED_BY
 from llog.testing.history.workload import TROUBLE, Client, act
 
@@ -29,7 +29,7 @@ async def merge_chore(context: LogContext, log: Log) -> None:
 
 
 async def vacuum_chore(context: LogContext, log: Log) -> None:
-    await vacuum(context)
+    await vacuum_here(context)
 
 
 async def fence_now_and_then(client: Client, logs: Sequence[Log], rounds: int) -> None:

@@ -8,12 +8,12 @@ from llog.errors import LogDeleted, PartitionNotInitialized, TopicNotFound
 from llog.log.append.append import Appender
 from llog.log.append.settle import settle_and_clear
 from llog.log.cleanup.retention import retain
-from llog.log.cleanup.vacuum import vacuum
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.topics.create import initialize, load_topic
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
+from llog.pipeline.vacuum.job import vacuum_here
 from llog.testing.history.events import AppendAsked
 from llog.testing.history.verdict import Broken, Phase, Violation
 from llog.testing.history.workload import Client, append
@@ -83,6 +83,6 @@ async def clean(context: LogContext, logs: Sequence[Log]) -> None:
             await retain(context, log)
         except PartitionNotInitialized:
             continue
-    await vacuum(context)
+    await vacuum_here(context)
     await context.sleep(1.1 * grace_s)
-    await vacuum(context)
+    await vacuum_here(context)

@@ -10,18 +10,20 @@ PUBLISH = "llog.log.rewrite.publish"
 SETTLE = "llog.log.append.settle"
 TOPICS = "llog.log.topics.create"
 VACUUM = "llog.log.cleanup.vacuum"
+VACUUM_JOB = "llog.pipeline.vacuum.job"
+VACUUM_LOOK = "llog.pipeline.vacuum.look"
 VACUUM_CHECK = "llog.log.cleanup.vacuum_check"
 
 # A log that is not known here counts as one that names nothing.
 UNKNOWN_LOGS_NAME_NOTHING = (
-    Edit(VACUUM, "elif not candidate.logs <= overview.logs:", "elif False:"),
+    Edit(VACUUM_JOB, "elif not logs <= self.overview.logs:", "elif False:"),
     Edit(VACUUM, "if any(named is None for named in answers):", "if False:"),
 )
 CATALOGUE_RECORDS_ARE_REFERENCES = Edit(
-    VACUUM,
-    "records[log] = await segments.list_segments(context, log)",
-    "records[log] = await segments.list_segments(context, log)\n"
-    "            named.update(known.record.data_key for known in records[log])",
+    VACUUM_LOOK,
+    "look.segments.extend(await list_segments(context, log))\n",
+    "look.segments.extend(await list_segments(context, log))\n"
+    "        look.named.update(known.record.data_key for known in look.segments)\n",
 )
 MOVE_AT_ANY_VERSION = Edit(
     PUBLISH,
@@ -188,8 +190,8 @@ VACUUMING = (
         "h17",
         "vacuum's T: the earliest of several clocks, and none when they differ; each suffices",
         (
-            Edit("llog.log.cleanup.vacuum_clock", "if apart_ms > grace_ms // 10:", "if False:"),
-            Edit("llog.log.cleanup.vacuum_clock", "return clocks_ms[earliest]", "return clocks_ms[latest]"),
+            Edit("llog.log.cleanup.vacuum_check", "if apart_ms > grace_ms // 10:", "if False:"),
+            Edit("llog.log.cleanup.vacuum_check", "return clocks_ms[earliest]", "return clocks_ms[latest]"),
         ),
     ),
     Mutant(
@@ -200,26 +202,26 @@ VACUUMING = (
     Mutant(
         "h25",
         "section 9: vacuum refuses when the bucket's marker names another cluster, or none is known",
-        (Edit(VACUUM, "await (compare_cluster if dry_run else join_cluster)(context)", "pass"),),
+        (Edit(VACUUM_JOB, "await (compare_cluster if dry_run else join_cluster)(context)", "pass"),),
         "refusal",
     ),
     Mutant(
         "h25",
         "the same, and a blob that names a log without a control record is not kept: the bucket is emptied",
         (
-            Edit(VACUUM, "await (compare_cluster if dry_run else join_cluster)(context)", "pass"),
+            Edit(VACUUM_JOB, "await (compare_cluster if dry_run else join_cluster)(context)", "pass"),
             *UNKNOWN_LOGS_NAME_NOTHING,
         ),
     ),
     Mutant(
         "h26",
         "vacuum looks at the partitions of a topic's earlier lives too",
-        (Edit(VACUUM, "max(topic.partition_count, topic.partition_count_ever)", "topic.partition_count"),),
+        (Edit(VACUUM_LOOK, "max(topic.partition_count, topic.partition_count_ever)", "topic.partition_count"),),
     ),
     Mutant(
         "h27",
         "R9: a phantom names nothing, also when vacuum looks for candidates",
-        (Edit(VACUUM, "if verdict is not EntryVerdict.PHANTOM:", "if True:"),),
+        (Edit(VACUUM_LOOK, "if verdict is EntryVerdict.PHANTOM:", "if False:"),),
     ),
     Mutant(
         "h28",

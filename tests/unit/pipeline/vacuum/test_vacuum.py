@@ -15,7 +15,6 @@ from llog.formats.values import SegmentRecord, encode_value
 from llog.limits import VACUUM_READS_IN_FLIGHT_MAX
 from llog.log.append.append import Appended, Appender
 from llog.log.cleanup.retention import delete_records
-from llog.log.cleanup.vacuum import vacuum as vacuum_in_process
 from llog.log.cluster import join_cluster
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
@@ -106,18 +105,6 @@ async def test_what_nothing_names_goes_and_the_report_says_from_where(stage: Sta
     assert (segments.surveyed, segments.deleted) == (1, 0)
     assert not {stage.objects.name_of(uri) for uri in gone} & await contents(stage)
     assert (await vacuum(stage.context, stage.runner)).blobs_deleted == 0
-
-
-async def test_it_takes_what_the_vacuum_of_the_protocol_takes() -> None:
-    one, other = Stage(seed=7), Stage(seed=7)
-    for stage in (one, other):
-        await stage.fill()
-        await garbage(stage)
-    report, told = await vacuum(one.context, one.runner), await vacuum_in_process(other.context)
-    assert report.blobs_deleted == told.blobs_deleted > 0
-    assert (report.segments_marked, report.segments_deleted) == (told.segments_marked, told.segments_deleted)
-    assert report.bytes_deleted == told.bytes_deleted
-    assert await contents(one) == await contents(other)
 
 
 async def test_a_dry_run_lists_the_same_and_writes_nothing(stage: Stage) -> None:
