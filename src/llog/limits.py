@@ -149,8 +149,6 @@ BATCH_NEW_LOGS_IN_FLIGHT_MAX: Final = 256
 
 # --- HTTP ------------------------------------------------------------------------------------------------------------
 HTTP_TOPIC_PARTITIONS_MAX: Final = 10_000
-# Larger answers are handed to the connection in pieces, each when the client has taken those before it.
-HTTP_SEND_PIECE_BYTES: Final = 256 * KIB
 
 # --- positions of consumer groups -------------------------------------------------------------------------------
 GROUP_OFFSETS_PER_CALL_MAX: Final = 1_000

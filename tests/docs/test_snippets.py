@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from litestar.handlers import HTTPRouteHandler
 
-from llog.http.listener.runtime import Access
 from llog.http.routes import app
+from llog.listener.tokens import Access
 
 ROOT = Path(__file__).parents[2]
 PAGES = [p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if "```python" in p.read_text()]

@@ -1,15 +1,14 @@
-"""The HTTP front end: produce, consume, positions, topics and what is known of the process, over one broker.
+"""The HTTP front end: produce, consume, positions, topics and status pages, over one broker.
 
-app = build_app(services)              # any ASGI server can run it
-server = HttpServer(app, settings)     # ours, in the loop that is already running
+server = HttpServer(build_app(services), settings)     # in the event loop that is already running
 await server.start()
 await server.stop()
 """
 
 from __future__ import annotations
 
-from llog.http.listener.server import HttpServer
-from llog.http.routes.app import HttpApp, build_app, build_status_app
-from llog.http.routes.services import BrokerServices, HttpMetrics, StatusServices
+from llog.http.routes.app import HttpApp, build_app
+from llog.http.routes.runtime import BrokerServices
+from llog.http.server import HttpServer
 
-__all__ = ["BrokerServices", "HttpApp", "HttpMetrics", "HttpServer", "StatusServices", "build_app", "build_status_app"]
+__all__ = ["BrokerServices", "HttpApp", "HttpServer", "build_app"]

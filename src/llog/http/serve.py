@@ -8,8 +8,8 @@ from functools import partial
 
 from llog.broker.broker import Broker, Role
 from llog.http.json import plain_scan, plain_show
-from llog.http.listener.server import HttpServer
 from llog.http.routes.app import build_app
+from llog.http.server import HttpServer
 from llog.http.starting import open_patiently
 from llog.settings import Settings
 

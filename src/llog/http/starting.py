@@ -1,11 +1,9 @@
-"""A broker whose stores are away while it starts: it waits for them, and says so.
+"""A broker whose stores do not answer while it starts: it waits for them, and reports it.
 
-Why it exists: brokers and stores are started together, and a store may come later, or be away for a while. A broker
-that ended would be started again and again; one that only waited would look as if it hung. So it listens already:
-`/health` and `/ready` tell what it waits for, everything else is answered with "try again".
-
-What must stay true: it waits only for what may pass; what will never work (a wrong setting, another cluster's store)
-ends it with words. It listens at the same address before and after.
+Brokers and stores are often started together. A broker that exited would be started again and again; a broker that
+waited in silence would look as if it hung. So it already listens: `/health` and `/ready` say what it waits for, every
+other path answers 503 with Retry-After. It waits only for errors that may pass; others (a wrong setting, the store of
+another cluster) end the start. It listens at the same address before and after.
 """
 
 from __future__ import annotations
@@ -16,27 +14,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
 from llog.errors import StoreError
-from llog.http.json.replies import ENCODER, RETRY_AFTER
-from llog.http.json.schemas import ErrorAnswer
-from llog.http.listener.runtime import Runtime
-from llog.http.listener.server import HttpServer
-from llog.http.routes.app import STATUS_ROUTES, HttpApp
-from llog.http.routes.request_log import Receive, Scope, Send
 from llog.limits import STORE_PROBE_MS
+from llog.listener.http1 import RETRY_AFTER, Reply
+from llog.listener.server import Listener
 from llog.settings import Settings
+from llog.settings.exposure import check_exposure
 from llog.telemetry.metrics import BrokerMetrics
+from llog.telemetry.request_log import RequestRecord
+from llog.telemetry.status_pages import StatusPages, refused
 
-# A broker that could not open its stores for so long listens already, to say what it waits for.
 STARTING_SILENCE_MS: Final = 3_000
-
+"""A broker that could not open its stores for this long begins to listen and says what it waits for."""
 
 _log: Final = logging.getLogger("llog.broker")
-_OPEN_PATHS: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})
 T = TypeVar("T")
 
 
-class _Waiting:
-    """What a process that starts can tell of itself."""
+class _Starting:
+    """The status of a broker that is starting."""
 
     def __init__(self, settings: Settings, broker_id: str | None) -> None:
         self.settings, self.metrics = settings, BrokerMetrics()
@@ -49,22 +44,9 @@ class _Waiting:
     def ready(self) -> bool:
         return False
 
-
-class _StartingApp(HttpApp):
-    def __init__(self, waiting: _Waiting) -> None:
-        super().__init__(Runtime(waiting), STATUS_ROUTES)
-        self._waiting = waiting
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
-            await super().__call__(scope, receive, send)
-            return
-        words = f"the broker is starting: {self._waiting.reason}; nothing was accepted"
-        body = ENCODER.encode(ErrorAnswer("RequestOverload", words, "", ""))
-        headers = {"content-type": "application/json", "content-length": str(len(body)), **RETRY_AFTER}
-        listed = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": 503, "headers": listed})
-        await send({"type": "http.response.body", "body": body})
+    def try_again(self, record: RequestRecord) -> Reply:
+        reason = f"the broker is starting: {self.reason}; nothing was accepted, try again"
+        return refused(record, 503, "RequestOverload", reason, RETRY_AFTER)
 
 
 async def open_patiently(
@@ -76,20 +58,20 @@ async def open_patiently(
     host: str | None = None,
     port: int | None = None,
 ) -> tuple[T | None, int | None]:
-    """What `opening` gives, once the stores are there, and the port to listen on. None when it was stopped meanwhile.
-    Raises what waiting does not help against."""
-    waiting = _Waiting(settings, broker_id)
-    attempt = asyncio.ensure_future(_until_open(opening, waiting))
+    """The result of `opening` once the stores answer, and the port to listen on; None when `stop` was set first.
+    Raises errors that do not pass."""
+    starting = _Starting(settings, broker_id)
+    attempt = asyncio.ensure_future(_until_open(opening, starting))
     stopping = asyncio.ensure_future(stop.wait())
-    server: HttpServer | None = None
+    listener: Listener | None = None
     try:
         await asyncio.wait(
             {attempt, stopping}, timeout=STARTING_SILENCE_MS / 1_000, return_when=asyncio.FIRST_COMPLETED
         )
         if not attempt.done() and not stopping.done():
-            server = HttpServer(_StartingApp(waiting), settings, host=host, port=port)
-            await server.start()
-            port = server.port
+            listener = _listener(starting, host, port)
+            await listener.start()
+            port = listener.port
             await asyncio.wait({attempt, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if attempt.done():
             return await attempt, port
@@ -99,20 +81,29 @@ async def open_patiently(
         if not attempt.done():
             attempt.cancel()
             await asyncio.gather(attempt, return_exceptions=True)
-        if server is not None:
-            await server.stop()
+        if listener is not None:
+            await listener.stop()
 
 
-async def _until_open(opening: Callable[[], Awaitable[T]], waiting: _Waiting) -> T:
-    told = ""
+def _listener(starting: _Starting, host: str | None, port: int | None) -> Listener:
+    settings = starting.settings
+    host = settings.http_bind_host if host is None else host
+    check_exposure(settings, host=host)
+    pages = StatusPages(starting, starting.try_again)
+    port = settings.http_port if port is None else port
+    return Listener(settings, pages.connection, host=host, port=port, variables="LLOG_HTTP")
+
+
+async def _until_open(opening: Callable[[], Awaitable[T]], starting: _Starting) -> T:
+    logged = ""
     while True:
         try:
             return await opening()
         except StoreError as error:
             if not error.retriable:
                 raise
-            waiting.reason = f"it waits for a store: {error}"
-            if type(error).__name__ != told:
-                told = type(error).__name__
-                _log.warning("waiting for a store", extra={"llog": {"error_type": told, "error": str(error)}})
+            starting.reason = f"it waits for a store: {error}"
+            if type(error).__name__ != logged:
+                logged = type(error).__name__
+                _log.warning("waiting for a store", extra={"llog": {"error_type": logged, "error": str(error)}})
         await asyncio.sleep(STORE_PROBE_MS / 1_000)

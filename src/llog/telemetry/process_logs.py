@@ -89,20 +89,19 @@ class TerminalLines(logging.Formatter):
 
 
 def configure_logging(stream: TextIO | None = None, level: int = logging.INFO) -> logging.Handler:
-    """Send llog's logs, and the HTTP server's own, to `stream` (stderr). Replaces what an earlier call set up."""
+    """Send llog's logs to `stream` (stderr). Replaces what an earlier call set up."""
     # Every request writes a line, and none of them says which thread or process it was.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     stream = sys.stderr if stream is None else stream
     handler = GatheredLines(stream)
     handler.setFormatter(TerminalLines() if stream.isatty() else JsonLines())
     handler.set_name(LOGGER)
-    for name, least in ((LOGGER, level), ("uvicorn", max(level, logging.WARNING))):
-        logger = logging.getLogger(name)
-        for former in [there for there in logger.handlers if there.name == LOGGER]:
-            logger.removeHandler(former)
-        logger.addHandler(handler)
-        logger.setLevel(least)
-        logger.propagate = False
+    logger = logging.getLogger(LOGGER)
+    for former in [each for each in logger.handlers if each.name == LOGGER]:
+        logger.removeHandler(former)
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
     return handler
 
 

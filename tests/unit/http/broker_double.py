@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -18,6 +18,8 @@ from llog.broker.produce.producer import TimedOutcomes, Timings
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import BackPressureRejected, LlogError
 from llog.http.routes.app import HttpApp, build_app
+from llog.listener.http1 import HttpConnection
+from llog.listener.server import Listener
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
@@ -154,10 +156,27 @@ class BrokerDouble:
 
 
 class Client(httpx.AsyncClient):
-    """An HTTP client that calls the application without a socket."""
+    """An HTTP client of the application, over a real socket."""
 
     def __init__(self, app: HttpApp, **more: Any) -> None:
-        super().__init__(transport=httpx.ASGITransport(app=app), base_url="http://broker", **more)
+        settings = app.runtime.services.settings
+        self._listener = Listener(
+            settings,
+            lambda peers: HttpConnection(peers, app, settings.http_read_timeout_ms),
+            host="127.0.0.1",
+            port=0,
+            variables="LLOG_HTTP",
+        )
+        super().__init__(timeout=PATIENCE_SECONDS, **more)
+
+    async def __aenter__(self) -> Self:
+        await self._listener.start()
+        self.base_url = self._listener.url
+        return await super().__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await super().__aexit__(*error)
+        await self._listener.stop(at_once=True)
 
 
 def client_of(broker: BrokerDouble) -> Client:

@@ -6,12 +6,12 @@ import asyncio
 import gc
 import json
 import weakref
+from typing import Any
 
 import pytest
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from llog.http.listener.exchange import Exchange
-from llog.http.listener.server import HttpServer
+from llog.http.server import HttpServer
+from llog.listener.http1 import Exchange
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, batch, produce_body
 from tests.unit.http.test_server import served, until
@@ -109,17 +109,16 @@ async def test_large_requests_behind_each_other_are_answered_in_order() -> None:
 async def test_what_a_refused_request_had_sent_is_not_kept() -> None:
     broker = BrokerDouble()
     kept: weakref.WeakSet[Exchange] = weakref.WeakSet()
-    adopt = Exchange.adopt
+    make = Exchange.__init__
 
-    def noted(cycle: RequestResponseCycle) -> Exchange:
-        exchange = adopt(cycle)
+    def noted(exchange: Exchange, *arguments: Any) -> None:
+        make(exchange, *arguments)
         kept.add(exchange)
-        return exchange
 
     gc.disable()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Exchange, "adopt", noted)
+            patch.setattr(Exchange, "__init__", noted)
             async with served(broker) as server:
                 for _ in range(5):
                     reader, writer = await connect(server)

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from llog.http.listener.pace import PacedConnection, SendPace
-from llog.http.listener.server import HttpServer
 from llog.http.routes.app import build_app
+from llog.http.server import HttpServer
+from llog.listener.connection import Connection, SendPace
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, batch, consume_body, produce_body
 
@@ -31,7 +31,7 @@ def looks(pace: SendPace, taken_per_look: Iterator[int], every_ms: int, waiting_
     while left_bytes > 0:
         now_ms += every_ms
         left_bytes -= next(taken_per_look)
-        if pace.look(now_ms, left_bytes) <= 0:
+        if pace.check(now_ms, left_bytes) <= 0:
             break
     return now_ms
 
@@ -57,16 +57,16 @@ def test_an_answer_takes_the_grace_and_its_bytes_at_the_rate_at_most() -> None:
 def test_a_pause_of_the_client_is_forgiven_when_it_catches_up() -> None:
     pace = SendPace(1_000, 10, 0)
     pace.wait(0, 100_000)
-    assert pace.look(900, 100_000) == pytest.approx(100)
-    assert pace.look(1_000, 90_000) == pytest.approx(1_000)
+    assert pace.check(900, 100_000) == pytest.approx(100)
+    assert pace.check(1_000, 90_000) == pytest.approx(1_000)
 
 
 def test_nothing_is_saved_up_by_reading_quickly() -> None:
     pace = SendPace(1_000, 10, 0)
     pace.wait(0, 1_000_000_000)
-    assert pace.look(1_000, 0) == pytest.approx(1_000)
+    assert pace.check(1_000, 0) == pytest.approx(1_000)
     pace.wait(1_000, 100)
-    assert pace.look(2_000, 100) <= 0
+    assert pace.check(2_000, 100) <= 0
 
 
 def test_debts_go_on_from_piece_to_piece_and_are_forgotten_while_nothing_waits() -> None:
@@ -114,8 +114,8 @@ def take(port: int, piece_bytes: int, every_seconds: float, hurry: threading.Eve
 
 class Served:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, grace_ms: int, bytes_per_ms_min: float) -> None:
-        monkeypatch.setattr(PacedConnection, "send_timeout_ms", grace_ms)
-        monkeypatch.setattr(PacedConnection, "send_bytes_per_ms_min", bytes_per_ms_min)
+        monkeypatch.setattr(Connection, "send_timeout_ms", grace_ms)
+        monkeypatch.setattr(Connection, "send_bytes_per_ms_min", bytes_per_ms_min)
         broker = BrokerDouble()
         self.app = build_app(broker)
         self.server = HttpServer(self.app, broker.settings, port=0)

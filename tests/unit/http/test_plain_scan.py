@@ -33,7 +33,7 @@ def shown(encoded: EncodedRequest) -> object:
         (group.log, group.msg_count, group.encoding, b"".join(group.body), group.max_timestamp_ms, group.pieces)
         for group in encoded.groups
     ]
-    return groups, encoded.places
+    return groups, encoded.batches
 
 
 def both_ways(body: bytes) -> object:

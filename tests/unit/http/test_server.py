@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from llog.errors import ExposureRefused, SettingsError
-from llog.http.listener.pace import PacedConnection
-from llog.http.listener.runtime import Runtime
-from llog.http.listener.server import HttpServer
 from llog.http.routes.app import build_app
+from llog.http.routes.runtime import Runtime
+from llog.http.server import HttpServer
+from llog.listener.connection import Connection
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure, is_loopback
 from tests.patience import PATIENCE_SECONDS
@@ -146,7 +146,7 @@ async def read_to_the_end(reader: asyncio.StreamReader) -> int:
 
 
 async def test_a_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PacedConnection, "send_timeout_ms", 200)
+    monkeypatch.setattr(Connection, "send_timeout_ms", 200)
     broker = BrokerDouble()
     async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         for _ in range(3):

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from llog.http.listener.server import HttpServer
 from llog.http.routes import tail
 from llog.http.routes.app import build_app
+from llog.http.server import HttpServer
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, batch, produce_body
 
@@ -89,7 +89,7 @@ async def test_a_silent_tail_shows_it_is_alive_and_a_stop_ends_it(
 
 
 async def test_tails_are_counted_and_given_back(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llog.http.listener.runtime.HTTP_TAILS_MAX", 1)
+    monkeypatch.setattr("llog.http.routes.runtime.HTTP_TAILS_MAX", 1)
     async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         await client.post("/produce", json=produce_body(batch("t", 0, "a")))
         async with client.stream("GET", "/topics/t/partitions/0/tail") as answer:

@@ -15,9 +15,8 @@ from llog.broker.consume.consume import ConsumeMetrics
 from llog.broker.produce.producer import BatchingMetrics
 from llog.broker.tail.cache import TailMetrics
 from llog.compactor.metrics import CompactorMetrics
-from llog.compactor.pages import ShownMetrics
 from llog.errors import SettingsError
-from llog.http.routes.services import HttpMetrics
+from llog.http.routes.runtime import FrontEndMetrics
 from llog.log.metrics import LogMetrics
 from llog.stores.metadata.metered import MetadataStoreStats
 from llog.telemetry.compaction_lag import METRICS_LAG_ROWS_MAX, CompactionLag
@@ -290,7 +289,7 @@ def test_the_log_can_count_here() -> None:
 
 
 @pytest.mark.parametrize(
-    "port", [BatchingMetrics, TailMetrics, ConsumeMetrics, HttpMetrics, CompactorMetrics, ShownMetrics, LogMetrics]
+    "port", [BatchingMetrics, TailMetrics, ConsumeMetrics, FrontEndMetrics, CompactorMetrics, LogMetrics]
 )
 def test_it_is_what_every_part_of_the_process_wants_to_tell(port: type) -> None:
     wanted = {name: member for name, member in vars(port).items() if inspect.isfunction(member) and name[0] != "_"}

@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from llog.errors import InvalidArgument
 from llog.http.json import schemas
-from llog.http.json.schemas import BatchHead, ProduceBatch, ProduceRequest, RecordObject, Records, Request
+from llog.http.json.schemas import BatchHead, ProduceBatch, ProduceRequest, RecordObject, Records, RequestBody
 from llog.limits import HTTP_TOPIC_PARTITIONS_MAX, MIB
 
 # A large body is decoded in pieces of this size, for one piece holds the interpreter until it is done.
@@ -40,7 +40,7 @@ class RawBatch(BatchHead, frozen=True, kw_only=True):
     records: msgspec.Raw
 
 
-class RawProduceRequest(Request, frozen=True):
+class RawProduceRequest(RequestBody, frozen=True):
     topic_partitions: Annotated[list[RawBatch], Meta(min_length=1, max_length=HTTP_TOPIC_PARTITIONS_MAX)]
 
 
@@ -148,6 +148,6 @@ def field_label(field: str) -> str:
 @cache
 def _known_names() -> frozenset[str]:
     structs: list[Any] = [
-        kind for kind in vars(schemas).values() if isinstance(kind, type) and issubclass(kind, Request)
+        kind for kind in vars(schemas).values() if isinstance(kind, type) and issubclass(kind, RequestBody)
     ]
     return frozenset({BODY} | {name for kind in structs for name in kind.__struct_fields__})

@@ -18,7 +18,7 @@ from llog.broker.consume.consume import PartitionFetched, quick_bytes
 from llog.formats.buffers import total_length
 from llog.http.json.consume_answer import result_of
 from llog.http.json.plain_show import show_batches
-from llog.http.json.replies import ENCODER
+from llog.listener.http1 import ENCODER
 
 _START: Final = b'{"results":['
 _TAIL: Final = b'],"success_count":%d,"error_count":%d}'

@@ -47,22 +47,22 @@ KAFKA: Final = "kafka-v2"
 _TEXTS: Final = {str}
 
 
-class Place(NamedTuple):
-    """Where a batch of the request went."""
+class RequestBatch(NamedTuple):
+    """A batch of the request, and the piece of a record group that it became."""
 
     log: Log
     msg_count: int
     group: int
     piece: int
     record_bytes_max: int
-    """Its largest record, as a batch of its own."""
+    """Size of its largest record as a batch of its own."""
     refusal: LogError | None = None
-    """Why it goes nowhere; then it is in no group."""
+    """Why it is not appended; then it is in no group."""
 
 
 class EncodedRequest(NamedTuple):
     groups: list[EncodedGroup]
-    places: list[Place]
+    batches: list[RequestBatch]
     """One per batch, in the order of the request."""
 
 
@@ -120,7 +120,7 @@ def _arranged(logs: Sequence[Log], batches: Sequence[EncodedBatch]) -> EncodedRe
         return EncodedRequest(
             [_single(log, batch) for log, batch in rows],
             [
-                Place(log, batch.piece.msg_count, number, 0, batch.record_bytes_max)
+                RequestBatch(log, batch.piece.msg_count, number, 0, batch.record_bytes_max)
                 for number, (log, batch) in enumerate(rows)
             ],
         )
@@ -133,7 +133,7 @@ def _arranged(logs: Sequence[Log], batches: Sequence[EncodedBatch]) -> EncodedRe
     group_of = {log: number for number, log in enumerate(by_log)}
     return EncodedRequest(
         [_group(log, own) for log, own in by_log.items()],
-        [Place(log, count, group_of[log], piece, largest) for log, count, piece, largest in places],
+        [RequestBatch(log, count, group_of[log], piece, largest) for log, count, piece, largest in places],
     )
 
 

@@ -37,7 +37,7 @@ TimestampMs = Annotated[int, Meta(ge=0, le=OFFSET_MAX, description="Milliseconds
 GroupName = Annotated[str, Meta(min_length=1, max_length=160)]
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
@@ -45,7 +45,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A default is left out, so fields beyond the basic form only show where there is something to show."""
 
 
-class Base64(Request, frozen=True):
+class Base64(RequestBody, frozen=True):
     """Bytes that are not text."""
 
     base64: bytes
@@ -57,7 +57,7 @@ Text = str | Base64 | None
 # -- produce ---------------------------------------------------------------------------------------------------------
 
 
-class RecordObject(Request, frozen=True):
+class RecordObject(RequestBody, frozen=True):
     """A record with more than a payload. `value` (null: a tombstone) or `base64` is its payload."""
 
     base64: bytes | UnsetType = UNSET
@@ -71,7 +71,7 @@ class RecordObject(Request, frozen=True):
 Records = Annotated[list[str | RecordObject], Meta(min_length=1)]
 
 
-class BatchHead(Request, frozen=True, kw_only=True):
+class BatchHead(RequestBody, frozen=True, kw_only=True):
     """Everything of a batch but its records."""
 
     topic: TopicText
@@ -89,7 +89,7 @@ class ProduceBatch(BatchHead, frozen=True, kw_only=True):
     records: Records
 
 
-class ProduceRequest(Request, frozen=True):
+class ProduceRequest(RequestBody, frozen=True):
     topic_partitions: Annotated[list[ProduceBatch], Meta(min_length=1, max_length=HTTP_TOPIC_PARTITIONS_MAX)]
 
 
@@ -117,14 +117,14 @@ class ProduceAnswer(msgspec.Struct, frozen=True):
 # -- consume ---------------------------------------------------------------------------------------------------------
 
 
-class ConsumePartition(Request, frozen=True):
+class ConsumePartition(RequestBody, frozen=True):
     topic: TopicText
     partition: PartitionNumber
     fetch_offset: Offset
     partition_max_bytes: Annotated[int, Meta(ge=1, le=HTTP_CONSUME_BYTES_MAX)] | None = None
 
 
-class ConsumeBody(Request, frozen=True):
+class ConsumeBody(RequestBody, frozen=True):
     topic_partitions: Annotated[list[ConsumePartition], Meta(min_length=1, max_length=HTTP_TOPIC_PARTITIONS_MAX)]
     max_wait_ms: Annotated[int, Meta(ge=0, le=HTTP_CONSUME_WAIT_MS_MAX)] = 0
     min_bytes: Annotated[int, Meta(ge=0, le=HTTP_CONSUME_BYTES_MAX)] = 1
@@ -165,19 +165,19 @@ class ConsumeAnswer(msgspec.Struct, frozen=True):
 # -- positions of groups ---------------------------------------------------------------------------------------------
 
 
-class TopicPartition(Request, frozen=True):
+class TopicPartition(RequestBody, frozen=True):
     topic: TopicText
     partition: PartitionNumber
 
 
-class OffsetToCommit(Request, frozen=True):
+class OffsetToCommit(RequestBody, frozen=True):
     topic: TopicText
     partition: PartitionNumber
     offset: Offset
     metadata: Annotated[str, Meta(max_length=GROUP_OFFSET_METADATA_CHARS_MAX)] = ""
 
 
-class OffsetsCommit(Request, frozen=True):
+class OffsetsCommit(RequestBody, frozen=True):
     group: GroupName
     offsets: Annotated[list[OffsetToCommit], Meta(min_length=1, max_length=GROUP_OFFSETS_PER_CALL_MAX)]
 
@@ -201,7 +201,7 @@ class OffsetsCommitAnswer(msgspec.Struct, frozen=True):
 SomeLogs = Annotated[list[TopicPartition], Meta(min_length=1, max_length=GROUP_OFFSETS_PER_CALL_MAX)]
 
 
-class OffsetsFetch(Request, frozen=True):
+class OffsetsFetch(RequestBody, frozen=True):
     """Without `topic_partitions`: every log where the group has a position."""
 
     group: GroupName
@@ -232,19 +232,19 @@ _CONFIG: Final = (
 )
 
 
-class TopicCreate(Request, frozen=True):
+class TopicCreate(RequestBody, frozen=True):
     topic: TopicText
     partitions: Annotated[int, Meta(ge=1, le=PARTITION_MAX)] = 1
     config: Annotated[dict[str, ConfigValue], Meta(description=_CONFIG)] = {}
 
 
-class TopicAlter(Request, frozen=True):
+class TopicAlter(RequestBody, frozen=True):
     """`config` sets names; null brings one back to its default."""
 
     config: Annotated[dict[str, ConfigValue | None], Meta(min_length=1, description=_CONFIG)]
 
 
-class PartitionsAdd(Request, frozen=True):
+class PartitionsAdd(RequestBody, frozen=True):
     count: Annotated[int, Meta(ge=1, le=PARTITION_MAX)]
     """How many there shall be, with those that there are."""
 
@@ -279,7 +279,7 @@ class TopicDetail(msgspec.Struct, frozen=True):
     partitions: list[PartitionState]
 
 
-class TopicDeletion(msgspec.Struct, frozen=True):
+class TopicDeletionAnswer(msgspec.Struct, frozen=True):
     topic: str
     dry_run: bool
     partitions: int
@@ -287,12 +287,12 @@ class TopicDeletion(msgspec.Struct, frozen=True):
     segments_removed: int
 
 
-class FenceBody(Request, frozen=True):
+class FenceBody(RequestBody, frozen=True):
     reason: Annotated[str, Meta(max_length=1_000)] = ""
     expected_epoch: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] | None = None
 
 
-class UnfenceBody(Request, frozen=True):
+class UnfenceBody(RequestBody, frozen=True):
     expected_epoch: Annotated[int, Meta(ge=0, le=OFFSET_MAX)] | None = None
 
 
@@ -316,7 +316,7 @@ class PartitionOffsets(Answer, frozen=True):
     record_timestamp_ms: int | UnsetType = UNSET
 
 
-class DeleteRecordsBody(Request, frozen=True):
+class DeleteRecordsBody(RequestBody, frozen=True):
     before_offset: Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
     """The first offset to stay; -1: none of those there are now."""
 
@@ -330,14 +330,6 @@ class DeleteRecordsAnswer(msgspec.Struct, frozen=True):
 
 
 # -- errors and status -----------------------------------------------------------------------------------------------
-
-
-class ErrorAnswer(Answer, frozen=True):
-    error_type: str
-    error: str
-    request_id: str
-    field: str = ""
-    """What was wrong in the request, as a path."""
 
 
 class Health(Answer, frozen=True):
@@ -356,9 +348,3 @@ class Health(Answer, frozen=True):
     compactor_id: str | UnsetType = UNSET
     spark: str | UnsetType = UNSET
     """Of the stack this broker belongs to: `starting`, `ready` or `unavailable (why)`."""
-
-
-class Ready(msgspec.Struct, frozen=True):
-    ready: bool
-    status: str
-    reasons: list[str] = []

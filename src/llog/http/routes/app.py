@@ -1,34 +1,38 @@
-"""The application: which routes there are, and what stands around them.
+"""The application: its routes, and what happens around each request.
 
-A broker without a role has no route for it, so that asking there is a 404 like any unknown path. Routes are made of the
-log's own functions and of the services the broker brings.
+The two routes that carry records are hot: their requests go from the connection straight to their function. All others
+go to Litestar through the ASGI bridge. Litestar knows the hot routes too (OpenAPI page, other methods, paths with a
+slash at the end), so both ways check access, map errors and set headers alike (a test compares them).
+
+A broker without a role has no route for it: the path answers 404 like any unknown path.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
-from litestar import Litestar
+from litestar import Litestar, Request, Response
+from litestar.connection import ASGIConnection
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
-from litestar.handlers import HTTPRouteHandler
+from litestar.handlers import BaseRouteHandler
 from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import ControllerRouterHandler
 
-from llog.errors import LlogError
-from llog.http.listener.hot_routes import HotRoutes
-from llog.http.listener.runtime import RUNTIME, Runtime
-from llog.http.routes import consume, errors, health, partitions, produce, tail, topics
+from llog.errors import InvalidArgument, LlogError, RequestOverload
+from llog.http.asgi import AsgiApp, serve_asgi
+from llog.http.routes import consume, health, partitions, produce, tail, topics
 from llog.http.routes import positions as offsets
-from llog.http.routes.auth import Tokens, guard
-from llog.http.routes.openapi import openapi_config
-from llog.http.routes.options import options_routes
-from llog.http.routes.request_log import Receive, RequestLog, Scope, Send
-from llog.http.routes.services import BrokerServices, StatusServices
+from llog.http.routes.errors import error_reply
+from llog.http.routes.openapi import QUERY, openapi_config, options_routes
+from llog.http.routes.runtime import RECORD, RUNTIME, BrokerServices, Runtime, record_of, response_of, runtime_of
+from llog.listener.http1 import Exchange, Reply
+from llog.listener.tokens import Access
+from llog.telemetry.request_log import UNMATCHED, RequestLog, RequestRecord
 
 STATUS_ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (
     health.health,
@@ -55,56 +59,78 @@ READ_ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (
     offsets.fetch_offsets,
 )
 WRITE_ROUTES: Final[tuple[ControllerRouterHandler, ...]] = (produce.produce,)
-HOT: Final[tuple[HTTPRouteHandler, ...]] = (produce.produce, consume.consume)
+
+
+class HotRoute(NamedTuple):
+    path: str
+    access: str
+    work: Callable[[Runtime, RequestRecord], Awaitable[Reply]]
+
+
+HOT: Final = {
+    produce.produce: HotRoute("/produce", Access.WRITE, produce.produce_records),
+    consume.consume: HotRoute("/consume", Access.READ, consume.consume_records),
+}
 
 
 class _MsgspecOnly(Litestar):
     @staticmethod
     def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
-        """No others: pydantic's takes a seventh of an embedded broker's start, wherever pydantic happens to be."""
+        """Pydantic's plugin would take a seventh of an embedded broker's start, wherever pydantic is installed."""
         return [*plugins, MsgspecDIPlugin()]
 
 
 class HttpApp:
-    """An ASGI application, and the handle to stop it."""
+    """Handles each request of the HTTP front end."""
 
-    def __init__(self, runtime: Runtime, routes: Sequence[ControllerRouterHandler]) -> None:
-        self.runtime = runtime
-        settings = runtime.services.settings
-        self.litestar = _MsgspecOnly(
+    def __init__(self, services: BrokerServices, routes: Sequence[ControllerRouterHandler]) -> None:
+        self.runtime = Runtime(services)
+        self._litestar = _MsgspecOnly(
             route_handlers=[*options_routes(routes), *routes],
-            guards=[guard],
-            exception_handlers={
-                LlogError: cast(Any, errors.answer_error),
-                HTTPException: cast(Any, errors.answer_http_error),
-                Exception: cast(Any, errors.answer_unforeseen),
-            },
+            guards=[_guard],
+            exception_handlers={kind: cast(Any, _error_response) for kind in (LlogError, HTTPException, Exception)},
             openapi_config=openapi_config("llog", _version()),
-            state=State({RUNTIME: runtime, "llog_tokens": Tokens(settings)}, deep_copy=False),
-            # Bodies are read by `body`, with limits of their own; requests are logged by `RequestLog`.
+            state=State({RUNTIME: self.runtime}, deep_copy=False),
+            # Bodies are read by `routes.body`, with limits of their own; requests are logged by `RequestLog`.
             request_max_body_size=None,
             logging_config=None,
         )
-        hot = [handler for handler in HOT if handler in routes]
-        self._asgi = RequestLog(HotRoutes(self.litestar, hot), runtime.services.metrics)
+        self._hot = {route.path.encode(): route for handler, route in HOT.items() if handler in routes}
+        self._log = RequestLog(services.metrics)
         self._held: asyncio.Future[None] | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._held is not None and scope["type"] == "http":
+    async def __call__(self, exchange: Exchange) -> None:
+        if self._held is not None:
             await asyncio.shield(self._held)
-        await self._asgi(scope, receive, send)
+        record = self._log.begin(exchange)
+        hot = self._hot.get(exchange.path) if exchange.method == "POST" else None
+        try:
+            if hot is not None:
+                await record.answer(await self._reply(hot, record))
+            else:
+                await serve_asgi(cast(AsgiApp, self._litestar), record, {RECORD: record})
+        finally:
+            self._log.finish(record)
+
+    async def _reply(self, route: HotRoute, record: RequestRecord) -> Reply:
+        record.route = route.path
+        try:
+            check_access(self.runtime, record, route.access)
+            return await route.work(self.runtime, record)
+        except Exception as error:
+            return error_reply(self.runtime, record, error)
 
     def hold(self, until: asyncio.Future[None]) -> None:
-        """Requests are accepted now and begun then."""
+        """Accept requests now, and serve them when `until` is done."""
         self._held = until
 
-        def go(_: object) -> None:
+        def release(_: object) -> None:
             self._held = None
 
-        until.add_done_callback(go)
+        until.add_done_callback(release)
 
     def begin_stop(self) -> None:
-        """Polls and tails that wait answer now, `/ready` says no, and producing is refused."""
+        """Polls and tails that wait are answered, `/ready` answers 503, and producing is refused."""
         self.runtime.stopping.set()
 
     def close(self) -> None:
@@ -115,12 +141,38 @@ def build_app(services: BrokerServices) -> HttpApp:
     routes: list[ControllerRouterHandler] = [*STATUS_ROUTES, *TOPIC_ROUTES]
     routes += READ_ROUTES if services.reads else ()
     routes += WRITE_ROUTES if services.writes else ()
-    return HttpApp(Runtime(services, services), routes)
+    return HttpApp(services, routes)
 
 
-def build_status_app(services: StatusServices) -> HttpApp:
-    """Health and metrics alone, for a service that is not a broker."""
-    return HttpApp(Runtime(services), STATUS_ROUTES)
+# -- around every route ------------------------------------------------------------------------------------------------
+
+
+def check_access(runtime: Runtime, record: RequestRecord, access: str) -> None:
+    runtime.tokens.check(access, record.exchange.header(b"authorization"))
+    if access == Access.WRITE and runtime.stopping.is_set():
+        # Requests in flight are finished; a new one would meet a producer that is closing.
+        raise RequestOverload("this broker is stopping: send the request to another broker")
+
+
+async def _guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Before every route of Litestar: the token, then the query. A plain function would run in a thread."""
+    record = record_of(connection)
+    record.route = connection.scope.get("path_template") or UNMATCHED
+    check_access(runtime_of(connection), record, handler.opt.get(Access.KEY, Access.EITHER))
+    known = handler.opt.get(QUERY)
+    if known is None:
+        return
+    for name in connection.query_params:
+        if name not in known:
+            accepted = f"known are {', '.join(sorted(known))}" if known else "this route takes none"
+            raise InvalidArgument(name[:100], f"unknown query parameter; {accepted}")
+
+
+def _error_response(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    record = record_of(request)
+    if "route_handler" in request.scope:
+        record.route = request.scope.get("path_template") or UNMATCHED
+    return response_of(error_reply(runtime_of(request), record, error))
 
 
 def _version() -> str:

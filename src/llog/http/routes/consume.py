@@ -1,7 +1,7 @@
 """`POST /consume`: records from many logs, as soon as there are enough of them.
 
-A well-formed request is answered with 200, also when some partitions fail: each tells for itself (`consume_answer`).
-What must stay true: a large answer is made in a thread; a poll that waits ends early when the broker stops.
+A well-formed request is answered with 200, also when some partitions fail: each result states its own error. A large
+answer is encoded in a thread. A poll that waits ends early when the broker stops.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from llog.errors import InvalidArgument, RequestRefused
 from llog.http.json.consume_answer import answer_of
 from llog.http.json.plain_answer import PlainAnswer
 from llog.http.json.produce_encode import checked_log
-from llog.http.json.replies import ENCODER, bytes_reply
 from llog.http.json.schemas import ConsumeAnswer, ConsumeBody
-from llog.http.listener.answers import AnswerShare, held_bytes
-from llog.http.listener.body import AnyRequest, decoded_body
-from llog.http.listener.runtime import Access, Runtime, request_record, runtime_of
+from llog.http.routes.body import decoded_small_body
 from llog.http.routes.openapi import operation
+from llog.http.routes.runtime import AnswerShare, Runtime, held_bytes, record_of, response_of, runtime_of
+from llog.listener.http1 import ENCODER, Exchange, Reply
+from llog.listener.tokens import Access
 from llog.log.keys import Log
+from llog.telemetry.request_log import RequestRecord
 
 
 @post(
@@ -35,12 +36,16 @@ from llog.log.keys import Log
     operation_class=operation(ConsumeBody, {200: (ConsumeAnswer, "Records, or an error, per partition.")}),
 )
 async def consume(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
-    runtime = runtime_of(request)
-    wanted = plan_consume(await decoded_body(request, ConsumeBody))
+    return response_of(await consume_records(runtime_of(request), record_of(request)))
+
+
+async def consume_records(runtime: Runtime, record: RequestRecord) -> Reply:
+    exchange = record.exchange
+    wanted = plan_consume(await decoded_small_body(runtime, exchange, ConsumeBody))
     share = AnswerShare(runtime.answers)
-    request_record(request).on_finished = share.give
+    record.on_finished = share.give
     plain = PlainAnswer()
-    fetched = await fetch(runtime, replace(wanted, hold=share.hold, quick=plain), gone=lambda: _disconnected(request))
+    fetched = await fetch(runtime, replace(wanted, hold=share.hold, quick=plain), gone=lambda: _disconnected(exchange))
     if plain.text is not None:
         text: bytes | memoryview = plain.text
     else:
@@ -48,7 +53,7 @@ async def consume(request: Request) -> Response[bytes]:  # type: ignore[type-arg
         size = sum(run.columns.values.data.nbytes for partition in fetched for run in partition.runs)
         text = await runtime.off_loop(size, lambda: ENCODER.encode(answer_of(fetched)))
     share.shrink(len(text))
-    return bytes_reply(text)
+    return Reply(200, text)
 
 
 def plan_consume(body: ConsumeBody) -> ConsumeRequest:
@@ -65,9 +70,9 @@ def plan_consume(body: ConsumeBody) -> ConsumeRequest:
 async def fetch(
     runtime: Runtime, wanted: ConsumeRequest, *, gone: Callable[[], Coroutine[Any, Any, None]] | None = None
 ) -> Sequence[PartitionFetched]:
-    """Consume, waiting no longer than until the broker stops (then what there is counts), or until the client is gone
-    (then nothing is read for it any more)."""
-    services = runtime.broker
+    """Consume. When the broker stops, a poll that waits returns the records it has; when the client is gone, nothing
+    more is read for it."""
+    services = runtime.services
     if wanted.max_wait_ms == 0 or runtime.stopping.is_set():
         return await services.consume(replace(wanted, max_wait_ms=0))
     polling = asyncio.ensure_future(services.consume(wanted))
@@ -78,13 +83,13 @@ async def fetch(
         if polling.done():
             return await polling
         if not stopping.done() and not runtime.stopping.is_set():
-            raise RequestRefused("the client went away while it waited")
+            raise RequestRefused("the client closed the connection while its poll waited")
     finally:
         for task in (polling, stopping, leaving):
             task.cancel()
     return await services.consume(replace(wanted, max_wait_ms=0))
 
 
-async def _disconnected(request: AnyRequest) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _disconnected(exchange: Exchange) -> None:
+    while await exchange.receive() is not None:
         pass

@@ -1,26 +1,26 @@
-"""From errors to answers: the one table of statuses, and what an answer says.
+"""From errors to answers: the one table of statuses, and the body of an error.
 
-What must stay true: every class of `llog.errors` stands in the table (a test walks them); "try again" (`Retry-After`)
-is only said where nothing happened; what nobody foresaw is logged with its traceback and answered without it.
+Every class of `llog.errors` stands in the table (a test walks them). `Retry-After` is sent only where nothing happened.
+An unexpected error is logged with its traceback and answered without it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
 from llog import errors as e
 from llog.http.json.decode import field_label
-from llog.http.json.replies import RETRY_AFTER, json_reply
-from llog.http.json.schemas import ErrorAnswer
-from llog.http.listener.runtime import request_record, runtime_of
-from llog.http.routes.request_log import route_of
+from llog.http.routes.runtime import Runtime
+from llog.listener.http1 import RETRY_AFTER, ErrorAnswer, Reply, json_reply
+from llog.telemetry.request_log import RequestRecord
+from llog.telemetry.status_pages import AUTHENTICATE
 
 _log: Final = logging.getLogger("llog.http")
+_UNEXPECTED: Final = "the request failed unexpectedly: the broker logged the traceback under this request id"
 
 STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
     400: (e.InvalidArgument, e.RequestRefused),
@@ -94,7 +94,7 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
         e.SparkTaskFailed,
         e.SparkJobFailed,
     ),
-    # The stores' troubles are not the caller's fault, and pass (or are told in /health).
+    # Trouble with the stores is not the caller's fault; it passes, or /health reports it.
     503: (
         e.RequestOverload,
         e.BackPressureRejected,
@@ -134,63 +134,60 @@ def status_of(error: e.LlogError) -> int:
     return next(STATUS_OF[kind] for kind in type(error).__mro__ if kind in STATUS_OF)
 
 
-def answer_error(request: Request[Any, Any, Any], error: e.LlogError) -> Response[bytes]:
+def error_reply(runtime: Runtime, record: RequestRecord, error: Exception) -> Reply:
+    """The answer to any error that a route raised."""
+    if isinstance(error, e.LlogError):
+        return _of_ours(runtime, record, error)
+    if isinstance(error, HTTPException):
+        return _of_framework(runtime, record, error)
+    _log_unexpected(record, error)
+    return _reply(record, 500, "InternalError", _UNEXPECTED)
+
+
+def _of_ours(runtime: Runtime, record: RequestRecord, error: e.LlogError) -> Reply:
     status = status_of(error)
     field = error.argument if isinstance(error, e.InvalidArgument) else ""
     if field and status in (400, 413):
-        _count_field(request, field)
+        runtime.services.metrics.http_validation_failure(record.route, field_label(field))
     if status == 500:
-        _log_unforeseen(request, error)
-    return _answer(request, status, type(error).__name__, str(error), field=field, headers=_headers(status, error))
+        _log_unexpected(record, error)
+    return _reply(record, status, type(error).__name__, str(error), field=field, headers=_headers(status, error))
 
 
-def answer_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
+def _of_framework(runtime: Runtime, record: RequestRecord, error: HTTPException) -> Reply:
     """Unknown paths, wrong methods, and parameters that the router itself refuses."""
-    field, words = "", error.detail
+    field, reason = "", error.detail
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
-        told = [item for item in error.extra if isinstance(item, dict) and item.get("key")]
-        if told:
-            field, words = str(told[0]["key"]), f"{told[0]['key']}: {told[0].get('message', error.detail)}"
-            _count_field(request, field)
+        named = [item for item in error.extra if isinstance(item, dict) and item.get("key")]
+        if named:
+            field, reason = str(named[0]["key"]), f"{named[0]['key']}: {named[0].get('message', error.detail)}"
+            runtime.services.metrics.http_validation_failure(record.route, field_label(field))
     if error.status_code >= 500:
-        _log_unforeseen(request, error)
-        words = "an error that nobody foresaw: its traceback is in the broker's log, under the request id"
-    return _answer(request, error.status_code, type(error).__name__, words, field=field, headers=error.headers or {})
-
-
-def answer_unforeseen(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    _log_unforeseen(request, error)
-    words = "an error that nobody foresaw: its traceback is in the broker's log, under the request id"
-    return _answer(request, 500, "InternalError", words)
+        _log_unexpected(record, error)
+        reason = _UNEXPECTED
+    return _reply(record, error.status_code, type(error).__name__, reason, field=field, headers=error.headers or {})
 
 
 def _headers(status: int, error: e.LlogError) -> Mapping[str, str]:
     if status == 401:
-        return {"www-authenticate": 'Bearer realm="llog"'}
+        return AUTHENTICATE
     retriable = getattr(error, "retriable", True) and not isinstance(error, e.UncertainOutcome)
     return RETRY_AFTER if status == 503 and retriable else {}
 
 
-def _answer(
-    request: Request[Any, Any, Any],
+def _reply(
+    record: RequestRecord,
     status: int,
     error_type: str,
-    words: str,
+    reason: str,
     *,
     field: str = "",
     headers: Mapping[str, str] | None = None,
-) -> Response[bytes]:
-    record = request_record(request)
+) -> Reply:
     record.error_type = error_type
-    return json_reply(ErrorAnswer(error_type, words, record.request_id, field), status, headers=headers)
+    return json_reply(ErrorAnswer(error_type, reason, record.request_id, field), status, headers)
 
 
-def _count_field(request: Request[Any, Any, Any], field: str) -> None:
-    metrics = runtime_of(request).services.metrics
-    metrics.http_validation_failure(route_of(dict(request.scope)), field_label(field))
-
-
-def _log_unforeseen(request: Request[Any, Any, Any], error: Exception) -> None:
-    record = request_record(request)
+def _log_unexpected(record: RequestRecord, error: Exception) -> None:
     fields = {"request_id": record.request_id, "error_type": type(error).__name__}
     _log.error("request failed", exc_info=error, extra={"llog": fields})

@@ -8,7 +8,6 @@ from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 from msgspec import UNSET
 
-from llog.http.json.replies import json_reply
 from llog.http.json.schemas import (
     DeleteRecordsAnswer,
     DeleteRecordsBody,
@@ -17,11 +16,10 @@ from llog.http.json.schemas import (
     PartitionOffsets,
     UnfenceBody,
 )
-from llog.http.listener.body import decoded_body
-from llog.http.listener.runtime import Access, runtime_of
-from llog.http.routes.auth import QUERY
-from llog.http.routes.openapi import operation
-from llog.http.routes.path_parameters import PartitionInPath, TopicInPath
+from llog.http.routes.body import decoded_body
+from llog.http.routes.openapi import QUERY, PartitionInPath, TopicInPath, operation
+from llog.http.routes.runtime import json_response, runtime_of
+from llog.listener.tokens import Access
 from llog.log.cleanup.retention import delete_records as delete_log_records
 from llog.log.fence import fence as fence_log
 from llog.log.fence import unfence as unfence_log
@@ -46,7 +44,7 @@ def log_of(topic: str, partition: int) -> Log:
 )
 async def fence(request: Request, topic: TopicInPath, partition: PartitionInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, FenceBody, default=FenceBody())
-    log, services = log_of(topic, partition), runtime_of(request).broker
+    log, services = log_of(topic, partition), runtime_of(request).services
     epoch = await fence_log(services.context, log, expected_epoch=body.expected_epoch, reason=body.reason)
     return await _fenced(request, log, epoch)
 
@@ -60,17 +58,17 @@ async def fence(request: Request, topic: TopicInPath, partition: PartitionInPath
 )
 async def unfence(request: Request, topic: TopicInPath, partition: PartitionInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, UnfenceBody, default=UnfenceBody())
-    log, services = log_of(topic, partition), runtime_of(request).broker
+    log, services = log_of(topic, partition), runtime_of(request).services
     epoch = await unfence_log(services.context, log, expected_epoch=body.expected_epoch)
     return await _fenced(request, log, epoch)
 
 
 async def _fenced(request: Request, log: Log, epoch: int) -> Response[bytes]:  # type: ignore[type-arg]
     """The state as it is now: with an expected epoch that has passed, nothing was changed."""
-    services = runtime_of(request).broker
+    services = runtime_of(request).services
     services.log_changed(log)
     control = (await view(services.context, log, strict=True)).control
-    return json_reply(FenceAnswer(log.topic, log.partition, control.log_state, max(epoch, control.epoch)))
+    return json_response(FenceAnswer(log.topic, log.partition, control.log_state, max(epoch, control.epoch)))
 
 
 @get(
@@ -85,12 +83,12 @@ async def offsets(
     partition: PartitionInPath,
     timestamp_ms: Annotated[int | None, QueryParameter(gt=-1, le=OFFSET_MAX)] = None,
 ) -> Response[bytes]:
-    log, context = log_of(topic, partition), runtime_of(request).broker.context
+    log, context = log_of(topic, partition), runtime_of(request).services.context
     seen = await view(context, log, strict=True)
     if timestamp_ms is None:
-        return json_reply(PartitionOffsets(topic, partition, seen.log_start_offset, seen.next_offset))
+        return json_response(PartitionOffsets(topic, partition, seen.log_start_offset, seen.next_offset))
     found = await offset_for_timestamp(context, log, timestamp_ms)
-    return json_reply(
+    return json_response(
         PartitionOffsets(
             topic,
             partition,
@@ -115,9 +113,9 @@ async def offsets(
 )
 async def delete_records(request: Request, topic: TopicInPath, partition: PartitionInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, DeleteRecordsBody)
-    log, services = log_of(topic, partition), runtime_of(request).broker
+    log, services = log_of(topic, partition), runtime_of(request).services
     done = await delete_log_records(services.context, log, body.before_offset)
     services.log_changed(log)
-    return json_reply(
+    return json_response(
         DeleteRecordsAnswer(topic, partition, done.log_start_offset, done.entries_removed, done.segments_removed)
     )

@@ -7,7 +7,6 @@ from litestar import Request, Response, post
 from llog.broker.groups.positions import CommittedPosition, Position
 from llog.errors import InvalidArgument, LogError
 from llog.http.json.produce_encode import checked_log
-from llog.http.json.replies import json_reply
 from llog.http.json.schemas import (
     OffsetCommitResult,
     OffsetFetched,
@@ -16,9 +15,10 @@ from llog.http.json.schemas import (
     OffsetsFetch,
     OffsetsFetchAnswer,
 )
-from llog.http.listener.body import decoded_body
-from llog.http.listener.runtime import Access, runtime_of
+from llog.http.routes.body import decoded_body
 from llog.http.routes.openapi import operation
+from llog.http.routes.runtime import json_response, runtime_of
+from llog.listener.tokens import Access
 from llog.log.keys import Log
 
 
@@ -38,11 +38,11 @@ from llog.log.keys import Log
 async def commit_offsets(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, OffsetsCommit)
     positions = plan_positions(body)
-    outcomes = await runtime_of(request).broker.positions.commit(body.group, positions)
+    outcomes = await runtime_of(request).services.positions.commit(body.group, positions)
     results = [_result(log, positions[log].offset, outcomes[log]) for log in positions]
     failed = sum(not result.ok for result in results)
     answer = OffsetsCommitAnswer(body.group, results, len(results) - failed, failed)
-    return json_reply(answer, 409 if failed else 200)
+    return json_response(answer, 409 if failed else 200)
 
 
 @post(
@@ -60,8 +60,8 @@ async def fetch_offsets(request: Request) -> Response[bytes]:  # type: ignore[ty
             checked_log(wanted.topic, wanted.partition, f"topic_partitions[{number}].topic")
             for number, wanted in enumerate(body.topic_partitions)
         ]
-    found = await runtime_of(request).broker.positions.fetch(body.group, logs)
-    return json_reply(OffsetsFetchAnswer(body.group, [_fetched(log, found[log]) for log in found]))
+    found = await runtime_of(request).services.positions.fetch(body.group, logs)
+    return json_response(OffsetsFetchAnswer(body.group, [_fetched(log, found[log]) for log in found]))
 
 
 def plan_positions(body: OffsetsCommit) -> dict[Log, Position]:

@@ -1,9 +1,9 @@
 """`GET …/tail`: the records of a log as server-sent events, from an offset on, as they come.
 
-Each record is an event whose id is its offset, so a browser that was cut off goes on where it was (`Last-Event-ID`).
-A silent log shows a comment now and then, so that nobody in between closes the connection. An error after the first
-event comes as an event named `error`, and ends the stream. What must stay true: a tail holds one fetch at a time, a
-client that does not read holds up nobody but itself, and a stop ends every tail.
+The id of each event is the record's offset, so a browser that lost its connection continues from there
+(`Last-Event-ID`). A comment every HTTP_TAIL_HEARTBEAT_MS keeps proxies from closing an idle stream. An error after the
+first event is sent as an event named `error` and ends the stream. A tail holds one fetch at a time, a client that does
+not read delays no other client, and stopping the broker ends every tail.
 """
 
 from __future__ import annotations
@@ -18,23 +18,20 @@ from litestar.response import Stream
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch, PartitionFetched
 from llog.errors import InvalidArgument, LlogError
 from llog.http.json.consume_answer import records_of
-from llog.http.json.replies import ENCODER
-from llog.http.json.schemas import ErrorAnswer
-from llog.http.listener.answers import AnswerShare
-from llog.http.listener.runtime import Access, Runtime, request_record, runtime_of
-from llog.http.routes.auth import QUERY
 from llog.http.routes.consume import fetch
-from llog.http.routes.openapi import operation
+from llog.http.routes.openapi import QUERY, PartitionInPath, TopicInPath, operation
 from llog.http.routes.partitions import PARTITION, log_of
-from llog.http.routes.path_parameters import PartitionInPath, TopicInPath
-from llog.http.routes.request_log import RequestRecord
+from llog.http.routes.runtime import AnswerShare, Runtime, record_of, runtime_of
 from llog.limits import KIB
+from llog.listener.http1 import ENCODER, ErrorAnswer
+from llog.listener.tokens import Access
 from llog.log.keys import OFFSET_MAX, Log
 from llog.log.read.view import view
+from llog.telemetry.request_log import RequestRecord
 
 HTTP_TAIL_BYTES: Final = 256 * KIB
+"""What a tail fetches at a time."""
 HTTP_TAIL_HEARTBEAT_MS: Final = 15_000
-
 
 EVENT_STREAM = "text/event-stream"
 HEARTBEAT = b": nothing new\n\n"
@@ -60,13 +57,13 @@ async def tail(
     runtime, log = runtime_of(request), log_of(topic, partition)
     first_offset = await _first_offset(runtime, log, offset, start, request.headers.get("last-event-id"))
     share = AnswerShare(runtime.answers)
-    request_record(request).on_finished = share.give
+    record_of(request).on_finished = share.give
     first = await _fetched(runtime, log, first_offset, share, wait_ms=0)
     if first.error is not None:
         raise first.error
     runtime.enter_tail()
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    events = _Events(runtime, log, first, request_record(request), share)
+    events = _Events(runtime, log, first, record_of(request), share)
     return Stream(events, media_type=EVENT_STREAM, headers=headers)
 
 
@@ -77,7 +74,7 @@ async def _first_offset(runtime: Runtime, log: Log, offset: int | None, start: s
         return int(last_id) + 1
     if offset is not None:
         return offset
-    seen = await view(runtime.broker.context, log, strict=True)
+    seen = await view(runtime.services.context, log, strict=True)
     return seen.log_start_offset if start == "earliest" else seen.next_offset
 
 
@@ -90,7 +87,7 @@ async def _fetched(runtime: Runtime, log: Log, offset: int, share: AnswerShare, 
 
 
 class _Events:
-    """The stream. A class, because its place among the tails is given back however it ends."""
+    """The stream. It leaves the count of open tails however it ends."""
 
     def __init__(
         self, runtime: Runtime, log: Log, first: PartitionFetched, record: RequestRecord, share: AnswerShare
@@ -105,7 +102,7 @@ class _Events:
                 events = events_of(fetched)
                 if events:
                     yield events
-                self._share.give()  # the client took them
+                self._share.give()  # the client has taken them
                 if self._runtime.stopping.is_set():
                     return
                 fetched = await self._next(fetched.next_fetch_offset)

@@ -10,24 +10,22 @@ from litestar.params import FromQuery, QueryParameter
 
 from llog.errors import PartitionNotInitialized
 from llog.formats.values import TopicRecord, decode_value
-from llog.http.json.replies import json_reply
 from llog.http.json.schemas import (
     ConfigValue,
     PartitionsAdd,
     PartitionState,
     TopicAlter,
     TopicCreate,
-    TopicDeletion,
+    TopicDeletionAnswer,
     TopicDetail,
     TopicList,
     TopicSummary,
 )
-from llog.http.listener.body import decoded_body
-from llog.http.listener.runtime import Access, runtime_of
-from llog.http.routes.auth import QUERY
-from llog.http.routes.openapi import operation
-from llog.http.routes.path_parameters import TopicInPath
+from llog.http.routes.body import decoded_body
+from llog.http.routes.openapi import QUERY, TopicInPath, operation
+from llog.http.routes.runtime import json_response, runtime_of
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
+from llog.listener.tokens import Access
 from llog.log.context import LogContext
 from llog.log.inspect.describe import describe_log
 from llog.log.keys import TOPIC_NAME_LENGTH_MAX, Log, check_topic
@@ -62,12 +60,12 @@ _AFTER: Final = "Only topics whose name comes behind this one: `next_after` of t
 async def create(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, TopicCreate)
     config = {name: config_text(value) for name, value in body.config.items()}
-    context = runtime_of(request).broker.context
+    context = runtime_of(request).services.context
     try:
         made = await create_topic(context, check_topic(body.topic), partitions=body.partitions, config=config)
     finally:
-        runtime_of(request).broker.topic_configs.forget(body.topic)
-    return json_reply(_summary(made), 201)
+        runtime_of(request).services.topic_configs.forget(body.topic)
+    return json_response(_summary(made), 201)
 
 
 @get(
@@ -83,9 +81,11 @@ async def list_all(
 ) -> Response[bytes]:
     if after:
         check_topic(after)
-    topics = await _page(runtime_of(request).broker.context, after, limit + 1)
+    topics = await _page(runtime_of(request).services.context, after, limit + 1)
     more = len(topics) > limit
-    return json_reply(TopicList([_summary(topic) for topic in topics[:limit]], topics[limit - 1].name if more else ""))
+    return json_response(
+        TopicList([_summary(topic) for topic in topics[:limit]], topics[limit - 1].name if more else "")
+    )
 
 
 async def _page(context: LogContext, after_name: str, count: int) -> list[Topic]:
@@ -110,13 +110,13 @@ async def _page(context: LogContext, after_name: str, count: int) -> list[Topic]
     operation_class=operation(None, {200: (TopicDetail, "The topic."), 409: (None, _GOING)}),
 )
 async def describe(request: Request, topic: TopicInPath) -> Response[bytes]:  # type: ignore[type-arg]
-    found = await describe_topic(runtime_of(request).broker.context, check_topic(topic))
+    found = await describe_topic(runtime_of(request).services.context, check_topic(topic))
     partitions = [
         PartitionState(row.partition, row.log_state or "ABSENT", row.log_start_offset, row.next_offset)
         for row in found.partitions
     ]
     record = found.topic.record
-    return json_reply(TopicDetail(topic, record.topic_id, dict(record.config), record.created_at_ms, partitions))
+    return json_response(TopicDetail(topic, record.topic_id, dict(record.config), record.created_at_ms, partitions))
 
 
 @patch(
@@ -129,12 +129,12 @@ async def alter(request: Request, topic: TopicInPath) -> Response[bytes]:  # typ
     body = await decoded_body(request, TopicAlter)
     put = {name: config_text(value) for name, value in body.config.items() if value is not None}
     removed = [name for name, value in body.config.items() if value is None]
-    services = runtime_of(request).broker
+    services = runtime_of(request).services
     try:
         altered = await alter_topic(services.context, check_topic(topic), put=put, remove=removed)
     finally:
         services.topic_configs.forget(topic)
-    return json_reply(_summary(altered))
+    return json_response(_summary(altered))
 
 
 @post(
@@ -146,8 +146,8 @@ async def alter(request: Request, topic: TopicInPath) -> Response[bytes]:  # typ
 )
 async def grow(request: Request, topic: TopicInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, PartitionsAdd)
-    return json_reply(
-        _summary(await add_partitions(runtime_of(request).broker.context, check_topic(topic), body.count))
+    return json_response(
+        _summary(await add_partitions(runtime_of(request).services.context, check_topic(topic), body.count))
     )
 
 
@@ -158,24 +158,26 @@ async def grow(request: Request, topic: TopicInPath) -> Response[bytes]:  # type
     summary="Delete a topic and everything in it",
     operation_class=operation(
         None,
-        {200: (TopicDeletion, "What was removed, or, in a dry run, what would be."), 409: (None, _GOING)},
+        {200: (TopicDeletionAnswer, "What was removed, or, in a dry run, what would be."), 409: (None, _GOING)},
     ),
 )
 async def remove(request: Request, topic: TopicInPath, dry_run: FromQuery[bool] = False) -> Response[bytes]:  # type: ignore[type-arg]
-    services = runtime_of(request).broker
+    services = runtime_of(request).services
     check_topic(topic)
     if dry_run:
-        return json_reply(await _would_remove(services.context, topic))
+        return json_response(await _would_remove(services.context, topic))
     try:
         done = await delete_topic(services.context, topic)
     finally:
         services.topic_configs.forget(topic)
     for partition in range(done.partitions):
         services.log_changed(Log(topic, partition))
-    return json_reply(TopicDeletion(topic, False, done.partitions, done.entries_removed, done.segments_removed))
+    return json_response(
+        TopicDeletionAnswer(topic, False, done.partitions, done.entries_removed, done.segments_removed)
+    )
 
 
-async def _would_remove(context: LogContext, topic: str) -> TopicDeletion:
+async def _would_remove(context: LogContext, topic: str) -> TopicDeletionAnswer:
     count = len((await describe_topic(context, topic)).partitions)
 
     async def counted(partition: int) -> tuple[int, int]:
@@ -186,7 +188,9 @@ async def _would_remove(context: LogContext, topic: str) -> TopicDeletion:
         return found.index.entries, sum(state.count for state in found.segments.values())
 
     counts = await for_each_partition(count, counted)
-    return TopicDeletion(topic, True, count, sum(entries for entries, _ in counts), sum(more for _, more in counts))
+    return TopicDeletionAnswer(
+        topic, True, count, sum(entries for entries, _ in counts), sum(more for _, more in counts)
+    )
 
 
 def config_text(value: ConfigValue) -> str:

@@ -1,0 +1,184 @@
+"""What routes share while the front end runs: the broker behind it, worker threads, the memory of answers, open tails.
+
+Each answer is bounded, but clients decide how many there are at once, and a client that does not read keeps its answer
+in memory. So all answers share one pool, and a request that does not fit is refused with 503 and Retry-After. An answer
+counts from the first byte found until the client has taken the last one, or is gone; waiting for records holds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from litestar import Response
+from litestar.connection import ASGIConnection
+
+from llog.broker.consume.consume import ConsumeRequest, PartitionFetched
+from llog.broker.groups.positions import GroupPositions
+from llog.broker.produce.pool import MemoryPool
+from llog.broker.produce.producer import TimedOutcomes
+from llog.broker.topic_configs import TopicConfigs
+from llog.errors import RequestOverload
+from llog.limits import CONSUME_RECORD_BYTES, KIB, MIB
+from llog.listener.http1 import JSON, Reply, json_reply
+from llog.listener.tokens import Tokens
+from llog.log.append.append import EncodedGroup
+from llog.log.context import LogContext
+from llog.log.keys import Log
+from llog.telemetry.request_log import HttpMetrics, RequestRecord
+from llog.telemetry.status_pages import StatusServices
+
+HTTP_INLINE_BYTES_MAX: Final = 256 * KIB
+"""Larger bodies and answers are decoded and encoded in a thread; below, the hand-over costs more than it saves."""
+HTTP_WORKER_THREADS: Final = 2
+HTTP_ANSWERS_BYTES_MAX: Final = 256 * MIB
+"""What all answers with records hold together. One answer alone may be larger."""
+HTTP_TAILS_MAX: Final = 1_000
+"""Streams of server-sent events at once."""
+
+RUNTIME: Final = "llog_runtime"
+RECORD: Final = "llog.request"
+T = TypeVar("T")
+AnyRequest = ASGIConnection[Any, Any, Any, Any]
+
+
+class FrontEndMetrics(HttpMetrics, Protocol):
+    def http_validation_failure(self, route: str, field: str) -> None:
+        """A request was refused because of `field`, named without its position (`topic_partitions[].partition`)."""
+
+    def count(self, name: str, value: int = 1) -> None:
+        """By the producer's names: a body that does not fit into the pool is a call that the producer never sees."""
+
+
+class BrokerServices(StatusServices, Protocol):
+    """What routes ask of the broker. Every call is made from the one event loop."""
+
+    @property
+    def metrics(self) -> FrontEndMetrics: ...
+
+    @property
+    def writes(self) -> bool:
+        """The role includes producing."""
+
+    @property
+    def reads(self) -> bool:
+        """The role includes consuming."""
+
+    @property
+    def context(self) -> LogContext: ...
+
+    @property
+    def positions(self) -> GroupPositions: ...
+
+    @property
+    def topic_configs(self) -> TopicConfigs: ...
+
+    @property
+    def pool(self) -> MemoryPool: ...
+
+    def refusal(self) -> str:
+        """Why no record can be accepted now; empty when records can be."""
+
+    async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
+        """One outcome per group, in order; at most one group per log. The groups' bytes are taken from the pool before
+        the first await."""
+
+    async def consume(self, request: ConsumeRequest) -> Sequence[PartitionFetched]:
+        """One answer per partition, in order."""
+
+    def log_changed(self, log: Log) -> None:
+        """An operator deleted, emptied or fenced the log: cached state about it may no longer hold."""
+
+
+class Runtime:
+    """Ends with `close`. Work in threads is bounded by the pool that its bodies were taken from."""
+
+    def __init__(self, services: BrokerServices) -> None:
+        self.services, self.tokens = services, Tokens(services.settings)
+        self.stopping = asyncio.Event()
+        self.answers = MemoryPool(HTTP_ANSWERS_BYTES_MAX)
+        self._threads = ThreadPoolExecutor(HTTP_WORKER_THREADS, thread_name_prefix="llog-http")
+        self._tails = 0
+
+    async def off_loop(self, size: int, work: Callable[[], T]) -> T:
+        """The result of `work` on `size` bytes, made in a thread when there are many."""
+        if size <= HTTP_INLINE_BYTES_MAX:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def enter_tail(self) -> None:
+        """`RequestOverload` when too many are open; `leave_tail` must follow."""
+        if self._tails >= HTTP_TAILS_MAX:
+            raise RequestOverload(f"{HTTP_TAILS_MAX} tails are open: close one, or use another broker")
+        self._tails += 1
+
+    def leave_tail(self) -> None:
+        self._tails -= 1
+
+    def close(self) -> None:
+        self.stopping.set()
+        self._threads.shutdown(wait=False)
+
+
+class AnswerShare:
+    """What one answer holds of the pool."""
+
+    def __init__(self, pool: MemoryPool) -> None:
+        self._pool, self._size = pool, 0
+
+    def hold(self, size: int) -> None:
+        """At least `size` bytes; an answer larger than the pool gets all of it, when it is empty. `RequestOverload`
+        when there is no room."""
+        size = min(size, self._pool.limit_bytes)
+        if size <= self._size:
+            return
+        if not self._pool.try_take(size - self._size):
+            raise RequestOverload("answers to other clients use all memory for answers: ask again")
+        self._size = size
+
+    def shrink(self, size: int) -> None:
+        """At most `size` bytes."""
+        if size < self._size:
+            self._pool.give(self._size - size)
+            self._size = size
+
+    def give(self) -> None:
+        self.shrink(0)
+
+
+def held_bytes(fetched: Sequence[PartitionFetched]) -> int:
+    """Memory of an answer that is about to be encoded: bytes as found and decoded, and the cost of each record."""
+    found = sum(len(data) for partition in fetched for data in partition.batches)
+    columns = [run.columns for partition in fetched for run in partition.runs]
+    values = sum(column.values.data.nbytes + column.keys.data.nbytes for column in columns)
+    # The values exist as columns, as text, and in the answer.
+    return found + 3 * values + sum(map(len, columns)) * CONSUME_RECORD_BYTES
+
+
+# -- for routes that the framework calls -------------------------------------------------------------------------------
+
+
+def runtime_of(request: AnyRequest) -> Runtime:
+    return cast(Runtime, request.app.state[RUNTIME])
+
+
+def record_of(request: AnyRequest) -> RequestRecord:
+    return cast(RequestRecord, cast(dict[str, Any], request.scope)[RECORD])
+
+
+class _BytesResponse(Response[bytes]):
+    def render(self, content: Any, *_: Any, **__: Any) -> bytes:
+        """The bytes as they are, also out of a buffer."""
+        return bytes(content)
+
+
+def response_of(reply: Reply) -> Response[bytes]:
+    # As a header, because Litestar adds a second charset to the media type of a text.
+    headers = {"content-type": reply.media_type, **reply.headers}
+    return _BytesResponse(cast(bytes, reply.body), status_code=reply.status, media_type=JSON, headers=headers)
+
+
+def json_response(content: object, status: int = 200) -> Response[bytes]:
+    return response_of(json_reply(content, status))

@@ -1,0 +1,133 @@
+"""For every HTTP request: its id, its duration, its line in the log, its place in the metrics.
+
+A line has what it takes to follow one request through a cluster: id, route, status, sizes, and for a produce how long
+it queued, uploaded and committed. No header, query or body is ever logged, so no token or record is; an id that the
+client sent is used only when it is short and plain.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from llog.listener.http1 import Exchange, Reply
+
+REQUEST_ID_CHARS_MAX: Final = 64
+
+UNMATCHED: Final = "unmatched"
+"""The route of requests that match none."""
+STATUS_PATHS: Final = frozenset({"/health", "/ready", "/metrics", "/metrics/prometheus"})
+"""Monitors ask for these every few seconds, so their lines are logged at debug level."""
+_SANE_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,%d}" % REQUEST_ID_CHARS_MAX)
+_log: Final = logging.getLogger("llog.http")
+_LINE: Final = logging.LogRecord(_log.name, logging.INFO, __file__, 0, "request", None, None)
+
+
+class HttpMetrics(Protocol):
+    def observe_http(
+        self, route: str, method: str, status: int, seconds: float, request_bytes: int, response_bytes: int
+    ) -> None:
+        """One answered request. `route` is the template of the path, not the path."""
+
+    # The pages; they may be made in another thread.
+    def snapshot(self) -> Any: ...
+
+    def prometheus(self) -> bytes: ...
+
+
+class RequestRecord:
+    """One request while it is served; routes add to it."""
+
+    __slots__ = (
+        "batches",
+        "error_type",
+        "exchange",
+        "on_finished",
+        "request_id",
+        "response_bytes",
+        "route",
+        "started",
+        "status",
+        "timings",
+    )
+
+    def __init__(self, exchange: Exchange, started: float) -> None:
+        self.exchange, self.started = exchange, started
+        self.request_id = request_id_of(exchange)
+        self.route, self.error_type = UNMATCHED, ""
+        self.status = self.response_bytes = self.batches = 0
+        self.timings: tuple[float, float, float] | None = None
+        """Milliseconds that a produce queued, uploaded and committed."""
+        self.on_finished: Callable[[], None] | None = None
+        """Called when the client has taken its answer, or is gone."""
+
+    async def answer(self, reply: Reply) -> None:
+        self.status, self.response_bytes = reply.status, len(reply.body)
+        await self.exchange.answer(reply, self.request_id)
+
+
+class RequestLog:
+    def __init__(self, metrics: HttpMetrics, now: Callable[[], float] = time.perf_counter) -> None:
+        self._metrics, self._now = metrics, now
+
+    def begin(self, exchange: Exchange) -> RequestRecord:
+        return RequestRecord(exchange, self._now())
+
+    def finish(self, record: RequestRecord) -> None:
+        """Count and log the request; call it when its answer was taken, or its client is gone."""
+        if record.on_finished is not None:
+            record.on_finished()
+        seconds, exchange, route = self._now() - record.started, record.exchange, record.route
+        sizes = (exchange.received_bytes, record.response_bytes)
+        self._metrics.observe_http(route, exchange.method, record.status, seconds, *sizes)
+        level = logging.DEBUG if route in STATUS_PATHS and record.status < 500 else logging.INFO
+        if _log.isEnabledFor(level):
+            _log.handle(_line(level, fields_of(record, seconds)))
+
+
+def _line(level: int, fields: dict[str, object]) -> logging.LogRecord:
+    """The record that `Logger.log` would make, without looking up the caller: a broker writes one per request."""
+    line = _LINE.__class__.__new__(_LINE.__class__)
+    created = time.time()
+    line.__dict__ = _LINE.__dict__ | {
+        "levelno": level,
+        "levelname": logging.getLevelName(level),
+        "created": created,
+        "msecs": created % 1 * 1_000,
+        "llog": fields,
+    }
+    return line
+
+
+def request_id_of(exchange: Exchange) -> str:
+    for name, value in exchange.headers:
+        if name == b"x-request-id" and _SANE_ID.fullmatch(value):
+            return str(value, "ascii")
+    return f"{random.getrandbits(64):016x}"  # distinguishes requests; it is no secret
+
+
+def fields_of(record: RequestRecord, seconds: float) -> dict[str, object]:
+    exchange = record.exchange
+    fields: dict[str, object] = {
+        "request_id": record.request_id,
+        "method": exchange.method,
+        "route": record.route,
+        "status": record.status,
+        "duration_ms": round(seconds * 1_000, 3),
+        "request_bytes": exchange.received_bytes,
+        "response_bytes": record.response_bytes,
+    }
+    if exchange.client:
+        fields["client"] = exchange.client[0]
+    if record.batches:
+        fields["batches"] = record.batches
+    if record.timings is not None:
+        for name, value in zip(("queue_ms", "upload_ms", "commit_ms"), record.timings, strict=True):
+            fields[name] = round(value, 3)
+    if record.error_type:
+        fields["error_type"] = record.error_type
+    return fields
