@@ -122,7 +122,7 @@ def _not_a_store(url: str, store: object, port: type) -> StoreNotInstalled:
     return StoreNotInstalled(mask_url(url), reason, "mend or remove the package that claims this scheme")
 
 
-class StoredObject(NamedTuple):
+class ResolvedObject(NamedTuple):
     """Where a URI leads: the name is the store's own."""
 
     store: ObjectStore
@@ -160,11 +160,11 @@ class ObjectStores:
             slot.proven_writable = True
         return store
 
-    async def resolve(self, uri: str) -> StoredObject:
+    async def resolve(self, uri: str) -> ResolvedObject:
         """The store that holds `uri`, and the object's name in it."""
         root = self.root_of(uri)
         name = uri[len(root) + 1 :]
-        return StoredObject(await self._store(root), name)
+        return ResolvedObject(await self._store(root), name)
 
     def root_of(self, uri: str) -> str:
         """Where the URI is cut; see the module's docstring. Raises `InvalidArgument` when nothing is left of it."""

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from llog.stores.metadata.oxia.client import Options, OxiaClient
+from llog.stores.metadata.oxia.client import OxiaClient, OxiaOptions
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import ABSENT, Key, Put
 from llog.testing.servers import OxiaServer
@@ -24,7 +24,7 @@ VALUE = b"x" * 200
 @asynccontextmanager
 async def oxia_puts() -> AsyncIterator[Duel]:
     with OxiaServer(shards=1) as server:
-        client = await OxiaClient.open(Options(addresses=(server.address,), identity="bench"))
+        client = await OxiaClient.open(OxiaOptions(addresses=(server.address,), identity="bench"))
         async with OxiaStore(client, f"oxia://{server.address}") as store:
             numbers = itertools.count()
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from llog.stores.metadata.oxia.client import Options, OxiaClient
+from llog.stores.metadata.oxia.client import OxiaClient, OxiaOptions
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStore, ProxiedLink
 from llog.testing.proxy import TcpProxy
@@ -21,7 +21,9 @@ SILENCE_TIMEOUT_MS = 1_500
 
 async def opened(port: int, timeout_ms: int) -> OxiaStore:
     address = f"127.0.0.1:{port}"
-    client = await OxiaClient.open(Options(addresses=(address,), identity="contract", request_timeout_ms=timeout_ms))
+    client = await OxiaClient.open(
+        OxiaOptions(addresses=(address,), identity="contract", request_timeout_ms=timeout_ms)
+    )
     return OxiaStore(client, f"oxia://{address}")
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from llog.stores.objects import memory
-from llog.stores.objects.faulty import Faults, FaultyObjectStore
+from llog.stores.objects.faulty import FaultyObjectStore, ObjectFaults
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
@@ -43,7 +43,7 @@ class TestRetrying(ObjectStoreContract):
 class TestFaultyWithoutFaults(ObjectStoreContract):
     @pytest.fixture
     async def store(self, inner: ObjectStore) -> ObjectStore:
-        return FaultyObjectStore(inner, 1, Faults())
+        return FaultyObjectStore(inner, 1, ObjectFaults())
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -52,7 +52,7 @@ class TestRetryingOverAStoreThatFailsHalfOfTheTime(ObjectStoreContract):
 
     @pytest.fixture
     async def store(self, inner: ObjectStore, seed: int) -> ObjectStore:
-        faults = Faults(throttled=0.2, lost_answer=0.2, stalled=0.1, delayed=0.5)
+        faults = ObjectFaults(throttled=0.2, lost_answer=0.2, stalled=0.1, delayed=0.5)
         faulty = FaultyObjectStore(inner, seed, faults, sleep=no_sleep)
         # At one failure in two, 60 attempts leave no chance to a run of bad luck.
         policy = RetryPolicy(attempts_max=60)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from llog.errors import LlogError, MetadataTimeout, MetadataUnavailable, MetadataUncertain, VersionConflict
-from llog.stores.metadata.oxia.client import Options, OxiaClient
+from llog.stores.metadata.oxia.client import OxiaClient, OxiaOptions
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import ABSENT, Key, Put
 from llog.testing.servers import OxiaServer
@@ -95,7 +95,7 @@ async def wait_for_writes(store: OxiaStore) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_killed_server_loses_no_acknowledged_write_and_repeats_none(server: OxiaServer) -> None:
-    client = await OxiaClient.open(Options(addresses=(server.address,), identity="crash", request_timeout_ms=5_000))
+    client = await OxiaClient.open(OxiaOptions(addresses=(server.address,), identity="crash", request_timeout_ms=5_000))
     history, stop = History(), asyncio.Event()
     async with OxiaStore(client, f"oxia://{server.address}") as store:
         writers = [asyncio.create_task(write_until(stop, store, history, i)) for i in range(WRITERS)]

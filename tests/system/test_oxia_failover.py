@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from llog.errors import MetadataTimeout, MetadataUnavailable, MetadataUncertain, VersionConflict
-from llog.stores.metadata.oxia.client import Get, Options, OxiaClient, OxiaError
+from llog.stores.metadata.oxia.client import Get, OxiaClient, OxiaError, OxiaOptions
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import ABSENT, Key, Record
 from llog.testing.servers import OxiaCluster, Process
@@ -33,7 +33,7 @@ def cluster() -> Iterator[OxiaCluster]:
 
 
 async def opened(cluster: OxiaCluster, name: str) -> OxiaStore:
-    options = Options(addresses=tuple(cluster.public), identity=name, request_timeout_ms=TIMEOUT_MS)
+    options = OxiaOptions(addresses=tuple(cluster.public), identity=name, request_timeout_ms=TIMEOUT_MS)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

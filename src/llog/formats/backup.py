@@ -44,11 +44,11 @@ _PREFIX_PAYLOAD_BYTES: Final = 8
 GroupKind = Literal["cluster", "log", "topics"]
 
 
-class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", omit_defaults=True):
+class _BackupLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", omit_defaults=True):
     pass
 
 
-class Header(_Line, frozen=True, kw_only=True, tag="header"):
+class Header(_BackupLine, frozen=True, kw_only=True, tag="header"):
     v: Count = VERSION
     backup_id: str
     root: str
@@ -58,13 +58,13 @@ class Header(_Line, frozen=True, kw_only=True, tag="header"):
     """The kind of store it was taken from (`lmdb`, `oxia`, …); for people."""
 
 
-class Begin(_Line, frozen=True, kw_only=True, tag="begin"):
+class Begin(_BackupLine, frozen=True, kw_only=True, tag="begin"):
     kind: GroupKind
     topic: str = ""
     partition: Count = 0
 
 
-class BackedUp(_Line, frozen=True, kw_only=True, tag="record"):
+class BackedUp(_BackupLine, frozen=True, kw_only=True, tag="record"):
     """One key. The value stands as text where it is text, so that people can read it."""
 
     path: str
@@ -84,15 +84,15 @@ class BackedUp(_Line, frozen=True, kw_only=True, tag="record"):
         return self.text.encode() if self.text is not None else self.data or b""
 
 
-class Commit(_Line, frozen=True, kw_only=True, tag="commit"):
+class Commit(_BackupLine, frozen=True, kw_only=True, tag="commit"):
     records: Count
 
 
-class Discard(_Line, frozen=True, kw_only=True, tag="discard"):
+class Discard(_BackupLine, frozen=True, kw_only=True, tag="discard"):
     reason: str
 
 
-class End(_Line, frozen=True, kw_only=True, tag="end"):
+class End(_BackupLine, frozen=True, kw_only=True, tag="end"):
     lines: Count
     """Before this one."""
     crc32c: Count

@@ -34,7 +34,7 @@ from llog.limits import (
 )
 from llog.settings import derive as derive
 from llog.settings import kinds as kinds
-from llog.settings.kinds import CompactorTarget, Kind
+from llog.settings.kinds import CompactorTarget, ValueKind
 from llog.settings.resolve import Derive, Origin, Setting, Source, resolve, unknown_variables
 
 __all__ = ["CompactorTarget", "Origin", "Setting", "Settings", "Source", "settings_table"]
@@ -57,7 +57,7 @@ HTTP: Final = "HTTP"
 
 def setting(
     section: str,
-    kind: Kind,
+    kind: ValueKind,
     doc: str,
     default: Any = None,
     *,

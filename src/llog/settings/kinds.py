@@ -33,7 +33,7 @@ class CompactorTarget(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     accepted: str
     """What an error message and the reference page say is accepted."""
     read: Callable[[str], Any]
@@ -51,35 +51,35 @@ class Kind:
         return (self.show or self.write)(value)
 
 
-def integer(low: int, high: int) -> Kind:
+def integer(low: int, high: int) -> ValueKind:
     def read(text: str) -> int:
         if not re.fullmatch(r"-?[0-9][0-9_]{0,23}", text, re.ASCII):
             raise ValueError("not a whole number")
         return int(text)
 
-    return Kind(f"a whole number from {low:,} to {high:,}", read, _between(low, high, str))
+    return ValueKind(f"a whole number from {low:,} to {high:,}", read, _between(low, high, str))
 
 
-def size(low: int, high: int) -> Kind:
+def size(low: int, high: int) -> ValueKind:
     accepted = f"{format_bytes(low)} to {format_bytes(high)}; bytes, or with a unit"
-    return Kind(accepted, parse_bytes, _between(low, high, format_bytes), format_bytes)
+    return ValueKind(accepted, parse_bytes, _between(low, high, format_bytes), format_bytes)
 
 
-def duration(low: int, high: int) -> Kind:
+def duration(low: int, high: int) -> ValueKind:
     accepted = f"{format_ms(low)} to {format_ms(high)}; milliseconds, or with a unit"
-    return Kind(accepted, parse_ms, _between(low, high, format_ms), format_ms)
+    return ValueKind(accepted, parse_ms, _between(low, high, format_ms), format_ms)
 
 
-def choice(*names: str) -> Kind:
+def choice(*names: str) -> ValueKind:
     def check(value: object) -> str:
         if value not in names:
             raise ValueError("not one of them")
         return str(value)
 
-    return Kind(" or ".join(f"`{name}`" for name in names), str, check)
+    return ValueKind(" or ".join(f"`{name}`" for name in names), str, check)
 
 
-def text(accepted: str, pattern: str = r".+") -> Kind:
+def text(accepted: str, pattern: str = r".+") -> ValueKind:
     """Printable text without a line break that matches `pattern` as a whole."""
 
     def check(value: object) -> str:
@@ -93,7 +93,7 @@ def text(accepted: str, pattern: str = r".+") -> Kind:
             raise ValueError("does not look like one")
         return value
 
-    return Kind(accepted, str, check)
+    return ValueKind(accepted, str, check)
 
 
 def _between(low: int, high: int, write: Callable[[int], str]) -> Callable[[Any], int]:
@@ -216,24 +216,24 @@ def _write_targets(value: tuple[CompactorTarget, ...]) -> str:
     return ",".join(f"{topic}:{partition}" for topic, partition in value)
 
 
-BOOLEAN: Final = Kind(
+BOOLEAN: Final = ValueKind(
     "`1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`", _read_boolean, _check_boolean, lambda v: str(v).lower()
 )
-PATH: Final = Kind("a path; `~` is the home directory", str, _check_path)
-DATA_DIR: Final = Kind("a path without `?`, `#` and `%`; `~` is the home directory", str, _check_data_dir)
-STORE_URL: Final = Kind("a store's URL, `scheme://…`", str, _checked_text(normalise_url), show=mask_url)
-HTTP_URL: Final = Kind(
+PATH: Final = ValueKind("a path; `~` is the home directory", str, _check_path)
+DATA_DIR: Final = ValueKind("a path without `?`, `#` and `%`; `~` is the home directory", str, _check_data_dir)
+STORE_URL: Final = ValueKind("a store's URL, `scheme://…`", str, _checked_text(normalise_url), show=mask_url)
+HTTP_URL: Final = ValueKind(
     "`http://host[:port]` or `https://host[:port]`", str, _checked_text(_check_http_url), show=mask_url
 )
-HOST_PORT: Final = Kind("`host:port`", str, _checked_text(_check_address))
-BUCKET: Final = Kind("a bucket's name", str, _checked_text(check_bucket))
+HOST_PORT: Final = ValueKind("`host:port`", str, _checked_text(_check_address))
+BUCKET: Final = ValueKind("a bucket's name", str, _checked_text(check_bucket))
 HOST: Final = text("a host name or address to listen on", r"[A-Za-z0-9.:_%-]+")
 PORT: Final = integer(0, 65_535)
 IDENTIFIER: Final = text("1 to 128 letters, digits, `.`, `_`, `-`, `:`, `@`", r"[A-Za-z0-9._:@-]{1,128}")
 REGION: Final = text("a region's name, such as `eu-central-1`", r"[A-Za-z0-9-]{1,64}")
 NAMESPACE: Final = text("1 to 128 letters, digits, `.`, `_`, `-`", r"[A-Za-z0-9._-]{1,128}")
 SECRET: Final = text("text without spaces", r"\S+")
-ROOT_PREFIX: Final = Kind(
+ROOT_PREFIX: Final = ValueKind(
     "segments of letters, digits, `.`, `_`, `-`, joined by `/`", str, _checked_text(_check_root_prefix)
 )
-TARGETS: Final = Kind("`topic:partition`, separated by commas", _read_targets, _check_targets, _write_targets)
+TARGETS: Final = ValueKind("`topic:partition`, separated by commas", _read_targets, _check_targets, _write_targets)

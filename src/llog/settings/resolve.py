@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from llog.errors import InvalidArgument, SettingsError, SettingsErrors
-from llog.settings.kinds import Kind
+from llog.settings.kinds import ValueKind
 from llog.settings.urls import MASK
 
 PREFIX: Final = "LLOG_"
@@ -58,7 +58,7 @@ class Setting:
 
     name: str
     section: str
-    kind: Kind
+    kind: ValueKind
     doc: str
     default: Any
     derive: Derive | None

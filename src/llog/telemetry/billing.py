@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 from llog.errors import StoreError
 from llog.stores.objects.port import ObjectStore
-from llog.stores.objects.pricing import Footprint, Prices, measure_footprint
+from llog.stores.objects.pricing import Prices, StorageFootprint, measure_footprint
 from llog.stores.objects.stats import ObjectStoreStats
 
 # How long a count of the bucket's objects is good for: each costs a list request per thousand objects …
@@ -52,7 +52,7 @@ class BilledStore:
     stats: ObjectStoreStats
     listed: bool = True
     """Its objects are ours, and counted from time to time."""
-    footprint: Footprint | None = None
+    footprint: StorageFootprint | None = None
     """None: never listed."""
     listed_at_ms: int = 0
     due_ms: int = 0

@@ -16,7 +16,7 @@ from llog.errors import (
     ObjectStoreUncertain,
 )
 from llog.stores.objects import memory
-from llog.stores.objects.faulty import Faults, FaultyObjectStore
+from llog.stores.objects.faulty import FaultyObjectStore, ObjectFaults
 from llog.stores.objects.memory import MemoryObjectStore
 
 
@@ -46,7 +46,7 @@ async def history(store: FaultyObjectStore, calls: int = 300) -> list[str]:
     return outcomes
 
 
-MIXED = Faults(throttled=0.2, lost_answer=0.2, stalled=0.1, delayed=0.3)
+MIXED = ObjectFaults(throttled=0.2, lost_answer=0.2, stalled=0.1, delayed=0.3)
 
 
 async def test_one_seed_gives_one_history(inner: MemoryObjectStore) -> None:
@@ -66,7 +66,7 @@ async def test_faults_come_as_often_as_told(inner: MemoryObjectStore) -> None:
 
 
 async def test_throttled_writes_did_not_happen(inner: MemoryObjectStore) -> None:
-    store = FaultyObjectStore(inner, 1, Faults(throttled=1))
+    store = FaultyObjectStore(inner, 1, ObjectFaults(throttled=1))
     with pytest.raises(ObjectStoreThrottled):
         await store.put("a", [b"x"])
     with pytest.raises(ObjectNotFound):
@@ -74,7 +74,7 @@ async def test_throttled_writes_did_not_happen(inner: MemoryObjectStore) -> None
 
 
 async def test_a_lost_answer_means_done_but_uncertain(inner: MemoryObjectStore) -> None:
-    store = FaultyObjectStore(inner, 1, {"put": Faults(lost_answer=1), "get": Faults(lost_answer=1)})
+    store = FaultyObjectStore(inner, 1, {"put": ObjectFaults(lost_answer=1), "get": ObjectFaults(lost_answer=1)})
     with pytest.raises(ObjectStoreUncertain):
         await store.put("a", [b"x"], if_absent=True)
     assert bytes(await inner.get("a")) == b"x"
@@ -87,14 +87,14 @@ async def test_a_lost_answer_means_done_but_uncertain(inner: MemoryObjectStore) 
 
 async def test_a_stalled_write_has_happened_or_not_and_lasts_until_the_timeout(inner: MemoryObjectStore) -> None:
     naps = Naps()
-    store = FaultyObjectStore(inner, 1, Faults(stalled=1, stall_ms=2_500), sleep=naps.sleep)
+    store = FaultyObjectStore(inner, 1, ObjectFaults(stalled=1, stall_ms=2_500), sleep=naps.sleep)
     assert set(await history(store, 40)) == {"ObjectStoreUncertain"}
     assert set(naps.seconds) == {2.5}
     assert 5 < len([m async for m in inner.list()]) < 35
 
 
 async def test_only_chosen_operations_fail_and_the_store_can_be_healed(inner: MemoryObjectStore) -> None:
-    store = FaultyObjectStore(inner, 1, {"get": Faults(throttled=1)})
+    store = FaultyObjectStore(inner, 1, {"get": ObjectFaults(throttled=1)})
     await store.put("a", [b"x"])
     with pytest.raises(ObjectStoreThrottled):
         await store.get("a")
@@ -112,13 +112,13 @@ async def test_a_listing_can_fail_in_the_middle(inner: MemoryObjectStore) -> Non
             seen.append(meta.name)  # noqa: PERF401  what came before the fault must be kept
 
     with pytest.raises(ObjectStoreThrottled):
-        await read(FaultyObjectStore(inner, 2, {"list": Faults(throttled=0.3)}))
+        await read(FaultyObjectStore(inner, 2, {"list": ObjectFaults(throttled=0.3)}))
     assert 0 < len(seen) < 1_000
 
 
 def test_impossible_faults_are_refused(inner: MemoryObjectStore) -> None:
     for bad in ({"throttled": -0.1}, {"throttled": 0.6, "stalled": 0.6}, {"delayed": 1.1}):
         with pytest.raises(InvalidArgument):
-            Faults(**bad)
+            ObjectFaults(**bad)
     with pytest.raises(InvalidArgument, match="unknown operations"):
-        FaultyObjectStore(inner, 1, {"putt": Faults()})
+        FaultyObjectStore(inner, 1, {"putt": ObjectFaults()})

@@ -19,7 +19,7 @@ from llog.errors import (
 )
 from llog.limits import GIB
 from llog.stores.objects import memory
-from llog.stores.objects.faulty import Faults, FaultyObjectStore
+from llog.stores.objects.faulty import FaultyObjectStore, ObjectFaults
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import Buffer, ByteRange
@@ -89,7 +89,7 @@ async def test_requests_are_counted_as_the_bill_counts_them(inner: MemoryObjectS
 
 
 async def test_a_throttled_and_a_cancelled_call_are_outcomes_too(inner: MemoryObjectStore) -> None:
-    store = MeteredObjectStore(FaultyObjectStore(inner, 1, Faults(throttled=1)))
+    store = MeteredObjectStore(FaultyObjectStore(inner, 1, ObjectFaults(throttled=1)))
     with pytest.raises(ObjectStoreThrottled):
         await store.put("a", [b"x"])
     assert store.stats.operations["put"].outcomes == {"throttled": 1}

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import grpc
 
-from llog.stores.metadata.oxia.client import Options, OxiaClient, Unavailable
+from llog.stores.metadata.oxia.client import OxiaClient, OxiaOptions, Unavailable
 from llog.stores.metadata.oxia.client.proto import pb
 from tests.patience import PATIENCE_SECONDS
 
@@ -99,7 +99,7 @@ class FakeOxia:
 
     async def client(self, timeout_ms: int = 60_000, **options: Any) -> OxiaClient:
         return await OxiaClient.open(
-            Options(addresses=(self.address,), identity="unit", request_timeout_ms=timeout_ms, **options)
+            OxiaOptions(addresses=(self.address,), identity="unit", request_timeout_ms=timeout_ms, **options)
         )
 
     def lead(self, leaders: dict[int, str]) -> None:

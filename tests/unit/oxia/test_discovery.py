@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from llog.stores.metadata.oxia.client import Get, Misconfigured, Options, OxiaClient, Put, Unavailable
+from llog.stores.metadata.oxia.client import Get, Misconfigured, OxiaClient, OxiaOptions, OxiaPut, Unavailable
 from llog.testing.servers import free_port
 from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.oxia.fake_server import FakeOxia
@@ -21,7 +21,7 @@ async def test_a_missing_namespace_is_named_at_once(server: FakeOxia) -> None:
 
 
 async def test_a_server_nobody_runs_is_unavailable_after_the_deadline() -> None:
-    options = Options(addresses=(f"127.0.0.1:{free_port()}",), request_timeout_ms=300)
+    options = OxiaOptions(addresses=(f"127.0.0.1:{free_port()}",), request_timeout_ms=300)
     with pytest.raises(Unavailable):
         await OxiaClient.open(options)
 
@@ -31,7 +31,7 @@ async def test_the_next_address_is_tried_when_one_is_dead_or_silent(server: Fake
         silent.silent_discovery = True
         addresses = (f"127.0.0.1:{free_port()}", silent.address, server.address)
         timeout_ms = int(PATIENCE_SECONDS * 1_000)
-        client = await OxiaClient.open(Options(addresses=addresses, request_timeout_ms=timeout_ms))
+        client = await OxiaClient.open(OxiaOptions(addresses=addresses, request_timeout_ms=timeout_ms))
         assert client.leader_of(0) == server.address
         await client.close()
 
@@ -39,7 +39,7 @@ async def test_the_next_address_is_tried_when_one_is_dead_or_silent(server: Fake
 async def test_a_new_leader_is_followed_without_being_asked_for(server: FakeOxia) -> None:
     async with FakeOxia() as successor:
         client = await server.client()
-        await client.write(0, [Put("a", b"old")])
+        await client.write(0, [OxiaPut("a", b"old")])
         successor.records["a"] = (b"new", 7)
         server.lead({0: successor.address})
         await until(lambda: client.leader_of(0) == successor.address)

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from llog.limits import METADATA_REQUEST_BYTES_MAX
-from llog.stores.metadata.oxia.client.errors import InvalidRequest, RequestTooLarge, Unavailable, Uncertain
-from llog.stores.metadata.oxia.client.ops import Delete, Op, Put, checked_sizes
+from llog.stores.metadata.oxia.client.errors import InvalidRequest, OxiaRequestTooLarge, Unavailable, Uncertain
+from llog.stores.metadata.oxia.client.ops import Op, OxiaDelete, OxiaPut, checked_sizes
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.queue import OXIA_QUEUED_OPS_MAX, OXIA_WRITE_OPS_MAX, Submission, WriteQueue
 from tests.patience import PATIENCE_SECONDS
@@ -31,7 +31,7 @@ def keys_of(request: pb.WriteRequest) -> list[str]:
 
 
 async def test_a_request_holds_no_more_operations_than_the_limit() -> None:
-    ops: list[Op] = [Put(f"k{i}", b"v") for i in range(2 * OXIA_WRITE_OPS_MAX + 5)]
+    ops: list[Op] = [OxiaPut(f"k{i}", b"v") for i in range(2 * OXIA_WRITE_OPS_MAX + 5)]
     queue = queue_of(submission(ops))
     sent: list[str] = []
     sizes = []
@@ -53,10 +53,10 @@ async def test_a_request_never_exceeds_its_bytes_and_keeps_the_order() -> None:
         for i in range(rng.randint(1, 9)):
             key = rng.choice(["k", "é", "日", "😀"]) * rng.randint(1, 120) + f"/{n:03d}/{i}"
             if rng.random() < 0.2:
-                ops.append(Delete(key, rng.choice([None, 2**62]), rng.choice([None, "route😀"])))
+                ops.append(OxiaDelete(key, rng.choice([None, 2**62]), rng.choice([None, "route😀"])))
             else:
                 value = bytes(rng.choice([1, 1_000, 300_000, 900_000]))
-                ops.append(Put(key, value, rng.choice([None, -1, 2**62]), "route", rng.choice([None, 2**62])))
+                ops.append(OxiaPut(key, value, rng.choice([None, -1, 2**62]), "route", rng.choice([None, 2**62])))
         submissions.append(submission(ops))
     queue = queue_of(*submissions)
     put_keys, delete_keys = [], []
@@ -66,12 +66,12 @@ async def test_a_request_never_exceeds_its_bytes_and_keeps_the_order() -> None:
         put_keys += [put.key for put in request.puts]
         delete_keys += [delete.key for delete in request.deletes]
     ops = [op for one in submissions for op in one.ops]
-    assert put_keys == [op.key for op in ops if isinstance(op, Put)]
-    assert delete_keys == [op.key for op in ops if isinstance(op, Delete)]
+    assert put_keys == [op.key for op in ops if isinstance(op, OxiaPut)]
+    assert delete_keys == [op.key for op in ops if isinstance(op, OxiaDelete)]
 
 
 async def test_small_submissions_share_a_request() -> None:
-    queue = queue_of(*(submission([Put(f"k{i}", b"v")]) for i in range(10)))
+    queue = queue_of(*(submission([OxiaPut(f"k{i}", b"v")]) for i in range(10)))
     request, flight = queue.pack()
     assert len(request.puts) == 10
     assert len(flight.parts) == 10
@@ -79,7 +79,9 @@ async def test_small_submissions_share_a_request() -> None:
 
 
 async def test_fields_travel_as_given() -> None:
-    queue = queue_of(submission([Put("a", b"1", -1, "r", 9), Put("b", b"2"), Delete("c", 5, "r"), Delete("d")]))
+    queue = queue_of(
+        submission([OxiaPut("a", b"1", -1, "r", 9), OxiaPut("b", b"2"), OxiaDelete("c", 5, "r"), OxiaDelete("d")])
+    )
     request, flight = queue.pack()
     first, second = request.puts
     assert (first.key, first.value, first.expected_version_id) == ("a", b"1", -1)
@@ -91,7 +93,7 @@ async def test_fields_travel_as_given() -> None:
 
 
 async def test_what_its_caller_gave_up_before_it_was_sent_is_never_sent() -> None:
-    gone, kept = submission([Put("gone", b"v")]), submission([Put("kept", b"v")])
+    gone, kept = submission([OxiaPut("gone", b"v")]), submission([OxiaPut("kept", b"v")])
     queue = queue_of(gone, kept)
     gone.done.cancel()
     request, _ = queue.pack()
@@ -99,7 +101,7 @@ async def test_what_its_caller_gave_up_before_it_was_sent_is_never_sent() -> Non
 
 
 async def test_expired_operations_fail_as_unavailable_and_the_rest_stay() -> None:
-    old, young = submission([Put("old", b"v")] * 3, deadline=5), submission([Put("young", b"v")], deadline=50)
+    old, young = submission([OxiaPut("old", b"v")] * 3, deadline=5), submission([OxiaPut("young", b"v")], deadline=50)
     queue = queue_of(old, young)
     queue.expire(10)
     assert [type(outcome) for outcome in old.outcomes] == [Unavailable] * 3
@@ -109,8 +111,8 @@ async def test_expired_operations_fail_as_unavailable_and_the_rest_stay() -> Non
 
 
 async def test_requeued_requests_come_first_in_their_order_and_answer_their_callers() -> None:
-    ops: list[Op] = [Put(f"k{i}", b"v") for i in range(OXIA_WRITE_OPS_MAX + 2)]
-    one, two = submission(ops), submission([Put("later", b"v")])
+    ops: list[Op] = [OxiaPut(f"k{i}", b"v") for i in range(OXIA_WRITE_OPS_MAX + 2)]
+    one, two = submission(ops), submission([OxiaPut("later", b"v")])
     queue = queue_of(one, two)
     flights = [queue.pack()[1]]
     queue.requeue(flights)
@@ -128,7 +130,7 @@ async def test_requeued_requests_come_first_in_their_order_and_answer_their_call
 
 async def test_a_full_queue_makes_callers_wait_until_their_deadline() -> None:
     loop = asyncio.get_running_loop()
-    queue = queue_of(submission([Delete("k")] * OXIA_QUEUED_OPS_MAX))
+    queue = queue_of(submission([OxiaDelete("k")] * OXIA_QUEUED_OPS_MAX))
     with pytest.raises(Unavailable):
         await queue.room(loop.time() + 0.02)
     waiting = asyncio.create_task(queue.room(loop.time() + 3_600))
@@ -141,23 +143,23 @@ async def test_a_full_queue_makes_callers_wait_until_their_deadline() -> None:
 @pytest.mark.parametrize(
     "op",
     [
-        Put("", b"v"),
-        Delete(""),
-        Put("__oxia/session", b"v"),
-        Delete("__oxia/x"),
-        Put("__oxia", b"v"),
-        Put("k", b""),
-        Put("a\ud800", b"v"),
-        Put("k", b"v", None, "a\ud800"),
+        OxiaPut("", b"v"),
+        OxiaDelete(""),
+        OxiaPut("__oxia/session", b"v"),
+        OxiaDelete("__oxia/x"),
+        OxiaPut("__oxia", b"v"),
+        OxiaPut("k", b""),
+        OxiaPut("a\ud800", b"v"),
+        OxiaPut("k", b"v", None, "a\ud800"),
     ],
     ids=repr,
 )
 def test_what_would_harm_a_shard_is_refused(op: Op) -> None:
     with pytest.raises(InvalidRequest):
-        checked_sizes([Put("fine", b"v"), op])
+        checked_sizes([OxiaPut("fine", b"v"), op])
 
 
 def test_an_operation_larger_than_a_request_is_refused() -> None:
-    with pytest.raises(RequestTooLarge):
-        checked_sizes([Put("k", bytes(METADATA_REQUEST_BYTES_MAX))])
-    assert checked_sizes([Put("é" * 10, b"v", None, "日"), Delete("k")]) == [64 + 40 + 4 + 1, 64 + 4]
+    with pytest.raises(OxiaRequestTooLarge):
+        checked_sizes([OxiaPut("k", bytes(METADATA_REQUEST_BYTES_MAX))])
+    assert checked_sizes([OxiaPut("é" * 10, b"v", None, "日"), OxiaDelete("k")]) == [64 + 40 + 4 + 1, 64 + 4]

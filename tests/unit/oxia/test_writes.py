@@ -10,11 +10,11 @@ import pytest
 from llog.limits import OXIA_REQUESTS_IN_FLIGHT_MAX
 from llog.stores.metadata.oxia.client import (
     ClientClosed,
-    Delete,
     Op,
     Outcome,
     OxiaClient,
-    Put,
+    OxiaDelete,
+    OxiaPut,
     Unavailable,
     Uncertain,
     VersionMismatch,
@@ -26,7 +26,7 @@ from tests.unit.oxia.fake_server import FakeOxia, Refusal, error_details
 
 
 def puts(count: int, prefix: str = "k") -> list[Op]:
-    return [Put(f"{prefix}{i:05d}", b"v", -1) for i in range(count)]
+    return [OxiaPut(f"{prefix}{i:05d}", b"v", -1) for i in range(count)]
 
 
 def kinds(outcomes: list[Outcome]) -> set[type]:
@@ -43,14 +43,14 @@ async def test_operations_of_one_turn_travel_in_one_request(server: FakeOxia) ->
 
 async def test_answers_go_to_the_operations_that_asked(server: FakeOxia) -> None:
     client = await server.client()
-    await client.write(0, [Put("taken", b"v"), Put("doomed", b"v")])
+    await client.write(0, [OxiaPut("taken", b"v"), OxiaPut("doomed", b"v")])
     ops: list[Op] = [
-        Put("a", b"1", -1),
-        Put("taken", b"2", -1),
-        Delete("doomed"),
-        Put("b", b"1", -1),
-        Delete("nothing"),
-        Delete("nothing", 5),
+        OxiaPut("a", b"1", -1),
+        OxiaPut("taken", b"2", -1),
+        OxiaDelete("doomed"),
+        OxiaPut("b", b"1", -1),
+        OxiaDelete("nothing"),
+        OxiaDelete("nothing", 5),
     ]
     a, taken, doomed, b, nothing, expected = await client.write(0, ops)
     assert isinstance(taken, VersionMismatch)
@@ -95,7 +95,7 @@ async def test_at_most_eight_requests_are_in_flight_and_one_before_the_first_ans
 
 async def test_a_broken_stream_leaves_the_unanswered_uncertain_and_the_answered_known(server: FakeOxia) -> None:
     client = await server.client()
-    await client.write(0, [Put("warm", b"v")])
+    await client.write(0, [OxiaPut("warm", b"v")])
 
     async def break_at_third(request: pb.WriteRequest) -> pb.WriteResponse | None:
         if len(server.requests) == 4:
@@ -116,7 +116,7 @@ async def test_a_broken_stream_leaves_the_unanswered_uncertain_and_the_answered_
 async def test_an_answer_that_belongs_to_a_later_request_is_not_believed(server: FakeOxia) -> None:
     """A request that fails on the server gets no answer; the one behind it may, before the stream ends."""
     client = await server.client()
-    await client.write(0, [Put("warm", b"v")])
+    await client.write(0, [OxiaPut("warm", b"v")])
     held: list[pb.WriteRequest] = []
 
     async def lose_the_first(request: pb.WriteRequest) -> pb.WriteResponse | None:
@@ -170,7 +170,7 @@ async def test_a_refused_stream_of_an_old_server_waits_for_new_assignments(serve
 
 async def test_a_lone_request_refused_on_a_running_stream_is_repeated(server: FakeOxia) -> None:
     client = await server.client()
-    await client.write(0, [Put("warm", b"v")])
+    await client.write(0, [OxiaPut("warm", b"v")])
     refused: list[str] = []
 
     async def refuse_once(request: pb.WriteRequest) -> pb.WriteResponse:
@@ -214,7 +214,7 @@ async def test_without_a_connection_nothing_happened(server: FakeOxia) -> None:
 async def test_a_leader_that_another_replaced_is_left_and_its_requests_are_uncertain(server: FakeOxia) -> None:
     async with FakeOxia() as successor:
         client = await server.client()
-        await client.write(0, [Put("warm", b"v")])
+        await client.write(0, [OxiaPut("warm", b"v")])
 
         async def silent(request: pb.WriteRequest) -> None:
             return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from llog.errors import SettingsError
-from llog.stores.metadata.postgres.address import Address, channel_name, parse_url, stable_number
+from llog.stores.metadata.postgres.address import PostgresAddress, channel_name, parse_url, stable_number
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> PostgresAddress:
     return parse_url(url, client_identifier="broker-1")
 
 

@@ -7,7 +7,7 @@ import pytest
 from llog.errors import StoreClosed
 from llog.limits import METADATA_WATCH_QUEUE_MAX
 from llog.stores.metadata.port import Change, ChangeKind
-from llog.stores.metadata.postgres.watch import RESYNC, Watcher, parse_payload
+from llog.stores.metadata.postgres.watch import RESYNC, PostgresWatcher, parse_payload
 
 
 def test_a_payload_is_a_line_per_change() -> None:
@@ -25,7 +25,7 @@ def test_a_strangers_payload_is_not_understood(payload: str) -> None:
 
 
 async def test_an_overflow_becomes_one_resync_and_what_came_after() -> None:
-    watcher = Watcher("url", "a")
+    watcher = PostgresWatcher("url", "a")
     for version in range(METADATA_WATCH_QUEUE_MAX + 5):
         watcher.offer(Change(ChangeKind.PUT, "a/b", version + 1))
     assert await anext(watcher) == RESYNC
@@ -34,7 +34,7 @@ async def test_an_overflow_becomes_one_resync_and_what_came_after() -> None:
 
 
 async def test_a_closed_watcher_ends_behind_what_it_still_has() -> None:
-    watcher = Watcher("url", "")
+    watcher = PostgresWatcher("url", "")
     watcher.offer(Change(ChangeKind.DELETED, "x"))
     watcher.close()
     assert (await anext(watcher)).path == "x"

@@ -13,7 +13,7 @@ from llog.limits import GIB
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectMeta
-from llog.stores.objects.pricing import Footprint
+from llog.stores.objects.pricing import StorageFootprint
 from llog.telemetry.billing import (
     BILLING_LIST_INTERVAL_MS,
     BILLING_LOOK_MS,
@@ -82,7 +82,7 @@ async def test_the_estimate_is_the_one_of_the_contract(bucket: Bucket, clock: Cl
     store = billed(bucket)
     for operation, requests in {"put": 2_000, "list": 1_000, "get": 10_000, "range_get": 10_000}.items():
         store.stats.operations[operation].request_count = requests
-    store.footprint = Footprint(object_count=7, stored_bytes=100 * GIB)
+    store.footprint = StorageFootprint(object_count=7, stored_bytes=100 * GIB)
     _, page = page_of(made(clock, store))
     assert page["request_cost_usd"] == pytest.approx(3 * 0.005 + 2 * 0.004)
     assert (page["object_count"], page["stored_bytes"], page["stored_gb"]) == (7, 100 * GIB, 100)
@@ -200,4 +200,4 @@ async def test_a_store_opened_later_is_counted_soon_and_the_others_when_they_are
     clock.now_ms += BILLING_LOOK_MS
     assert await billing.refresh()
     assert (bucket.listings, later.listings) == (1, 1)
-    assert stores[1].footprint == Footprint(object_count=1, stored_bytes=3)
+    assert stores[1].footprint == StorageFootprint(object_count=1, stored_bytes=3)

@@ -133,9 +133,9 @@ class MeteredMetadataStore(ForwardingMetadataStore):
         """Seconds, from any origin."""
         self.pulse = StorePulse()
 
-    def _measured(self, operation: str, items: int = 0) -> _Measured:
+    def _measured(self, operation: str, items: int = 0) -> _MetadataCall:
         pulse = None if operation in _PROMISES else self.pulse
-        return _Measured(self.stats.operations[operation], self._clock, items, pulse, operation in _WRITING)
+        return _MetadataCall(self.stats.operations[operation], self._clock, items, pulse, operation in _WRITING)
 
     # -- reads ----------------------------------------------------------------------------------------------------
     async def get(self, key: Key, *, strict: bool = False) -> Record | None:
@@ -242,7 +242,7 @@ class MeteredMetadataStore(ForwardingMetadataStore):
             return await self.inner.raise_versions(floor)
 
 
-class _Measured:
+class _MetadataCall:
     """One call being measured; it is recorded when the block ends, however it ends."""
 
     __slots__ = ("_clock", "_pulse", "_start", "_stats", "_writing", "error", "items")
@@ -259,7 +259,7 @@ class _Measured:
         self.error: Exception | None = None
         """What the call failed with that was told, not raised."""
 
-    def __enter__(self) -> _Measured:
+    def __enter__(self) -> _MetadataCall:
         self._start = self._clock()
         return self
 

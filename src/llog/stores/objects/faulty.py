@@ -28,7 +28,7 @@ from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
 from llog.stores.objects.stats import OPERATIONS
 from llog.stores.objects.wrapper import ForwardingObjectStore
 
-__all__ = ["NO_FAULTS", "Faults", "FaultyObjectStore"]
+__all__ = ["NO_FAULTS", "FaultyObjectStore", "ObjectFaults"]
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ LIST_FAULT_INTERVAL: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class ObjectFaults:
     """Probabilities per call, and how long things take."""
 
     throttled: float = 0.0
@@ -54,7 +54,7 @@ class Faults:
             raise InvalidArgument("faults", f"{self}: probabilities are 0 to 1, of the three failures together too")
 
 
-NO_FAULTS: Final = Faults()
+NO_FAULTS: Final = ObjectFaults()
 
 
 class FaultyObjectStore(ForwardingObjectStore):
@@ -64,18 +64,18 @@ class FaultyObjectStore(ForwardingObjectStore):
         self,
         inner: ObjectStore,
         seed: int,
-        faults: Faults | Mapping[str, Faults],
+        faults: ObjectFaults | Mapping[str, ObjectFaults],
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         """`sleep` is in seconds."""
         super().__init__(inner)
-        if isinstance(faults, Faults):
+        if isinstance(faults, ObjectFaults):
             faults = dict.fromkeys(OPERATIONS, faults)
         unknown = set(faults) - set(OPERATIONS)
         if unknown:
             raise InvalidArgument("faults", f"unknown operations {sorted(unknown)}; there are {', '.join(OPERATIONS)}")
-        self.faults: dict[str, Faults] = dict(faults)
+        self.faults: dict[str, ObjectFaults] = dict(faults)
         """May be changed while in use: an empty one heals the store."""
         self._rng = random.Random(seed)
         self._sleep = sleep

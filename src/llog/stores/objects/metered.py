@@ -39,8 +39,8 @@ class MeteredObjectStore(ForwardingObjectStore):
         """Seconds, from any origin."""
         self.pulse = StorePulse()
 
-    def _measured(self, operation: str) -> _Measured:
-        return _Measured(self.stats.operations[operation], self._clock, self.pulse, operation in _WRITING)
+    def _measured(self, operation: str) -> _ObjectCall:
+        return _ObjectCall(self.stats.operations[operation], self._clock, self.pulse, operation in _WRITING)
 
     async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
         with self._measured("put") as call:
@@ -107,7 +107,7 @@ class MeteredObjectStore(ForwardingObjectStore):
 builtin_list = list
 
 
-class _Measured:
+class _ObjectCall:
     """One call being measured; it is recorded when the block ends, however it ends."""
 
     __slots__ = ("_clock", "_pulse", "_start", "_stats", "_writing", "byte_count", "request_count")
@@ -117,7 +117,7 @@ class _Measured:
         self.byte_count = 0
         self.request_count = 1
 
-    def __enter__(self) -> _Measured:
+    def __enter__(self) -> _ObjectCall:
         self._start = self._clock()
         return self
 

@@ -15,11 +15,11 @@ from typing import Final
 from llog.limits import GIB
 from llog.stores.objects.port import ObjectStore
 
-__all__ = ["S3_STANDARD_US_EAST_1", "Footprint", "Prices", "measure_footprint"]
+__all__ = ["S3_STANDARD_US_EAST_1", "Prices", "StorageFootprint", "measure_footprint"]
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class StorageFootprint:
     """What lies under a prefix at one moment."""
 
     object_count: int
@@ -52,10 +52,10 @@ S3_STANDARD_US_EAST_1: Final = Prices(
 )
 
 
-async def measure_footprint(store: ObjectStore, prefix: str = "") -> Footprint:
+async def measure_footprint(store: ObjectStore, prefix: str = "") -> StorageFootprint:
     """Count by listing: one list request per thousand objects, so keep the answer for a while."""
     object_count = stored_bytes = 0
     async for meta in store.list(prefix):
         object_count += 1
         stored_bytes += meta.byte_length
-    return Footprint(object_count, stored_bytes)
+    return StorageFootprint(object_count, stored_bytes)

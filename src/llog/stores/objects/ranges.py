@@ -21,9 +21,9 @@ OBJECT_FETCH_BYTES_MAX: Final = 64 * MIB
 
 
 __all__ = [
-    "Fetch",
     "ObjectFetch",
     "ObjectRange",
+    "RangeFetch",
     "check_ranges",
     "cut",
     "last_byte",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-class Fetch(NamedTuple):
+class RangeFetch(NamedTuple):
     """One request for bytes of one object."""
 
     byte_offset: int
@@ -85,21 +85,21 @@ def plan_fetches(
     gap_bytes_max: int = OBJECT_RANGE_GAP_BYTES_MAX,
     fetch_bytes_max: int = OBJECT_FETCH_BYTES_MAX,
     spare_bytes: int | None = None,
-) -> list[Fetch]:
+) -> list[RangeFetch]:
     """Merge ranges that overlap or lie near each other. Empty ranges are in no fetch.
 
     `spare_bytes` limits the bytes of all gaps together that are fetched though not wanted.
     """
     wanted = sorted((r.byte_offset, r.byte_offset + r.byte_length, i) for i, r in enumerate(ranges) if r.byte_length)
     spare = sys.maxsize if spare_bytes is None else spare_bytes
-    fetches: list[Fetch] = []
+    fetches: list[RangeFetch] = []
     members: list[int] = []
     start = end = 0
     for range_start, range_end, position in wanted:
         gap, grown = max(range_start - end, 0), max(end, range_end)
         too_far = gap > gap_bytes_max or gap > spare
         if members and (too_far or (range_end > end and grown - start > fetch_bytes_max)):
-            fetches.append(Fetch(start, end - start, tuple(members)))
+            fetches.append(RangeFetch(start, end - start, tuple(members)))
             members = []
         if members:
             spare -= gap
@@ -108,7 +108,7 @@ def plan_fetches(
         end = grown
         members.append(position)
     if members:
-        fetches.append(Fetch(start, end - start, tuple(members)))
+        fetches.append(RangeFetch(start, end - start, tuple(members)))
     return fetches
 
 
@@ -139,7 +139,7 @@ def plan_object_fetches(
     return fetches
 
 
-def cut(fetch: Fetch, answer: Buffer, ranges: Sequence[ByteRange], into: list[Buffer]) -> None:
+def cut(fetch: RangeFetch, answer: Buffer, ranges: Sequence[ByteRange], into: list[Buffer]) -> None:
     """Store in `into`, for each range of the fetch, its view of `answer`."""
     view = memoryview(answer)
     for position in fetch.members:

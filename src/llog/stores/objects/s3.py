@@ -45,7 +45,7 @@ from llog.stores.objects.port import (
     check_range,
     total_bytes,
 )
-from llog.stores.objects.ranges import Fetch, check_ranges, cut, last_byte, plan_fetches
+from llog.stores.objects.ranges import RangeFetch, check_ranges, cut, last_byte, plan_fetches
 from llog.stores.objects.s3_client import S3Settings, allowed_ms, bucket_and_root, open_client
 from llog.stores.objects.s3_errors import translate
 from llog.stores.objects.s3_listing import is_name, is_possible_prefix, list_offset, list_prefix, page_end
@@ -209,7 +209,7 @@ class S3ObjectStore(ObjectStore):
         reason = f"bucket {self.bucket!r} at {self._where} cannot be used ({error.reason}): {advice}"
         return type(error)("check", self.url, reason)
 
-    async def _fetch(self, name: str, fetch: Fetch) -> Buffer:
+    async def _fetch(self, name: str, fetch: RangeFetch) -> Buffer:
         start, length = fetch.byte_offset, fetch.byte_length
         request = self._store.get_range_async(self._key(name), start=start, length=length)
         answer = memoryview(await self._within(request, "get_ranges", name, length))

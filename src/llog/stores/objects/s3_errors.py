@@ -27,7 +27,7 @@ from llog.errors import (
     ObjectStoreUncertain,
 )
 
-__all__ = ["BY_CODE", "BY_STATUS", "BY_TRANSPORT", "Failure", "parse_failure", "translate"]
+__all__ = ["BY_CODE", "BY_STATUS", "BY_TRANSPORT", "S3Failure", "parse_failure", "translate"]
 
 
 class Outcome(NamedTuple):
@@ -122,7 +122,7 @@ _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 
 
-class Failure(NamedTuple):
+class S3Failure(NamedTuple):
     status: int | None
     code: str | None
     transport: str | None
@@ -137,10 +137,10 @@ class Failure(NamedTuple):
         return BY_TRANSPORT.get(self.transport or "", _UNKNOWN)
 
 
-def parse_failure(error: BaseException) -> Failure:
+def parse_failure(error: BaseException) -> S3Failure:
     """Read status, code and kind out of an obstore error."""
     if isinstance(error, TimeoutError):
-        return Failure(None, None, "Timeout", "no answer in time")
+        return S3Failure(None, None, "Timeout", "no answer in time")
     text = str(error)
     status, code, message, kind = (p.search(text) for p in (_STATUS, _CODE, _MESSAGE, _KIND))
     transport = kind.group(1) if kind else None
@@ -149,7 +149,7 @@ def parse_failure(error: BaseException) -> Failure:
     elif "non-partial response" in text or "CONTENT_RANGE header" in text:
         transport = "NotPartial"
     words = " ".join(m.group(1) for m in (status, code, message) if m) if status else text.partition("\n")[0]
-    return Failure(int(status.group(1)) if status else None, code.group(1) if code else None, transport, words[:500])
+    return S3Failure(int(status.group(1)) if status else None, code.group(1) if code else None, transport, words[:500])
 
 
 def translate(error: BaseException, operation: str, subject: str, *, writing: bool) -> ObjectStoreError:

@@ -14,7 +14,7 @@ from llog.errors import InvalidArgument
 from llog.stores.metadata.port import ABSENT, CheckedWrites, GroupOutcome, Put, Session, Write
 
 
-class Batch:
+class LmdbBatch:
     def __init__(self, groups: Sequence[Sequence[Write]], checked: CheckedWrites) -> None:
         """`checked` by `check_groups` with a `StoredKeys`."""
         self.groups = groups

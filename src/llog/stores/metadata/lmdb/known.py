@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Final
 
-from llog.stores.metadata.lmdb.batch import Batch
+from llog.stores.metadata.lmdb.batch import LmdbBatch
 
 # Records whose version the writer remembers from its own last transactions.
 LMDB_KNOWN_VERSIONS_MAX: Final = 65_536
@@ -35,7 +35,7 @@ class KnownVersions:
         """The transaction of this number is about to be committed, and it did change something."""
         self._last_number = number
 
-    def note(self, batch: Batch, first_version: int) -> None:
+    def note(self, batch: LmdbBatch, first_version: int) -> None:
         """The batch was written, with versions counted up from there. Records that are new are left out: an index
         entry is not moved again."""
         given = zip(batch.keys, range(first_version, first_version + len(batch.keys)), strict=True)

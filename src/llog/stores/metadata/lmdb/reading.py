@@ -30,7 +30,7 @@ class RunOutLease(Exception):
     """A record's lease is past its time by our clock, but not ended: the writer must settle which it is."""
 
 
-class Found:
+class RecordReader:
     """Turns what is stored into records. With `decide`, a lease past its time counts as ended."""
 
     txn: lmdb.Transaction[bytes]
@@ -70,13 +70,13 @@ class Page(NamedTuple):
     start: bytes
 
 
-def find_many(found: Found, keys: Sequence[Key], stored_keys: list[bytes]) -> list[Record | None]:
+def find_many(found: RecordReader, keys: Sequence[Key], stored_keys: list[bytes]) -> list[Record | None]:
     get, record = found.txn.get, found.record
     stored = [get(stored_key) for stored_key in stored_keys]
     return [None if value is None else record(key, value) for key, value in zip(keys, stored, strict=True)]
 
 
-def find_children(found: Found, parent: Key, start: str, stop: str | None, limit: int) -> list[Record]:
+def find_children(found: RecordReader, parent: Key, start: str, stop: str | None, limit: int) -> list[Record]:
     prefix = children_prefix(parent.path)
     if prefix is None:
         return []
@@ -96,7 +96,7 @@ def find_children(found: Found, parent: Key, start: str, stop: str | None, limit
     return records
 
 
-def find_tree(found: Found, prefix: str, at: Page) -> Page | None:
+def find_tree(found: RecordReader, prefix: str, at: Page) -> Page | None:
     """The page after `at`; None behind the last."""
     runs = [record_key(prefix)] if prefix else []
     runs += tree_prefixes(prefix)

@@ -33,13 +33,13 @@ from llog.errors import (
     StoreClosed,
 )
 from llog.limits import LMDB_WAIT_MS_MAX, METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
-from llog.stores.metadata.lmdb.batch import Batch
+from llog.stores.metadata.lmdb.batch import LmdbBatch
 from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.environment import Environment, give_back, lease_out
 from llog.stores.metadata.lmdb.failures import translate
 from llog.stores.metadata.lmdb.keys import StoredKeys
 from llog.stores.metadata.lmdb.layout import record_keys
-from llog.stores.metadata.lmdb.reading import Found, Page, RunOutLease, find_children, find_many, find_tree
+from llog.stores.metadata.lmdb.reading import Page, RecordReader, RunOutLease, find_children, find_many, find_tree
 from llog.stores.metadata.lmdb.session import LmdbSession
 from llog.stores.metadata.port import (
     Capabilities,
@@ -126,11 +126,11 @@ class LmdbStore(MetadataStore):
             for record in page.records if page is not None else ():
                 yield record
 
-    async def _read(self, operation: str, size: int, work: Callable[[Found], T]) -> T:
+    async def _read(self, operation: str, size: int, work: Callable[[RecordReader], T]) -> T:
         """`work` in a read transaction, here or in a thread; sessions that ran out are settled on the way."""
         self._begin(operation)
         for turn in range(LMDB_SETTLE_ROUNDS_MAX + 1):
-            found = Found(self.environment.clock, decide=turn == LMDB_SETTLE_ROUNDS_MAX)
+            found = RecordReader(self.environment.clock, decide=turn == LMDB_SETTLE_ROUNDS_MAX)
             try:
                 if size > LMDB_INLINE_RECORDS_MAX or not self._may_read_inline():
                     return await self._read_in_thread(operation, found, work)
@@ -148,7 +148,7 @@ class LmdbStore(MetadataStore):
     def _may_read_inline(self) -> bool:
         return time.monotonic() >= self._inline_from and self.environment.gate.try_enter()
 
-    def _read_inline(self, found: Found, work: Callable[[Found], T]) -> T:
+    def _read_inline(self, found: RecordReader, work: Callable[[RecordReader], T]) -> T:
         """The caller passed the gate."""
         started_ns = time.perf_counter_ns()
         try:
@@ -158,7 +158,7 @@ class LmdbStore(MetadataStore):
             if time.perf_counter_ns() - started_ns > LMDB_INLINE_SLOW_US * 1_000:
                 self._inline_from = time.monotonic() + LMDB_INLINE_PAUSE_MS / 1_000
 
-    async def _read_in_thread(self, operation: str, found: Found, work: Callable[[Found], T]) -> T:
+    async def _read_in_thread(self, operation: str, found: RecordReader, work: Callable[[RecordReader], T]) -> T:
         async with self._pool_slots:
             self._begin(operation)
             loop = asyncio.get_running_loop()
@@ -179,7 +179,7 @@ class LmdbStore(MetadataStore):
         self._begin("write")
         if not groups:
             return []
-        batch = Batch(groups, checked)
+        batch = LmdbBatch(groups, checked)
         batch.check_sessions(LmdbSession, self.environment)
         try:
             outcomes: list[GroupOutcome] = await self._write(

@@ -18,7 +18,7 @@ from typing import Final
 import lmdb
 
 from llog.errors import MetadataStoreError, SessionLost, VersionConflict
-from llog.stores.metadata.lmdb.batch import Batch
+from llog.stores.metadata.lmdb.batch import LmdbBatch
 from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.known import KnownVersions
 from llog.stores.metadata.lmdb.layout import (
@@ -63,7 +63,7 @@ class Transaction:
         self.version = max(self.version, floor)
 
     # -- writes -----------------------------------------------------------------------------------------------------
-    def write(self, batch: Batch) -> int | list[GroupOutcome]:
+    def write(self, batch: LmdbBatch) -> int | list[GroupOutcome]:
         """One outcome per group, or only the first version when all of a plain batch was written (`outcomes_of` turns
         that into outcomes). No key is named twice, so all may be decided against what was there before."""
         if batch.plain and self._stands_as_expected(batch):
@@ -77,7 +77,7 @@ class Transaction:
         self.known.forget(batch.keys)
         return self._write_carefully(batch)
 
-    def _stands_as_expected(self, batch: Batch) -> bool:
+    def _stands_as_expected(self, batch: LmdbBatch) -> bool:
         """Does every condition of a plain batch hold? Ephemeral records are left to the careful way: they stand for no
         version here."""
         known = tuple(map(self.known.versions.get, batch.keys))
@@ -96,7 +96,7 @@ class Transaction:
             return tuple(found) == batch.expected
         return all(expected in (ANY, version) for expected, version in zip(batch.expected, found, strict=True))
 
-    def _write_carefully(self, batch: Batch) -> list[GroupOutcome]:
+    def _write_carefully(self, batch: LmdbBatch) -> list[GroupOutcome]:
         """Group by group, so that a refused one harms no other."""
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []

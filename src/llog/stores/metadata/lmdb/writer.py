@@ -42,7 +42,7 @@ LMDB_TRANSACTION_BYTES_MAX: Final = 64 * MIB
 Work = Callable[[Transaction], Any]
 
 
-class Job:
+class WriterJob:
     """One call's part of a transaction, and the future its caller waits on."""
 
     __slots__ = ("claimed", "finish", "finished", "future", "loop", "size_bytes", "size_writes", "work")
@@ -80,7 +80,7 @@ class Writer:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._ready = threading.Condition()
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[WriterJob] = deque()
         self._stopping = False
         self._known = KnownVersions()
         self._thread = threading.Thread(target=self._run, name="llog-lmdb-write", daemon=True)
@@ -99,7 +99,7 @@ class Writer:
         """Run `work` inside a transaction; its result once that is committed. `finish` turns it into what the caller
         wants, on the caller's loop, in the time that the commit takes."""
         url, loop = self._environment.url, asyncio.get_running_loop()
-        job = Job(work, loop, writes, size_bytes, finish)
+        job = WriterJob(work, loop, writes, size_bytes, finish)
         with self._ready:
             if self._stopping:
                 raise StoreClosed(operation, url)
@@ -116,7 +116,7 @@ class Writer:
         finally:
             timer.cancel()
 
-    def withdraw(self, job: Job) -> bool:
+    def withdraw(self, job: WriterJob) -> bool:
         """True when the job was still waiting and now never happens."""
         with self._ready:
             if job.claimed:
@@ -127,7 +127,7 @@ class Writer:
                 return False
             return True
 
-    def _give_up(self, operation: str, job: Job, turn: int) -> None:
+    def _give_up(self, operation: str, job: WriterJob, turn: int) -> None:
         url = self._environment.url
         if self.withdraw(job):
             reason = f"another process has held the write lock for {LMDB_WAIT_MS_MAX} ms"
@@ -159,7 +159,7 @@ class Writer:
             self._commit_what_waits()
 
     def _commit_what_waits(self) -> None:
-        jobs: list[Job] = []
+        jobs: list[WriterJob] = []
         committing, number = False, 0
         while True:
             try:
@@ -189,7 +189,7 @@ class Writer:
             return
 
     @staticmethod
-    def _finish_early(jobs: list[Job], results: list[Any]) -> None:
+    def _finish_early(jobs: list[WriterJob], results: list[Any]) -> None:
         for job, result in zip(jobs, results, strict=True):
             if job.finish is not None:
                 try:
@@ -221,8 +221,8 @@ class Writer:
             return ours
         return error if isinstance(error, LlogError) else RuntimeError(f"the LMDB writer failed: {error!r}")
 
-    def _claim(self) -> list[Job]:
-        jobs: list[Job] = []
+    def _claim(self) -> list[WriterJob]:
+        jobs: list[WriterJob] = []
         writes = size_bytes = 0
         with self._ready:
             while self._waiting:
@@ -234,9 +234,9 @@ class Writer:
                 jobs.append(self._waiting.popleft())
         return jobs
 
-    def _answer(self, answers: list[tuple[Job, object, BaseException | None]]) -> None:
+    def _answer(self, answers: list[tuple[WriterJob, object, BaseException | None]]) -> None:
         """One wake-up per event loop, however many calls it waits for."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, object, BaseException | None]]] = {}
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[WriterJob, object, BaseException | None]]] = {}
         for answer in answers:
             by_loop.setdefault(answer[0].loop, []).append(answer)
         for loop, its_answers in by_loop.items():
@@ -247,6 +247,6 @@ class Writer:
                 continue
 
 
-def _settle_all(answers: list[tuple[Job, object, BaseException | None]]) -> None:
+def _settle_all(answers: list[tuple[WriterJob, object, BaseException | None]]) -> None:
     for job, result, error in answers:
         job.settle(result, error)

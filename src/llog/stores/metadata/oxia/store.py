@@ -23,7 +23,7 @@ from llog.stores.metadata.oxia.address import parse_url
 from llog.stores.metadata.oxia.mapping import to_llog, to_outcome
 from llog.stores.metadata.oxia.session import OxiaSession
 from llog.stores.metadata.oxia.strict import PROBE_KEY, StrictGate, probe
-from llog.stores.metadata.oxia.watch import Watcher, is_below
+from llog.stores.metadata.oxia.watch import OxiaWatcher, is_below
 from llog.stores.metadata.port import (
     Capabilities,
     Change,
@@ -73,7 +73,7 @@ async def open_from_url(url: str, settings: OxiaSettings) -> OxiaStore:
     """`oxia://host:port[,host:port…][/namespace]`; the namespace may come from the settings instead."""
     address = parse_url(url)
     ca_certificates = await asyncio.to_thread(_authorities, settings.oxia_tls_ca_file) if address.tls else None
-    options = oxia.Options(
+    options = oxia.OxiaOptions(
         addresses=address.addresses,
         namespace=address.namespace or settings.oxia_namespace,
         identity=settings.client_identifier,
@@ -107,7 +107,7 @@ class OxiaStore(MetadataStore):
         self.client, self.url = client, url
         self._gates: dict[int, StrictGate] = {}
         self._sessions: list[OxiaSession] = []
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[OxiaWatcher] = set()
         self._closed = False
 
     # -- reads ------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class OxiaStore(MetadataStore):
         gets = [oxia.Get(f"{parent.path}/{name}", oxia.Comparison.CEILING)]
         prefix = f"{parent.path}/"
 
-        async def ask(shard: int) -> oxia.Found | None:
+        async def ask(shard: int) -> oxia.OxiaRecord | None:
             [found] = await self._read(shard, strict, lambda link: self.client.get_many(shard, gets, link))
             inside = found is not None and found.key.startswith(prefix) and "/" not in found.key[len(prefix) :]
             return found if inside else None
@@ -167,7 +167,7 @@ class OxiaStore(MetadataStore):
         first = f"{parent.path}/{start}"
         end = f"{parent.path}/" + ("/" if stop is None else stop)
 
-        async def ask(shard: int) -> list[oxia.Found]:
+        async def ask(shard: int) -> list[oxia.OxiaRecord]:
             return await self._read(shard, strict, lambda link: self.client.scan(shard, first, end, limit, link))
 
         try:
@@ -193,7 +193,7 @@ class OxiaStore(MetadataStore):
     def _shards_of(self, parent: Key) -> tuple[int, ...]:
         return (self.client.shard_of(parent.route),) if parent.route else self.client.shards
 
-    async def _read(self, shard: int, strict: bool, call: Callable[[oxia.Link | None], Awaitable[T]]) -> T:
+    async def _read(self, shard: int, strict: bool, call: Callable[[oxia.OxiaLink | None], Awaitable[T]]) -> T:
         """`call(None)`, or for a strict read `call(link)` where a probe has just succeeded (see `strict.py`)."""
         if not strict:
             return await call(None)
@@ -260,9 +260,9 @@ class OxiaStore(MetadataStore):
                     except oxia.OxiaError as error:
                         outcomes[at] = to_outcome(error, "put", path)
                         continue
-                op = oxia.Put(path, value, expected, route or None, session_id)
+                op = oxia.OxiaPut(path, value, expected, route or None, session_id)
             else:
-                op = oxia.Delete(path, write.expected, route or None)
+                op = oxia.OxiaDelete(path, write.expected, route or None)
             plan = by_shard.get(shard)
             if plan is None:
                 plan = by_shard[shard] = ([], [])
@@ -306,7 +306,7 @@ class OxiaStore(MetadataStore):
     @asynccontextmanager
     async def watch(self, prefix: str, *, route: str = "") -> AsyncIterator[AsyncIterator[Change]]:
         self._check_open("watch")
-        watcher = Watcher(self.client, self.url, prefix, route, _OWN_KEYS.__contains__)
+        watcher = OxiaWatcher(self.client, self.url, prefix, route, _OWN_KEYS.__contains__)
         self._watchers.add(watcher)
         try:
             try:
@@ -323,7 +323,7 @@ class OxiaStore(MetadataStore):
         self._check_open("time")
         shard = self.client.shards[0]
         try:
-            submission = await self.client.submit(shard, [oxia.Put(CLOCK_KEY, b"1"), oxia.Delete(CLOCK_KEY)])
+            submission = await self.client.submit(shard, [oxia.OxiaPut(CLOCK_KEY, b"1"), oxia.OxiaDelete(CLOCK_KEY)])
             outcome = submission.outcomes[0]
             if isinstance(outcome, oxia.Uncertain):
                 raise oxia.ReadTimeout(str(outcome))
@@ -359,9 +359,9 @@ async def _all(calls: list[Awaitable[T]]) -> list[T]:
     return list(await asyncio.gather(*calls))
 
 
-def _path(found: oxia.Found) -> str:
+def _path(found: oxia.OxiaRecord) -> str:
     return found.key
 
 
-def _record(key: Key, found: oxia.Found) -> Record:
+def _record(key: Key, found: oxia.OxiaRecord) -> Record:
     return Record(key, found.value, found.version_id, found.session_id is not None)

@@ -18,7 +18,15 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from llog.limits import OXIA_STALL_MS
-from llog.stores.metadata.oxia.client import Delete, Link, OxiaClient, OxiaError, ReadTimeout, Unavailable, Uncertain
+from llog.stores.metadata.oxia.client import (
+    OxiaClient,
+    OxiaDelete,
+    OxiaError,
+    OxiaLink,
+    ReadTimeout,
+    Unavailable,
+    Uncertain,
+)
 
 METADATA_STRICT_PROBE_INTERVAL_MS: Final = 50
 
@@ -29,20 +37,20 @@ PROBE_KEY: Final = "__llog/probe"
 class StrictGate:
     """One shard's probes."""
 
-    def __init__(self, probe: Callable[[], Awaitable[Link]]) -> None:
+    def __init__(self, probe: Callable[[], Awaitable[OxiaLink]]) -> None:
         self._probe = probe
-        self._next: asyncio.Task[Link] | None = None
-        self._running: asyncio.Task[Link] | None = None
+        self._next: asyncio.Task[OxiaLink] | None = None
+        self._running: asyncio.Task[OxiaLink] | None = None
         self._started_at = float("-inf")
 
-    async def enter(self) -> Link:
+    async def enter(self) -> OxiaLink:
         """The server to read from, proven by a write that began after this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._run())
             self._next.add_done_callback(_look)
         return await asyncio.shield(self._next)
 
-    async def _run(self) -> Link:
+    async def _run(self) -> OxiaLink:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, self._started_at + METADATA_STRICT_PROBE_INTERVAL_MS / 1_000 - loop.time()))
         if self._running is not None:
@@ -59,18 +67,18 @@ class StrictGate:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _look(task: asyncio.Task[Link]) -> None:
+def _look(task: asyncio.Task[OxiaLink]) -> None:
     """Whoever waited has the error; when nobody did any more, nobody needs it."""
     if not task.cancelled():
         task.exception()
 
 
-async def probe(client: OxiaClient, shard: int) -> Link:
+async def probe(client: OxiaClient, shard: int) -> OxiaLink:
     """Complete a write on `shard`, whoever leads it; repeated until the deadline, because repeating it is harmless."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + client.options.request_timeout_ms / 1_000
     while True:
-        submission = await client.submit(shard, [Delete(PROBE_KEY)])
+        submission = await client.submit(shard, [OxiaDelete(PROBE_KEY)])
         [outcome] = submission.outcomes
         if not isinstance(outcome, OxiaError):
             assert submission.link is not None, "an answered write knows who answered"

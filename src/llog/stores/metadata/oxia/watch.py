@@ -12,7 +12,7 @@ from llog.stores.metadata.oxia.client import Changed, Deleted, Event, OxiaClient
 from llog.stores.metadata.port import Change, ChangeKind
 
 
-class Watcher(AsyncIterator[Change]):
+class OxiaWatcher(AsyncIterator[Change]):
     """Changes one reader has not taken yet; too many of them become one RESYNC."""
 
     def __init__(self, client: OxiaClient, url: str, prefix: str, route: str, ignored: Callable[[str], bool]) -> None:

@@ -27,7 +27,7 @@ _PRIMARY: Final = ("read-write", "primary")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PostgresAddress:
     conninfo: dict[str, str]
     """For `psycopg.AsyncConnection.connect`."""
     schema: str | None
@@ -37,7 +37,7 @@ class Address:
     """Without secrets."""
 
 
-def parse_url(url: str, *, client_identifier: str) -> Address:
+def parse_url(url: str, *, client_identifier: str) -> PostgresAddress:
     """`postgresql://user:password@host:port/database?llog_table=[schema.]table&…`. Raises `SettingsError`."""
     base, _, query = url.partition("?")
     table, passed_on = TABLE_DEFAULT, []
@@ -63,7 +63,7 @@ def parse_url(url: str, *, client_identifier: str) -> Address:
     conninfo.setdefault("keepalives_interval", "5")
     conninfo.setdefault("keepalives_count", "3")
     conninfo["client_encoding"] = "UTF8"
-    return Address(conninfo, schema, table, _display(conninfo, schema, table))
+    return PostgresAddress(conninfo, schema, table, _display(conninfo, schema, table))
 
 
 def _split_table(url: str, text: str) -> tuple[str | None, str]:

@@ -16,7 +16,7 @@ import psycopg
 from llog.errors import MetadataTimeout, MetadataUnavailable, MetadataUncertain
 from llog.stores.metadata.postgres.connection import NoAnswer, Row
 from llog.stores.metadata.postgres.failures import READ_ONLY_STATE, RETRIED_STATES, translate
-from llog.stores.metadata.postgres.pool import Pool
+from llog.stores.metadata.postgres.pool import ConnectionPool
 
 POSTGRES_READ_ATTEMPTS_MAX: Final = 3
 # A write that the server rolled back because of a deadlock did not happen and may be asked for again.
@@ -24,7 +24,7 @@ POSTGRES_WRITE_ATTEMPTS_MAX: Final = 5
 
 
 class Caller:
-    def __init__(self, pool: Pool, *, url: str, request_timeout_ms: int) -> None:
+    def __init__(self, pool: ConnectionPool, *, url: str, request_timeout_ms: int) -> None:
         self.pool, self.url = pool, url
         self.request_timeout_ms = request_timeout_ms
 

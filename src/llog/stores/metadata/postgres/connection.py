@@ -29,7 +29,7 @@ from psycopg.pq import TransactionStatus
 
 from llog.errors import MetadataMisconfigured, MetadataStoreError, MetadataUnavailable
 from llog.limits import POSTGRES_CONNECT_PAUSE_MS
-from llog.stores.metadata.postgres.address import Address
+from llog.stores.metadata.postgres.address import PostgresAddress
 from llog.stores.metadata.postgres.failures import READ_ONLY_STATE, refused_connection, state_of_refusal
 from llog.stores.metadata.postgres.wire import adapters
 
@@ -69,7 +69,7 @@ class NoAnswer(Exception):
     """The deadline passed before the server answered; the connection was cut."""
 
 
-class Link:
+class PostgresLink:
     """One psycopg connection. One statement at a time."""
 
     def __init__(self, connection: AsyncConnection[Row]) -> None:
@@ -150,7 +150,7 @@ def _forget(statement: asyncio.Future[list[Row]]) -> None:
 class Connector:
     """Makes links to one database."""
 
-    def __init__(self, address: Address, *, request_timeout_ms: int) -> None:
+    def __init__(self, address: PostgresAddress, *, request_timeout_ms: int) -> None:
         self.address = address
         self.request_timeout_ms = request_timeout_ms
         self._adapters = adapters()
@@ -163,7 +163,7 @@ class Connector:
             "lock_timeout_ms": str(max(1, server_timeout_ms * 3 // 4)),
         }
 
-    async def connect(self, *, deadline: float) -> Link:
+    async def connect(self, *, deadline: float) -> PostgresLink:
         """Connect, again and again until `deadline` while nobody answers. Raises our errors; nothing was asked yet."""
         loop = asyncio.get_running_loop()
         # What an earlier attempt heard says more than that the last one was cut short.
@@ -180,7 +180,7 @@ class Connector:
                     raise
             await asyncio.sleep(POSTGRES_CONNECT_PAUSE_MS / 1000)
 
-    async def _connect_once(self) -> Link:
+    async def _connect_once(self) -> PostgresLink:
         try:
             connection: AsyncConnection[Row] = await AsyncConnection.connect(
                 "",
@@ -193,7 +193,7 @@ class Connector:
             if state_of_refusal(error) == READ_ONLY_STATE:
                 refused = NotPrimary("connect", self.address.url, refused.reason)
             raise refused from error
-        link = Link(connection)
+        link = PostgresLink(connection)
         try:
             await self._set_up(connection)
         except BaseException:

@@ -16,28 +16,28 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from llog.errors import MetadataUnavailable, StoreClosed
-from llog.stores.metadata.postgres.connection import Connector, Link
+from llog.stores.metadata.postgres.connection import Connector, PostgresLink
 
 POSTGRES_CONNECTIONS_MAX: Final = 8
 POSTGRES_CONNECTION_WAITERS_MAX: Final = 4_096
 
 
-class Pool:
+class ConnectionPool:
     def __init__(self, connector: Connector, *, connections_max: int = POSTGRES_CONNECTIONS_MAX) -> None:
         self._connector = connector
         self._connections_max = connections_max
         self._free = asyncio.Semaphore(connections_max)
-        self._idle: list[Link] = []
-        self._lent: set[Link] = set()
+        self._idle: list[PostgresLink] = []
+        self._lent: set[PostgresLink] = set()
         self._all_returned = asyncio.Event()
         self._waiting = 0
         self._closed = False
 
     @asynccontextmanager
-    async def link(self, *, deadline: float) -> AsyncIterator[Link]:
+    async def link(self, *, deadline: float) -> AsyncIterator[PostgresLink]:
         """A working connection. Raises `MetadataUnavailable` (and what connecting raises): nothing was sent."""
         await self._wait_for_turn(deadline)
-        link: Link | None = None
+        link: PostgresLink | None = None
         try:
             self._check_open()
             link = self._idle_link() or await self._connector.connect(deadline=deadline)
@@ -71,7 +71,7 @@ class Pool:
     def _busy(self, reason: str) -> MetadataUnavailable:
         return MetadataUnavailable("connect", self._connector.address.url, reason)
 
-    def _idle_link(self) -> Link | None:
+    def _idle_link(self) -> PostgresLink | None:
         while self._idle:
             link = self._idle.pop()
             if not link.stale():
@@ -79,7 +79,7 @@ class Pool:
             link.close()
         return None
 
-    def _take_back(self, link: Link) -> None:
+    def _take_back(self, link: PostgresLink) -> None:
         self._lent.discard(link)
         if self._closed or not link.idle:
             link.close()

@@ -14,8 +14,8 @@ from typing import Final, LiteralString
 import psycopg
 
 from llog.errors import MetadataMisconfigured
-from llog.stores.metadata.postgres.address import Address
-from llog.stores.metadata.postgres.connection import Link
+from llog.stores.metadata.postgres.address import PostgresAddress
+from llog.stores.metadata.postgres.connection import PostgresLink
 from llog.stores.metadata.postgres.failures import translate
 from llog.stores.metadata.postgres.statements import Names
 
@@ -26,7 +26,7 @@ SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.n
 """
 
 
-async def open_schema(link: Link, address: Address) -> Names:
+async def open_schema(link: PostgresLink, address: PostgresAddress) -> Names:
     """The names of a store that exists from now on. Raises `MetadataMisconfigured`, `MetadataDenied`, …"""
     try:
         names = Names(address.schema or await _current_schema(link, address), address.table)
@@ -41,7 +41,7 @@ async def open_schema(link: Link, address: Address) -> Names:
     return names
 
 
-async def _current_schema(link: Link, address: Address) -> str:
+async def _current_schema(link: PostgresLink, address: PostgresAddress) -> str:
     cursor = await link.connection.execute("SELECT current_schema()")
     [schema] = await cursor.fetchone() or [None]
     if schema is None:
@@ -50,7 +50,7 @@ async def _current_schema(link: Link, address: Address) -> str:
     return str(schema)
 
 
-async def _version(link: Link, names: Names) -> int | None:
+async def _version(link: PostgresLink, names: Names) -> int | None:
     # Asked of the catalogue itself: to_regclass answers from a cache, behind the times within a transaction.
     cursor = await link.connection.execute(_TABLE_EXISTS, (names.schema, f"{names.table}_schema"))
     if await cursor.fetchone() is None:
@@ -60,7 +60,7 @@ async def _version(link: Link, names: Names) -> int | None:
     return 0 if version is None else int(version)
 
 
-async def _create(link: Link, names: Names) -> int:
+async def _create(link: PostgresLink, names: Names) -> int:
     connection = link.connection
     async with connection.transaction():
         await connection.execute(names.fill("SELECT pg_advisory_xact_lock({lock_class}, {schema_lock_object})"))

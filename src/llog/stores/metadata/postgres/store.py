@@ -45,7 +45,7 @@ from llog.stores.metadata.postgres import batch
 from llog.stores.metadata.postgres.address import parse_url
 from llog.stores.metadata.postgres.caller import Caller
 from llog.stores.metadata.postgres.connection import Connector, NotPrimary
-from llog.stores.metadata.postgres.pool import Pool
+from llog.stores.metadata.postgres.pool import ConnectionPool
 from llog.stores.metadata.postgres.schema import open_schema
 from llog.stores.metadata.postgres.session import PostgresSession, open_session
 from llog.stores.metadata.postgres.statements import Names, Statements
@@ -79,7 +79,7 @@ class PostgresStore(MetadataStore):
         self.names = names
         self._client = client
         self._statements = Statements(names)
-        self._pool = Pool(connector)
+        self._pool = ConnectionPool(connector)
         self._caller = Caller(self._pool, url=self.url, request_timeout_ms=connector.request_timeout_ms)
         self._listener = Listener(connector, self._caller, self._statements, client=client)
         self._sessions: set[PostgresSession] = set()

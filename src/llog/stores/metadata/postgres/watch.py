@@ -31,7 +31,7 @@ from llog.errors import MetadataUnavailable, StoreClosed, StoreError
 from llog.limits import METADATA_WATCH_QUEUE_MAX, POSTGRES_CONNECT_PAUSE_MS
 from llog.stores.metadata.port import Change, ChangeKind
 from llog.stores.metadata.postgres.caller import Caller
-from llog.stores.metadata.postgres.connection import Connector, Link, NoAnswer, Row
+from llog.stores.metadata.postgres.connection import Connector, NoAnswer, PostgresLink, Row
 from llog.stores.metadata.postgres.failures import translate
 from llog.stores.metadata.postgres.statements import Statements
 from llog.stores.metadata.postgres.wire import TextArray, text_array
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 RESYNC = Change(ChangeKind.RESYNC)
 
 
-class Watcher(AsyncIterator[Change]):
+class PostgresWatcher(AsyncIterator[Change]):
     """What one reader has not taken yet; too much of it becomes one RESYNC."""
 
     def __init__(self, url: str, prefix: str) -> None:
@@ -101,9 +101,9 @@ class Listener:
     def __init__(self, connector: Connector, caller: Caller, statements: Statements, *, client: str) -> None:
         self._connector, self._caller, self._statements, self._client = connector, caller, statements, client
         self._url = connector.address.url
-        self._watchers: set[Watcher] = set()
+        self._watchers: set[PostgresWatcher] = set()
         self._task: asyncio.Task[None] | None = None
-        self._link: Link | None = None
+        self._link: PostgresLink | None = None
         self._lease: int | None = None
         self._covered: frozenset[str] = frozenset()
         self._established = asyncio.Event()
@@ -114,7 +114,7 @@ class Listener:
     # -- for the store ------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def watch(self, prefix: str) -> AsyncIterator[AsyncIterator[Change]]:
-        watcher = Watcher(self._url, prefix)
+        watcher = PostgresWatcher(self._url, prefix)
         self._watchers.add(watcher)
         try:
             await self._cover(prefix)
@@ -198,7 +198,7 @@ class Listener:
             pause_ms = min(2 * pause_ms, POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX)
 
     @asynccontextmanager
-    async def _listening(self, *, gap: bool) -> AsyncIterator[Link]:
+    async def _listening(self, *, gap: bool) -> AsyncIterator[PostgresLink]:
         deadline = self._deadline()
         link = await self._connector.connect(deadline=deadline)
         try:
@@ -221,7 +221,7 @@ class Listener:
             if not self._closed:
                 self._link = self._lease = None
 
-    async def _hear(self, link: Link) -> None:
+    async def _hear(self, link: PostgresLink) -> None:
         """Pass on what comes, and prove now and then that the connection still hears: silence looks like peace."""
         seconds = POSTGRES_WATCH_RENEW_INTERVAL_MS / 1000
         while True:
@@ -247,7 +247,7 @@ class Listener:
             for change in changes:
                 watcher.offer(change)
 
-    async def _renew(self, link: Link) -> None:
+    async def _renew(self, link: PostgresLink) -> None:
         async with self._changing_lease:
             if self._lease is None:
                 raise LeaseGone
@@ -263,7 +263,7 @@ class Listener:
     def _deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._caller.request_timeout_ms / 1000
 
-    async def _run(self, link: Link, statement: bytes, parameters: tuple[object, ...]) -> list[Row]:
+    async def _run(self, link: PostgresLink, statement: bytes, parameters: tuple[object, ...]) -> list[Row]:
         try:
             return await link.run(statement, parameters, deadline=self._deadline())
         except NoAnswer:

@@ -12,42 +12,42 @@ from llog.stores.metadata.oxia.client.errors import (
     InvalidRequest,
     Misconfigured,
     OxiaError,
+    OxiaRequestTooLarge,
     ReadTimeout,
-    RequestTooLarge,
     SessionExpired,
     Unavailable,
     Uncertain,
     VersionMismatch,
 )
 from llog.stores.metadata.oxia.client.notifications import Changed, Deleted, Event, Gap, ShardNotifications
-from llog.stores.metadata.oxia.client.ops import Delete, Op, Outcome, Put
+from llog.stores.metadata.oxia.client.ops import Op, Outcome, OxiaDelete, OxiaPut
 from llog.stores.metadata.oxia.client.queue import Submission
-from llog.stores.metadata.oxia.client.reads import Comparison, Found, Get
-from llog.stores.metadata.oxia.client.rpc import Link, Options
+from llog.stores.metadata.oxia.client.reads import Comparison, Get, OxiaRecord
+from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 from llog.stores.metadata.oxia.client.sessions import ShardSession
 
 __all__ = [
     "Changed",
     "ClientClosed",
     "Comparison",
-    "Delete",
     "Deleted",
     "Denied",
     "Event",
-    "Found",
     "Gap",
     "Get",
     "InvalidRequest",
-    "Link",
     "Misconfigured",
     "Op",
-    "Options",
     "Outcome",
     "OxiaClient",
+    "OxiaDelete",
     "OxiaError",
-    "Put",
+    "OxiaLink",
+    "OxiaOptions",
+    "OxiaPut",
+    "OxiaRecord",
+    "OxiaRequestTooLarge",
     "ReadTimeout",
-    "RequestTooLarge",
     "SessionExpired",
     "ShardNotifications",
     "ShardSession",

@@ -1,8 +1,8 @@
 """The client: one namespace, all its shards.
 
-    client = await OxiaClient.open(Options(addresses=("localhost:6648",)))
+    client = await OxiaClient.open(OxiaOptions(addresses=("localhost:6648",)))
     shard = client.shard_of("topic:0")
-    [version] = await client.write(shard, [Put("a/b", b"value", expected=-1, partition_key="topic:0")])
+    [version] = await client.write(shard, [OxiaPut("a/b", b"value", expected=-1, partition_key="topic:0")])
     [found] = await client.get_many(shard, [Get("a/b")])
     await client.close()
 
@@ -18,17 +18,17 @@ from contextlib import aclosing
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory
 from llog.stores.metadata.oxia.client.errors import ClientClosed, InvalidRequest, OxiaError
 from llog.stores.metadata.oxia.client.notifications import Event, ShardNotifications
-from llog.stores.metadata.oxia.client.ops import Op, Outcome, Put
+from llog.stores.metadata.oxia.client.ops import Op, Outcome, OxiaPut
 from llog.stores.metadata.oxia.client.queue import Submission
-from llog.stores.metadata.oxia.client.reads import Found, Get, ShardReader
+from llog.stores.metadata.oxia.client.reads import Get, OxiaRecord, ShardReader
 from llog.stores.metadata.oxia.client.routing import ShardMap
-from llog.stores.metadata.oxia.client.rpc import ChannelPool, Link, Options
+from llog.stores.metadata.oxia.client.rpc import ChannelPool, OxiaLink, OxiaOptions
 from llog.stores.metadata.oxia.client.sessions import ShardSession, open_shard_session
 from llog.stores.metadata.oxia.client.writes import ShardWriter
 
 
 class OxiaClient:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: OxiaOptions) -> None:
         if not options.addresses:
             raise InvalidRequest("no server address given")
         self.options = options
@@ -39,7 +39,7 @@ class OxiaClient:
         self._closed = False
 
     @classmethod
-    async def open(cls, options: Options) -> OxiaClient:
+    async def open(cls, options: OxiaOptions) -> OxiaClient:
         client = cls(options)
         try:
             deadline = asyncio.get_running_loop().time() + options.request_timeout_ms / 1_000
@@ -72,7 +72,7 @@ class OxiaClient:
         """Call `listener` after every change of the assignments; the answer ends that."""
         return self._directory.listen(listener)
 
-    async def leader_link(self, shard: int) -> Link:
+    async def leader_link(self, shard: int) -> OxiaLink:
         """The leader's connection, to pin several reads to one server."""
         deadline = asyncio.get_running_loop().time() + self.options.request_timeout_ms / 1_000
         return await self._directory.link(shard, deadline)
@@ -101,7 +101,7 @@ class OxiaClient:
     ) -> int:
         """Write one record; its new version."""
         shard = self.shard_of(key if partition_key is None else partition_key)
-        [outcome] = await self.write(shard, [Put(key, value, expected, partition_key)])
+        [outcome] = await self.write(shard, [OxiaPut(key, value, expected, partition_key)])
         if isinstance(outcome, OxiaError):
             raise outcome
         return outcome
@@ -114,20 +114,22 @@ class OxiaClient:
         return writer
 
     # -- reads ------------------------------------------------------------------------------------------------------
-    async def get(self, key: str, *, partition_key: str | None = None) -> Found | None:
+    async def get(self, key: str, *, partition_key: str | None = None) -> OxiaRecord | None:
         [found] = await self.get_many(self.shard_of(key if partition_key is None else partition_key), [Get(key)])
         return found
 
-    async def get_many(self, shard: int, gets: Sequence[Get], link: Link | None = None) -> list[Found | None]:
+    async def get_many(self, shard: int, gets: Sequence[Get], link: OxiaLink | None = None) -> list[OxiaRecord | None]:
         return await self._reader(shard).get_many(gets, link)
 
-    async def scan(self, shard: int, start: str, stop: str, limit: int, link: Link | None = None) -> list[Found]:
+    async def scan(
+        self, shard: int, start: str, stop: str, limit: int, link: OxiaLink | None = None
+    ) -> list[OxiaRecord]:
         return await self._reader(shard).scan(start, stop, limit, link)
 
-    async def keys(self, shard: int, start: str, stop: str, limit: int, link: Link | None = None) -> list[str]:
+    async def keys(self, shard: int, start: str, stop: str, limit: int, link: OxiaLink | None = None) -> list[str]:
         return await self._reader(shard).keys(start, stop, limit, link)
 
-    async def scan_frames(self, shard: int, start: str, stop: str) -> AsyncGenerator[list[Found], None]:
+    async def scan_frames(self, shard: int, start: str, stop: str) -> AsyncGenerator[list[OxiaRecord], None]:
         """A range as the server sends it, in frames of up to 1,000 records; for ranges too large for one answer."""
         link = await self.leader_link(shard)
         seconds = self.options.request_timeout_ms / 1_000

@@ -19,10 +19,10 @@ import grpc
 from llog.limits import OXIA_RETRY_DELAY_MS_MAX, OXIA_RETRY_DELAY_MS_MIN
 from llog.retry import Backoff
 from llog.stores.metadata.oxia.client.errors import ClientClosed, Denied, Misconfigured, OxiaError, Unavailable
-from llog.stores.metadata.oxia.client.failures import Failure, Kind, failure_of
+from llog.stores.metadata.oxia.client.failures import FailureKind, RpcFailure, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.routing import ShardMap, shard_map_of
-from llog.stores.metadata.oxia.client.rpc import ChannelPool, Link, Options
+from llog.stores.metadata.oxia.client.rpc import ChannelPool, OxiaLink, OxiaOptions
 
 # The first assignments of a discovery stream; a server that is silent for longer is left for the next one.
 OXIA_DISCOVERY_TIMEOUT_MS: Final = 3_000
@@ -38,7 +38,7 @@ def retry_delay_seconds(attempt: int) -> float:
 
 
 class ShardDirectory:
-    def __init__(self, options: Options, pool: ChannelPool) -> None:
+    def __init__(self, options: OxiaOptions, pool: ChannelPool) -> None:
         self._options, self._pool = options, pool
         self._map: ShardMap | None = None
         self._changed = asyncio.Event()
@@ -67,7 +67,7 @@ class ShardDirectory:
             await self._wait_for_change(deadline)
         return self._map
 
-    async def link(self, shard: int, deadline: float) -> Link:
+    async def link(self, shard: int, deadline: float) -> OxiaLink:
         """The leader of `shard`; waits through an election until `deadline`, then raises `Unavailable`."""
         while True:
             if self._closed:
@@ -88,7 +88,7 @@ class ShardDirectory:
             why = f" ({self._trouble})" if self._trouble else ""
             raise Unavailable(f"no leader known within the deadline{why}") from None
 
-    def suspect(self, link: Link, shard: int, failure: Failure | None = None) -> None:
+    def suspect(self, link: OxiaLink, shard: int, failure: RpcFailure | None = None) -> None:
         """`link` did not behave as the leader of `shard`. Take its hint, and do not rely on it for assignments."""
         hint = failure.leader_hint if failure else ""
         if hint and self._map is not None and shard in self._map.shards:
@@ -179,10 +179,10 @@ class ShardDirectory:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _trouble_of(address: str, failure: Failure) -> OxiaError:
+def _trouble_of(address: str, failure: RpcFailure) -> OxiaError:
     text = f"{address}: {failure}"
-    if failure.kind is Kind.DENIED:
+    if failure.kind is FailureKind.DENIED:
         return Denied(text)
-    if failure.kind is Kind.NAMESPACE_NOT_FOUND:
+    if failure.kind is FailureKind.NAMESPACE_NOT_FOUND:
         return Misconfigured(text)
     return Unavailable(text)

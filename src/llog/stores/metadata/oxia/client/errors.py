@@ -4,7 +4,7 @@ The one distinction that matters: did nothing happen, or may something have happ
 
     OxiaError
     ├── InvalidRequest     refused by this client before it was sent
-    │   └── RequestTooLarge
+    │   └── OxiaRequestTooLarge
     ├── VersionMismatch    the record was not at the expected version: nothing happened
     ├── SessionExpired     the session is gone: nothing happened
     ├── Unavailable        no leader, no connection, no room: nothing happened
@@ -26,7 +26,7 @@ class InvalidRequest(OxiaError, ValueError):
     pass
 
 
-class RequestTooLarge(InvalidRequest):
+class OxiaRequestTooLarge(InvalidRequest):
     pass
 
 

@@ -19,7 +19,7 @@ _DETAILS_TRAILER = "grpc-status-details-bin"
 _ERROR_DOMAIN = "oxia.io"
 
 
-class Kind(Enum):
+class FailureKind(Enum):
     NOT_LEADER = "not leader"
     """This server does not lead the shard (any more)."""
     NOT_READY = "not ready"
@@ -38,12 +38,19 @@ class Kind(Enum):
     OTHER = "other"
 
 
-FINAL = frozenset({Kind.NAMESPACE_NOT_FOUND, Kind.NOTIFICATIONS_DISABLED, Kind.DENIED, Kind.INVALID})
+FINAL = frozenset(
+    {
+        FailureKind.NAMESPACE_NOT_FOUND,
+        FailureKind.NOTIFICATIONS_DISABLED,
+        FailureKind.DENIED,
+        FailureKind.INVALID,
+    }
+)
 """Asking again, or asking another server, gives the same answer."""
 
 
-class Failure(NamedTuple):
-    kind: Kind
+class RpcFailure(NamedTuple):
+    kind: FailureKind
     text: str
     leader_hint: str = ""
     """Who leads the shard, as far as the server knows."""
@@ -53,64 +60,64 @@ class Failure(NamedTuple):
 
 
 _BY_REASON = {
-    "NODE_IS_NOT_LEADER": Kind.NOT_LEADER,
-    "NODE_IS_NOT_MEMBER": Kind.NOT_LEADER,
-    "SHARD_NOT_FOUND": Kind.NOT_LEADER,
-    "INVALID_STATUS": Kind.NOT_READY,
-    "NOT_INITIALIZED": Kind.NOT_READY,
-    "INVALID_TERM": Kind.CLOSING,
-    "RESOURCE_UNAVAILABLE": Kind.CLOSING,
-    "ABORTED": Kind.CLOSING,
-    "SESSION_NOT_FOUND": Kind.SESSION_NOT_FOUND,
-    "NAMESPACE_NOT_FOUND": Kind.NAMESPACE_NOT_FOUND,
-    "NOTIFICATIONS_NOT_ENABLED": Kind.NOTIFICATIONS_DISABLED,
-    "INVALID_SESSION_TIMEOUT": Kind.INVALID,
+    "NODE_IS_NOT_LEADER": FailureKind.NOT_LEADER,
+    "NODE_IS_NOT_MEMBER": FailureKind.NOT_LEADER,
+    "SHARD_NOT_FOUND": FailureKind.NOT_LEADER,
+    "INVALID_STATUS": FailureKind.NOT_READY,
+    "NOT_INITIALIZED": FailureKind.NOT_READY,
+    "INVALID_TERM": FailureKind.CLOSING,
+    "RESOURCE_UNAVAILABLE": FailureKind.CLOSING,
+    "ABORTED": FailureKind.CLOSING,
+    "SESSION_NOT_FOUND": FailureKind.SESSION_NOT_FOUND,
+    "NAMESPACE_NOT_FOUND": FailureKind.NAMESPACE_NOT_FOUND,
+    "NOTIFICATIONS_NOT_ENABLED": FailureKind.NOTIFICATIONS_DISABLED,
+    "INVALID_SESSION_TIMEOUT": FailureKind.INVALID,
 }
 
 # What wraps the reason for which a request was not completed AFTER it was given a place in the log.
 _LOGGED = "failed to append to wal"
 
 _BY_TEXT = (
-    ("node is not leader for shard", Kind.NOT_LEADER),
-    ("received message in the wrong state", Kind.NOT_READY),
-    ("server not initialized yet", Kind.NOT_READY),
-    ("resource is already closed", Kind.CLOSING),
-    ("invalid status", Kind.NOT_READY),
-    ("invalid term", Kind.CLOSING),
-    ("operation was cancelled", Kind.CLOSING),
-    ("session not found", Kind.SESSION_NOT_FOUND),
-    ("namespace not found", Kind.NAMESPACE_NOT_FOUND),
-    ("notifications not enabled", Kind.NOTIFICATIONS_DISABLED),
-    ("invalid session timeout", Kind.INVALID),
+    ("node is not leader for shard", FailureKind.NOT_LEADER),
+    ("received message in the wrong state", FailureKind.NOT_READY),
+    ("server not initialized yet", FailureKind.NOT_READY),
+    ("resource is already closed", FailureKind.CLOSING),
+    ("invalid status", FailureKind.NOT_READY),
+    ("invalid term", FailureKind.CLOSING),
+    ("operation was cancelled", FailureKind.CLOSING),
+    ("session not found", FailureKind.SESSION_NOT_FOUND),
+    ("namespace not found", FailureKind.NAMESPACE_NOT_FOUND),
+    ("notifications not enabled", FailureKind.NOTIFICATIONS_DISABLED),
+    ("invalid session timeout", FailureKind.INVALID),
 )
 
 _BY_CODE = {
-    grpc.StatusCode.UNAVAILABLE: Kind.CONNECTION_LOST,
-    grpc.StatusCode.CANCELLED: Kind.CONNECTION_LOST,
-    grpc.StatusCode.DEADLINE_EXCEEDED: Kind.TIMED_OUT,
-    grpc.StatusCode.UNAUTHENTICATED: Kind.DENIED,
-    grpc.StatusCode.PERMISSION_DENIED: Kind.DENIED,
-    grpc.StatusCode.INVALID_ARGUMENT: Kind.INVALID,
+    grpc.StatusCode.UNAVAILABLE: FailureKind.CONNECTION_LOST,
+    grpc.StatusCode.CANCELLED: FailureKind.CONNECTION_LOST,
+    grpc.StatusCode.DEADLINE_EXCEEDED: FailureKind.TIMED_OUT,
+    grpc.StatusCode.UNAUTHENTICATED: FailureKind.DENIED,
+    grpc.StatusCode.PERMISSION_DENIED: FailureKind.DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT: FailureKind.INVALID,
 }
 
 
-def failure_of(error: grpc.aio.AioRpcError) -> Failure:
+def failure_of(error: grpc.aio.AioRpcError) -> RpcFailure:
     """The one table from gRPC to us."""
     text = error.details() or ""
     lowered = text.lower()
     code = error.code()
     info = _error_info(error)
     if _LOGGED in lowered:
-        return Failure(Kind.CLOSING, text, info.metadata.get("leader", "") if info else "")
+        return RpcFailure(FailureKind.CLOSING, text, info.metadata.get("leader", "") if info else "")
     if info is not None and (kind := _BY_REASON.get(info.reason)) is not None:
-        return Failure(kind, text, info.metadata.get("leader", ""))
+        return RpcFailure(kind, text, info.metadata.get("leader", ""))
     for part, kind in _BY_TEXT:
         if part in lowered:
-            return Failure(kind, text)
+            return RpcFailure(kind, text)
     if code is grpc.StatusCode.UNAVAILABLE and "failed to connect to all addresses" in lowered:
         # gRPC gave up before the call had a connection.
-        return Failure(Kind.NOT_CONNECTED, text)
-    return Failure(_BY_CODE.get(code, Kind.OTHER), text or code.name)
+        return RpcFailure(FailureKind.NOT_CONNECTED, text)
+    return RpcFailure(_BY_CODE.get(code, FailureKind.OTHER), text or code.name)
 
 
 def _error_info(error: grpc.aio.AioRpcError) -> pb.ErrorInfo | None:

@@ -18,10 +18,10 @@ import grpc
 from llog.limits import OXIA_CONNECT_TIMEOUT_MS, OXIA_KEEPALIVE_INTERVAL_MS, OXIA_KEEPALIVE_TIMEOUT_MS, OXIA_STALL_MS
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory, retry_delay_seconds
 from llog.stores.metadata.oxia.client.errors import OxiaError, ReadTimeout
-from llog.stores.metadata.oxia.client.failures import FINAL, Failure, Kind, failure_of
+from llog.stores.metadata.oxia.client.failures import FINAL, FailureKind, RpcFailure, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.reads import read_error
-from llog.stores.metadata.oxia.client.rpc import Link, Options
+from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 
 # Servers keep notifications for an hour by default; a gap longer than this is answered with "read again".
 OXIA_NOTIFICATIONS_RESUME_MS_MAX: Final = 60_000
@@ -54,7 +54,7 @@ class ShardNotifications:
     def __init__(
         self,
         shard: int,
-        options: Options,
+        options: OxiaOptions,
         directory: ShardDirectory,
         on_event: Callable[[Event], None],
         clock: Callable[[], float] = time.monotonic,
@@ -92,15 +92,15 @@ class ShardNotifications:
                 self._offset = None
                 self._on_event(Gap("the connection was broken for too long"))
 
-    async def _follow_one(self) -> Failure:
+    async def _follow_one(self) -> RpcFailure:
         loop = asyncio.get_running_loop()
         try:
             link = await self._directory.link(self._shard, loop.time() + self._options.request_timeout_ms / 1_000)
         except OxiaError as error:
-            return Failure(Kind.NOT_CONNECTED, str(error))
+            return RpcFailure(FailureKind.NOT_CONNECTED, str(error))
         if not await link.connected(OXIA_CONNECT_TIMEOUT_MS / 1_000):
             self._directory.suspect(link, self._shard)
-            return Failure(Kind.NOT_CONNECTED, link.address)
+            return RpcFailure(FailureKind.NOT_CONNECTED, link.address)
         began_at = self._clock()
         request = pb.NotificationsRequest(shard=self._shard, start_offset_exclusive=self._offset)
         call = self._call = link.notifications(request, metadata=link.metadata)
@@ -108,7 +108,7 @@ class ShardNotifications:
         try:
             async for batch in call:
                 self._take(batch)
-            return Failure(Kind.CONNECTION_LOST, "the server ended the stream")
+            return RpcFailure(FailureKind.CONNECTION_LOST, "the server ended the stream")
         except grpc.aio.AioRpcError as error:
             failure = failure_of(error)
             self._directory.suspect(link, self._shard, failure)
@@ -117,7 +117,7 @@ class ShardNotifications:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return Failure(Kind.NOT_LEADER, "another server leads the shard now")
+            return RpcFailure(FailureKind.NOT_LEADER, "another server leads the shard now")
         finally:
             self._note_life(began_at)
             forget()
@@ -131,7 +131,7 @@ class ShardNotifications:
             unnoticed = (OXIA_KEEPALIVE_INTERVAL_MS + OXIA_KEEPALIVE_TIMEOUT_MS) / 1_000
             self._heard_at = max(self._heard_at, ended_at - unnoticed)
 
-    def _leave_if_deposed(self, link: Link, call: grpc.aio.Call) -> None:
+    def _leave_if_deposed(self, link: OxiaLink, call: grpc.aio.Call) -> None:
         current = self._directory.current
         leader = current.leaders.get(self._shard) if current else None
         if leader and leader != link.address:

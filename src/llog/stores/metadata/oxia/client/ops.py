@@ -9,7 +9,7 @@ from llog.limits import METADATA_REQUEST_BYTES_MAX
 from llog.stores.metadata.oxia.client.errors import (
     InvalidRequest,
     OxiaError,
-    RequestTooLarge,
+    OxiaRequestTooLarge,
     SessionExpired,
     VersionMismatch,
 )
@@ -20,7 +20,7 @@ _OP_OVERHEAD_BYTES: Final = 64
 _INTERNAL_PREFIX: Final = "__oxia"
 
 
-class Put(NamedTuple):
+class OxiaPut(NamedTuple):
     key: str
     value: bytes
     expected: int | None = None
@@ -29,7 +29,7 @@ class Put(NamedTuple):
     session_id: int | None = None
 
 
-class Delete(NamedTuple):
+class OxiaDelete(NamedTuple):
     """Deleting what is not there succeeds, unless a version (or absence, which no delete can mean) was expected."""
 
     key: str
@@ -37,7 +37,7 @@ class Delete(NamedTuple):
     partition_key: str | None = None
 
 
-Op = Put | Delete
+Op = OxiaPut | OxiaDelete
 Outcome = int | OxiaError
 """The version a put made (0 for a delete), or why the operation failed."""
 
@@ -54,14 +54,14 @@ def checked_sizes(ops: Sequence[Op]) -> list[int]:
         route = op.partition_key
         if route is not None:
             size += 4 * len(route)
-        if type(op) is Put:
+        if type(op) is OxiaPut:
             size += len(op.value)
         if (
             size > METADATA_REQUEST_BYTES_MAX
             or not key.isascii()
             or not (route is None or route.isascii())
             or key[:6] == _INTERNAL_PREFIX
-            or not (key and (type(op) is Delete or op[1]))
+            or not (key and (type(op) is OxiaDelete or op[1]))
         ):
             check_op(op, size)
         sizes.append(size)
@@ -74,10 +74,10 @@ def check_op(op: Op, size: int) -> None:
     if not key or key.startswith(_INTERNAL_PREFIX):
         raise InvalidRequest(f"key {key!r} is {'in the server’s own space' if key else 'empty'}")
     check_unicode(key, op.partition_key or "")
-    if type(op) is Put and not op.value:
+    if type(op) is OxiaPut and not op.value:
         raise InvalidRequest(f"the value of {key!r} is empty; the server would read it back as unset")
     if size > METADATA_REQUEST_BYTES_MAX:
-        raise RequestTooLarge(f"{key[:80]!r}: more than {METADATA_REQUEST_BYTES_MAX} bytes in one request")
+        raise OxiaRequestTooLarge(f"{key[:80]!r}: more than {METADATA_REQUEST_BYTES_MAX} bytes in one request")
 
 
 def check_unicode(*texts: str) -> None:

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from llog.limits import METADATA_REQUEST_BYTES_MAX
 from llog.stores.metadata.oxia.client.errors import OxiaError, Unavailable
-from llog.stores.metadata.oxia.client.ops import Op, Outcome, Put, outcome_of
+from llog.stores.metadata.oxia.client.ops import Op, Outcome, OxiaPut, outcome_of
 from llog.stores.metadata.oxia.client.proto import pb
-from llog.stores.metadata.oxia.client.rpc import Link
+from llog.stores.metadata.oxia.client.rpc import OxiaLink
 
 OXIA_WRITE_OPS_MAX: Final = 128
 # What may wait per shard for a place in a request; beyond it callers wait for room, up to their deadline.
@@ -37,7 +37,7 @@ class Submission:
         self.left = len(ops)
         self.next = 0
         """The first operation that is in no request yet."""
-        self.link: Link | None = None
+        self.link: OxiaLink | None = None
         """Who answered last."""
         self.server_time_ms = 0
         """The server's clock at the last successful put."""
@@ -69,14 +69,14 @@ class Flight(NamedTuple):
         first = answer.puts[0] if self.puts else None
         return first is None or first.status != pb.OK or first.version.client_identity == self.tag
 
-    def settle(self, answer: pb.WriteResponse, link: Link) -> None:
+    def settle(self, answer: pb.WriteResponse, link: OxiaLink) -> None:
         puts, deletes = iter(answer.puts), iter(answer.deletes)
         for submission, start, stop in self.parts:
             outcomes: list[Outcome] = []
             add = outcomes.append
             applied: pb.PutResponse | None = None
             for op in submission.ops[start:stop]:
-                if type(op) is Put:
+                if type(op) is OxiaPut:
                     put = next(puts)
                     status = put.status
                     if not status:
@@ -146,7 +146,7 @@ class WriteQueue:
                 if size > METADATA_REQUEST_BYTES_MAX and (parts or at > start):
                     room = at - start  # this one opens the next request
                     break
-                if type(op) is Put:
+                if type(op) is OxiaPut:
                     key, value, expected, partition_key, session_id = op
                     add_put(
                         key=key,

@@ -29,9 +29,9 @@ from llog.stores.metadata.oxia.client.errors import (
     SessionExpired,
     Unavailable,
 )
-from llog.stores.metadata.oxia.client.failures import FINAL, Failure, Kind, failure_of
+from llog.stores.metadata.oxia.client.failures import FINAL, FailureKind, RpcFailure, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
-from llog.stores.metadata.oxia.client.rpc import Link, Options
+from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 
 OXIA_READ_OPS_MAX: Final = 512
 # One attempt at a read; the next goes to whoever leads by then.
@@ -56,7 +56,7 @@ class Get(NamedTuple):
     comparison: pb.KeyComparison = pb.EQUAL
 
 
-class Found(NamedTuple):
+class OxiaRecord(NamedTuple):
     key: str
     value: bytes
     version_id: int
@@ -64,13 +64,13 @@ class Found(NamedTuple):
     modified_ms: int
 
 
-def _found(answer: pb.GetResponse, asked: str) -> Found | None:
+def _found(answer: pb.GetResponse, asked: str) -> OxiaRecord | None:
     if answer.status == pb.KEY_NOT_FOUND:
         return None
     if answer.status != pb.OK:
         raise InvalidRequest(f"get {asked!r}: the server answered with status {answer.status}")
     version = answer.version
-    return Found(
+    return OxiaRecord(
         answer.key or asked,
         answer.value,
         version.version_id,
@@ -79,19 +79,19 @@ def _found(answer: pb.GetResponse, asked: str) -> Found | None:
     )
 
 
-def read_error(failure: Failure, what: str) -> OxiaError:
+def read_error(failure: RpcFailure, what: str) -> OxiaError:
     """The error of a read that is not tried again."""
     text = f"{what}: {failure}"
     match failure.kind:
-        case Kind.DENIED:
+        case FailureKind.DENIED:
             return Denied(text)
-        case Kind.NAMESPACE_NOT_FOUND | Kind.NOTIFICATIONS_DISABLED:
+        case FailureKind.NAMESPACE_NOT_FOUND | FailureKind.NOTIFICATIONS_DISABLED:
             return Misconfigured(text)
-        case Kind.INVALID:
+        case FailureKind.INVALID:
             return InvalidRequest(text)
-        case Kind.SESSION_NOT_FOUND:
+        case FailureKind.SESSION_NOT_FOUND:
             return SessionExpired(text)
-        case Kind.NOT_CONNECTED | Kind.NOT_LEADER | Kind.NOT_READY:
+        case FailureKind.NOT_CONNECTED | FailureKind.NOT_LEADER | FailureKind.NOT_READY:
             return Unavailable(text)
         case _:
             return ReadTimeout(text)
@@ -100,11 +100,11 @@ def read_error(failure: Failure, what: str) -> OxiaError:
 class Attempts:
     """Runs a repeatable call at the leader of a shard until it succeeds or the deadline has passed."""
 
-    def __init__(self, options: Options, directory: ShardDirectory) -> None:
+    def __init__(self, options: OxiaOptions, directory: ShardDirectory) -> None:
         self._options, self._directory = options, directory
 
     async def run(
-        self, shard: int, what: str, call: Callable[[Link, float], Awaitable[T]], link: Link | None = None
+        self, shard: int, what: str, call: Callable[[OxiaLink, float], Awaitable[T]], link: OxiaLink | None = None
     ) -> T:
         """`call(link, seconds)` at `link` once, or at the leader as often as needed.
 
@@ -121,18 +121,18 @@ class Attempts:
             except grpc.aio.AioRpcError as error:
                 failure = failure_of(error)
             except TimeoutError:
-                failure = Failure(Kind.TIMED_OUT, f"{at.address} was silent")
+                failure = RpcFailure(FailureKind.TIMED_OUT, f"{at.address} was silent")
             if link is None:
                 self._directory.suspect(at, shard, failure)
             delay = retry_delay_seconds(attempt)
             attempt += 1
-            if link is not None or failure.kind in FINAL or failure.kind is Kind.SESSION_NOT_FOUND:
+            if link is not None or failure.kind in FINAL or failure.kind is FailureKind.SESSION_NOT_FOUND:
                 raise read_error(failure, what)
             if loop.time() + delay >= deadline:
                 raise ReadTimeout(f"{what}: not answered within the deadline; last: {failure}")
             await asyncio.sleep(delay)
 
-    async def _once(self, call: Callable[[Link, float], Awaitable[T]], link: Link, seconds: float) -> T:
+    async def _once(self, call: Callable[[OxiaLink, float], Awaitable[T]], link: OxiaLink, seconds: float) -> T:
         try:
             return await call(link, max(seconds, 0.001))
         except asyncio.CancelledError:
@@ -161,26 +161,26 @@ async def frames(stream: Any, silence_seconds: float) -> AsyncGenerator[Any, Non
 
 
 class ShardReader:
-    def __init__(self, shard: int, options: Options, directory: ShardDirectory) -> None:
+    def __init__(self, shard: int, options: OxiaOptions, directory: ShardDirectory) -> None:
         self._shard = shard
         self._attempts = Attempts(options, directory)
-        self._queue: deque[tuple[Sequence[Get], asyncio.Future[list[Found | None]]]] = deque()
+        self._queue: deque[tuple[Sequence[Get], asyncio.Future[list[OxiaRecord | None]]]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._scheduled = False
 
-    async def get_many(self, gets: Sequence[Get], link: Link | None = None) -> list[Found | None]:
+    async def get_many(self, gets: Sequence[Get], link: OxiaLink | None = None) -> list[OxiaRecord | None]:
         """One answer per get, in order. Gets of one turn of the event loop share requests, unless pinned."""
         if not gets:
             return []
         if link is not None:
-            found: list[Found | None] = []
+            found: list[OxiaRecord | None] = []
             for at in range(0, len(gets), OXIA_READ_OPS_MAX):
                 found += await self._request(gets[at : at + OXIA_READ_OPS_MAX], link)
             return found
         loop = asyncio.get_running_loop()
-        answers: list[asyncio.Future[list[Found | None]]] = []
+        answers: list[asyncio.Future[list[OxiaRecord | None]]] = []
         for at in range(0, len(gets), OXIA_READ_OPS_MAX):
-            answer: asyncio.Future[list[Found | None]] = loop.create_future()
+            answer: asyncio.Future[list[OxiaRecord | None]] = loop.create_future()
             self._queue.append((gets[at : at + OXIA_READ_OPS_MAX], answer))
             answers.append(answer)
         if not self._scheduled:
@@ -206,7 +206,7 @@ class ShardReader:
         if self._queue and not self._scheduled:
             self._flush()
 
-    async def _serve(self, batch: list[tuple[Sequence[Get], asyncio.Future[list[Found | None]]]]) -> None:
+    async def _serve(self, batch: list[tuple[Sequence[Get], asyncio.Future[list[OxiaRecord | None]]]]) -> None:
         try:
             found = await self._request([get for gets, _ in batch for get in gets], None)
         except asyncio.CancelledError:
@@ -222,19 +222,19 @@ class ShardReader:
             at += len(gets)
 
     def _answer_all(
-        self, batch: list[tuple[Sequence[Get], asyncio.Future[list[Found | None]]]], error: Exception
+        self, batch: list[tuple[Sequence[Get], asyncio.Future[list[OxiaRecord | None]]]], error: Exception
     ) -> None:
         for _, answer in batch:
             if not answer.done():
                 answer.set_exception(error)
 
-    async def _request(self, gets: Sequence[Get], link: Link | None) -> list[Found | None]:
+    async def _request(self, gets: Sequence[Get], link: OxiaLink | None) -> list[OxiaRecord | None]:
         request = pb.ReadRequest(shard=self._shard)
         add = request.gets.add
         for key, comparison in gets:
             add(key=key, include_value=True, comparison_type=comparison)
 
-        async def call(at: Link, seconds: float) -> list[Found | None]:
+        async def call(at: OxiaLink, seconds: float) -> list[OxiaRecord | None]:
             answers: list[pb.GetResponse] = []
             async for frame in frames(at.read(request, metadata=at.metadata), seconds):
                 answers += frame.gets
@@ -245,12 +245,12 @@ class ShardReader:
         return await self._attempts.run(self._shard, f"get from shard {self._shard}", call, link)
 
     # -- ranges -----------------------------------------------------------------------------------------------------
-    async def scan(self, start: str, stop: str, limit: int, link: Link | None = None) -> list[Found]:
+    async def scan(self, start: str, stop: str, limit: int, link: OxiaLink | None = None) -> list[OxiaRecord]:
         """The first `limit` records with `start` <= key < `stop` in the server's order."""
         request = pb.RangeScanRequest(shard=self._shard, start_inclusive=start, end_exclusive=stop)
 
-        async def call(at: Link, seconds: float) -> list[Found]:
-            records: list[Found] = []
+        async def call(at: OxiaLink, seconds: float) -> list[OxiaRecord]:
+            records: list[OxiaRecord] = []
             async with aclosing(frames(at.range_scan(request, metadata=at.metadata), seconds)) as pages:
                 async for frame in pages:
                     records += [found for answer in frame.records if (found := _found(answer, answer.key)) is not None]
@@ -260,10 +260,10 @@ class ShardReader:
 
         return await self._attempts.run(self._shard, f"scan shard {self._shard}", call, link)
 
-    async def keys(self, start: str, stop: str, limit: int, link: Link | None = None) -> list[str]:
+    async def keys(self, start: str, stop: str, limit: int, link: OxiaLink | None = None) -> list[str]:
         request = pb.ListRequest(shard=self._shard, start_inclusive=start, end_exclusive=stop)
 
-        async def call(at: Link, seconds: float) -> list[str]:
+        async def call(at: OxiaLink, seconds: float) -> list[str]:
             keys: list[str] = []
             async with aclosing(frames(at.list(request, metadata=at.metadata), seconds)) as pages:
                 async for frame in pages:
@@ -275,8 +275,8 @@ class ShardReader:
         return await self._attempts.run(self._shard, f"list shard {self._shard}", call, link)
 
     async def scan_frames(
-        self, start: str, stop: str, link: Link, silence_seconds: float
-    ) -> AsyncGenerator[list[Found], None]:
+        self, start: str, stop: str, link: OxiaLink, silence_seconds: float
+    ) -> AsyncGenerator[list[OxiaRecord], None]:
         """A long scan, frame by frame as the server sends them. Tried once."""
         request = pb.RangeScanRequest(shard=self._shard, start_inclusive=start, end_exclusive=stop)
         try:

@@ -54,7 +54,7 @@ _CONNECT_POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class Options:
+class OxiaOptions:
     """How to reach a namespace. `addresses` are servers to ask first; the rest is discovered."""
 
     addresses: tuple[str, ...]
@@ -68,7 +68,7 @@ class Options:
     token: str | None = field(default=None, repr=False)
 
 
-class Link:
+class OxiaLink:
     """One server: its channel and the methods on it. The generated stubs would add nothing but a second file."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel, token: str | None) -> None:
@@ -107,17 +107,17 @@ class Link:
 
 
 class ChannelPool:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: OxiaOptions) -> None:
         self._options = options
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, OxiaLink] = {}
         self._closed = False
 
-    def link(self, address: str) -> Link:
+    def link(self, address: str) -> OxiaLink:
         if self._closed:
             raise ClientClosed("the client is closed")
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = Link(address, self._open(address), self._options.token)
+            link = self._links[address] = OxiaLink(address, self._open(address), self._options.token)
         return link
 
     def _open(self, address: str) -> grpc.aio.Channel:

@@ -18,10 +18,10 @@ import grpc
 from llog.limits import METADATA_SESSION_TIMEOUT_MS_MAX, METADATA_SESSION_TIMEOUT_MS_MIN, OXIA_CLOSE_TIMEOUT_MS
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory, retry_delay_seconds
 from llog.stores.metadata.oxia.client.errors import InvalidRequest, OxiaError, Unavailable
-from llog.stores.metadata.oxia.client.failures import Kind, failure_of
+from llog.stores.metadata.oxia.client.failures import FailureKind, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.reads import Attempts
-from llog.stores.metadata.oxia.client.rpc import Link, Options
+from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class ShardSession:
             except grpc.aio.AioRpcError as error:
                 attempt += 1
                 failure = failure_of(error)
-                if failure.kind is Kind.SESSION_NOT_FOUND:
+                if failure.kind is FailureKind.SESSION_NOT_FOUND:
                     self._lose("the server does not know it any more")
                     return
                 _log.info("oxia session %d on shard %d: %s", self.id, self.shard, failure)
@@ -127,7 +127,7 @@ class ShardSession:
 async def open_shard_session(
     shard: int,
     timeout_ms: int,
-    options: Options,
+    options: OxiaOptions,
     directory: ShardDirectory,
     on_lost: Callable[[], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -136,7 +136,7 @@ async def open_shard_session(
     check_session_timeout(timeout_ms)
     request = pb.CreateSessionRequest(shard=shard, session_timeout_ms=timeout_ms, client_identity=options.identity)
 
-    async def call(link: Link, seconds: float) -> tuple[int, float]:
+    async def call(link: OxiaLink, seconds: float) -> tuple[int, float]:
         asked_at = clock()
         answer = await link.create_session(request, timeout=seconds, metadata=link.metadata)
         return answer.session_id, asked_at

@@ -34,11 +34,11 @@ import grpc
 from llog.limits import OXIA_CLOSE_TIMEOUT_MS, OXIA_CONNECT_TIMEOUT_MS, OXIA_REQUESTS_IN_FLIGHT_MAX, OXIA_STALL_MS
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory, retry_delay_seconds
 from llog.stores.metadata.oxia.client.errors import ClientClosed, Denied, OxiaError, Unavailable, Uncertain
-from llog.stores.metadata.oxia.client.failures import Failure, Kind, failure_of
+from llog.stores.metadata.oxia.client.failures import FailureKind, RpcFailure, failure_of
 from llog.stores.metadata.oxia.client.ops import Op, checked_sizes
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.queue import Flight, Submission, WriteQueue
-from llog.stores.metadata.oxia.client.rpc import Link, Options
+from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 
 # How long a stream to a deposed leader may still bring answers before what it holds is called uncertain.
 OXIA_DEPOSED_GRACE_MS: Final = 500
@@ -48,13 +48,13 @@ _log = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.1
 # We left a leader, not it us: nothing is known about what is out there.
-_DEPOSED: Final = Failure(Kind.CLOSING, "another server leads the shard now")
+_DEPOSED: Final = RpcFailure(FailureKind.CLOSING, "another server leads the shard now")
 
 
 class _Stream:
     """One `WriteStream` call and what is out on it."""
 
-    def __init__(self, link: Link, call: Any) -> None:
+    def __init__(self, link: OxiaLink, call: Any) -> None:
         self.link, self.call = link, call
         self.flights: deque[Flight] = deque()
         self.answered = False
@@ -69,7 +69,7 @@ class _Stream:
 
 
 class ShardWriter:
-    def __init__(self, shard: int, options: Options, directory: ShardDirectory) -> None:
+    def __init__(self, shard: int, options: OxiaOptions, directory: ShardDirectory) -> None:
         self._shard, self._options, self._directory = shard, options, directory
         self._loop = asyncio.get_running_loop()
         self._queue = WriteQueue(shard, options.identity)
@@ -113,7 +113,7 @@ class ShardWriter:
                 _log.exception("oxia writer of shard %d", self._shard)
                 self._queue.expire(math.inf, Unavailable(f"the writer of shard {self._shard} failed: {error!r}"))
                 if self._stream is not None:
-                    self._end(self._stream, Failure(Kind.OTHER, repr(error)))
+                    self._end(self._stream, RpcFailure(FailureKind.OTHER, repr(error)))
 
     async def _send_one(self) -> bool:
         """Send one request; False when there is nothing to send, or no room for it (an answer wakes the pump)."""
@@ -169,21 +169,21 @@ class ShardWriter:
                 self._take_answer(stream, answer)
                 if stream.over:
                     return
-            self._end(stream, Failure(Kind.CONNECTION_LOST, "the server ended the stream"))
+            self._end(stream, RpcFailure(FailureKind.CONNECTION_LOST, "the server ended the stream"))
         except grpc.aio.AioRpcError as error:
             self._end(stream, failure_of(error))
         except asyncio.CancelledError:
             # Raised for a cancelled call as well as for a cancelled task; `_end` has done its work either way.
             if not stream.over:
-                self._end(stream, Failure(Kind.CONNECTION_LOST, "cancelled"))
+                self._end(stream, RpcFailure(FailureKind.CONNECTION_LOST, "cancelled"))
 
     def _take_answer(self, stream: _Stream, answer: pb.WriteResponse) -> None:
         if not stream.flights:
-            self._end(stream, Failure(Kind.OTHER, "an answer to no request"))
+            self._end(stream, RpcFailure(FailureKind.OTHER, "an answer to no request"))
             return
         flight = stream.flights[0]
         if not flight.fits(answer):
-            self._end(stream, Failure(Kind.OTHER, "an answer that is not its request's"))
+            self._end(stream, RpcFailure(FailureKind.OTHER, "an answer that is not its request's"))
             return
         stream.flights.popleft()
         stream.answered = True
@@ -191,7 +191,7 @@ class ShardWriter:
         flight.settle(answer, stream.link)
         self._wake.set()
 
-    def _end(self, stream: _Stream, failure: Failure) -> None:
+    def _end(self, stream: _Stream, failure: RpcFailure) -> None:
         """The stream is over: settle what is out on it. Called once per stream, whoever notices first."""
         if stream.over:
             return
@@ -204,7 +204,7 @@ class ShardWriter:
         self._attempt += 1
         if self._closed:
             error: OxiaError = Uncertain("the client was closed before the answer came")
-        elif failure.kind is Kind.DENIED and not stream.answered:
+        elif failure.kind is FailureKind.DENIED and not stream.answered:
             error = Denied(str(failure))
         elif nothing_happened(failure, len(flights), stream.answered):
             self._directory.suspect(stream.link, self._shard, failure)
@@ -237,7 +237,7 @@ class ShardWriter:
         if stream.flights:
             oldest = stream.flights[0]
             if now >= oldest.deadline:
-                self._end(stream, Failure(Kind.TIMED_OUT, "no answer within the deadline"))
+                self._end(stream, RpcFailure(FailureKind.TIMED_OUT, "no answer within the deadline"))
                 return
             if not stream.suspected and now - oldest.sent_at >= OXIA_STALL_MS / 1_000:
                 stream.suspected = True
@@ -274,15 +274,17 @@ class ShardWriter:
         tasks = [self._pump_task]
         if self._stream is not None:
             stream = self._stream
-            self._end(stream, Failure(Kind.CONNECTION_LOST, "closed"))
+            self._end(stream, RpcFailure(FailureKind.CONNECTION_LOST, "closed"))
             if stream.reader is not None:
                 tasks.append(stream.reader)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def nothing_happened(failure: Failure, out: int, answered: bool) -> bool:
+def nothing_happened(failure: RpcFailure, out: int, answered: bool) -> bool:
     """Whether every request out on a failed stream is known not to have been applied (see the module's text)."""
     if answered:
         # It led when it answered: a refusal now may have hit one request and spared those before it.
-        return failure.kind in (Kind.NOT_LEADER, Kind.NOT_READY) and out == 1
-    return failure.kind is Kind.NOT_CONNECTED or (failure.kind in (Kind.NOT_LEADER, Kind.NOT_READY) and out <= 1)
+        return failure.kind in (FailureKind.NOT_LEADER, FailureKind.NOT_READY) and out == 1
+    return failure.kind is FailureKind.NOT_CONNECTED or (
+        failure.kind in (FailureKind.NOT_LEADER, FailureKind.NOT_READY) and out <= 1
+    )
