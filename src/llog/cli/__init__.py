@@ -1,8 +1,7 @@
-"""The command line, `llog`: for people at a terminal and for scripts.
+"""The command line, `llog`, for people at a terminal and for scripts.
 
-What must stay true: starting is quick, so nothing heavy is imported before a command needs it (`llog --version` not
-even the command line library); results go to stdout, everything else to stderr; exit codes mean what
-`llog.cli.exits` says.
+It starts quickly: heavy modules are imported by the commands that need them, and `llog --version` does not even import
+the command line library. Results go to stdout, everything else to stderr. Exit codes are those of `llog.cli.exits`.
 """
 
 from __future__ import annotations

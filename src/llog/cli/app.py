@@ -1,7 +1,4 @@
-"""The one place where commands are registered: one small module per command group.
-
-A command raises what the library raises; here every `LlogError` becomes a line on stderr and an exit code.
-"""
+"""Registers every command, and turns the errors that commands raise into a line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -10,17 +7,27 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from llog.cli import compact, doctor, fencing, log, meta, offsets, segments, settings, stores, topic
+from llog.cli import (
+    audit,
+    doctor,
+    export,
+    log,
+    meta,
+    offsets,
+    pipeline,
+    segments,
+    serve,
+    settings,
+    stores,
+    topic,
+)
 from llog.cli.exits import MEANINGS, exit_code_of
-from llog.cli.pipeline import frame as pipeline
-from llog.cli.pipeline import vacuum as pipeline_vacuum
 from llog.cli.records import commands as records
-from llog.cli.services import serve, up
 from llog.errors import LlogError
 
 
 class ErrorsToExitCodes(TyperGroup):
-    """Ends a command that raised one of our errors as `exits` says; a bug keeps its traceback."""
+    """Ends a command that raised an `LlogError` with its exit code; any other exception keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -35,7 +42,7 @@ EXIT_CODES = "Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in
 app = typer.Typer(
     name="llog",
     cls=ErrorsToExitCodes,
-    help="A diskless Kafka: a leaderless log on object storage. Settings come from LLOG_… variables: `llog settings`.",
+    help="A leaderless log on object storage, with Kafka's concepts. Settings are LLOG_… variables: `llog settings`.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -60,24 +67,31 @@ def _main(
     pass
 
 
-app.command(name="settings")(settings.show_settings)
-app.add_typer(stores.app, name="stores")
-app.add_typer(log.app, name="log")
-app.add_typer(meta.app, name="meta")
-app.add_typer(segments.app, name="segments")
+app.command(name="up")(serve.up)
 app.command(name="broker")(serve.broker)
 app.command(name="compactor")(serve.compactor)
-app.command(name="up")(up.up)
 app.add_typer(topic.app, name="topic")
 app.command(name="produce")(records.produce)
 app.command(name="consume")(records.consume)
 app.command(name="tail")(records.tail)
-app.add_typer(offsets.app, name="offsets")
-app.command(name="fence")(fencing.fence)
-app.command(name="unfence")(fencing.unfence)
-app.command(name="compact")(compact.compact)
-# "-1" is an offset there, not an option.
-app.command(name="delete-records", context_settings={"ignore_unknown_options": True})(compact.delete_records)
-app.command(name="vacuum")(pipeline_vacuum.vacuum_here)
+app.command(name="offsets", cls=offsets.OffsetsCommand)(offsets.offsets)
+app.add_typer(offsets.group_app, name="group")
+app.command(name="fence")(log.fence)
+app.command(name="unfence")(log.unfence)
+# "-1" is an offset here, not an option.
+app.command(name="delete-records", context_settings={"ignore_unknown_options": True})(log.delete_records)
+
+# Each job is one function. `llog compact` and `llog vacuum` are `llog pipeline compact` and `llog pipeline vacuum`, run
+# in this process unless --spark or --master says otherwise.
+for job in (pipeline.compact, pipeline.vacuum):
+    app.command(context_settings={"default_map": {"in_process": True}})(job)
+for job in (pipeline.compact, pipeline.vacuum, pipeline.key_compact, pipeline.retain, audit.audit, export.export):
+    pipeline.app.command()(job)
 app.add_typer(pipeline.app, name="pipeline")
+
 app.command(name="doctor")(doctor.doctor)
+app.command(name="settings")(settings.show_settings)
+app.add_typer(stores.app, name="stores")
+app.add_typer(log.app, name="log")
+app.add_typer(segments.app, name="segments")
+app.add_typer(meta.app, name="meta")

@@ -1,7 +1,7 @@
-"""Exit codes, and which error ends with which.
+"""Exit codes, and the code each error class ends with.
 
-Why it exists: a script must be able to tell "you asked wrongly" from "the store is down, try later" from "it will
-never work like this" from "it may have happened" without reading messages. One table says it; a test walks every class.
+A script can tell wrong arguments from an unreachable store, a lasting refusal and an uncertain outcome without reading
+messages. A test checks that the table covers every error class.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ UNCERTAIN: Final = 6
 INTERRUPTED: Final = 130
 
 MEANINGS: Final = {
-    OK: "done",
-    FAILED: "failed, or a check found something wrong",
+    OK: "success",
+    FAILED: "the command failed, or a check found a fault",
     USAGE: "wrong arguments or settings",
-    UNAVAILABLE: "a store, a log or Spark is not reachable, too slow or busy; nothing was done: trying again may help",
-    REFUSED: "a store refuses us, belongs to another cluster or is set up wrongly: trying again does not help",
-    NOT_FOUND: "there is no such topic, log or key",
-    UNCERTAIN: "no answer came, and it may have happened: look before trying again",
+    UNAVAILABLE: "a store, a log or Spark is unreachable, too slow or busy; nothing was changed, a retry may succeed",
+    REFUSED: "a store denies access, belongs to another cluster or is misconfigured; a retry does not help",
+    NOT_FOUND: "the topic, log or key does not exist",
+    UNCERTAIN: "no answer arrived, and the change may have happened; check before you retry",
     INTERRUPTED: "interrupted by Ctrl-C",
 }
 
-# The first class that fits decides.
+# The first matching class decides.
 _TABLE: Final[tuple[tuple[type[errors.LlogError], int], ...]] = (
     (errors.SettingsError, USAGE),
     (errors.InvalidArgument, USAGE),

@@ -1,40 +1,58 @@
-"""`llog log …`: look into single logs, and check that what must stay true of them does."""
+"""Commands about single logs: `llog log describe`, `llog log check`, `llog fence`, `llog unfence` and
+`llog delete-records`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from llog.cli.exits import FAILED, UNAVAILABLE
-from llog.cli.output import AsJson, print_json, print_table
-from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
+from llog.cli.frame import Partition, TopicName, on_log, with_stores
+from llog.cli.output import AsJson, DryRun, Yes, ask, instant, print_json, print_report, print_result, print_table
 
 if TYPE_CHECKING:
+    from llog.cli.seek import LogSpan
+    from llog.formats.values import ControlRecord
     from llog.log.context import LogContext
     from llog.log.inspect.describe import LogDescription
     from llog.log.inspect.invariants import LogCheck
     from llog.log.keys import Log
     from llog.settings import Settings
 
-app = typer.Typer(help="Look into logs, and check them.", no_args_is_help=True)
+app = typer.Typer(help="Describe and check single logs.", no_args_is_help=True)
+
+# The reason is part of the control record, which every append reads and writes. HTTP has the same limit.
+FENCE_REASON_CHARS_MAX: Final = 1_000
+
+ExpectedEpoch = Annotated[
+    int | None,
+    typer.Option("--expected-epoch", help="Only if the log is at this epoch, so that a repeated command is harmless."),
+]
+
+
+def _log(topic: str, partition: int) -> Log:
+    from llog.log.keys import Log, check_partition, check_topic
+
+    return Log(check_topic(topic), check_partition(partition))
+
+
+# -- describe --------------------------------------------------------------------------------------------------------
 
 
 @app.command()
+@with_stores("metadata")
 def describe(
-    topic: str,
-    partition: int,
-    entries: Annotated[int, typer.Option("--entries", help="Also list so many index entries.")] = 0,
+    settings: Settings,
+    topic: TopicName,
+    partition: Partition,
+    entries: Annotated[int, typer.Option("--entries", help="Also list this many index entries.")] = 0,
     as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
 ) -> None:
-    """Show one log: its records, what its index holds, and what is under way."""
-    import asyncio
+    """Show one log: its offsets, its index, and unfinished work."""
+    from llog.log.inspect.describe import describe_log
 
-    from llog.settings import Settings
-
-    found = asyncio.run(_describe(Settings.from_env(metadata_url=metadata_url), topic, partition, entries))
+    found = on_log(settings, lambda context: describe_log(context, _log(topic, partition), entries=entries))
     if as_json:
         print_json(found)
         return
@@ -49,31 +67,20 @@ def describe(
         print_table(columns, [tuple(map(str, row)) for row in rows], unbroken=2)
 
 
-async def _describe(settings: Settings, topic: str, partition: int, entries: int) -> LogDescription:
-    from llog.log.inspect.describe import describe_log
-    from llog.log.keys import Log, check_partition, check_topic
-    from llog.opening import opened_log
-
-    async with opened_log(settings) as stores:
-        return await describe_log(stores.context, Log(check_topic(topic), check_partition(partition)), entries=entries)
-
-
 def _rows(found: LogDescription) -> list[tuple[str, str]]:
     index, run, pending, claim = found.index, found.run, found.pending, found.claim
     levels = ", ".join(f"{count} of level {level}" for level, count in index.compacted_by_level.items()) or "none"
-    hidden = f"{index.phantoms} phantoms, {index.below_start} below the start, {index.later_life} of a later life"
-    rows = [
+    hidden = f"{index.phantoms} phantoms, {index.below_start} below the start"
+    later = f", {index.later_incarnation} OF A LATER INCARNATION" if index.later_incarnation else ""
+    return [
         ("log", f"{found.topic}:{found.partition}"),
         ("state", found.log_state + (f" ({found.fence_reason})" if found.fence_reason else "")),
-        ("life", f"{found.incarnation}, epoch {found.epoch}"),
+        ("incarnation", f"{found.incarnation}, epoch {found.epoch}"),
         ("offsets", f"{found.log_start_offset} … {found.next_offset - 1}, next {found.next_offset}"),
         ("pending", "none" if pending is None else f"{pending.start_offset} … {pending.end_offset}"),
         ("cursor", "no compaction record" if found.cursor is None else str(found.cursor)),
         ("run", "none" if run is None else f"{run.kind} {run.state} {run.start_offset} … {run.end_offset}"),
-        (
-            "entries",
-            f"{index.valid} valid ({hidden})" + (f", {index.later_life} OF A LATER LIFE" * bool(index.later_life)),
-        ),
+        ("entries", f"{index.valid} valid ({hidden}){later}"),
         ("first entry", _span(index.first)),
         ("last entry", _span(index.last)),
         ("WAL", str(index.wal)),
@@ -86,7 +93,6 @@ def _rows(found: LogDescription) -> list[tuple[str, str]]:
         ("claim", "none" if claim is None else f"{claim.compactor_id} since {_instant(claim.claimed_at_ms)}"),
         ("control version", str(found.control_version)),
     ]
-    return rows
 
 
 def _span(row: object) -> str:
@@ -96,36 +102,29 @@ def _span(row: object) -> str:
 
 
 def _instant(ms: int) -> str:
-    from datetime import UTC, datetime
+    return instant(ms) if ms else "none"
 
-    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds") if ms else "none"
+
+# -- check -----------------------------------------------------------------------------------------------------------
 
 
 @app.command()
+@with_stores("metadata", "objects", "wal")
 def check(
+    settings: Settings,
     topic: Annotated[str | None, typer.Argument(help="Only this topic.")] = None,
-    partition: Annotated[int | None, typer.Argument(help="Only this partition of it.")] = None,
+    partition: Annotated[int | None, typer.Argument(help="Only this partition of the topic.")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Also read all bytes and compare every checksum.")] = False,
     as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
-    objects_url: ObjectsUrl = None,
-    wal_url: WalUrl = None,
 ) -> None:
-    """Check that every offset is covered once and every object is there; exit code 1 when something is wrong."""
-    import asyncio
-
-    from llog.settings import Settings
-
-    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
-    found = asyncio.run(_check(settings, topic, partition, deep))
-    faults = sum(len(one.faults) for one in found)
-    unsettled = [one for one in found if not one.settled]
-    if as_json:
-        print_json({"ok": not faults and not unsettled, "logs": [_as_json(one) for one in found]})
-    else:
-        rows = [(str(one.log), str(one.entries), str(one.objects), _result(one)) for one in found]
-        print_table(("log", "entries", "objects", "result"), rows)
-    for one in found:
+    """Check that index entries cover every offset once and that every object exists; exit code 1 on a fault."""
+    checks = on_log(settings, lambda context: _check(context, topic, partition, deep))
+    faults = sum(len(one.faults) for one in checks)
+    unsettled = [one for one in checks if not one.settled]
+    document = {"ok": not faults and not unsettled, "logs": [_check_document(one) for one in checks]}
+    rows = [(str(one.log), str(one.entries), str(one.objects), _result(one)) for one in checks]
+    print_report(as_json, document, ("log", "entries", "objects", "result"), rows)
+    for one in checks:
         for fault in one.faults:
             typer.echo(f"llog: {one.log}: {fault}", err=True)
     if faults:
@@ -134,7 +133,7 @@ def check(
         raise typer.Exit(UNAVAILABLE)
 
 
-def _as_json(one: LogCheck) -> dict[str, object]:
+def _check_document(one: LogCheck) -> dict[str, object]:
     return {
         "topic": one.log.topic,
         "partition": one.log.partition,
@@ -148,46 +147,160 @@ def _as_json(one: LogCheck) -> dict[str, object]:
 def _result(one: LogCheck) -> str:
     if one.faults:
         return f"{len(one.faults)} FAULTS"
-    return "ok" if one.settled else "it moved all the time: check again"
+    return "ok" if one.settled else "the log changed during the check: check again"
 
 
-async def _check(settings: Settings, topic: str | None, partition: int | None, deep: bool) -> list[LogCheck]:
-    from llog.cli.progress import progress_line
+async def _check(context: LogContext, topic: str | None, partition: int | None, deep: bool) -> list[LogCheck]:
+    from llog.cli.output import progress_line
     from llog.errors import PartitionNotInitialized
     from llog.log.inspect.invariants import check_log
-    from llog.log.keys import Log, check_partition, check_topic
-    from llog.opening import opened_log
 
-    async with opened_log(settings) as stores:
-        context = stores.context
-        if topic is not None and partition is not None:
-            with progress_line(f"checking {topic}:{partition}"):
-                return [await check_log(context, Log(check_topic(topic), check_partition(partition)), deep=deep)]
-        found = []
-        with progress_line("checking") as advance:
-            async for log in _logs(context, topic):
-                advance(1, str(log))
-                try:
-                    found.append(await check_log(context, log, deep=deep))
-                except PartitionNotInitialized:
-                    continue  # of this partition nothing was ever written
-        return found
+    if topic is not None and partition is not None:
+        with progress_line(f"checking {topic}:{partition}"):
+            return [await check_log(context, _log(topic, partition), deep=deep)]
+    checks = []
+    with progress_line("checking") as advance:
+        for log in await _logs(context, topic):
+            advance(1, str(log))
+            try:
+                checks.append(await check_log(context, log, deep=deep))
+            except PartitionNotInitialized:
+                continue  # nothing was ever appended to this partition
+    return checks
 
 
-async def _logs(context: LogContext, topic: str | None) -> AsyncIterator[Log]:
-    from llog.errors import TopicNotFound
-    from llog.formats.values import TopicRecord, decode_value
-    from llog.log.keys import Log, check_topic
+async def _logs(context: LogContext, topic: str | None) -> list[Log]:
+    from llog.log.keys import Log
+    from llog.log.topics.admin import list_topics
+    from llog.pipeline.runtime.log_choice import logs_of
 
-    wanted = None if topic is None else context.keys.topic(check_topic(topic)).path
-    seen = False
-    async for record in context.metadata.scan_all(context.keys.topics(), strict=True):
-        if wanted is not None and record.key.path != wanted:
-            continue
-        value = decode_value(TopicRecord, record.value, record.key.path)
-        if value.state == "LIVE":
-            seen = True
-            for number in range(value.partition_count):
-                yield Log(record.key.path.rpartition("/")[2], number)
-    if topic is not None and not seen:
-        raise TopicNotFound(topic, "no such topic; `llog topic list` shows those there are")
+    if topic is not None:
+        return await logs_of(context, topic)
+    topics = await list_topics(context, strict=True)
+    return [Log(name, number) for name, record in topics for number in range(record.partition_count)]
+
+
+# -- fence and unfence -----------------------------------------------------------------------------------------------
+
+
+@with_stores("metadata")
+def fence(
+    settings: Settings,
+    topic: TopicName,
+    partition: Partition,
+    reason: Annotated[str, typer.Option("--reason", help="Why; refused producers see it.")] = "",
+    expected_epoch: ExpectedEpoch = None,
+    as_json: AsJson = False,
+) -> None:
+    """Close a log to appends until `llog unfence`. Readers are not affected."""
+    from llog.log import fence as fencing
+
+    _check_reason(reason)
+
+    async def close(context: LogContext) -> ControlRecord:
+        await fencing.fence(context, _log(topic, partition), expected_epoch=expected_epoch, reason=reason)
+        return await _control(context, topic, partition)
+
+    _print_control(topic, partition, on_log(settings, close), as_json, wanted="FENCED")
+
+
+@with_stores("metadata")
+def unfence(
+    settings: Settings,
+    topic: TopicName,
+    partition: Partition,
+    expected_epoch: ExpectedEpoch = None,
+    as_json: AsJson = False,
+) -> None:
+    """Open a fenced log to appends again."""
+    from llog.log import fence as fencing
+
+    async def open_again(context: LogContext) -> ControlRecord:
+        await fencing.unfence(context, _log(topic, partition), expected_epoch=expected_epoch)
+        return await _control(context, topic, partition)
+
+    _print_control(topic, partition, on_log(settings, open_again), as_json, wanted="OPEN")
+
+
+def _check_reason(reason: str) -> None:
+    from llog.errors import InvalidArgument
+
+    if len(reason) > FENCE_REASON_CHARS_MAX:
+        raise InvalidArgument("--reason", f"has {len(reason)} characters, the limit is {FENCE_REASON_CHARS_MAX}")
+    try:
+        reason.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument("--reason", f"{reason!r} is not UTF-8") from None
+
+
+async def _control(context: LogContext, topic: str, partition: int) -> ControlRecord:
+    """The state after the change; another operator may have changed it again."""
+    from llog.log.read.view import view
+
+    return (await view(context, _log(topic, partition), strict=True)).control
+
+
+def _print_control(topic: str, partition: int, control: ControlRecord, as_json: bool, *, wanted: str) -> None:
+    document = {
+        "topic": topic,
+        "partition": partition,
+        "log_state": control.log_state,
+        "epoch": control.epoch,
+        "fence_reason": control.fence_reason,
+    }
+    reason = f" ({control.fence_reason})" if control.fence_reason else ""
+    print_result(as_json, document, f"{topic}:{partition} is {control.log_state}{reason}, epoch {control.epoch}")
+    if control.log_state != wanted:
+        advice = f"check the log, then repeat with --expected-epoch {control.epoch}, or without it"
+        typer.echo(f"llog: {topic}:{partition} is not {wanted}: its epoch is now {control.epoch}; {advice}", err=True)
+        raise typer.Exit(FAILED)
+
+
+# -- delete records --------------------------------------------------------------------------------------------------
+
+
+@with_stores("metadata", "objects", "wal")
+def delete_records(
+    settings: Settings,
+    topic: TopicName,
+    partition: Partition,
+    offset: Annotated[int, typer.Argument(help="The first offset to keep; -1 keeps none.")],
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the records of one log below OFFSET."""
+    from llog.log.cleanup.retention import delete_records as delete
+
+    async def read(context: LogContext) -> LogSpan:
+        from llog.cli.seek import read_spans
+
+        [span] = await read_spans(context, topic, partition)
+        return span
+
+    span = on_log(settings, read)
+    before = first_kept(span, offset)
+    count = max(0, before - span.log_start_offset)
+    described = f"{count} offsets of {span.log}" + (f": {span.log_start_offset} … {before - 1}" if count else "")
+    if dry_run:
+        document = {"topic": topic, "partition": partition, "offsets": count, "log_start_offset": before}
+        print_result(as_json, {**document, "dry_run": True}, f"would delete {described}; nothing was changed")
+        return
+    if not yes:
+        ask(f"Delete {described}? This cannot be undone")
+    title = f"deleting below {before} of {span.log}"
+    done = on_log(settings, lambda context: delete(context, span.log, before), title=title)
+    removed = f"{done.entries_removed} index entries and {done.segments_removed} segments removed"
+    text = f"{done.log} now begins at {done.log_start_offset}; {removed}"
+    print_result(as_json, {**done._asdict(), "log": str(done.log), "dry_run": False}, text)
+
+
+def first_kept(span: LogSpan, offset: int) -> int:
+    """The new start of the log. -1 means the end shown in the question, not the end at the time of the answer."""
+    from llog.errors import OffsetOutOfRange
+
+    if offset == -1:
+        return span.next_offset
+    if not 0 <= offset <= span.next_offset:
+        raise OffsetOutOfRange(*span.log, offset, span.log_start_offset, span.next_offset + 1)
+    return max(offset, span.log_start_offset)

@@ -1,4 +1,4 @@
-"""`llog segments …`: the segment catalogue: which segments logs have, in which state, and which one holds an offset."""
+"""`llog segments …`: the segment catalogue: the segments of each log, their state, and the one that holds an offset."""
 
 from __future__ import annotations
 
@@ -7,44 +7,37 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from llog.cli.exits import NOT_FOUND
-from llog.cli.output import AsJson, print_json, print_table
-from llog.cli.stores import MetadataUrl
+from llog.cli.frame import Partition, TopicName, on_log, with_stores
+from llog.cli.output import AsJson, instant, print_json, print_report, print_result, print_table
 
 if TYPE_CHECKING:
     from llog.formats.values import SegmentRecord
-    from llog.log.catalogue import SegmentCatalogue, TopicDeletion
+    from llog.log.catalogue import SegmentCatalogue
     from llog.settings import Settings
 
 app = typer.Typer(help="The segment catalogue: list segments, find the one with an offset.", no_args_is_help=True)
 
-Partition = Annotated[int | None, typer.Argument(help="One partition; all of them when left out.")]
+OnePartition = Annotated[int | None, typer.Argument(help="One partition; all of them when left out.")]
+Epoch = Annotated[int | None, typer.Option("--epoch", min=0, help="Only segments with offsets of this epoch.")]
 
 
 @app.command(name="list")
+@with_stores("metadata")
 def list_(
-    topic: str,
-    partition: Partition = None,
-    epoch: Annotated[int | None, typer.Option("--epoch", min=0, help="Only those with offsets of this epoch.")] = None,
+    settings: Settings,
+    topic: TopicName,
+    partition: OnePartition = None,
+    epoch: Epoch = None,
     as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
 ) -> None:
-    """List the segments of a topic's logs, by offset."""
-    import asyncio
-
-    from llog.settings import Settings
-
-    catalogues = asyncio.run(_load(Settings.from_env(metadata_url=metadata_url), topic, partition))
-    found = [
+    """List the segments of a topic's logs, ordered by offset."""
+    segments = [
         (catalogue, record, record.segment_id in referenced)
-        for catalogue in catalogues
+        for catalogue in _load(settings, topic, partition)
         for referenced in (_referenced(catalogue),)
         for record in catalogue.segments(epoch)
     ]
-    if as_json:
-        print_json([_document(*one) for one in found])
-        return
-    # Few columns: half of a terminal's width is the name that `describe` is asked with.
-    columns = ("segment", "log", "offsets", "state", "epochs", "bytes")
+    # Few columns: the segment id, which `describe` takes, fills half of a terminal.
     rows = [
         (
             record.segment_id,
@@ -54,145 +47,115 @@ def list_(
             _epochs(record),
             f"{record.size_bytes:,}",
         )
-        for catalogue, record, referenced in found
+        for catalogue, record, referenced in segments
     ]
-    print_table(columns, rows)
+    columns = ("segment", "log", "offsets", "state", "epochs", "bytes")
+    print_report(as_json, [_document(*one) for one in segments], columns, rows)
 
 
 @app.command()
+@with_stores("metadata")
 def describe(
-    topic: str, partition: int, segment_id: str, as_json: AsJson = False, metadata_url: MetadataUrl = None
+    settings: Settings, topic: TopicName, partition: Partition, segment_id: str, as_json: AsJson = False
 ) -> None:
-    """Show one segment's record."""
-    import asyncio
-
+    """Show the record of one segment."""
     from llog.errors import SegmentNotFound
-    from llog.settings import Settings
 
-    [catalogue] = asyncio.run(_load(Settings.from_env(metadata_url=metadata_url), topic, partition))
+    [catalogue] = _load(settings, topic, partition)
     try:
         record = catalogue.get(segment_id)
     except SegmentNotFound as error:
-        typer.echo(f"llog: {error}; `llog segments list {topic} {partition}` shows those there are", err=True)
+        typer.echo(f"llog: {error}; `llog segments list {topic} {partition}` shows the segments", err=True)
         raise typer.Exit(NOT_FOUND) from None
     referenced = segment_id in _referenced(catalogue)
-    if as_json:
-        print_json(_document(catalogue, record, referenced))
-        return
     rows = [
         ("segment", record.segment_id),
-        ("log", f"{catalogue.log}, life {record.incarnation}"),
-        ("state", f"{_state(record, referenced)} since {_instant(record.state_changed_at_ms)}"),
+        ("log", f"{catalogue.log}, incarnation {record.incarnation}"),
+        ("state", f"{_state(record, referenced)} since {instant(record.state_changed_at_ms)}"),
         ("offsets", f"{record.start_offset} … {record.end_offset}"),
         ("epochs", _epochs(record) or "not known yet"),
         ("bytes", f"{record.size_bytes:,}"),
-        ("max timestamp", _instant(record.max_timestamp_ms)),
+        ("max timestamp", instant(record.max_timestamp_ms)),
         ("object", record.data_key),
         ("sources", "\n".join(record.sources) or "none"),
         ("custom metadata", record.custom_metadata or "none"),
     ]
-    print_table(("field", "value"), rows)
+    print_report(as_json, _document(catalogue, record, referenced), ("field", "value"), rows)
 
 
 @app.command()
+@with_stores("metadata")
 def find(
-    topic: str,
-    partition: int,
+    settings: Settings,
+    topic: TopicName,
+    partition: Partition,
     offset: int,
     epoch: Annotated[
-        int | None, typer.Option("--epoch", min=0, help="The epoch it was written in; any when left out.")
+        int | None, typer.Option("--epoch", min=0, help="The epoch the offset was written in; any when left out.")
     ] = None,
     as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
 ) -> None:
-    """Which finished segment holds OFFSET; exit code 5 when none does (it may still be in the WAL)."""
-    import asyncio
-
-    from llog.settings import Settings
-
-    [catalogue] = asyncio.run(_load(Settings.from_env(metadata_url=metadata_url), topic, partition))
+    """Show the finished segment that holds OFFSET; exit code 5 when none does (it may still be in the WAL)."""
+    [catalogue] = _load(settings, topic, partition)
     epochs = sorted(catalogue.epochs, reverse=True) if epoch is None else [epoch]
-    found = [(one, record) for one in epochs if (record := catalogue.find(one, offset)) is not None]
-    if not found:
+    matches = [(one, record) for one in epochs if (record := catalogue.find(one, offset)) is not None]
+    if not matches:
         where = "" if epoch is None else f" of epoch {epoch}"
-        reached = {one: catalogue.highest_offset(one) for one in epochs}
-        told = ", ".join(f"epoch {one} up to {highest}" for one, highest in reached.items() if highest is not None)
-        typer.echo(
-            f"llog: no segment of {catalogue.log} holds offset {offset}{where}: {told or 'none there'}", err=True
-        )
+        highest = {one: catalogue.highest_offset(one) for one in epochs}
+        reach = ", ".join(f"epoch {one} reaches {last}" for one, last in highest.items() if last is not None)
+        text = f"no segment of {catalogue.log} holds offset {offset}{where}: {reach or 'the log has no segment'}"
+        typer.echo(f"llog: {text}", err=True)
         raise typer.Exit(NOT_FOUND)
-    its_epoch, record = found[0]
-    if as_json:
-        print_json({**_document(catalogue, record, True), "epoch": its_epoch})
-    else:
-        typer.echo(f"{record.segment_id} (epoch {its_epoch}): {record.start_offset} … {record.end_offset}")
-        typer.echo(record.data_key)
+    its_epoch, record = matches[0]
+    text = f"{record.segment_id} (epoch {its_epoch}): {record.start_offset} … {record.end_offset}\n{record.data_key}"
+    print_result(as_json, {**_document(catalogue, record, True), "epoch": its_epoch}, text)
 
 
 @app.command()
-def size(topic: str, partition: Partition = None, as_json: AsJson = False, metadata_url: MetadataUrl = None) -> None:
-    """How many bytes segments take up, log by log. What is still in the WAL is not in it."""
-    import asyncio
-
-    from llog.settings import Settings
-
-    catalogues = asyncio.run(_load(Settings.from_env(metadata_url=metadata_url), topic, partition))
-    documents = [_size(catalogue) for catalogue in catalogues]
-    if as_json:
-        print_json(documents)
-        return
+@with_stores("metadata")
+def size(settings: Settings, topic: TopicName, partition: OnePartition = None, as_json: AsJson = False) -> None:
+    """Show how many bytes the segments of each log take up. Records in the WAL are not counted."""
+    documents = [_size(catalogue) for catalogue in _load(settings, topic, partition)]
     rows = [
         (
             str(one["partition"]),
             str(one["segments"]),
             f"{one['size_bytes']:,}",
             f"{one['referenced_bytes']:,}",
-            ", ".join(f"epoch {epoch} up to {highest}" for epoch, highest in one["highest_offsets"].items()),
+            ", ".join(f"epoch {epoch}: {highest}" for epoch, highest in one["highest_offsets"].items()),
         )
         for one in documents
     ]
-    print_table(("partition", "segments", "bytes", "of these referenced", "highest offsets"), rows)
+    print_report(as_json, documents, ("partition", "segments", "bytes", "referenced bytes", "highest offsets"), rows)
 
 
 @app.command()
-def deletion(topic: str, as_json: AsJson = False, metadata_url: MetadataUrl = None) -> None:
-    """How far the deletion of a topic has come, log by log."""
-    import asyncio
-
-    from llog.settings import Settings
-
-    found = asyncio.run(_deletion(Settings.from_env(metadata_url=metadata_url), topic))
-    if as_json:
-        print_json({**found._asdict(), "done": found.done})
-        return
-    typer.echo(f"{found.topic}: {found.state}, life {found.incarnation}")
-    print_table(("partition", "deletion"), [(str(n), state or "not begun") for n, state in enumerate(found.partitions)])
-
-
-async def _deletion(settings: Settings, topic: str) -> TopicDeletion:
+@with_stores("metadata")
+def deletion(settings: Settings, topic: TopicName, as_json: AsJson = False) -> None:
+    """Show how far the deletion of a topic has come, log by log."""
     from llog.log.catalogue import deletion_of
     from llog.log.keys import check_topic
-    from llog.opening import opened_log
 
-    async with opened_log(settings) as stores:
-        return await deletion_of(stores.context, check_topic(topic))
+    state = on_log(settings, lambda context: deletion_of(context, check_topic(topic)))
+    if as_json:
+        print_json({**state._asdict(), "done": state.done})
+        return
+    typer.echo(f"{state.topic}: {state.state}, incarnation {state.incarnation}")
+    print_table(("partition", "deletion"), [(str(n), one or "not begun") for n, one in enumerate(state.partitions)])
 
 
-async def _load(settings: Settings, topic: str, partition: int | None) -> list[SegmentCatalogue]:
-    from llog.cli.records.seeking import read_ends
+def _load(settings: Settings, topic: str, partition: int | None) -> list[SegmentCatalogue]:
+    from llog.cli.seek import read_spans
     from llog.log.catalogue import SegmentCatalogue
-    from llog.opening import opened_log
-    from llog.pipeline.runtime.log_choice import logs_of
+    from llog.log.context import LogContext
 
-    async with opened_log(settings) as stores:
-        ends = await read_ends(stores.context, await logs_of(stores.context, topic, partition))
-        # A partition to which nothing was ever written has no segments.
+    async def load(context: LogContext) -> list[SegmentCatalogue]:
         return [
-            await SegmentCatalogue.load(stores.context, one.log)
-            if one.there
-            else SegmentCatalogue(stores.context, one.log)
-            for one in ends
+            await SegmentCatalogue.load(context, span.log) if span.initialized else SegmentCatalogue(context, span.log)
+            for span in await read_spans(context, topic, partition)
         ]
+
+    return on_log(settings, load)
 
 
 def _size(catalogue: SegmentCatalogue) -> dict[str, Any]:
@@ -229,15 +192,3 @@ def _state(record: SegmentRecord, referenced: bool) -> str:
 
 def _epochs(record: SegmentRecord) -> str:
     return ", ".join(f"{epoch} from {start}" for epoch, start in sorted(record.epochs.items()))
-
-
-def _instant(ms: int) -> str:
-    """Timestamps are the producers' own, and need not be dates."""
-    from datetime import UTC, datetime
-
-    if ms < 0:
-        return "unknown"
-    try:
-        return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"

@@ -1,7 +1,7 @@
-"""`llog topic …`: create, look at, change and delete topics.
+"""`llog topic …`: create, describe, change and delete topics.
 
-What must stay true: a deletion that was agreed to is of the life that was shown; a topic of the same name that somebody
-creates while the question stands is never deleted by the answer.
+`topic delete` deletes the incarnation it showed: a topic of the same name that another client creates while the
+question is open is not deleted by the answer.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llog.cli.output import AsJson, ask, print_json, print_table
-from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
+from llog.cli.frame import TopicName, on_log, with_stores
+from llog.cli.output import AsJson, DryRun, Yes, ask, print_json, print_report, print_result, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from llog.formats.values import TopicRecord, TopicState
-    from llog.log.topics.admin import Topic, TopicDescription
-    from llog.log.topics.delete import TopicDeleted
+    from llog.log.context import LogContext
+    from llog.log.topics.admin import Topic
     from llog.settings import Settings
 
-app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, describe, change and delete topics.", no_args_is_help=True)
 
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Configs = Annotated[
-    list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A topic config; may be given many times.")
+    list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A topic config; repeatable.")
 ]
 
 
@@ -33,100 +32,74 @@ Configs = Annotated[
 
 
 @app.command()
+@with_stores("metadata")
 def create(
+    settings: Settings,
     topic: TopicName,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="How many logs it has.")] = 1,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", help="The number of partitions.")] = 1,
     config: Configs = None,
     first_offset: Annotated[
-        int | None, typer.Option("--first-offset", help="Where its logs begin; 1, or as in its life before.")
+        int | None,
+        typer.Option("--first-offset", help="The first offset of its logs; 1, or that of a deleted predecessor."),
     ] = None,
     as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
 ) -> None:
-    """Create a topic with all its logs; also one that was deleted, for a new life."""
-    import asyncio
-
-    from llog.settings import Settings
-
-    configs = parse_configs(config or ())
-    settings = Settings.from_env(metadata_url=metadata_url)
-    made = asyncio.run(_create(settings, topic, partitions, configs, first_offset))
-    _print_changed(made, "created", as_json)
-
-
-async def _create(
-    settings: Settings, topic: str, partitions: int, config: dict[str, str], first_offset: int | None
-) -> Topic:
+    """Create a topic and its logs. The name of a deleted topic can be used again."""
     from llog.log.keys import check_topic
     from llog.log.topics.admin import create_topic
-    from llog.opening import opened_log
 
-    async with opened_log(settings) as stores:
-        return await create_topic(
-            stores.context, check_topic(topic), partitions=partitions, config=config, first_offset=first_offset
-        )
+    configs = parse_configs(config or ())
+    created = on_log(
+        settings,
+        lambda context: create_topic(
+            context, check_topic(topic), partitions=partitions, config=configs, first_offset=first_offset
+        ),
+    )
+    _print_changed(created, "created", as_json)
 
 
 @app.command()
+@with_stores("metadata")
 def alter(
+    settings: Settings,
     topic: TopicName,
     config: Configs = None,
     default: Annotated[
         list[str] | None,
-        typer.Option("--default", metavar="NAME", help="Back to its default; may be given many times."),
+        typer.Option("--default", metavar="NAME", help="Reset this config to its default; repeatable."),
     ] = None,
     as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
 ) -> None:
-    """Set some configs, and bring others back to their default; those not named stay."""
-    import asyncio
-
+    """Set configs, or reset them to their defaults. Configs that are not named stay."""
     from llog.errors import InvalidArgument
-    from llog.settings import Settings
+    from llog.log.keys import check_topic
+    from llog.log.topics.admin import alter_topic
 
     put = parse_configs(config or ())
     if not put and not default:
         raise InvalidArgument("--config", "nothing to change: give --config NAME=VALUE or --default NAME")
-    changed = asyncio.run(_alter(Settings.from_env(metadata_url=metadata_url), topic, put, default or []))
-    _print_changed(changed, "altered", as_json)
-
-
-async def _alter(settings: Settings, topic: str, put: dict[str, str], remove: list[str]) -> Topic:
-    from llog.log.keys import check_topic
-    from llog.log.topics.admin import alter_topic
-    from llog.opening import opened_log
-
-    async with opened_log(settings) as stores:
-        return await alter_topic(stores.context, check_topic(topic), put=put, remove=remove)
+    altered = on_log(settings, lambda context: alter_topic(context, check_topic(topic), put=put, remove=default or []))
+    _print_changed(altered, "altered", as_json)
 
 
 @app.command()
+@with_stores("metadata")
 def partitions(
+    settings: Settings,
     topic: TopicName,
-    count: Annotated[int, typer.Argument(help="How many it shall have; not fewer than now.")],
+    count: Annotated[int, typer.Argument(help="The new number of partitions; it cannot shrink.")],
     as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
 ) -> None:
-    """Let a topic have more partitions. Keys that a client hashes land elsewhere from then on."""
-    import asyncio
-
-    from llog.settings import Settings
-
-    grown = asyncio.run(_partitions(Settings.from_env(metadata_url=metadata_url), topic, count))
-    _print_changed(grown, "has its partitions", as_json)
-
-
-async def _partitions(settings: Settings, topic: str, count: int) -> Topic:
+    """Add partitions to a topic. Clients that hash keys may send a key to another partition afterwards."""
     from llog.log.keys import check_topic
     from llog.log.topics.admin import add_partitions
-    from llog.opening import opened_log
 
-    async with opened_log(settings) as stores:
-        return await add_partitions(stores.context, check_topic(topic), count)
+    grown = on_log(settings, lambda context: add_partitions(context, check_topic(topic), count))
+    _print_changed(grown, "extended", as_json)
 
 
 def parse_configs(given: Sequence[str]) -> dict[str, str]:
-    """From `name=value` words; which names and values there are is the topic's own business."""
+    """Parse `name=value` words. Names and values are checked when the topic is changed."""
     from llog.errors import InvalidArgument
 
     configs: dict[str, str] = {}
@@ -140,12 +113,14 @@ def parse_configs(given: Sequence[str]) -> dict[str, str]:
     return configs
 
 
-def _print_changed(topic: Topic, deed: str, as_json: bool) -> None:
-    if as_json:
-        print_json(_document(topic))
-        return
-    kept = ", ".join(f"{name}={value}" for name, value in sorted(topic.record.config.items()))
-    typer.echo(f"{topic.name} {deed}: {topic.record.partition_count} partitions" + (f", {kept}" if kept else ""))
+def _print_changed(topic: Topic, verb: str, as_json: bool) -> None:
+    configs = _config_text(topic)
+    text = f"{topic.name} {verb}: {topic.record.partition_count} partitions" + (f", {configs}" if configs else "")
+    print_result(as_json, _document(topic), text)
+
+
+def _config_text(topic: Topic) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(topic.record.config.items()))
 
 
 def _document(topic: Topic) -> dict[str, object]:
@@ -161,154 +136,99 @@ def _document(topic: Topic) -> dict[str, object]:
     }
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
+# -- list and describe -----------------------------------------------------------------------------------------------
 
 
 @app.command(name="list")
+@with_stores("metadata")
 def list_(
-    everything: Annotated[bool, typer.Option("--all", help="Also those deleted, or being deleted.")] = False,
+    settings: Settings,
+    everything: Annotated[bool, typer.Option("--all", help="Also deleted topics and those being deleted.")] = False,
     as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
 ) -> None:
     """List the topics."""
-    import asyncio
-
-    from llog.settings import Settings
-
-    found = asyncio.run(_list(Settings.from_env(metadata_url=metadata_url), everything))
-    if as_json:
-        print_json([_document(topic) for topic in found])
-        return
-    rows = [
-        (
-            topic.name,
-            topic.record.state,
-            str(topic.record.partition_count),
-            ", ".join(f"{name}={value}" for name, value in sorted(topic.record.config.items())),
-        )
-        for topic in found
-    ]
-    print_table(("topic", "state", "partitions", "config"), rows)
-
-
-async def _list(settings: Settings, everything: bool) -> list[Topic]:
     from llog.log.topics.admin import ONLY_LIVE, list_topics
-    from llog.opening import opened_log
 
-    async with opened_log(settings) as stores:
-        states: Collection[TopicState] = {"LIVE", "DELETING", "DELETED"} if everything else ONLY_LIVE
-        return await list_topics(stores.context, states=states, strict=True)
+    states: Collection[TopicState] = {"LIVE", "DELETING", "DELETED"} if everything else ONLY_LIVE
+    topics = on_log(settings, lambda context: list_topics(context, states=states, strict=True))
+    rows = [
+        (topic.name, topic.record.state, str(topic.record.partition_count), _config_text(topic)) for topic in topics
+    ]
+    print_report(as_json, [_document(topic) for topic in topics], ("topic", "state", "partitions", "config"), rows)
 
 
 @app.command()
-def describe(topic: TopicName, as_json: AsJson = False, metadata_url: MetadataUrl = None) -> None:
+@with_stores("metadata")
+def describe(settings: Settings, topic: TopicName, as_json: AsJson = False) -> None:
     """Show a topic, its configs, and where each of its logs begins and ends."""
-    import asyncio
+    from llog.log.keys import check_topic
+    from llog.log.topics.admin import describe_topic
 
-    from llog.settings import Settings
-
-    found = asyncio.run(_describe(Settings.from_env(metadata_url=metadata_url), topic))
+    found = on_log(settings, lambda context: describe_topic(context, check_topic(topic)))
     if as_json:
-        rows = [{**one._asdict(), "records": one.next_offset - one.log_start_offset} for one in found.partitions]
-        print_json({**_document(found.topic), "partitions": rows})
+        logs = [{**one._asdict(), "records": one.next_offset - one.log_start_offset} for one in found.partitions]
+        print_json({**_document(found.topic), "partitions": logs})
         return
     record = found.topic.record
     fields = [
         ("topic", found.topic.name),
         ("id", record.topic_id),
-        ("life", str(record.incarnation)),
+        ("incarnation", str(record.incarnation)),
         ("partitions", str(record.partition_count)),
         *sorted(record.config.items()),
     ]
     print_table(("field", "value"), fields)
     typer.echo()
-    columns = ("partition", "state", "start", "next", "offsets")
-    print_table(columns, [
+    rows = [
         (
             str(one.partition),
-            one.log_state or "not there yet",
+            one.log_state or "not created",
             str(one.log_start_offset),
             str(one.next_offset),
             str(one.next_offset - one.log_start_offset),
         )
         for one in found.partitions
-    ])  # fmt: skip
-
-
-async def _describe(settings: Settings, topic: str) -> TopicDescription:
-    from llog.log.keys import check_topic
-    from llog.log.topics.admin import describe_topic
-    from llog.opening import opened_log
-
-    async with opened_log(settings) as stores:
-        return await describe_topic(stores.context, check_topic(topic))
+    ]
+    print_table(("partition", "state", "start", "next", "offsets"), rows)
 
 
 # -- delete ----------------------------------------------------------------------------------------------------------
 
 
 @app.command()
+@with_stores("metadata", "objects", "wal")
 def delete(
-    topic: TopicName,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    as_json: AsJson = False,
-    metadata_url: MetadataUrl = None,
-    objects_url: ObjectsUrl = None,
-    wal_url: WalUrl = None,
+    settings: Settings, topic: TopicName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Delete a topic and all its records, or go on with a deletion that was interrupted."""
-    import asyncio
+    """Delete a topic and all its records, or finish an interrupted deletion."""
+    from llog.log.topics.delete import delete_topic
 
-    from llog.settings import Settings
-
-    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
-    dying, offsets = asyncio.run(_dying(settings, topic))
+    record, offsets = on_log(settings, lambda context: _read(context, topic))
+    begun = " (its deletion has begun)" if record.state == "DELETING" else ""
+    described = f"{topic}{begun}: {record.partition_count} partitions, {offsets} offsets"
     if dry_run:
-        if as_json:
-            document = {"topic": topic, "state": dying.state, "partitions": dying.partition_count, "offsets": offsets}
-            print_json({**document, "dry_run": True})
-        else:
-            typer.echo(f"would delete {_words(topic, dying, offsets)}; nothing was changed")
+        document = {"topic": topic, "state": record.state, "partitions": record.partition_count, "offsets": offsets}
+        print_result(as_json, {**document, "dry_run": True}, f"would delete {described}; nothing was changed")
         return
     if not yes:
-        ask(f"Delete {_words(topic, dying, offsets)}? It cannot be undone")
-    done = asyncio.run(_delete(settings, topic, dying.incarnation))
-    if as_json:
-        print_json({**done._asdict(), "dry_run": False})
-    else:
-        removed = f"{done.entries_removed} index entries and {done.segments_removed} segments removed"
-        typer.echo(f"{topic} deleted: {removed}; `llog vacuum` takes its blobs when their grace is over")
+        ask(f"Delete {described}? This cannot be undone")
+    done = on_log(settings, lambda context: delete_topic(context, topic, record.incarnation), title=f"deleting {topic}")
+    removed = f"{done.entries_removed} index entries and {done.segments_removed} segments removed"
+    text = f"{topic} deleted: {removed}; `llog vacuum` removes its blobs after their grace"
+    print_result(as_json, {**done._asdict(), "dry_run": False}, text)
 
 
-def _words(topic: str, dying: TopicRecord, offsets: int) -> str:
-    begun = ", whose deletion was begun" if dying.state == "DELETING" else ""
-    return f"{topic}{begun}: {dying.partition_count} partitions, {offsets} offsets"
-
-
-async def _dying(settings: Settings, topic: str) -> tuple[TopicRecord, int]:
-    """The life that is meant, and how many offsets its logs hold."""
+async def _read(context: LogContext, topic: str) -> tuple[TopicRecord, int]:
+    """The record of the incarnation to delete, and how many offsets its logs hold."""
     from llog.errors import TopicNotFound
     from llog.log.keys import check_topic
     from llog.log.topics.admin import describe_topic
     from llog.log.topics.create import load_topic
-    from llog.opening import opened_log
 
-    async with opened_log(settings) as stores:
-        found = await load_topic(stores.context, check_topic(topic), strict=True)
-        if found is None or found[0].state == "DELETED":
-            raise TopicNotFound(topic, "no such topic; `llog topic list` shows those there are")
-        if found[0].state == "DELETING":
-            return found[0], 0
-        described = await describe_topic(stores.context, topic)
-        return described.topic.record, sum(one.next_offset - one.log_start_offset for one in described.partitions)
-
-
-async def _delete(settings: Settings, topic: str, incarnation: int) -> TopicDeleted:
-    from llog.cli.progress import progress_line
-    from llog.log.topics.delete import delete_topic
-    from llog.opening import opened_log
-
-    async with opened_log(settings) as stores:
-        with progress_line(f"deleting {topic}"):
-            return await delete_topic(stores.context, topic, incarnation)
+    loaded = await load_topic(context, check_topic(topic), strict=True)
+    if loaded is None or loaded[0].state == "DELETED":
+        raise TopicNotFound(topic, "no such topic; `llog topic list` shows the topics")
+    if loaded[0].state == "DELETING":
+        return loaded[0], 0
+    described = await describe_topic(context, topic)
+    return described.topic.record, sum(one.next_offset - one.log_start_offset for one in described.partitions)

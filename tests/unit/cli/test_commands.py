@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from llog.cli import store_check
+from llog import wiring
 from llog.cli.app import app
 from llog.errors import MetadataUnavailable, ObjectStoreDenied, ObjectStoreUncertain
 from llog.settings import Settings, settings_table
@@ -144,7 +144,7 @@ def check_with(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> Any:
     async def open_it(url: str, settings: Settings) -> ObjectStore:
         return store
 
-    monkeypatch.setattr(store_check, "open_object_store", open_it)
+    monkeypatch.setattr(wiring, "open_object_store", open_it)
     return llog("stores", "check", "--json", *MEMORY)
 
 
@@ -180,7 +180,7 @@ def test_a_store_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch)
         await asyncio.sleep(60)
         raise AssertionError("not reached")
 
-    monkeypatch.setattr(store_check, "open_metadata_store", open_it)
+    monkeypatch.setattr(wiring, "open_metadata_store", open_it)
     shown = llog("stores", "check", "--json", *MEMORY, LLOG_REQUEST_TIMEOUT_MS="100")
     [failed] = failures(shown)
     assert "no answer within 300 ms" in failed["error"]
@@ -191,7 +191,7 @@ def test_a_store_that_is_down_is_reported_with_what_to_look_at(monkeypatch: pyte
     async def open_it(url: str, settings: Settings) -> MetadataStore:
         raise MetadataUnavailable("open", url)
 
-    monkeypatch.setattr(store_check, "open_metadata_store", open_it)
+    monkeypatch.setattr(wiring, "open_metadata_store", open_it)
     [failed] = failures(llog("stores", "check", "--json", *MEMORY))
     assert "running and reachable" in failed["advice"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from llog.cli import diagnosis
-from llog.cli.diagnosis import Finding, judge_clocks, judge_directory, judge_steps, local_path
-from llog.cli.store_check import Step
+from llog.cli import doctor
+from llog.cli.doctor import Diagnosis, judge_clocks, judge_directory, judge_steps, local_path
+from llog.cli.stores import StoreStep
 from llog.formats.backup import VacuumHold
 from llog.formats.values import encode_value
 from llog.log.topics.admin import change_topic
@@ -32,34 +32,34 @@ def cluster(tmp_path: Path) -> FedCluster:
 
 
 def findings(cluster: FedCluster, *arguments: str, **environ: str) -> tuple[int, dict[str, list[dict[str, Any]]]]:
-    """The exit code, and what was found by look. A Java that is there and fits, unless told otherwise."""
+    """The exit code, and the findings by check. By default JAVA_HOME names a Java that Spark accepts."""
     home = cluster.directory / "java"
     if not home.exists():
         (home / "bin").mkdir(parents=True)
         (home / "bin" / "java").write_text(JAVA_21)
         (home / "bin" / "java").chmod(0o755)
-    told = cluster.run("doctor", "--json", *arguments, **{"JAVA_HOME": str(home), **environ})
-    document = json.loads(told.stdout)
-    assert document["ok"] is (told.exit_code == 0)
-    by_look: dict[str, list[dict[str, Any]]] = {}
+    done = cluster.run("doctor", "--json", *arguments, **{"JAVA_HOME": str(home), **environ})
+    document = json.loads(done.stdout)
+    assert document["ok"] is (done.exit_code == 0)
+    by_check: dict[str, list[dict[str, Any]]] = {}
     for finding in document["findings"]:
-        by_look.setdefault(finding["look"], []).append(finding)
+        by_check.setdefault(finding["check"], []).append(finding)
         assert finding["result"] == "ok" or finding["advice"], finding
-    return told.exit_code, by_look
+    return done.exit_code, by_check
 
 
 def test_a_sound_cluster_has_nothing_wrong(cluster: FedCluster) -> None:
     code, found = findings(cluster)
     assert code == 0
-    assert {finding["result"] for looked in found.values() for finding in looked} == {"ok"}
-    looks = {"exposure", "permissions", "metadata store", "objects store", "listing", "cluster", "clocks", "vacuum"}
-    assert looks | {"deletions", "logs", "java"} == set(found)
+    assert {finding["result"] for same in found.values() for finding in same} == {"ok"}
+    checks = {"exposure", "permissions", "metadata store", "objects store", "listing", "cluster", "clocks", "vacuum"}
+    assert checks | {"deletions", "logs", "java"} == set(found)
     table = cluster.run("doctor", JAVA_HOME=str(cluster.directory / "java"))
     assert table.exit_code == 0
     assert "nothing is wrong" in table.stdout
 
 
-def test_a_look_leaves_nothing_behind(cluster: FedCluster) -> None:
+def test_a_check_leaves_nothing_behind(cluster: FedCluster) -> None:
     def objects() -> list[Path]:
         return sorted(path for path in (cluster.directory / "objects").rglob("*") if path.is_file())
 
@@ -88,12 +88,12 @@ def test_an_emptied_bucket_is_wrong(cluster: FedCluster) -> None:
     assert "it was emptied" in found["cluster"][0]["detail"]
 
 
-def test_a_store_that_cannot_be_used_is_named_and_the_rest_is_looked_at_all_the_same(cluster: FedCluster) -> None:
+def test_a_store_that_cannot_be_used_is_named_and_the_rest_is_still_checked(cluster: FedCluster) -> None:
     (cluster.directory / "file").write_text("not a directory")
     code, found = findings(cluster, "--objects-url", f"file://{cluster.directory}/file")
     assert code == 1
     assert found["objects store"][0]["result"] == "WRONG"
-    assert found["cluster"][0]["detail"].startswith("not looked at")
+    assert found["cluster"][0]["detail"].startswith("not checked")
     assert found["metadata store"][0]["result"] == "ok"
     assert "java" in found
 
@@ -108,7 +108,7 @@ def test_a_fenced_log_is_named_with_its_reason(cluster: FedCluster) -> None:
 
 
 def test_more_fenced_logs_than_can_be_named_are_counted(cluster: FedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "CLI_DOCTOR_NAMES_MAX", 1)
+    monkeypatch.setattr(doctor, "NAMES_MAX", 1)
     cluster.run("fence", "orders", "0")
     cluster.run("fence", "orders", "1")
     _, found = findings(cluster)
@@ -120,7 +120,7 @@ def test_a_deletion_that_was_left_half_done_is_found(cluster: FedCluster) -> Non
         async with opened_log(cluster.settings) as stores:
             from msgspec.structs import replace
 
-            await change_topic(stores.context, "orders", lambda there: there and replace(there, state="DELETING"))
+            await change_topic(stores.context, "orders", lambda record: record and replace(record, state="DELETING"))
 
     asyncio.run(begin())
     code, found = findings(cluster)
@@ -190,7 +190,7 @@ def test_a_private_key_that_others_may_read_is_wrong(cluster: FedCluster) -> Non
     assert findings(cluster, **files)[0] == 0
 
 
-def test_only_directories_of_this_machine_are_looked_at() -> None:
+def test_only_directories_of_this_machine_are_checked() -> None:
     assert local_path("lmdb:///var/llog?x=1") == Path("/var/llog")
     assert local_path("file:///var/objects") == Path("/var/objects")
     assert local_path("s3://bucket") is None
@@ -198,11 +198,11 @@ def test_only_directories_of_this_machine_are_looked_at() -> None:
 
 def test_one_line_per_store_that_works_and_per_step_that_fails() -> None:
     steps = [
-        Step("metadata", "m", "open", True, 1.0),
-        Step("metadata", "m", "put", True, 3.0),
-        Step("objects", "o", "open", False, 1.0, "denied", "ask for it"),
+        StoreStep("metadata", "m", "open", True, 1.0),
+        StoreStep("metadata", "m", "put", True, 3.0),
+        StoreStep("objects", "o", "open", False, 1.0, "denied", "ask for it"),
     ]
     assert judge_steps(steps) == [
-        Finding("metadata store", "ok", "m: put took 3.0 ms"),
-        Finding("objects store", "WRONG", "o, open: denied", "ask for it"),
+        Diagnosis("metadata store", "ok", "m: put took 3.0 ms"),
+        Diagnosis("objects store", "WRONG", "o, open: denied", "ask for it"),
     ]

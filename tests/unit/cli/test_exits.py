@@ -8,7 +8,7 @@ import pytest
 
 from llog import errors
 from llog.cli.exits import FAILED, MEANINGS, NOT_FOUND, REFUSED, UNAVAILABLE, UNCERTAIN, USAGE, exit_code_of
-from llog.cli.store_check import advice_on
+from llog.cli.stores import advice_on
 
 
 def all_error_classes() -> list[type[errors.LlogError]]:

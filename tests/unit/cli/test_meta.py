@@ -96,7 +96,7 @@ def test_a_restore_asks_first_and_takes_only_a_backup(cluster: Cluster, tmp_path
     path = tmp_path / "metadata.backup"
     cluster.run("meta", "backup", str(path))
     other = f"lmdb://{tmp_path}/other"
-    assert cluster.run("meta", "restore", str(path), metadata=other).exit_code == 1, "nobody answered the question"
+    assert cluster.run("meta", "restore", str(path), metadata=other).exit_code == 1, "the question was not answered"
     path.write_bytes(path.read_bytes()[:-1])
     torn = cluster.run("meta", "restore", str(path), "--yes", metadata=other)
     assert torn.exit_code == 1
@@ -104,4 +104,4 @@ def test_a_restore_asks_first_and_takes_only_a_backup(cluster: Cluster, tmp_path
     assert json.loads(cluster.run("meta", "scan", "--json", metadata=other).stdout) == []
     store = cluster.run("meta", "restore", cluster.settings.objects_url, "--yes", metadata=other)
     assert store.exit_code == 2
-    assert "does not name one" in store.stderr
+    assert "is not the URL of a backup" in store.stderr

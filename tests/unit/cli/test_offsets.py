@@ -1,4 +1,4 @@
-"""`llog offsets …`"""
+"""`llog offsets` and `llog group …`"""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ def test_a_topic_shows_where_its_logs_begin_and_end(cluster: FedCluster) -> None
     assert "orders:0" not in told.stdout
 
 
-def test_an_option_may_come_before_the_topic(cluster: FedCluster) -> None:
-    assert len(json.loads(cluster.run("offsets", "--json", "orders").stdout)) == 2
-    assert (
-        cluster.run("offsets", "topic", "orders", "--json").stdout == cluster.run("offsets", "orders", "--json").stdout
-    )
-
-
 def test_offsets_are_found_by_timestamp(cluster: FedCluster) -> None:
     [first] = json.loads(cluster.run("offsets", "orders", "-p", "0", "--timestamp-ms", "0", "--json").stdout)
     assert first["since"]["offset"] == 1
@@ -43,49 +36,50 @@ def test_offsets_are_found_by_timestamp(cluster: FedCluster) -> None:
     assert "none" in cluster.run("offsets", "orders", "--timestamp-ms", str(2**50)).stdout
 
 
-def test_a_topic_called_group_is_reached_by_the_long_form(cluster: FedCluster) -> None:
+def test_the_former_spelling_is_answered_with_the_new_one(cluster: FedCluster) -> None:
+    for former in (("group", "readers"), ("group", "readers", "commit", "--topic", "orders", "--to", "1")):
+        done = cluster.run("offsets", *former)
+        assert done.exit_code == 2
+        assert "`llog group" in done.stderr
+    assert "`llog offsets" in cluster.run("offsets", "topic", "orders").stderr
+
+
+def test_a_topic_may_be_called_group(cluster: FedCluster) -> None:
     cluster.run("topic", "create", "group")
-    [one] = json.loads(cluster.run("offsets", "topic", "group", "--json").stdout)
+    [one] = json.loads(cluster.run("offsets", "group", "--json").stdout)
     assert one["topic"] == "group"
 
 
-def test_help_is_help_and_not_a_topic(cluster: FedCluster) -> None:
-    for word in ("-h", "--help"):
-        told = cluster.run("offsets", word)
-        assert told.exit_code == 0
-        assert "group" in told.stdout
-
-
-def test_a_position_that_is_set_is_shown_with_how_far_it_is_behind(cluster: FedCluster) -> None:
-    empty = cluster.run("offsets", "group", "readers")
+def test_a_position_is_shown_with_how_far_it_is_behind(cluster: FedCluster) -> None:
+    empty = cluster.run("group", "describe", "readers")
     assert empty.exit_code == 0
     assert "no position" in empty.stdout
-    set_ = cluster.run("offsets", "group", "readers", "commit", "--topic", "orders", "--to", "-2", "--json")
-    assert [(one["offset"], one["error"]) for one in json.loads(set_.stdout)] == [(5, None), (5, None)]
-    assert cluster.run("offsets", "group", "readers", "commit", "-t", "orders", "-p", "0", "--to", "3").exit_code == 0
-    found = json.loads(cluster.run("offsets", "group", "readers", "fetch", "--json").stdout)
-    assert [(one["partition"], one["offset"], one["behind"]) for one in found] == [(0, 3, 4), (1, 5, 2)]
-    [one] = json.loads(cluster.run("offsets", "group", "readers", "-t", "orders", "-p", "1", "--json").stdout)
+    done = cluster.run("group", "commit", "readers", "--topic", "orders", "--to", "-2", "--json")
+    assert [(one["offset"], one["error"]) for one in json.loads(done.stdout)] == [(5, None), (5, None)]
+    assert cluster.run("group", "commit", "readers", "-t", "orders", "-p", "0", "--to", "3").exit_code == 0
+    positions = json.loads(cluster.run("group", "describe", "readers", "--json").stdout)
+    assert [(one["partition"], one["offset"], one["behind"]) for one in positions] == [(0, 3, 4), (1, 5, 2)]
+    [one] = json.loads(cluster.run("group", "describe", "readers", "-t", "orders", "-p", "1", "--json").stdout)
     assert one["partition"] == 1
-    assert "orders:0" in cluster.run("offsets", "group", "readers").stdout
-    assert json.loads(cluster.run("offsets", "group", "others", "--json").stdout) == []
+    assert "orders:0" in cluster.run("group", "describe", "readers").stdout
+    assert json.loads(cluster.run("group", "describe", "others", "--json").stdout) == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (("nobody",), NOT_FOUND, "nobody: no such topic"),
-        (("orders", "-p", "9"), NOT_FOUND, "the topic has 2 partitions"),
-        (("group", "readers", "commit"), 2, "--topic"),
-        (("group", "readers", "commit", "-t", "orders", "--to", "soon"), 2, "--to"),
-        (("group", "readers", "commit", "-t", "nobody", "--to", "1"), NOT_FOUND, "nobody: no such topic"),
-        (("group", "readers", "--to", "1"), 2, "is for commit"),
-        (("group", "readers", "-p", "1"), 2, "needs --topic"),
-        (("group", "readers", "remove"), 2, "remove"),
+        (("offsets", "nobody"), NOT_FOUND, "nobody: no such topic"),
+        (("offsets", "orders", "-p", "9"), NOT_FOUND, "the topic has 2 partitions"),
+        (("group", "commit", "readers", "--to", "1"), 2, "--topic"),
+        (("group", "commit", "readers", "-t", "orders"), 2, "--to"),
+        (("group", "commit", "readers", "-t", "orders", "--to", "soon"), 2, "--to"),
+        (("group", "commit", "readers", "-t", "nobody", "--to", "1"), NOT_FOUND, "nobody: no such topic"),
+        (("group", "describe", "readers", "-p", "1"), 2, "needs --topic"),
+        (("group", "remove", "readers"), 2, "remove"),
     ],
 )
-def test_what_is_wrong_is_named(cluster: FedCluster, arguments: tuple[str, ...], code: int, named: str) -> None:
-    told = cluster.run("offsets", *arguments)
-    assert told.exit_code == code
-    assert told.stdout == ""
-    assert named in told.stderr
+def test_the_error_names_what_is_wrong(cluster: FedCluster, arguments: tuple[str, ...], code: int, named: str) -> None:
+    done = cluster.run(*arguments)
+    assert done.exit_code == code
+    assert done.stdout == ""
+    assert named in done.stderr

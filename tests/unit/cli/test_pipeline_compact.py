@@ -1,4 +1,4 @@
-"""`llog pipeline compact`, in this process."""
+"""`llog compact`, which is `llog pipeline compact` in this process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typer.testing import CliRunner
 
 from llog.cli.app import app
 from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
-from llog.cli.services.stack import joining_spark
+from llog.cli.stack import joining_spark
 from llog.errors import InvalidArgument
 from llog.log.keys import Log
 from llog.opening import Use, opened_log
 from llog.settings import Settings
 from tests.filling import append, group_of
-
-COMPACT = ("pipeline", "compact", "--in-process")
 
 
 async def fill(directory: Path) -> None:
@@ -39,11 +37,11 @@ def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, [*COMPACT, *arguments])
+    done = CliRunner().invoke(app, ["compact", *arguments])
     return done.exit_code, done.output
 
 
-def test_everything_is_compacted_and_told_in_a_table(filled: Path) -> None:
+def test_everything_is_compacted_and_shown_in_a_table(filled: Path) -> None:
     code, told = run()
     assert code == OK
     assert [f"{topic}:{partition}" in told for topic in ("orders", "visits") for partition in (0, 1)] == [True] * 4
@@ -52,7 +50,7 @@ def test_everything_is_compacted_and_told_in_a_table(filled: Path) -> None:
 
 
 def test_one_topic_or_one_partition_may_be_chosen(filled: Path) -> None:
-    code, told = run("--topic", "orders", "--partition", "1", "--json")
+    code, told = run("orders:1", "--json")
     report = json.loads(told)
     assert code == OK
     assert [(log["topic"], log["partition"], log["outcome"]) for log in report["logs"]] == [("orders", 1, "compacted")]
@@ -61,24 +59,41 @@ def test_one_topic_or_one_partition_may_be_chosen(filled: Path) -> None:
         ("orders", "idle"),
         ("visits", "compacted"),
     ]
-    code, told = run("--topic", "orders", "--json")
+    code, told = run("orders", "--json")
     assert [log["outcome"] for log in json.loads(told)["logs"]] == ["compacted", "idle"]
 
 
-def test_a_partition_without_its_topic_is_a_mistake(filled: Path) -> None:
-    assert run("--partition", "1")[0] == USAGE
-    assert run("--topic", "orders", "--topic", "visits", "--partition", "1")[0] == USAGE
+def test_the_same_command_is_part_of_the_pipeline(filled: Path) -> None:
+    done = CliRunner().invoke(app, ["pipeline", "compact", "--in-process", "orders:1", "--json"])
+    assert [log["outcome"] for log in json.loads(done.stdout)["logs"]] == ["compacted"]
+    assert run("orders:1") == (OK, "nothing to do\n")
 
 
-def test_an_unknown_topic_is_said_to_be_unknown(filled: Path) -> None:
-    assert run("--topic", "nowhere")[0] == NOT_FOUND
+def test_records_read_the_same_afterwards(filled: Path) -> None:
+    def records() -> str:
+        return CliRunner().invoke(app, ["consume", "orders", "-f", "%p %o %s,"]).stdout
+
+    before = records()
+    assert run("orders")[0] == OK
+    assert records() == before
+
+
+def test_the_former_spelling_of_a_partition_is_answered_with_the_new_one(filled: Path) -> None:
+    code, told = run("orders", "1")
+    assert code == USAGE
+    assert "write orders:1" in told
+
+
+def test_an_unknown_topic_is_not_found(filled: Path) -> None:
+    assert run("nowhere")[0] == NOT_FOUND
+    assert run("nowhere:0")[0] == NOT_FOUND
 
 
 def test_small_neighbours_are_merged_when_asked(filled: Path) -> None:
-    run("--topic", "orders", "--partition", "0")
+    run("orders:0")
     made = CliRunner().invoke(app, ["produce", "orders", "--partition", "0"], input="gamma\n")
     assert made.exit_code == 0
-    code, told = run("--topic", "orders", "--partition", "0", "--merge", "--json")
+    code, told = run("orders:0", "--merge", "--json")
     [log] = json.loads(told)["logs"]
     assert (code, log["runs"], log["merges"]) == (OK, 1, 1)
 

@@ -62,11 +62,11 @@ def test_what_is_asked_wrongly_is_refused_by_name(tmp_path: Path) -> None:
     assert cluster.run("pipeline", "key-compact", "--mb-per-second", "-1").exit_code == USAGE
 
 
-def test_what_is_not_compacted_yet_is_not_called_clean_without_a_word(tmp_path: Path) -> None:
+def test_offsets_that_are_still_in_blobs_are_reported_as_skipped(tmp_path: Path) -> None:
     cluster = FedCluster(tmp_path)
     asyncio.run(_fill(cluster))
     assert "shared blobs" not in cluster.run("pipeline", "key-compact", "--in-process").stderr
     assert cluster.run("produce", "prices", "-p", "0", "-K", ":", stdin="a:3\nb:4\n").exit_code == OK
     told = cluster.run("pipeline", "key-compact", "--in-process")
-    assert "2 offsets of 1 logs are in shared blobs still" in told.stderr
-    assert "first `llog pipeline compact`" in told.stderr
+    assert "2 offsets of 1 logs are still in shared blobs" in told.stderr
+    assert "run `llog pipeline compact` first" in told.stderr

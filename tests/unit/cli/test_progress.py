@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from llog.cli.progress import progress_line
+from llog.cli.output import progress_line
 
 
 class Terminal(io.StringIO):
@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_sees_how_far_it_is_and_stdout_stays_clean(
+def test_a_terminal_shows_progress_and_stdout_stays_clean(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = Terminal()
@@ -28,17 +28,19 @@ def test_a_terminal_sees_how_far_it_is_and_stdout_stays_clean(
     assert capsys.readouterr().out == ""
 
 
-def test_without_a_total_it_says_what_it_is_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_total_it_shows_the_detail(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with progress_line("looking at") as advance:
+    with progress_line("checking") as advance:
         advance(1, "clocks")
     assert "clocks" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_nothing_is_drawn_where_nobody_looks(monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]) -> None:
+def test_nothing_is_drawn_without_a_terminal_or_unwanted(
+    monkeypatch: pytest.MonkeyPatch, stream: type[io.StringIO]
+) -> None:
     drawn = stream()
     monkeypatch.setattr(sys, "stderr", drawn)
     with progress_line("x", total=1, wanted=stream is io.StringIO) as advance:

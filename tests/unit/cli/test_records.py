@@ -15,10 +15,18 @@ from pathlib import Path
 import pytest
 
 from llog.cli.exits import NOT_FOUND
-from llog.cli.records import producing, record_text
-from llog.cli.records.reading import Sink, follow
-from llog.cli.records.record_text import LineParser, Lines, Parsed, parse_format, partition_of, unescaped, writer
-from llog.cli.records.seeking import Place, parse_place
+from llog.cli.records import produce, record_text
+from llog.cli.records.consume import RecordOutput, follow
+from llog.cli.records.record_text import (
+    LineParser,
+    LineSplitter,
+    ParsedRecord,
+    parse_format,
+    partition_of,
+    unescaped,
+    writer,
+)
+from llog.cli.seek import SeekTarget, parse_target
 from llog.errors import InvalidArgument, ValueTooLarge
 from llog.log.keys import Log
 from llog.log.read.records import LogRecord
@@ -39,14 +47,14 @@ def cluster(tmp_path: Path) -> FedCluster:
 def test_lines_are_the_same_however_the_input_is_cut() -> None:
     text = b"one\n\ntwo\r\nlast"
     for size in range(1, len(text) + 1):
-        lines = Lines()
+        lines = LineSplitter()
         cut = [line for at in range(0, len(text), size) for line in lines.feed(text[at : at + size])]
         assert [*cut, *lines.end()] == [b"one", b"", b"two\r", b"last"]
 
 
 def test_a_line_without_end_is_refused_before_it_fills_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_text, "CLI_INPUT_LINE_BYTES_MAX", 10)
-    lines = Lines()
+    monkeypatch.setattr(record_text, "INPUT_LINE_BYTES_MAX", 10)
+    lines = LineSplitter()
     assert list(lines.feed(b"12345\n1234567890")) == [b"12345"]
     with pytest.raises(ValueTooLarge):
         list(lines.feed(b"1"))
@@ -54,17 +62,17 @@ def test_a_line_without_end_is_refused_before_it_fills_memory(monkeypatch: pytes
 
 def test_a_line_is_cut_at_the_first_separator() -> None:
     parser = LineParser(key_separator=r"\t")
-    assert parser.parse(b"k\tv\tw", 1) == Parsed(b"k", b"v\tw")
-    assert parser.parse(b"no key", 1) == Parsed(None, b"no key")
-    assert LineParser(key_separator=":", tombstones=True).parse(b"k:", 1) == Parsed(b"k", None)
-    assert LineParser(key_separator=":").parse(b"k:", 1) == Parsed(b"k", b"")
+    assert parser.parse(b"k\tv\tw", 1) == ParsedRecord(b"k", b"v\tw")
+    assert parser.parse(b"no key", 1) == ParsedRecord(None, b"no key")
+    assert LineParser(key_separator=":", tombstones=True).parse(b"k:", 1) == ParsedRecord(b"k", None)
+    assert LineParser(key_separator=":").parse(b"k:", 1) == ParsedRecord(b"k", b"")
     with pytest.raises(InvalidArgument, match="key-separator"):
         LineParser(key_separator="")
 
 
 def test_a_line_that_is_no_base64_is_named_by_its_number() -> None:
     parser = LineParser(decode_base64=True, key_separator=":")
-    assert parser.parse(b"AAE=:/w==", 1) == Parsed(b"\x00\x01", b"\xff")
+    assert parser.parse(b"AAE=:/w==", 1) == ParsedRecord(b"\x00\x01", b"\xff")
     with pytest.raises(InvalidArgument, match="line 7"):
         parser.parse(b"?", 7)
 
@@ -96,8 +104,8 @@ def test_base64_is_for_keys_and_payloads_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["%x", "%", r"\q", "ends with \\"])
-def test_a_format_that_means_nothing_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="means nothing"):
+def test_an_unknown_format_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not known"):
         parse_format(text)
 
 
@@ -113,13 +121,13 @@ def test_json_loses_no_byte() -> None:
 
 
 def test_places_are_words_offsets_or_timestamps() -> None:
-    assert parse_place("earliest") == Place("earliest")
-    assert parse_place("17") == Place("offset", 17)
-    assert parse_place("-5") == Place("last", 5)
-    assert parse_place("@99") == Place("timestamp", 99)
+    assert parse_target("earliest") == SeekTarget("earliest")
+    assert parse_target("17") == SeekTarget("offset", 17)
+    assert parse_target("-5") == SeekTarget("last", 5)
+    assert parse_target("@99") == SeekTarget("timestamp", 99)
     for wrong in ("", "soon", "@", "@-1", "1_0", "99999999999999999999", "--1"):
         with pytest.raises(InvalidArgument, match="earliest, latest"):
-            parse_place(wrong)
+            parse_target(wrong)
 
 
 # -- the commands -----------------------------------------------------------------------------------------------------
@@ -138,7 +146,7 @@ def test_what_goes_in_comes_out(cluster: FedCluster) -> None:
 
 
 def test_offsets_are_printed_as_they_land(cluster: FedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producing, "CLI_PRODUCE_RECORDS_MAX", 2)
+    monkeypatch.setattr(produce, "PRODUCE_RECORDS_MAX", 2)
     landed = cluster.run("produce", "orders", "--json", stdin=b"1234\n5678\n9\n")
     lines = [json.loads(line) for line in landed.stdout.splitlines()]
     assert [(one["start_offset"], one["end_offset"], one["count"]) for one in lines] == [(1, 2, 2), (3, 3, 1)]
@@ -215,7 +223,7 @@ def test_nothing_on_stdin_appends_nothing(cluster: FedCluster) -> None:
 def test_a_wrong_line_says_how_much_was_appended_before_it(
     cluster: FedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producing, "CLI_PRODUCE_RECORDS_MAX", 2)
+    monkeypatch.setattr(produce, "PRODUCE_RECORDS_MAX", 2)
     told = cluster.run("produce", "orders", "--base64", stdin=b"AAAA\nAAAA\n??\n")
     assert told.exit_code == 2
     assert "2 records were appended before this" in told.stderr
@@ -249,11 +257,11 @@ def test_what_landed_beside_a_refused_partition_is_told(cluster: FedCluster) -> 
         (("consume", "orders", "-p", "9"), NOT_FOUND, "the topic has 2 partitions"),
         (("consume", "orders", "--from", "99"), 1, "offset 99 is outside 1 … 2"),
         (("consume", "orders", "--from", "soon"), 2, "earliest, latest"),
-        (("tail", "orders", "--format", "%x"), 2, "%x means nothing"),
+        (("tail", "orders", "--format", "%x"), 2, "%x is not known"),
         (("produce", "no/topic"), 2, "no/topic"),
     ],
 )
-def test_what_cannot_be_read_is_said(cluster: FedCluster, arguments: tuple[str, ...], code: int, named: str) -> None:
+def test_the_error_names_the_fault(cluster: FedCluster, arguments: tuple[str, ...], code: int, named: str) -> None:
     cluster.write(1)
     told = cluster.run(*arguments)
     assert told.exit_code == code
@@ -271,7 +279,7 @@ def test_tail_ends_after_as_many_records_as_it_was_told(cluster: FedCluster) -> 
     assert cluster.run("tail", "orders", "-p", "0", "--from", "-4", "--max", "3").stdout == "1\nx\n2\n"
 
 
-def test_tail_says_what_was_removed_before_it_was_read(cluster: FedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_reports_records_removed_before_the_read(cluster: FedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.write(3)
     assert cluster.run("delete-records", "orders", "0", "5", "--yes").exit_code == 0
     log, stream = Log("orders", 0), io.BytesIO()
@@ -279,7 +287,7 @@ def test_tail_says_what_was_removed_before_it_was_read(cluster: FedCluster, caps
 
     async def follow_twice() -> None:
         async with opened_log(cluster.settings) as stores:
-            sink = Sink(stream, writer("%o,"), None)
+            sink = RecordOutput(stream, writer("%o,"), None)
             stale = PartitionDescription(0, "OPEN", 1, 7)
             await follow(stores.context, log, stale, positions, sink)
             assert (positions[log], stream.getvalue()) == (1, b"")
@@ -287,7 +295,7 @@ def test_tail_says_what_was_removed_before_it_was_read(cluster: FedCluster, caps
 
     asyncio.run(follow_twice())
     assert (positions[log], stream.getvalue()) == (7, b"5,6,")
-    assert "orders:0: 1 … 4 were removed before they were read" in capsys.readouterr().err
+    assert "orders:0: offsets 1 … 4 were removed before they were read" in capsys.readouterr().err
 
 
 def test_tail_follows_and_ctrl_c_ends_it_with_0(cluster: FedCluster) -> None:

@@ -15,8 +15,9 @@ from tests.unit.cli.feeding import FedCluster
 @pytest.fixture
 def cluster(tmp_path: Path) -> FedCluster:
     cluster = FedCluster(tmp_path)
-    cluster.write(6)
-    assert cluster.run("compact", "orders", "0", "--max-offsets", "4", "--json").exit_code == 0
+    for _ in range(3):
+        cluster.write(2)
+        assert cluster.run("compact", "orders:0").exit_code == 0
     return cluster
 
 
@@ -36,8 +37,8 @@ def test_segments_are_listed_by_offset_with_their_state(cluster: FedCluster) -> 
     assert all(str(s["segment_id"]) in table.stdout for s in found)
 
 
-def test_after_a_merge_sources_are_shown_as_going(cluster: FedCluster) -> None:
-    assert cluster.run("compact", "orders", "0", "--merge").exit_code == 0
+def test_after_a_merge_sources_are_shown_as_being_deleted(cluster: FedCluster) -> None:
+    assert cluster.run("compact", "orders:0", "--merge").exit_code == 0
     states = {(s["start_offset"], s["end_offset"]): (s["state"], s["referenced"]) for s in listed(cluster)}
     assert states[1, 12] == ("COPY_SEGMENT_FINISHED", True)
     assert states[1, 4] == ("DELETE_SEGMENT_STARTED", False)
@@ -66,14 +67,14 @@ def test_the_segment_of_an_offset_is_found_and_described(cluster: FedCluster) ->
         ("deletion", "nobody"),
     ],
 )
-def test_what_is_not_there_ends_with_a_word_and_its_own_exit_code(cluster: FedCluster, words: tuple[str, ...]) -> None:
+def test_what_does_not_exist_has_an_exit_code_of_its_own(cluster: FedCluster, words: tuple[str, ...]) -> None:
     told = cluster.run("segments", *words)
     assert told.exit_code == NOT_FOUND
     assert told.stdout == ""
     assert told.stderr.startswith("llog: ")
 
 
-def test_size_is_told_by_partition(cluster: FedCluster) -> None:
+def test_size_is_shown_by_partition(cluster: FedCluster) -> None:
     sizes = json.loads(cluster.run("segments", "size", "orders", "--json").stdout)
     assert [(s["partition"], s["segments"]) for s in sizes] == [(0, 3), (1, 0)]
     assert (
@@ -98,7 +99,7 @@ def test_a_timestamp_that_is_no_date_is_shown_as_the_number_it_is(cluster: FedCl
         writer.append_shared([SharedAppendGroup("far", 0, [b"x"], timestamps_ms=[2**63 - 1])])
         writer.append_shared([SharedAppendGroup("first", 0, [b"x"], timestamps_ms=[0])])
     for topic, shown in (("far", f"{2**63 - 1} ms"), ("first", "1970-01-01T00:00:00.000+00:00")):
-        assert cluster.run("compact", topic, "0").exit_code == 0
+        assert cluster.run("compact", f"{topic}:0").exit_code == 0
         [segment] = json.loads(cluster.run("segments", "list", topic, "--json").stdout)
         assert shown in cluster.run("segments", "describe", topic, "0", segment["segment_id"]).stdout
         assert cluster.run("segments", "list", topic).exit_code == 0

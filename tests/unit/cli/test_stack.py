@@ -6,14 +6,21 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from llog.cli.services import stack
-from llog.cli.services.stack import compact_patiently, plan_exit_code, plan_stack, run_stack
+from llog.cli import stack
+from llog.cli.stack import (
+    MESSAGE_BYTES_MAX,
+    compact_patiently,
+    plan_exit_code,
+    plan_stack,
+    read_messages,
+    run_stack,
+)
 from llog.compactor import service
 from llog.errors import LlogError, MetadataUnavailable, ObjectStoreMisconfigured, SettingsError
 from llog.settings import Settings
@@ -55,7 +62,7 @@ def test_ports_that_do_not_exist_are_refused() -> None:
     assert len(plan_stack(settings(), brokers=2, host=None, port=65_534, broker_id=None)) == 2
 
 
-def test_a_process_that_a_signal_ended_is_told_as_a_shell_tells_it() -> None:
+def test_a_process_that_a_signal_ended_has_the_exit_code_that_a_shell_reports() -> None:
     assert [plan_exit_code(code) for code in (0, 3, -9, -15)] == [0, 3, 137, 143]
 
 
@@ -239,3 +246,37 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_silent(impatient: Callab
     stop.set()
     await asyncio.wait_for(running, PATIENCE_SECONDS)
     assert compactor.ended
+
+
+# -- messages from the supervisor ------------------------------------------------------------------------------------
+
+
+async def test_messages_arrive_however_they_are_split_and_the_end_is_reported_once() -> None:
+    read_end, write_end = os.pipe()
+    messages: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
+    ended = asyncio.Event()
+    read_messages(asyncio.get_running_loop(), messages.put_nowait, on_end=ended.set, descriptor=read_end)
+    os.write(write_end, b'{"spark": "starting"}\n{"spark": "re')
+    assert await messages.get() == {"spark": "starting"}
+    os.write(write_end, b'ady"}\n')
+    assert await messages.get() == {"spark": "ready"}
+    assert not ended.is_set()
+    os.close(write_end)
+    await ended.wait()
+    os.close(read_end)
+
+
+async def test_lines_that_are_too_long_or_no_message_are_skipped() -> None:
+    read_end, write_end = os.pipe()
+    messages: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
+    ended = asyncio.Event()
+    read_messages(asyncio.get_running_loop(), messages.put_nowait, on_end=ended.set, descriptor=read_end)
+    for _ in range(3):
+        os.write(write_end, b"x" * (MESSAGE_BYTES_MAX - 1))
+        await asyncio.sleep(0)
+    os.write(write_end, b'\nhello\n[1]\n{"spark": "ready"}\n')
+    assert await messages.get() == {"spark": "ready"}
+    os.close(write_end)
+    await ended.wait()
+    assert messages.empty()
+    os.close(read_end)

@@ -111,7 +111,7 @@ def test_a_topic_is_deleted_only_when_agreed_to(cluster: FedCluster) -> None:
     assert "nothing was changed" in refused.stderr
     unanswered = cluster.run("topic", "delete", "orders", "--json")
     assert (unanswered.exit_code, unanswered.stdout) == (1, "")
-    assert "--yes answers for you" in unanswered.stderr
+    assert "use --yes" in unanswered.stderr
     assert cluster.run("topic", "describe", "orders").exit_code == 0
     done = cluster.run("topic", "delete", "orders", stdin="y\n")
     assert done.exit_code == 0, done.output

@@ -37,7 +37,7 @@ def test_retention_goes_only_when_agreed_to(cluster: FedCluster) -> None:
     assert (planned["dry_run"], planned["entries_removed"]) == (True, 12)
     refused = cluster.run("pipeline", "retain", "orders", stdin="n\n")
     assert refused.exit_code == FAILED
-    assert "Delete what passes its retention in orders?" in refused.stderr
+    assert "Delete the records beyond retention in orders?" in refused.stderr
     assert cluster.run("consume", "orders", "-p", "0", "-f", "%o,").stdout.startswith("1,2,")
     done = cluster.run("pipeline", "retain", "orders:0", "--yes")
     assert done.exit_code == 0, done.output
@@ -54,10 +54,10 @@ def test_vacuum_asks_lists_and_deletes(cluster: FedCluster) -> None:
         assert cluster.run("delete-records", "orders", partition, "-1", "--yes").exit_code == 0
     refused = cluster.run("pipeline", "vacuum", "--in-process", stdin="n\n")
     assert refused.exit_code == FAILED
-    assert "Delete what nothing names in file://" in refused.stderr
+    assert "Delete unreferenced objects in file://" in refused.stderr
     dry = cluster.run("pipeline", "vacuum", "--in-process", "--dry-run")
     assert dry.exit_code == 0, dry.output
-    assert "6 blobs and 0 segments would go" in dry.stdout
+    assert "6 blobs and 0 segments would be deleted" in dry.stdout
     assert len(cluster.blobs()) == 6
     report = json.loads(cluster.run("pipeline", "vacuum", "--in-process", "--yes", "--json").stdout)
     assert (report["blobs_deleted"], report["dry_run"], len(report["names"])) == (6, False, 6)
@@ -91,7 +91,7 @@ def test_a_vacuum_that_met_a_record_it_cannot_read_says_so_in_the_end(
     assert done.exit_code == FAILED, done.output
     assert key.path in done.stderr
     assert "0 blobs and 0 segments deleted" in done.stdout
-    assert "6 kept: a record that may name them cannot be read" in done.stdout
+    assert "6 kept: a record that may reference them cannot be read" in done.stdout
     told = cluster.run(*command, "--yes", "--json")
     report = json.loads(told.stdout)
     assert (told.exit_code, report["unreadable_count"], report["kept_unread"]) == (FAILED, 1, 6)
@@ -100,7 +100,7 @@ def test_a_vacuum_that_met_a_record_it_cannot_read_says_so_in_the_end(
 def test_an_audits_exit_code_says_clean_or_not(cluster: FedCluster) -> None:
     clean = cluster.run("pipeline", "audit", "--in-process")
     assert clean.exit_code == 0, clean.output
-    assert "clean: 0 damaged, 0 left over" in clean.stdout
+    assert "clean: 0 damaged, 0 leftovers" in clean.stdout
     blob = cluster.blobs()[0]
     data = bytearray(blob.read_bytes())
     data[-1] ^= 1
@@ -112,7 +112,7 @@ def test_an_audits_exit_code_says_clean_or_not(cluster: FedCluster) -> None:
     assert "checksum" in found.stdout
     assert "NOT CLEAN: 1 damaged" in found.stdout
     assert found.stdout.count(blob.name) == 1, "in the column of objects, and nowhere else"
-    assert "checksum: put the object back from a copy" in found.stdout
+    assert "checksum: restore the object from a copy" in found.stdout
     document = json.loads(cluster.run("pipeline", "audit", "orders", "--in-process", "--json").stdout)
     assert (document["clean"], document["complete"], len(document["findings"])) == (False, True, 1)
     [finding] = document["findings"]
@@ -125,9 +125,9 @@ def test_leftovers_are_listed_and_count_when_asked(cluster: FedCluster) -> None:
         assert cluster.run("delete-records", "orders", partition, "-1", "--yes").exit_code == 0
     listed = cluster.run("pipeline", "audit", "--in-process")
     assert listed.exit_code == 0, listed.output
-    assert "orphan: `llog vacuum` takes it" in listed.stdout
+    assert "orphan: `llog vacuum` removes it" in listed.stdout
     assert "2.0 h old" in listed.stdout
-    assert "clean: 0 damaged, 6 left over" in listed.stdout
+    assert "clean: 0 damaged, 6 leftovers" in listed.stdout
     assert cluster.run("pipeline", "audit", "--in-process", "--strict").exit_code == FAILED
 
 

@@ -1,23 +1,25 @@
-"""`llog produce`, `llog consume`, `llog tail`: records from standard input, and to standard output, as kcat does it.
+"""`llog produce`, `llog consume` and `llog tail`: records from standard input and to standard output, as kcat does.
 
-What must stay true: memory is bounded by one batch and some pieces of input, however much goes through; `produce` says
-how much was appended also when it ends with an error; what these three write with `--json` is one document per line.
+Memory is bounded by one batch and a few chunks of input, however much passes through. With `--json` each line is one
+document. When `produce` fails, it says how many records were appended before.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
+from llog.cli.frame import PartitionOption, TopicName, with_stores
+from llog.cli.output import JsonLines, progress_line
 
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
-Partition = Annotated[int | None, typer.Option("--partition", "-p", help="Only this one; all when left out.")]
+if TYPE_CHECKING:
+    from llog.settings import Settings
+
 From = Annotated[
     str,
     typer.Option(
-        "--from", "-o", metavar="PLACE", help="earliest, latest, an offset, -N for the last N, @MS for a timestamp."
+        "--from", "-o", metavar="TARGET", help="earliest, latest, an offset, -N for the last N, @MS for a timestamp."
     ),
 ]
 Format = Annotated[
@@ -28,133 +30,116 @@ Format = Annotated[
         help="%s payload, %k key, %o offset, %p partition, %t topic, %T timestamp, %h headers, %S and %K lengths.",
     ),
 ]
-Base64 = Annotated[bool, typer.Option("--base64", help="Keys and payloads in base64.")]
-MaxRecords = Annotated[int | None, typer.Option("--max", "-c", min=1, help="End after so many records.")]
-LineJson = Annotated[bool, typer.Option("--json", help="One JSON document per line.")]
+Base64 = Annotated[bool, typer.Option("--base64", help="Keys and payloads are base64.")]
+RecordsMax = Annotated[int | None, typer.Option("--max", "-c", min=1, help="Stop after this many records.")]
 
 
-# -- produce ---------------------------------------------------------------------------------------------------------
-
-
+@with_stores("metadata", "objects", "wal")
 def produce(
+    settings: Settings,
     topic: TopicName,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", help="When left out: by the key, and in turn without one.")
+        int | None,
+        typer.Option("--partition", "-p", help="By default: by the key, and in turn for records without a key."),
     ] = None,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", help=r"What stands between key and payload, as in ':' or '\t'."),
+        typer.Option("--key-separator", "-K", help=r"Separates key and payload, as in ':' or '\t'."),
     ] = None,
-    tombstones: Annotated[bool, typer.Option("--tombstones", "-Z", help="An empty payload is a null.")] = False,
+    tombstones: Annotated[bool, typer.Option("--tombstones", "-Z", help="Store an empty payload as null.")] = False,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record; may be given many times."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for every record; repeatable."),
     ] = None,
     read_as: Annotated[
         Literal["lines", "json"],
-        typer.Option("--input", help="What a line is: key and payload, or a document as `consume --json` writes it."),
+        typer.Option("--input", help="What a line holds: key and payload, or a document of `consume --json`."),
     ] = "lines",
     as_base64: Base64 = False,
-    as_json: LineJson = False,
-    metadata_url: MetadataUrl = None,
-    objects_url: ObjectsUrl = None,
-    wal_url: WalUrl = None,
+    as_json: JsonLines = False,
 ) -> None:
-    """Append the lines of standard input, one record each. Ctrl-C ends the input; with --json, offsets as they land."""
+    """Append each line of standard input as a record. Ctrl-C ends the input; --json prints offsets as they land."""
     import asyncio
 
-    from llog.cli.records.producing import Producing
+    from llog.cli.records.produce import Producing
     from llog.cli.records.record_text import parser_of
-    from llog.settings import Settings
 
     parser = parser_of(
         read_as, key_separator=key_separator, decode_base64=as_base64, tombstones=tombstones, headers=header or ()
     )
-    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
     producing = Producing(settings, topic, partition, parser, as_json=as_json)
     try:
         asyncio.run(producing.run(typer.get_binary_stream("stdin")))
     except Exception:
-        typer.echo(f"llog: {producing.appended} records were appended before this:", err=True)
+        typer.echo(f"llog: {producing.appended} records were appended before this error:", err=True)
         raise
     if not as_json:
         for line in producing.lines():
             typer.echo(line)
 
 
-# -- consume and tail ------------------------------------------------------------------------------------------------
-
-
+@with_stores("metadata", "objects")
 def consume(
+    settings: Settings,
     topic: TopicName,
-    partition: Partition = None,
-    place: From = "earliest",
-    max_records: MaxRecords = None,
+    partition: PartitionOption = None,
+    start: From = "earliest",
+    records_max: RecordsMax = None,
     format_text: Format = r"%s\n",
     exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", hidden=True, help="As it does anyway; who comes from kcat types it.")
+        bool, typer.Option("--exit-at-end", "-e", hidden=True, help="The default; accepted for users of kcat.")
     ] = True,
     as_base64: Base64 = False,
-    as_json: LineJson = False,
-    metadata_url: MetadataUrl = None,
-    objects_url: ObjectsUrl = None,
+    as_json: JsonLines = False,
 ) -> None:
-    """Write records to standard output, up to the end of the log as it is now: partition after partition."""
-    _read(
-        False, topic, partition, place, max_records, format_text, as_base64, as_json, metadata_url, objects_url
-    )  # fmt: skip
+    """Write records to standard output, up to the present end of each log, one partition after the other."""
+    _read(settings, topic, partition, start, records_max, format_text, as_base64, as_json, follow=False)
 
 
+@with_stores("metadata", "objects")
 def tail(
+    settings: Settings,
     topic: TopicName,
-    partition: Partition = None,
-    place: From = "latest",
-    max_records: MaxRecords = None,
+    partition: PartitionOption = None,
+    start: From = "latest",
+    records_max: RecordsMax = None,
     format_text: Format = r"%s\n",
     exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", help="End where the log ends now, as `consume` does.")
+        bool, typer.Option("--exit-at-end", "-e", help="Stop at the present end of the log, as `consume` does.")
     ] = False,
     as_base64: Base64 = False,
-    as_json: LineJson = False,
-    metadata_url: MetadataUrl = None,
-    objects_url: ObjectsUrl = None,
+    as_json: JsonLines = False,
 ) -> None:
     """Follow a topic: write records as they are appended, until Ctrl-C."""
-    _read(
-        not exit_at_end, topic, partition, place, max_records, format_text, as_base64, as_json, metadata_url,
-        objects_url,
-    )  # fmt: skip
+    _read(settings, topic, partition, start, records_max, format_text, as_base64, as_json, follow=not exit_at_end)
 
 
 def _read(
-    following: bool,
+    settings: Settings,
     topic: str,
     partition: int | None,
-    place: str,
-    max_records: int | None,
+    start: str,
+    records_max: int | None,
     format_text: str,
     as_base64: bool,
     as_json: bool,
-    metadata_url: str | None,
-    objects_url: str | None,
+    *,
+    follow: bool,
 ) -> None:
     import asyncio
     import sys
     from contextlib import suppress
 
-    from llog.cli.progress import progress_line
-    from llog.cli.records import reading
+    from llog.cli.records import consume
     from llog.cli.records.record_text import writer
-    from llog.cli.records.seeking import parse_place
-    from llog.settings import Settings
+    from llog.cli.seek import parse_target
 
-    write, start = writer(format_text, as_json=as_json, as_base64=as_base64), parse_place(place)
-    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url)
-    # Between records on a terminal a line that moves would only be in their way.
-    with progress_line("reading", wanted=not (following or sys.stdout.isatty())) as advance:
-        sink = reading.Sink(typer.get_binary_stream("stdout"), write, max_records, advance)
-        if not following:
-            asyncio.run(reading.consume(settings, topic, partition, start, sink))
+    write, target = writer(format_text, as_json=as_json, as_base64=as_base64), parse_target(start)
+    # On a terminal, a progress line would move between the records.
+    with progress_line("reading", wanted=not (follow or sys.stdout.isatty())) as advance:
+        output = consume.RecordOutput(typer.get_binary_stream("stdout"), write, records_max, advance)
+        if not follow:
+            asyncio.run(consume.consume(settings, topic, partition, target, output))
             return
         with suppress(KeyboardInterrupt):  # the usual way to end it
-            asyncio.run(reading.tail(settings, topic, partition, start, sink))
+            asyncio.run(consume.tail(settings, topic, partition, target, output))

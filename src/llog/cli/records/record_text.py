@@ -1,8 +1,7 @@
-"""Records as lines of text and back: what `llog produce` reads, and what `llog consume` and `llog tail` write.
+"""Records as lines of text: what `llog produce` reads, and what `llog consume` and `llog tail` write. No I/O.
 
-Why it exists: the same words as other Kafka tools use (a key separator, `%o`-like formats), decided without any I/O.
-What must stay true: bytes are passed through as they are; only `--json` looks into them, and there whatever is no UTF-8
-is written as `{"base64": …}`, so nothing is lost in either form.
+Key separators and formats such as `%o` follow other Kafka tools. Bytes pass through unchanged; only `--json` decodes
+them, and writes what is not UTF-8 as `{"base64": …}`, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ from llog.limits import MIB
 from llog.log.keys import Log
 from llog.log.read.records import LogRecord
 
-CLI_INPUT_LINE_BYTES_MAX: Final = 64 * MIB
+# The longest line that `llog produce` accepts.
+INPUT_LINE_BYTES_MAX: Final = 64 * MIB
 
-
-FORMAT_DEFAULT: Final = "%s\\n"
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
-# A percent sign or a backslash with what follows it, or as much plain text as there is.
+# A percent sign or a backslash with the following character, or plain text.
 _TOKENS: Final = re.compile(r"%.?|\\.?|[^%\\]+", re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\.?|[^\\]+", re.DOTALL)
 Write = Callable[[Log, LogRecord], bytes]
@@ -35,15 +33,15 @@ Write = Callable[[Log, LogRecord], bytes]
 # -- in ----------------------------------------------------------------------------------------------------------------
 
 
-class Lines:
-    """Cuts pieces of input into lines. Not ended by a newline, the last one counts unless it is empty."""
+class LineSplitter:
+    """Splits chunks of input into lines. A last line without a newline counts, unless it is empty."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self._rest_bytes = 0
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        first, *more = piece.split(b"\n")
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        first, *more = chunk.split(b"\n")
         self._keep(first)
         for line in more:
             yield self._take()
@@ -55,8 +53,8 @@ class Lines:
 
     def _keep(self, part: bytes) -> None:
         self._rest_bytes += len(part)
-        if self._rest_bytes > CLI_INPUT_LINE_BYTES_MAX:
-            raise ValueTooLarge("stdin: a line", self._rest_bytes, CLI_INPUT_LINE_BYTES_MAX)
+        if self._rest_bytes > INPUT_LINE_BYTES_MAX:
+            raise ValueTooLarge("stdin: a line", self._rest_bytes, INPUT_LINE_BYTES_MAX)
         self._rest.append(part)
 
     def _take(self) -> bytes:
@@ -65,7 +63,7 @@ class Lines:
         return line
 
 
-class Parsed(NamedTuple):
+class ParsedRecord(NamedTuple):
     key: bytes | None
     payload: bytes | None
     headers: tuple[Header, ...] = ()
@@ -73,18 +71,20 @@ class Parsed(NamedTuple):
 
 
 class Parser(Protocol):
-    def parse(self, line: bytes, number: int) -> Parsed: ...
+    def parse(self, line: bytes, number: int) -> ParsedRecord: ...
 
 
 def parser_of(
     read_as: str, *, key_separator: str | None, decode_base64: bool, tombstones: bool, headers: Sequence[str]
 ) -> Parser:
-    """What reads the lines of standard input. `InvalidArgument` for options that do not go together."""
+    """The parser for lines of standard input. Raises `InvalidArgument` for options that exclude each other."""
     kept = parse_headers(headers)
     if read_as == "lines":
         return LineParser(key_separator=key_separator, decode_base64=decode_base64, tombstones=tombstones, headers=kept)
     if key_separator is not None or tombstones:
-        raise InvalidArgument("--input", "a JSON document says itself what its key is, and whether its payload is null")
+        raise InvalidArgument(
+            "--input", "json excludes --key-separator and --tombstones: a document names its key and its null payload"
+        )
     return JsonParser(decode_base64=decode_base64, headers=kept)
 
 
@@ -112,46 +112,49 @@ class LineParser:
         self._separator = None if key_separator is None else unescaped(key_separator, "--key-separator")
         self._base64, self._tombstones, self._headers = decode_base64, tombstones, headers
 
-    def parse(self, line: bytes, number: int) -> Parsed:
-        """A line without a separator has no key. `number` is for the error message."""
+    def parse(self, line: bytes, number: int) -> ParsedRecord:
+        """Parse a line; without a separator it has no key. `number` is the line number for error messages."""
         key: bytes | None = None
         if self._separator is not None and self._separator in line:
             key, _, line = line.partition(self._separator)
         if self._base64:
             key = None if key is None else _from_base64(key, number)
             line = _from_base64(line, number)
-        return Parsed(key, None if self._tombstones and not line else line, self._headers)
+        return ParsedRecord(key, None if self._tombstones and not line else line, self._headers)
 
 
-class InBase64(msgspec.Struct, forbid_unknown_fields=True):
+class Base64Text(msgspec.Struct, forbid_unknown_fields=True):
     base64: str
 
 
-class Document(msgspec.Struct):
-    """A record as `json_line` writes it. Where it lay (topic, partition, offset) does not decide where it goes."""
+class RecordDocument(msgspec.Struct):
+    """A record as `json_line` writes it. Its topic, partition and offset are ignored."""
 
-    payload: str | InBase64 | None
-    key: str | InBase64 | None = None
-    headers: list[tuple[str, str | InBase64 | None]] = []
+    payload: str | Base64Text | None
+    key: str | Base64Text | None = None
+    headers: list[tuple[str, str | Base64Text | None]] = []
     timestamp_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class JsonParser:
     def __init__(self, *, decode_base64: bool = False, headers: tuple[Header, ...] = ()) -> None:
         self._base64, self._headers = decode_base64, headers
-        self._decoder = msgspec.json.Decoder(Document)
+        self._decoder = msgspec.json.Decoder(RecordDocument)
 
-    def parse(self, line: bytes, number: int) -> Parsed:
+    def parse(self, line: bytes, number: int) -> ParsedRecord:
         try:
-            found = self._decoder.decode(line)
+            document = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise InvalidArgument(f"stdin, line {number}", f"is no record: {error}") from error
-        own = tuple((name, self._bytes(value, number)) for name, value in found.headers)
-        return Parsed(
-            self._bytes(found.key, number), self._bytes(found.payload, number), own + self._headers, found.timestamp_ms
+            raise InvalidArgument(f"stdin, line {number}", f"is not a record: {error}") from error
+        own = tuple((name, self._bytes(value, number)) for name, value in document.headers)
+        return ParsedRecord(
+            self._bytes(document.key, number),
+            self._bytes(document.payload, number),
+            own + self._headers,
+            document.timestamp_ms,
         )
 
-    def _bytes(self, value: str | InBase64 | None, number: int) -> bytes | None:
+    def _bytes(self, value: str | Base64Text | None, number: int) -> bytes | None:
         if isinstance(value, str):
             return _from_base64(value.encode(), number) if self._base64 else value.encode()
         return None if value is None else _from_base64(value.base64.encode(), number)
@@ -161,11 +164,11 @@ def _from_base64(text: bytes, number: int) -> bytes:
     try:
         return base64.b64decode(text.strip(), validate=True)
     except ValueError as error:
-        raise InvalidArgument(f"stdin, line {number}", f"is no base64: {error}") from error
+        raise InvalidArgument(f"stdin, line {number}", f"is not base64: {error}") from error
 
 
 def partition_of(key: bytes | None, batch_number: int, partitions: int) -> int:
-    """By the CRC of the key; records without one stay together, and go round batch by batch."""
+    """By the CRC-32 of the key. Records without a key take the partitions in turn, batch by batch."""
     return batch_number % partitions if key is None else zlib.crc32(key) % partitions
 
 
@@ -173,12 +176,12 @@ def partition_of(key: bytes | None, batch_number: int, partitions: int) -> int:
 
 
 def writer(format_text: str, *, as_json: bool = False, as_base64: bool = False) -> Write:
-    """What turns a record into bytes. `InvalidArgument` for a format that means nothing."""
+    """The function that turns a record into bytes. Raises `InvalidArgument` for an unknown format."""
     if as_json:
         return lambda log, record: json_line(log, record, as_base64=as_base64)
     parts = parse_format(format_text)
     if as_base64:
-        # Only the two that hold users' bytes; the others are text already.
+        # Only payload and key hold arbitrary bytes.
         parts = [_in_base64(part) if part in (_FIELDS["s"], _FIELDS["k"]) else part for part in parts]
     return lambda log, record: b"".join([part(log, record) for part in parts])
 
@@ -216,7 +219,7 @@ def parse_format(text: str) -> list[Write]:
         elif token[0] == "%":
             if token[1:] not in _FIELDS:
                 known = " ".join(f"%{letter}" for letter in _FIELDS)
-                raise InvalidArgument("--format", f"{token} means nothing; there are {known} %%")
+                raise InvalidArgument("--format", f"{token} is not known; use {known} %%")
             parts.append(_FIELDS[token[1:]])
         else:
             parts.append(_plain(unescaped(token, "--format")))
@@ -224,7 +227,7 @@ def parse_format(text: str) -> list[Write]:
 
 
 def unescaped(text: str, argument: str) -> bytes:
-    """With `\\n` and the like as the bytes they stand for, so that they can be typed in any shell."""
+    """Replace `\\n` and the like by the bytes they stand for."""
     whole = []
     for token in _ESCAPED.findall(text):
         if token[0] != "\\":
@@ -232,12 +235,12 @@ def unescaped(text: str, argument: str) -> bytes:
         elif token[1:] in _ESCAPES:
             whole.append(_ESCAPES[token[1:]])
         else:
-            raise InvalidArgument(argument, f"{token} means nothing; there are \\n \\t \\r \\0 and \\\\")
+            raise InvalidArgument(argument, f"{token} is not known; use \\n \\t \\r \\0 or \\\\")
     return b"".join(whole)
 
 
 def json_line(log: Log, record: LogRecord, *, as_base64: bool = False) -> bytes:
-    def shown(value: bytes | None) -> object:
+    def text_of(value: bytes | None) -> object:
         if value is None or as_base64:
             return None if value is None else base64.b64encode(value).decode()
         try:
@@ -250,8 +253,8 @@ def json_line(log: Log, record: LogRecord, *, as_base64: bool = False) -> bytes:
         "partition": log.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "key": shown(record.key),
-        "payload": shown(record.payload),
-        "headers": [[name, shown(None if value is None else bytes(value))] for name, value in record.headers],
+        "key": text_of(record.key),
+        "payload": text_of(record.payload),
+        "headers": [[name, text_of(None if value is None else bytes(value))] for name, value in record.headers],
     }
     return msgspec.json.encode(document) + b"\n"

@@ -48,7 +48,7 @@ class IndexSummary(msgspec.Struct, frozen=True, kw_only=True):
     valid: int
     phantoms: int
     below_start: int
-    later_life: int
+    later_incarnation: int
     wal: int
     """Of the valid ones."""
     compacted_by_level: dict[int, int]
@@ -175,7 +175,7 @@ class _IndexCount:
             valid=self._verdicts[EntryVerdict.VALID],
             phantoms=self._verdicts[EntryVerdict.PHANTOM],
             below_start=self._verdicts[EntryVerdict.BELOW_START],
-            later_life=self._verdicts[EntryVerdict.FROM_THE_FUTURE],
+            later_incarnation=self._verdicts[EntryVerdict.FROM_THE_FUTURE],
             wal=self._wal,
             compacted_by_level=dict(sorted(self._levels.items())),
             data_bytes=self._data_bytes,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llog.cli.restoring import Report
+from llog.cli.meta import RestoreReport
 from llog.formats.values import SegmentRecord
 from llog.log.append.append import Appender
 from llog.log.cleanup.retention import delete_records
@@ -51,9 +51,8 @@ def told(done: Recovered) -> list[str]:
 
 
 def is_incomplete(done: Recovered) -> bool:
-    report = Report(backup="", backup_id="", taken_at_ms=0, records=0, logs=0, dry_run=False, recovering=True)
-    report.slices, report.unreadable = done.slices, done.unreadable
-    return report.incomplete()
+    report = RestoreReport(backup="", backup_id="", taken_at_ms=0, records=0, logs=0, dry_run=False, recovering=True)
+    return report._replace(slices=done.slices, unreadable=done.unreadable).incomplete()
 
 
 async def delete_unnamed_segments(objects: ObjectStore, context: LogContext, log: Log) -> None:
@@ -281,7 +280,7 @@ async def test_a_topic_that_was_deleted_in_the_backup_and_lived_again_is_told_of
     assert values[-4:] == [b"again-0", b"+", b"again-1", b"+"]
 
 
-async def test_segments_of_a_later_life_than_the_backup_knows_are_told_of(
+async def test_segments_of_a_later_incarnation_than_the_backup_knows_are_told_of(
     source: LogContext, target: LogContext, objects: ObjectStore
 ) -> None:
     await write(source, "before", 1, [OTHER])

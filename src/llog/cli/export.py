@@ -1,4 +1,4 @@
-"""`llog pipeline export`: a topic as Parquet files or as an Iceberg table, each run adding what came since the last."""
+"""`llog pipeline export`: write a topic as Parquet files or into an Iceberg table. Each run adds the new records."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from llog.cli.exits import FAILED, UNAVAILABLE
-from llog.cli.output import AsJson
-from llog.cli.pipeline.frame import InProcess, JobSetting, Master, app, print_report, run_job
-from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
+from llog.cli.frame import InProcess, Master, TopicName, run_job, with_stores
+from llog.cli.output import AsJson, print_report
 
 if TYPE_CHECKING:
     from llog.pipeline.export.job import ExportReport, PartitionExport
+    from llog.settings import Settings
     from llog.spark.export_work import Destination
     from llog.spark.job import Job
 
@@ -25,46 +25,47 @@ Catalog = Annotated[
     str | None,
     typer.Option(
         "--catalog",
-        help="Of an Iceberg table: sqlite:///…, postgresql+psycopg://…, http(s)://… (REST), thrift://… (Hive), or "
-        "pyiceberg:NAME from pyiceberg's own configuration. Without it: SQLite in LLOG_DATA_DIR.",
+        help="The Iceberg catalog: sqlite:///…, postgresql+psycopg://…, http(s)://… (REST), thrift://… (Hive), or "
+        "pyiceberg:NAME from pyiceberg's own configuration. By default SQLite in LLOG_DATA_DIR.",
     ),
 ]
 Warehouse = Annotated[
-    str | None, typer.Option("--warehouse", help="Where new Iceberg tables go; LLOG_OBJECTS_URL/warehouse by default.")
+    str | None, typer.Option("--warehouse", help="Where new Iceberg tables go; by default LLOG_OBJECTS_URL/warehouse.")
 ]
 Decode = Annotated[
     Literal["raw", "json", "avro", "avro-confluent"],
-    typer.Option("--decode", help="How values become columns; avro-confluent skips the 5 bytes that name a schema."),
+    typer.Option("--decode", help="How values become columns; avro-confluent skips the 5 bytes of the schema id."),
 ]
 Schema = Annotated[
-    Path | None, typer.Option("--schema", help="A file with the JSON Schema, or with the Avro schema, of the values.")
+    Path | None, typer.Option("--schema", help="A file with the JSON Schema or the Avro schema of the values.")
 ]
 OnError = Annotated[
     Literal["column", "quarantine", "fail"],
     typer.Option(
         "--on-error",
-        help="Values that cannot be read: into columns _error and _raw_value, or into files "
-        "beside the data, or the export ends.",
+        help="What to do with values that cannot be decoded: store them in the columns _error and _raw_value, write "
+        "them to quarantine files beside the data, or fail.",
     ),
 ]
-Prefix = Annotated[str, typer.Option("--prefix", help="In front of the names of the schema's columns.")]
-Dates = Annotated[bool, typer.Option("--dates/--no-dates", help="Divide files by date as well as by partition.")]
+Prefix = Annotated[str, typer.Option("--prefix", help="Prepended to the names of the schema's columns.")]
+Dates = Annotated[bool, typer.Option("--dates/--no-dates", help="Partition files by date as well as by partition.")]
 AllowGaps = Annotated[
-    bool, typer.Option("--allow-gaps", help="Go on where retention took records before they were exported.")
+    bool, typer.Option("--allow-gaps", help="Continue when retention removed records before they were exported.")
 ]
-
 DiscardPlan = Annotated[
     bool,
     typer.Option(
         "--discard-plan",
-        help="Of a parquet: target: first drop what an earlier run began and did not finish, files and all. No other "
+        help="For parquet: targets: first discard what an earlier run left unfinished, including its files. No other "
         "export of the topic may be running.",
     ),
 ]
 
 
+@with_stores("metadata", "objects", "wal")
 def export(
-    topic: str,
+    settings: Settings,
+    topic: TopicName,
     to: To,
     catalog: Catalog = None,
     warehouse: Warehouse = None,
@@ -78,18 +79,13 @@ def export(
     as_json: AsJson = False,
     master: Master = None,
     in_process: InProcess = False,
-    metadata_url: MetadataUrl = None,
-    objects_url: ObjectsUrl = None,
-    wal_url: WalUrl = None,
 ) -> None:
-    """Write what came since the last export as Parquet (zstd), or add it to an Iceberg table; nothing comes twice."""
+    """Write the records appended since the last export as Parquet (zstd) or into an Iceberg table, each once."""
     from llog.errors import ExportFailed
     from llog.log.keys import check_topic
     from llog.pipeline.export.decode import Decoding
-    from llog.settings import Settings
     from llog.spark.export_work import do_export, parse_destination, refuse_unfit, url_of
 
-    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
     destination = parse_destination(to, "--to")
     of_iceberg, of_parquet = {"--catalog": catalog, "--warehouse": warehouse}, {"--discard-plan": discard_plan}
     refuse_unfit(destination.kind, of_iceberg, of_parquet)
@@ -97,7 +93,6 @@ def export(
     destination = destination._replace(catalog=catalog, warehouse=warehouse, by_date=dates)
     check_topic(topic)
     decoding = Decoding(decode, _text(schema), on_error, prefix)
-    setting = JobSetting(f"exporting {topic}", settings, master=master, in_process=in_process)
 
     async def work(job: Job) -> ExportReport:
         if discard_plan:
@@ -105,17 +100,15 @@ def export(
         return await do_export(job, topic, destination, decoding, allow_gaps=allow_gaps)
 
     try:
-        report = run_job(setting, work)
+        report = run_job(settings, f"exporting {topic}", work, master=master, in_process=in_process)
     except ExportFailed as error:
         typer.echo(f"llog: {error}", err=True)
         raise typer.Exit(UNAVAILABLE if error.retriable else FAILED) from None
-    print_report(report, as_json, ("what", "how much"), _rows(report) if report.commits else [])
+    rows = _rows(report) if report.commits else []
+    print_report(as_json, report, ("field", "value"), rows, empty="nothing to do")
     if report.bad_records:
-        told = "in quarantine" if report.quarantine_files else "in the column _error"
-        typer.echo(f"llog: {report.bad_records} values could not be decoded; they are {told}", err=True)
-
-
-app.command(name="export")(export)
+        where = "in quarantine files" if report.quarantine_files else "in the column _error"
+        typer.echo(f"llog: {report.bad_records} values could not be decoded; they are {where}", err=True)
 
 
 def _text(path: Path | None) -> str:
@@ -135,8 +128,8 @@ async def _discard(job: Job, topic: str, destination: Destination) -> None:
     from llog.spark.export_work import discard_plan
 
     dropped = await discard_plan(job, topic, destination)
-    nothing, told = "no plan was left unfinished", f"dropped a plan that was not finished, and {dropped} files"
-    typer.echo(f"llog: {nothing if dropped is None else told}", err=True)
+    text = "no unfinished plan to discard" if dropped is None else f"discarded an unfinished plan and {dropped} files"
+    typer.echo(f"llog: {text}", err=True)
 
 
 def _rows(report: ExportReport) -> list[tuple[str, str]]:
@@ -145,7 +138,7 @@ def _rows(report: ExportReport) -> list[tuple[str, str]]:
         ("records", f"{report.records:,}"),
         ("files", f"{report.files:,}"),
         ("bytes", f"{report.bytes_written:,}"),
-        ("commits", f"{report.commits}" + (f", {report.resumed} left by an earlier run" if report.resumed else "")),
+        ("commits", f"{report.commits}" + (f", {report.resumed} of an earlier run" if report.resumed else "")),
         ("tasks", str(report.tasks)),
         ("seconds", f"{report.seconds:.1f}"),
     ]

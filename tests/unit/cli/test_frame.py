@@ -1,4 +1,4 @@
-"""The frame of `llog pipeline …`: what a command gets, and what it prints."""
+"""What commands share: store options, jobs, and how a report is printed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from llog.cli.output import AsJson
-from llog.cli.pipeline.frame import InProcess, JobSetting, Master, print_report, run_job
+from llog.cli.app import app
+from llog.cli.frame import InProcess, Master, run_job, with_stores
+from llog.cli.output import AsJson, print_report
 from llog.errors import InvalidArgument
 from llog.opening import Use
 from llog.pipeline.runtime.progress import ToldRunner
@@ -40,15 +41,14 @@ def test_a_job_in_this_process_needs_no_spark_and_has_its_stores(settings: Setti
         assert job.context.wal is None
         return await echo(job)
 
-    setting = JobSetting("echoing", settings, in_process=True, segments=Use.PUT)
-    assert run_job(setting, work) == [0, 1, 2]
-    assert run_job(JobSetting("echoing", settings, spark=False, segments=Use.LIST), work) == [0, 1, 2]
+    for use in (Use.PUT, Use.LIST):
+        assert run_job(settings, "echoing", work, in_process=True, segments=use) == [0, 1, 2]
 
 
 def test_stores_of_this_process_alone_are_refused_before_spark_is_started() -> None:
     settings = Settings.from_env({}, metadata_url="memory://", objects_url="memory://")
     with pytest.raises(InvalidArgument, match="run in process"):
-        run_job(JobSetting("echoing", settings), echo)
+        run_job(settings, "echoing", echo, in_process=False)
 
 
 def test_every_task_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,24 +65,58 @@ def test_every_task_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch)
         await runner.run(OBEY, [Order("echo"), Order("miss")], listen)
         await runner.run(OBEY, [Order("echo")])
 
-    run_job(JobSetting("echoing", settings, in_process=True), work)
+    run_job(settings, "echoing", work, in_process=True)
     assert told == ["0: 0 of 2 tasks", "1: 1 of 2 tasks", "1: 2 of 2 tasks", "0: 2 of 3 tasks", "1: 3 of 3 tasks"]
     assert sorted(heard) == [0, 1]
 
 
-def command(as_json: AsJson = False, master: Master = None, in_process: InProcess = False, empty: bool = False) -> None:
+@with_stores("metadata", "wal")
+def command(
+    settings: Settings,
+    as_json: AsJson = False,
+    master: Master = None,
+    in_process: InProcess = False,
+    empty: bool = False,
+) -> None:
     numbers = [] if empty else [1, 2]
-    print_report({"numbers": numbers}, as_json, ("number",), [(str(n),) for n in numbers])
+    document = {"numbers": numbers, "metadata_url": settings.metadata_url}
+    print_report(as_json, document, ("number",), [(str(n),) for n in numbers], empty="nothing to do")
 
 
 def test_a_report_is_a_table_or_one_json_document() -> None:
-    app = typer.Typer()
-    app.command()(command)
+    one = typer.Typer()
+    one.command()(command)
     run = CliRunner().invoke
-    assert json.loads(run(app, ["--json", "--master", "local[2]", "--in-process"]).stdout) == {"numbers": [1, 2]}
-    assert [line.strip() for line in run(app, []).stdout.splitlines()][::2] == ["number", "1"]
-    assert run(app, ["--empty"]).stdout == "nothing to do\n"
-    assert json.loads(run(app, ["--empty", "--json"]).stdout) == {"numbers": []}
+    printed = json.loads(run(one, ["--json", "--master", "local[2]", "--in-process"]).stdout)
+    assert printed["numbers"] == [1, 2]
+    assert [line.strip() for line in run(one, []).stdout.splitlines()][::2] == ["number", "1"]
+    assert run(one, ["--empty"]).stdout == "nothing to do\n"
+    assert json.loads(run(one, ["--empty", "--json"]).stdout)["numbers"] == []
+
+
+def test_store_options_become_settings_and_only_those_asked_for_exist() -> None:
+    one = typer.Typer()
+    one.command()(command)
+    run = CliRunner().invoke
+    assert json.loads(run(one, ["--json", "--metadata-url", "memory://x"]).stdout)["metadata_url"] == "memory://x"
+    assert run(one, ["--objects-url", "memory://x"]).exit_code == 2
+
+
+@pytest.mark.parametrize(("command_line", "here"), [("compact", True), ("pipeline compact", False)])
+def test_a_job_under_two_names_differs_only_in_where_it_runs_by_default(
+    command_line: str, here: bool, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[bool] = []
+
+    def note(*_: object, in_process: bool, **__: object) -> None:
+        places.append(in_process)
+        raise typer.Exit
+
+    monkeypatch.setattr("llog.cli.pipeline.run_job", note)
+    monkeypatch.setenv("LLOG_DATA_DIR", str(settings.data_dir))
+    for options in ([], ["--spark"], ["--in-process"]):
+        assert CliRunner().invoke(app, [*command_line.split(), *options]).exit_code == 0
+    assert places == [here, False, True]
 
 
 def test_help_imports_neither_spark_nor_arrow() -> None:

@@ -1,6 +1,6 @@
-"""`llog pipeline audit`: is everything there, and is it what it should be?
+"""`llog pipeline audit`: compare metadata with objects in both directions.
 
-Exit codes: 0 clean; 1 damage was found (with `--strict`, leftovers too); 3 not everything could be looked at.
+Exit code 1 when damage was found (with `--strict`, leftovers too), 3 when something could not be checked.
 """
 
 from __future__ import annotations
@@ -10,58 +10,63 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from llog.cli.exits import FAILED, UNAVAILABLE
+from llog.cli.frame import InProcess, Logs, Master, run_job, with_stores
 from llog.cli.output import AsJson, print_json, print_table
-from llog.cli.pipeline.frame import InProcess, JobSetting, Master, app, run_job
-from llog.cli.stores import MetadataUrl, ObjectsUrl, WalUrl
 
 if TYPE_CHECKING:
     from llog.pipeline.audit.report import AuditReport, Finding
+    from llog.settings import Settings
 
 COLUMNS: Final = ("severity", "kind", "log", "offsets", "object", "what is wrong")
 HOUR_MS: Final = 3_600_000
 _COPY: Final = (
-    "put the object back from a copy (earlier versions of a bucket, a snapshot of a disk); where there is none, "
-    "`llog delete-records TOPIC PARTITION OFFSET` lets the log begin behind what is lost"
+    "restore the object from a copy (earlier versions of a bucket, a snapshot of a disk); without a copy, "
+    "`llog delete-records TOPIC PARTITION OFFSET` moves the start of the log behind the lost records"
 )
-_VACUUM: Final = "`llog vacuum` takes it"
+_VACUUM: Final = "`llog vacuum` removes it"
 ADVICE: Final = {
     "store of others": "point LLOG_METADATA_URL, LLOG_OBJECTS_URL and LLOG_WAL_URL at stores of one cluster",
     **dict.fromkeys(("missing object", "checksum", "short object", "malformed object"), _COPY),
-    "unsupported": "a newer release wrote it: audit with that one",
+    "unsupported": "a newer release wrote it: audit with that release",
     **dict.fromkeys(("orphan", "unnamed segment", "phantom record", "expired plan"), _VACUUM),
-    "phantom": "compaction or `llog vacuum` takes it",
-    "below start": "`llog pipeline retain` takes it",
+    "phantom": "compaction or `llog vacuum` removes it",
+    "below start": "`llog pipeline retain` removes it",
     "stalled run": "`llog pipeline compact` finishes it",
 }
 CONTRADICTION: Final = (
-    "its metadata contradicts itself: fence the log (`llog fence`), look at it (`llog log describe`), and compare with "
-    "a backup restored beside the store (`llog meta restore`)"
+    "the log's metadata contradicts itself: fence the log (`llog fence`), inspect it (`llog log describe`), and "
+    "compare it with a backup restored into another store (`llog meta restore`)"
 )
 
 
+@with_stores("metadata", "objects", "wal")
 def audit(
-    logs: Annotated[
-        list[str] | None, typer.Argument(help="Topics, or topic:partition; without any, all of them, and orphans.")
-    ] = None,
+    settings: Settings,
+    logs: Logs = None,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Read no object: metadata, and the length of what it names.")
+        bool, typer.Option("--fast", help="Read no object: check metadata, and the length of each object.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 for leftovers, too.")] = False,
     as_json: AsJson = False,
     master: Master = None,
     in_process: InProcess = False,
-    metadata_url: MetadataUrl = None,
-    objects_url: ObjectsUrl = None,
-    wal_url: WalUrl = None,
 ) -> None:
-    """Hold every entry against its object, and every old object against the entries; exit code 1 when one is wrong."""
+    """Compare every index entry with its object, and every old object with the entries (orphans, without LOG).
+
+    Exit code 1 when damage was found, 3 when something could not be checked.
+    """
     from llog.opening import Use
-    from llog.settings import Settings
     from llog.spark.job_work import do_audit
 
-    settings = Settings.from_env(metadata_url=metadata_url, objects_url=objects_url, wal_url=wal_url)
-    setting = JobSetting("auditing", settings, master=master, in_process=in_process, blobs=Use.LIST, segments=Use.LIST)
-    report = run_job(setting, lambda job: do_audit(job, logs or [], fast=fast))
+    report = run_job(
+        settings,
+        "auditing",
+        lambda job: do_audit(job, logs or [], fast=fast),
+        master=master,
+        in_process=in_process,
+        blobs=Use.LIST,
+        segments=Use.LIST,
+    )
     if as_json:
         print_json(document_of(report))
     else:
@@ -74,9 +79,6 @@ def audit(
         raise typer.Exit(UNAVAILABLE)
 
 
-app.command(name="audit")(audit)
-
-
 def document_of(report: AuditReport) -> dict[str, Any]:
     import msgspec
 
@@ -87,28 +89,28 @@ def document_of(report: AuditReport) -> dict[str, Any]:
 def _row(finding: Finding) -> tuple[str, ...]:
     offsets = f"{finding.start_offset} … {finding.end_offset}" if finding.start_offset >= 0 else ""
     age = "" if finding.age_ms is None else f" ({finding.age_ms / HOUR_MS:.1f} h old)"
-    # The object has a column of its own.
+    # The object is in its own column.
     reason = finding.reason.partition(f"{finding.object}: ")[2] if finding.object else ""
     return finding.severity, finding.kind, finding.log, offsets, finding.object, (reason or finding.reason) + age
 
 
 def _advice(report: AuditReport) -> list[str]:
-    """What to do, once for each kind that was found."""
+    """Advice for the kinds of findings in the report, each once."""
     kinds: dict[str, list[str]] = {}
     for finding in report.findings:
-        told = kinds.setdefault(ADVICE.get(finding.kind, CONTRADICTION), [])
-        told += [finding.kind] if finding.kind not in told else []
+        same = kinds.setdefault(ADVICE.get(finding.kind, CONTRADICTION), [])
+        same += [finding.kind] if finding.kind not in same else []
     return [f"{', '.join(named)}: {advice}" for advice, named in kinds.items()]
 
 
 def _summary(report: AuditReport) -> str:
-    looked = f"{report.logs} logs, {report.entries} entries, {report.objects} objects"
-    lines = [f"{looked}, {report.bytes_read:,} bytes read; {report.surveyed} old objects looked up"]
+    checked = f"{report.logs} logs, {report.entries} entries, {report.objects} objects checked"
+    lines = [f"{checked}, {report.bytes_read:,} bytes read; {report.surveyed} old objects looked up"]
     if report.findings:
         lines = ["", *_advice(report), "", *lines]
-    lines += [f"not settled, look again: {log}" for log in report.unsettled]
-    lines += [f"not looked at: {what}" for what in report.unchecked]
+    lines += [f"changed during the audit, run it again: {log}" for log in report.unsettled]
+    lines += [f"not checked: {name}" for name in report.unchecked]
     verdict = "clean" if report.clean else "NOT CLEAN" if report.count_of("damage") else "NOT COMPLETE"
     return "\n".join(
-        [*lines, f"{verdict}: {report.count_of('damage')} damaged, {report.count_of('leftover')} left over"]
+        [*lines, f"{verdict}: {report.count_of('damage')} damaged, {report.count_of('leftover')} leftovers"]
     )

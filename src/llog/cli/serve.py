@@ -1,0 +1,289 @@
+"""`llog up`, `llog broker` and `llog compactor`: the long-running processes, and what they print when they start.
+
+An address that must not be listened on is refused before a store is opened, so that a mistake creates no cluster. The
+first SIGTERM or SIGINT stops in order (accept no more, answer, flush, release claims), a second one at once. A JVM that
+was launched for Spark ends with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from llog.cli.output import JsonLines, print_json_line
+
+if TYPE_CHECKING:
+    from llog.broker.broker import Broker
+    from llog.cli.stack import OnMessage, SparkState
+    from llog.settings import Settings
+
+# `llog up --brokers`: more processes than any machine has use for.
+STACK_BROKERS_MAX: Final = 64
+
+Host = Annotated[str | None, typer.Option("--host", help="Instead of LLOG_HTTP_BIND_HOST.")]
+Port = Annotated[int | None, typer.Option("--port", help="Instead of LLOG_HTTP_PORT; 0 takes a free port.")]
+BrokerId = Annotated[str | None, typer.Option("--broker-id", help="Instead of LLOG_CLIENT_IDENTIFIER.")]
+
+
+# -- the commands ----------------------------------------------------------------------------------------------------
+
+
+def broker(
+    host: Host = None,
+    port: Port = None,
+    broker_id: BrokerId = None,
+    role: Annotated[Literal["both", "write", "read"], typer.Option("--role", help="Serve writes, reads or both.")] = (
+        "both"
+    ),
+    as_json: JsonLines = False,
+    supervised: Annotated[
+        bool,
+        typer.Option("--supervised", hidden=True, help="Stop at the end of standard input; ignore Ctrl-C."),
+    ] = False,
+) -> None:
+    """Run a broker: produce and consume over HTTP."""
+    from llog.http.serve import serve
+
+    settings = _broker_settings(host, port, broker_id)
+    beside: dict[str, object] = {}
+
+    def started(url: str, opened: Broker) -> None:
+        opened.beside = beside
+        print_broker(url, opened, as_json)
+
+    run_until_stopped(
+        lambda stop, at_once: serve(
+            settings,
+            stop,
+            at_once=at_once,
+            role=role,
+            broker_id=broker_id,
+            host=host,
+            port=port,
+            patient=True,
+            on_started=started,
+        ),
+        on_message=beside.update if supervised else None,
+    )
+
+
+def compactor(as_json: JsonLines = False) -> None:
+    """Run the compactor service: compaction, key compaction, merge, retention and vacuum over all logs."""
+    from llog.cli.stack import compact_patiently, first_spark_state
+    from llog.settings import Settings
+
+    settings = Settings.from_env()
+    _check_compactor_exposure(settings)
+
+    def started(url: str) -> None:
+        print_compactor(url, as_json)
+        print_spark(first_spark_state(settings), as_json)
+
+    run_until_stopped(
+        lambda stop, at_once: compact_patiently(
+            settings,
+            stop,
+            at_once=at_once,
+            on_started=started,
+            on_spark=lambda state: print_spark(state, as_json),
+        )
+    )
+
+
+def up(
+    host: Host = None,
+    port: Port = None,
+    broker_id: BrokerId = None,
+    brokers: Annotated[
+        int,
+        typer.Option(
+            "--brokers",
+            min=1,
+            max=STACK_BROKERS_MAX,
+            help="Run this many broker processes on the same stores, at the port and the following ones.",
+        ),
+    ] = 1,
+    as_json: JsonLines = False,
+) -> None:
+    """Run a broker and a compactor in one process; with --brokers, each broker is a process of its own."""
+    from llog.cli.stack import SparkState, plan_stack, run_stack
+
+    settings = _broker_settings(host, port, broker_id)
+    _check_compactor_exposure(settings)
+    spark = SparkState(settings, lambda state: print_spark(state, as_json))
+    if brokers == 1:
+        run_until_stopped(lambda stop, at_once: _up(settings, stop, at_once, spark, host, port, broker_id, as_json))
+        return
+    commands = plan_stack(settings, brokers=brokers, host=host, port=port, broker_id=broker_id, as_json=as_json)
+    code = 0
+
+    def compacting(url: str) -> None:
+        print_compactor(url, as_json)
+        spark.show()
+
+    async def run(stop: asyncio.Event, at_once: asyncio.Event) -> None:
+        nonlocal code
+        code = await run_stack(settings, commands, stop, at_once, on_compactor=compacting, on_spark=spark.change)
+
+    run_until_stopped(run)
+    if code:
+        raise typer.Exit(code)
+
+
+async def _up(
+    settings: Settings,
+    stop: asyncio.Event,
+    at_once: asyncio.Event,
+    spark: SparkState,
+    host: str | None,
+    port: int | None,
+    broker_id: str | None,
+    as_json: bool,
+) -> None:
+    from llog.cli.stack import compact_patiently
+    from llog.http.serve import serve as serve_broker
+
+    def started(url: str, opened: Broker) -> None:
+        opened.beside = spark.health_page
+        print_broker(url, opened, as_json)
+        spark.show()
+        if not as_json:
+            print_examples(url)
+
+    broker = serve_broker(
+        settings, stop, at_once=at_once, broker_id=broker_id, host=host, port=port, patient=True, on_started=started
+    )
+    compactor = compact_patiently(
+        settings,
+        stop,
+        at_once=at_once,
+        on_started=lambda url: print_compactor(url, as_json),
+        on_spark=spark.change,
+    )
+    both = [asyncio.ensure_future(broker), asyncio.ensure_future(compactor)]
+    # If one fails, the other stops: half a stack would look like a whole one.
+    await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+    stop.set()
+    for ended in await asyncio.gather(*both, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
+
+
+def _broker_settings(host: str | None, port: int | None, broker_id: str | None) -> Settings:
+    from llog.settings import Settings
+    from llog.settings.exposure import check_exposure
+
+    settings = Settings.from_env(client_identifier=broker_id, http_bind_host=host, http_port=port)
+    check_exposure(settings, host=host)
+    return settings
+
+
+def _check_compactor_exposure(settings: Settings) -> None:
+    from llog.settings.exposure import check_exposure
+
+    check_exposure(settings, host=settings.compactor_bind_host, variable="LLOG_COMPACTOR_BIND_HOST")
+
+
+# -- signals ---------------------------------------------------------------------------------------------------------
+
+
+def run_until_stopped(
+    serve: Callable[[asyncio.Event, asyncio.Event], Awaitable[None]], *, on_message: OnMessage | None = None
+) -> None:
+    """Run `serve(stop, at_once)`. With `on_message`, standard input comes from a supervisor: each of its messages is
+    passed on, and its end means stop."""
+    import uvloop
+
+    from llog.broker.process_memory import keep_freed_memory
+    from llog.cli.stack import read_messages
+    from llog.telemetry.process_logs import configure_logging
+
+    keep_freed_memory()
+    configure_logging()
+
+    async def run() -> None:
+        stop, at_once, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+        def signalled() -> None:
+            if stop.is_set() and not at_once.is_set():
+                at_once.set()
+                loop.run_in_executor(None, _end_jvm)  # tasks that run on Spark end with it
+            stop.set()
+
+        loop.add_signal_handler(signal.SIGTERM, signalled)
+        if on_message is not None:
+            # A terminal sends Ctrl-C to the whole process group, and the supervisor passes it on as SIGTERM.
+            loop.add_signal_handler(signal.SIGINT, lambda: None)
+            read_messages(loop, on_message, on_end=stop.set)
+        else:
+            loop.add_signal_handler(signal.SIGINT, signalled)
+        await serve(stop, at_once)
+
+    try:
+        uvloop.run(run())
+    finally:
+        _end_jvm()
+
+
+def _end_jvm() -> None:
+    if "pyspark" in sys.modules:
+        from llog.spark.sessions.launch import end_own_jvm
+
+        end_own_jvm()
+
+
+# -- what they print -------------------------------------------------------------------------------------------------
+
+
+def print_broker(url: str, opened: Broker, as_json: bool) -> None:
+    from llog.broker.broker import acknowledged_means
+    from llog.broker.process_memory import spare_what_is_there
+
+    spare_what_is_there()
+    meaning = acknowledged_means(opened.settings)
+    if as_json:
+        ids = {"broker_id": opened.broker_id, "role": opened.role}
+        print_json_line({"service": "broker", "url": url, **ids, "acknowledged_means": meaning})
+        return
+    typer.echo(f"broker {opened.broker_id} ({opened.role}) at {url}")
+    typer.echo(f"  acknowledged: {meaning}")
+
+
+def print_compactor(url: str, as_json: bool) -> None:
+    if as_json:
+        print_json_line({"service": "compactor", "url": url})
+    else:
+        typer.echo(f"compactor at {url}/health")
+
+
+def print_spark(state: str, as_json: bool) -> None:
+    if as_json:
+        print_json_line({"spark": state})
+    else:
+        typer.echo(f"  Spark: {describe_spark(state)}")
+
+
+def describe_spark(state: str) -> str:
+    """Where compaction runs while Spark is `starting`, `ready` or `unavailable (reason)`."""
+    if state == "ready":
+        return "ready; compaction runs there, small rounds of it in this process"
+    if state == "starting":
+        return "starting; until it is ready, compaction runs in this process"
+    return f"{state}; compaction runs in this process"
+
+
+def print_examples(url: str) -> None:
+    typer.echo(
+        f"""Try, in another terminal:
+  curl -s -X POST {url}/produce -H 'content-type: application/json' \\
+    -d '{{"topic_partitions": [{{"topic": "orders", "partition": 0, "records": ["alpha", "beta"]}}]}}'
+  curl -s -X POST {url}/consume -H 'content-type: application/json' \\
+    -d '{{"topic_partitions": [{{"topic": "orders", "partition": 0, "fetch_offset": 1}}]}}'
+  curl -s {url}/health       {url}/schema is the API, {url}/metrics/prometheus the metrics
+Stop with Ctrl-C."""
+    )

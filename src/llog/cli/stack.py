@@ -1,0 +1,285 @@
+"""The stack of `llog up`: the compactor beside its brokers. With `--brokers N`, each broker is a process.
+
+    this process: compactor, signals          llog broker --port P       standard input: a pipe from this process
+                  └─ stop, exit codes ──────► llog broker --port P+1     … that carries the state of Spark as JSON lines
+
+A Python process uses one core, and brokers share nothing but the stores, so several processes use several cores. All
+are in one process group. When one ends, the whole stack ends with its exit code. When this process is killed, the
+pipes end, and so do the brokers. If a store is unreachable at the start, every process waits for it (see `/health`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from llog.errors import SettingsError, StoreError
+from llog.limits import KIB, STORE_PROBE_MS
+from llog.settings import Settings
+
+if TYPE_CHECKING:
+    from llog.compactor.tasks import Join, TaskRunner
+
+PORT_MAX: Final = 65_535
+# The longest line from `llog up --brokers` to its brokers.
+MESSAGE_BYTES_MAX: Final = 16 * KIB
+
+OnMessage = Callable[[Mapping[str, object]], None]
+_log: Final = logging.getLogger("llog.compactor")
+
+
+def plan_stack(
+    settings: Settings,
+    *,
+    brokers: int,
+    host: str | None,
+    port: int | None,
+    broker_id: str | None,
+    as_json: bool = False,
+) -> list[list[str]]:
+    """The command line of each broker. Raises for stores that processes cannot share, and when ports run out."""
+    for name in ("metadata_url", "objects_url", "wal_url"):
+        url = getattr(settings, name)
+        if urlsplit(url).scheme == "memory":
+            reason = "broker processes cannot share memory: use another store, or one broker"
+            raise SettingsError(f"LLOG_{name.upper()}", url, reason)
+    first_port = settings.http_port if port is None else port
+    if first_port and first_port + brokers - 1 > PORT_MAX:
+        reason = f"{brokers} brokers need as many ports from this one on, and the last port is {PORT_MAX}"
+        raise SettingsError("LLOG_HTTP_PORT", str(first_port), reason)
+    name = settings.client_identifier if broker_id is None else broker_id
+    commands = []
+    for number in range(brokers):
+        command = [sys.executable, "-m", "llog", "broker", "--supervised", "--broker-id", f"{name}-{number}"]
+        command += ["--port", str(first_port + number if first_port else 0)]
+        command += ["--json"] if as_json else []
+        commands.append(command if host is None else [*command, "--host", host])
+    return commands
+
+
+def plan_exit_code(returncode: int) -> int:
+    """As a shell reports it: 128 plus the signal, for a process that a signal ended."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+async def run_stack(
+    settings: Settings,
+    commands: Sequence[Sequence[str]],
+    stop: asyncio.Event,
+    at_once: asyncio.Event,
+    *,
+    on_compactor: Callable[[str], None],
+    on_spark: Callable[[str], None] | None = None,
+) -> int:
+    """Run until `stop` is set or a process ends; the exit code of the first that ended by itself, else 0."""
+    children: list[Process] = []
+    spark = {"spark": first_spark_state(settings)}
+
+    def spark_changed(state: str) -> None:
+        spark["spark"] = state
+        send_message(children, spark)
+        if on_spark is not None:
+            on_spark(state)
+
+    hurrying = asyncio.ensure_future(_pass_on_second_signal(children, at_once))
+    compactor = asyncio.ensure_future(
+        compact_patiently(settings, stop, at_once=at_once, on_started=on_compactor, on_spark=spark_changed)
+    )
+    stopping = asyncio.ensure_future(stop.wait())
+    ended: list[asyncio.Task[int]] = []
+    try:
+        for command in commands:
+            child = await asyncio.create_subprocess_exec(*command, stdin=PIPE)
+            children.append(child)
+            send_message([child], spark)
+            ended.append(asyncio.ensure_future(child.wait()))
+        await asyncio.wait([*ended, compactor, stopping], return_when=asyncio.FIRST_COMPLETED)
+        # A child that ended before the stop was requested ends the stack, even with exit code 0.
+        by_itself = [] if stop.is_set() else [task.result() for task in ended if task.done()]
+    finally:
+        stop.set()
+        _terminate(children)
+        await asyncio.gather(*ended, stopping, return_exceptions=True)
+        hurrying.cancel()
+        await asyncio.gather(hurrying, return_exceptions=True)
+        await compactor
+    # SIGTERM ends a child that has not installed its handler yet: this counts as an orderly stop.
+    stopped = [0 if task.result() == -signal.SIGTERM else task.result() for task in ended]
+    return max((plan_exit_code(code) for code in by_itself or stopped), default=0)
+
+
+async def _pass_on_second_signal(children: Sequence[Process], at_once: asyncio.Event) -> None:
+    await at_once.wait()
+    _terminate(children)
+
+
+def _terminate(children: Sequence[Process]) -> None:
+    for child in children:
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                child.send_signal(signal.SIGTERM)
+
+
+# -- messages to brokers ---------------------------------------------------------------------------------------------
+
+
+def send_message(children: Sequence[Process], message: Mapping[str, object]) -> None:
+    """Write one JSON line to each broker's standard input. Messages are news that a broker can do without."""
+    line = msgspec.json.encode(message) + b"\n"
+    if len(line) > MESSAGE_BYTES_MAX:
+        return
+    for child in children:
+        pipe = child.stdin
+        if child.returncode is None and pipe is not None and not pipe.is_closing():
+            pipe.write(line)  # a few hundred bytes a minute at most: the pipe takes them without waiting
+
+
+def read_messages(
+    loop: asyncio.AbstractEventLoop,
+    on_message: OnMessage,
+    *,
+    on_end: Callable[[], None],
+    descriptor: int | None = None,
+) -> None:
+    """Pass on every message from standard input, and its end, which means that the supervisor is gone. Lines that are
+    not JSON objects, or too long, are skipped."""
+    source = sys.stdin.fileno() if descriptor is None else descriptor
+    held = bytearray()
+
+    def readable() -> None:
+        data = os.read(source, MESSAGE_BYTES_MAX)
+        if not data:
+            loop.remove_reader(source)
+            on_end()
+            return
+        held.extend(data)
+        *lines, rest = bytes(held).split(b"\n")
+        held[:] = rest if len(rest) <= MESSAGE_BYTES_MAX else b""
+        for line in lines:
+            with contextlib.suppress(msgspec.DecodeError):
+                on_message(msgspec.json.decode(line, type=dict[str, object]))
+
+    loop.add_reader(source, readable)
+
+
+# -- the compactor and its Spark -------------------------------------------------------------------------------------
+
+
+async def compact_patiently(
+    settings: Settings,
+    stop: asyncio.Event,
+    *,
+    at_once: asyncio.Event | None = None,
+    on_started: Callable[[str], None],
+    on_spark: Callable[[str], None] | None = None,
+) -> None:
+    """Run the compactor until `stop`. It waits for stores that are unreachable at the start, as brokers do; errors that
+    waiting does not cure are raised."""
+    started = asyncio.Event()
+
+    def note_start(url: str) -> None:
+        started.set()
+        on_started(url)
+
+    serving = asyncio.ensure_future(_compact_until(settings, stop, at_once, started, note_start, on_spark))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if started.is_set() or serving.done():
+            await serving
+    finally:
+        # A compactor that has not started has nothing to end in order, and a silent store would hold it for long.
+        for task in (serving, stopping):
+            task.cancel()
+        await asyncio.gather(serving, stopping, return_exceptions=True)
+
+
+async def _compact_until(
+    settings: Settings,
+    stop: asyncio.Event,
+    at_once: asyncio.Event | None,
+    started: asyncio.Event,
+    note_start: Callable[[str], None],
+    on_spark: Callable[[str], None] | None,
+) -> None:
+    from llog.compactor.service import serve
+
+    logged, join_spark = "", joining_spark(settings)
+    while True:
+        try:
+            return await serve(
+                settings, stop, at_once=at_once, on_started=note_start, join_spark=join_spark, on_spark=on_spark
+            )
+        except StoreError as error:
+            if started.is_set() or not error.retriable:
+                raise
+            if type(error).__name__ != logged:
+                logged = type(error).__name__
+                _log.warning("waiting for a store", extra={"llog": {"error_type": logged, "error": str(error)}})
+        await asyncio.sleep(STORE_PROBE_MS / 1_000)
+
+
+class SparkState:
+    """The latest state of the stack's Spark, for the terminal and for health pages."""
+
+    def __init__(self, settings: Settings, on_show: Callable[[str], None]) -> None:
+        self._on_show = on_show
+        self.health_page: dict[str, object] = {"spark": first_spark_state(settings)}
+
+    def show(self) -> None:
+        self._on_show(str(self.health_page["spark"]))
+
+    def change(self, state: str) -> None:
+        self.health_page["spark"] = state
+        self.show()
+
+
+def first_spark_state(settings: Settings) -> str:
+    from llog.compactor.tasks import NOT_WANTED, STARTING
+
+    return STARTING if settings.compactor_spark else NOT_WANTED
+
+
+def joining_spark(settings: Settings) -> Join | None:
+    """How the compactor joins Spark; None when the settings say that it must not."""
+    if not settings.compactor_spark:
+        return None
+
+    async def join() -> TaskRunner:
+        from llog.spark.runner.compaction import join_session
+
+        joined = await join_session(settings)
+        try:
+            await _until_proven(joined, settings)
+        except BaseException:
+            await joined.runner.close()
+            raise
+        return joined
+
+    return join
+
+
+async def _until_proven(joined: TaskRunner, settings: Settings) -> None:
+    """Spark is ready when it has run a task. On cancellation the JVM is ended first: a job that is being planned cannot
+    be interrupted in any other way."""
+    from llog.pipeline.runtime.probe_task import prove
+    from llog.spark.sessions.launch import end_own_jvm
+
+    proving = asyncio.ensure_future(prove(joined.runner, settings.objects_url))
+    try:
+        await asyncio.shield(proving)
+    except asyncio.CancelledError:
+        await asyncio.to_thread(end_own_jvm)
+        proving.cancel()
+        await asyncio.gather(proving, return_exceptions=True)
+        raise
