@@ -175,7 +175,7 @@ async def test_a_compaction_that_stands_still_half_way_changes_nothing(opened: O
         stopping: Any = StopsAtWrite(context.metadata, writes)
         try:
             done = await compact_once(replace(context, metadata=stopping), log)
-        except Stopped:
+        except* Stopped:
             done = None
         table = scanned(settings, topic=log.topic, split_bytes=SPLIT_BYTES_MIN)
         assert rows_of(table) == before, writes
