@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from llog.concurrency import ByteBudget
 from llog.errors import LlogError, ObjectRangeInvalid
 from llog.formats.buffers import Buffer
 from llog.formats.segment import Segment, SegmentBuilder
@@ -46,7 +47,6 @@ from llog.pipeline.compact.window import (
     WrittenSegment,
     finished,
 )
-from llog.pipeline.runtime.budget import ByteBudget
 from llog.pipeline.runtime.work import Task, TaskFailed, TaskTools
 
 # Inside one task: objects being read, segments being built or put, and the bytes of these.
