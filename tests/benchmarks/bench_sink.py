@@ -12,7 +12,7 @@ from llog.formats.arrow import from_arrow
 from llog.formats.buffers import Buffer
 from llog.formats.records.encode import encode_columns
 from llog.formats.warm_up import warm_up
-from llog.pipeline.runtime.work import TaskTools
+from llog.pipeline.runtime.tasks import TaskTools
 from llog.pipeline.sink.task import SinkOrder, SinkTarget, Uploader
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore

@@ -25,8 +25,7 @@ from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import Sizing
-from llog.pipeline.compact.windows_here import WindowsHere
-from llog.pipeline.runtime.work import Runner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, TaskRunner, tools_of
 from llog.settings import Settings
 from llog.stores.objects import file
 from llog.stores.objects.port import ObjectStore, checked
@@ -40,7 +39,7 @@ RECORDS: Final = 128
 VALUE_BYTES: Final = 1_000
 LOGS: Final = [Log("wide", partition) for partition in range(PARTITIONS)]
 
-MakeRunner = Callable[[LogContext, Settings], Awaitable[tuple[Runner, Sizing]]]
+MakeRunner = Callable[[LogContext, Settings], Awaitable[tuple[TaskRunner, Sizing]]]
 
 
 def blobs() -> int:
@@ -119,11 +118,11 @@ async def duel(make_runner: MakeRunner) -> AsyncIterator[Duel]:
         yield Duel(lambda: ground.compact(make_runner, settings), ground.copy, megabytes, "MB", after_each=ground.tidy)
 
 
-async def in_process(context: LogContext, settings: Settings) -> tuple[Runner, Sizing]:
-    return WindowsHere(tools_of(context)), Sizing.in_process()
+async def in_process(context: LogContext, settings: Settings) -> tuple[TaskRunner, Sizing]:
+    return LocalTasks(tools_of(context)), Sizing.in_process()
 
 
-async def on_spark(context: LogContext, settings: Settings) -> tuple[Runner, Sizing]:
+async def on_spark(context: LogContext, settings: Settings) -> tuple[TaskRunner, Sizing]:
     from llog.errors import SparkError
     from llog.spark.runner.compaction import join_session
 

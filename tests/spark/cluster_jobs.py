@@ -40,7 +40,7 @@ from llog.pipeline.export.read import parquet_files
 from llog.pipeline.retain import retain_logs
 from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings
-from llog.spark.runner.runner import SparkRunner
+from llog.spark.runner.tasks import SparkTasks
 from llog.spark.source.exported import parquet_dataframe
 from tests.spark.cluster_keys import clean_by_key
 from tests.spark.cluster_misuse import misuse
@@ -70,7 +70,7 @@ class Run:
 
     def __init__(self, settings: Settings, spark: SparkSession, opened: OpenedLog) -> None:
         self.settings, self.spark, self.opened = settings, spark, opened
-        self.runner = SparkRunner(spark, settings)
+        self.runner = SparkTasks(spark, settings)
         self.books = Books()
         self.tables = Tables(spark, settings, Path(settings.data_dir))
         self.facts: dict[str, object] = {}

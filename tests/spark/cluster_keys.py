@@ -11,12 +11,12 @@ from llog.log.keys import Log
 from llog.opening import OpenedLog
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.key_compact.job import key_compact
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import tools_of
 from llog.settings import Settings
 from tests.unit.pipeline.key_compact.key_stage import FAST, Row, Stage, at_a_time, random_rows
 
 if TYPE_CHECKING:
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
 LOGS: Final = [Log("prices", 0), Log("stock", 0)]
 KEYS: Final = [*(b"k%d" % number for number in range(40)), b"", None]
@@ -25,7 +25,7 @@ RETENTION_MS: Final = 1_000
 
 
 async def clean_by_key(
-    opened: OpenedLog, runner: SparkRunner, settings: Settings, compaction: CompactOptions, *, seed: int = 4
+    opened: OpenedLog, runner: SparkTasks, settings: Settings, compaction: CompactOptions, *, seed: int = 4
 ) -> None:
     from llog.spark.runner.key_aggregate import SparkKeyAggregate
 

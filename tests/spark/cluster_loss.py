@@ -21,8 +21,8 @@ import llog.spark
 from llog.log.keys import Log
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.job import compact
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
-from llog.spark.runner.runner import SparkRunner
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
+from llog.spark.runner.tasks import SparkTasks
 from llog.testing.proxy import TcpProxy
 from tests.spark.cluster_jobs import OPTIONS
 from tests.spark.cluster_stage import ENDPOINT, Books, fill, opened_here, settings_here
@@ -81,7 +81,7 @@ async def loss_on(cluster: Cluster, directory: Path) -> dict[str, object]:
         config = {"spark.executor.memory": "512m"}
         spark = await asyncio.to_thread(llog.spark.session, direct, master=cluster.master, config=config)
         await books.check(opened, "as written")
-        runner, loss = SparkRunner(spark, through), Loss(proxy, cluster)
+        runner, loss = SparkTasks(spark, through), Loss(proxy, cluster)
         job = compact(opened.context, runner, options=OPTIONS, merge=True, on_run=loss.on_run)
         report, _ = await asyncio.gather(job, loss.strike())
         assert not report.failed, report.failed
@@ -93,7 +93,7 @@ async def loss_on(cluster: Cluster, directory: Path) -> dict[str, object]:
             assert {entry.value.type for entry in await entries_of(opened.context, log)} == {"COMPACTED"}
         again = await compact(opened.context, runner, options=OPTIONS, merge=True)
         assert {log.outcome for log in again.logs} == {"idle"}
-        found = await audit(opened.context, InProcessRunner(tools_of(opened.context)))
+        found = await audit(opened.context, LocalTasks(tools_of(opened.context)))
         assert found.clean, found
         loss.facts["lost tasks"] = lost_tasks(spark)
         await runner.close()

@@ -14,7 +14,7 @@ import pytest
 from llog.log.keys import Log
 from llog.opening import OpenedLog
 from llog.pipeline.compact.once import compact_once
-from llog.pipeline.runtime.work import Task, TaskFailed, TaskTools
+from llog.pipeline.runtime.tasks import Task, TaskFailed, TaskTools
 from llog.settings import Settings
 from llog.wiring import open_metadata_store
 from tests.spark.cluster_stage import Books, append
@@ -22,7 +22,7 @@ from tests.spark.cluster_watch import DIRECTORY, notes, touches
 from tests.unit.pipeline.mixed_log import rows_of
 
 if TYPE_CHECKING:
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
     from tests.spark.cluster_tables import Tables
 
 
@@ -44,7 +44,7 @@ async def reach(_tools: TaskTools, item: Reach) -> Reached:
 REACH: Final = Task(f"{__name__}:reach", Reach, Reached)
 
 
-async def misuse(runner: SparkRunner, tables: Tables, opened: OpenedLog) -> list[str]:
+async def misuse(runner: SparkTasks, tables: Tables, opened: OpenedLog) -> list[str]:
     """A task that opens the store, and a read whose plan is out of date; what the watch noted of them."""
     assert _noted() == []
     [outcome] = await runner.run(REACH, [Reach(tables.settings.metadata_url)])

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import llog.spark
-from llog.pipeline.runtime.work import TaskFailed
+from llog.pipeline.runtime.tasks import TaskFailed
 from llog.settings import Settings
-from llog.spark.runner.runner import SparkRunner
+from llog.spark.runner.tasks import SparkTasks
 from llog.wiring import ObjectStores
 from tests.spark.sample_tasks import OBEY, Order, Told
 
@@ -26,7 +26,7 @@ async def main(directory: Path) -> dict[str, object]:
     # What a machine of the cluster has in its environment must not matter.
     wrong = {"spark.executorEnv.LLOG_METADATA_URL": "oxia://nowhere:1", "spark.executorEnv.LLOG_OBJECTS_URL": "s3://no"}
     spark = llog.spark.session(settings, master=MASTER, config={**wrong, "spark.executor.memory": "512m"})
-    runner = SparkRunner(spark, settings)
+    runner = SparkTasks(spark, settings)
     copies = [Order("copy", n, settings.objects_url, f"{settings.objects_url}/source") for n in range(8)]
     copied = await runner.run(OBEY, copies)
     survived = await runner.run(OBEY, [Order("die-once", 20, str(directory)), Order("echo", 21)])

@@ -25,7 +25,7 @@ from llog.pipeline.export.job import export
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.settings import Settings
 from llog.spark.runner.compaction import sizing_of
-from llog.spark.runner.runner import SparkRunner
+from llog.spark.runner.tasks import SparkTasks
 from llog.spark.sessions.session import is_connect
 from llog.spark.source.exported import parquet_dataframe
 from tests.spark.cluster_jobs import OPTIONS
@@ -51,7 +51,7 @@ async def main(directory: Path) -> dict[str, object]:
         await books.check(opened, "as written")
         await tables.read(books)
         await tables.stream(books)
-        runner = SparkRunner(spark, settings)
+        runner = SparkTasks(spark, settings)
         report = await compact(opened.context, runner, options=OPTIONS, merge=True)
         assert not report.failed, report.failed
         await books.check(opened, "after compaction")

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from llog.errors import SparkTaskFailed
-from llog.pipeline.runtime.work import TaskFailed
+from llog.pipeline.runtime.tasks import TaskFailed
 from llog.settings import Settings
-from llog.spark.runner.runner import SparkRunner
+from llog.spark.runner.tasks import SparkTasks
 from llog.spark.sessions.session import is_connect, prepare_environment
 from tests.spark.sample_tasks import OBEY, Order, Told
 
@@ -22,7 +22,7 @@ async def main(directory: Path) -> dict[str, object]:
 
     prepare_environment("local[2]")
     spark = SparkSession.builder.remote("local[2]").getOrCreate()
-    runner = SparkRunner(spark, Settings.from_env({}, data_dir=directory))
+    runner = SparkTasks(spark, Settings.from_env({}, data_dir=directory))
     heard: list[int] = []
     items = [Order("echo", 0), Order("miss", 1, text="gone"), Order("nap", 2)]
     outcomes = await runner.run(OBEY, items, lambda number, _: heard.append(number))
@@ -42,7 +42,7 @@ async def main(directory: Path) -> dict[str, object]:
     return facts
 
 
-async def cancelled(runner: SparkRunner, directory: Path) -> float:
+async def cancelled(runner: SparkTasks, directory: Path) -> float:
     """How long after a cancellation a task was still alive."""
     run = asyncio.create_task(runner.run(OBEY, [Order("linger", 4, str(directory))]))
     sign = directory / "alive-4"

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from llog.errors import ObjectNotFound
-from llog.pipeline.runtime.work import Task, TaskTools
+from llog.pipeline.runtime.tasks import Task, TaskTools
 from llog.spark.sessions import daemon
 
 

@@ -18,7 +18,7 @@ from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.settings import Settings
 from llog.spark.runner.compaction import COMPACT_CORES_UNKNOWN, resize_of, sizing_of
-from llog.spark.runner.runner import SparkRunner
+from llog.spark.runner.tasks import SparkTasks
 from tests.filling import append, group_of, read_all
 from tests.unit.pipeline.compact.compact_stage import entries_of
 
@@ -46,7 +46,7 @@ async def test_blobs_of_64_partitions_are_read_once_each_and_every_record_stays(
 ) -> None:
     async with filled(tmp_path) as (context, settings):
         before = await read_all(context, LOGS)
-        runner = SparkRunner(spark, settings)
+        runner = SparkTasks(spark, settings)
         report = await compact(context, runner)
         assert (report.objects_read, report.objects_planned, report.tasks) == (BLOBS, BLOBS, 1)
         assert report.count("compacted") == 64
@@ -60,7 +60,7 @@ async def test_many_windows_and_merges_end_in_one_segment_per_log(spark: SparkSe
     options = CompactOptions(rules=SegmentRules(target_bytes=5_000), sizing=sizing)
     async with filled(tmp_path) as (context, settings):
         before = await read_all(context, LOGS)
-        runner = SparkRunner(spark, settings)
+        runner = SparkTasks(spark, settings)
         report = await compact(context, runner, options=options, merge=True)
         assert report.tasks > BLOBS
         assert await read_all(context, LOGS) == before
@@ -79,7 +79,7 @@ async def test_a_damaged_slice_comes_back_as_the_failure_of_its_log_alone(spark:
         content[damaged.byte_offset + 70] ^= 1
         await store.delete(name)
         await store.put(name, [content])
-        runner = SparkRunner(spark, settings)
+        runner = SparkTasks(spark, settings)
         report = await compact(context, runner)
         [failed] = report.failed
         assert (failed.partition, failed.error_type) == (7, "ChecksumMismatch")
@@ -91,11 +91,11 @@ async def test_a_session_that_is_closed_fails_the_job_and_the_next_does_its_work
     spark: SparkSession, tmp_path: Path
 ) -> None:
     async with filled(tmp_path) as (context, settings):
-        closed = SparkRunner(spark, settings)
+        closed = SparkTasks(spark, settings)
         await closed.close()
         with pytest.raises(LlogError, match="closed"):
             await compact(context, closed)
-        runner = SparkRunner(spark, settings)
+        runner = SparkTasks(spark, settings)
         assert (await compact(context, runner)).count("compacted") == 64
         await runner.close()
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from llog.compactor import service
+from llog.compactor.backends import Backend, Backends
 from llog.compactor.service import serve
-from llog.compactor.tasks import TaskRunner, TaskRunners
 from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.context import LogContext
@@ -24,8 +24,8 @@ from llog.log.read.records import LogRecord
 from llog.log.topics.admin import create_topic
 from llog.opening import Use, opened_log
 from llog.settings import Settings
-from llog.spark.runner.compaction import task_runner
-from llog.spark.runner.runner import SparkRunner
+from llog.spark.runner.compaction import spark_backend
+from llog.spark.runner.tasks import SparkTasks
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.pipeline.compact.compact_stage import cursor_and_counter
 
@@ -63,19 +63,19 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
         changed.set()
 
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    items: list[int] = []
+    item_counts: list[int] = []
 
-    class Watched(SparkRunner):
-        async def run(self, task, given, on_done=None):  # type: ignore[no-untyped-def]
-            items.append(len(given))
-            return await super().run(task, given, on_done)
+    class Watched(SparkTasks):
+        async def run(self, task: Any, items: Any, on_done: Any = None, **parts: Any) -> Any:
+            item_counts.append(len(items))
+            return await super().run(task, items, on_done, **parts)
 
-    async def join() -> TaskRunner:
+    async def join() -> Backend:
         await joining.wait()
-        return task_runner(Watched(spark, settings), settings)
+        return spark_backend(Watched(spark, settings), settings)
 
     # However little there is to do.
-    monkeypatch.setattr(service, "TaskRunners", partial(TaskRunners, here_bytes_max=0))
+    monkeypatch.setattr(service, "Backends", partial(Backends, local_bytes_max=0))
     monkeypatch.setattr(service, "COMPACTOR_KEYS_INTERVAL_MS", 200)
     serving = asyncio.create_task(serve(settings, stop, on_started=told.set_result, join_spark=join, on_spark=on_spark))
     url = await told
@@ -100,22 +100,22 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
 
         await append_and_wait()
         assert (await client.get(f"{url}/health")).json()["spark"] == "starting"
-        assert items == []
+        assert item_counts == []
         joining.set()
         await changed.wait()
         assert states == ["ready"]
         await append_and_wait()
         health = (await client.get(f"{url}/health")).json()
         assert (health["spark"], health["status"]) == ("ready", "ok")
-        assert sum(items) >= 1
-        items.clear()
+        assert sum(item_counts) >= 1
+        item_counts.clear()
         await create_topic(opened.context, PRICES.topic, partitions=1, config={"cleanup.policy": "compact"})
         await append(PRICES, b"a", b"b", b"a")
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (left := [record.offset async for record in records_of(opened.context, PRICES)]) != [2, 3]:
             assert time.monotonic() < deadline, left
             await asyncio.sleep(0.05)
-        assert sum(items) >= 3, "compaction, a scan and a rewrite"
+        assert sum(item_counts) >= 3, "compaction, a scan and a rewrite"
         await appender.close()
     stop.set()
     await serving

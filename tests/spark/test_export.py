@@ -39,14 +39,14 @@ async def fill(opened: OpenedLog) -> None:
 
 
 async def test_spark_writes_an_export_and_reads_it_by_sql(spark: SparkSession, tmp_path: Path) -> None:
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
     from llog.spark.source.exported import iceberg_dataframe, parquet_dataframe
 
     settings = Settings.from_env({}, data_dir=tmp_path)
     decoding, sizes = Decoding("json", SCHEMA), Sizes(split_bytes=200_000)
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
         await fill(opened)
-        runner = SparkRunner(spark, settings)
+        runner = SparkTasks(spark, settings)
         try:
             store = await opened.objects.at(f"file://{tmp_path}/out")
             parquet = ParquetTarget(store, "orders")

@@ -12,7 +12,7 @@ from llog.errors import InvalidArgument
 from llog.log.keys import Log
 from llog.opening import Use, opened_log
 from llog.pipeline.key_compact.job import key_compact
-from llog.pipeline.runtime.work import TaskTools, tools_of
+from llog.pipeline.runtime.tasks import TaskTools, tools_of
 from llog.settings import Settings
 from tests.unit.pipeline.key_compact.key_stage import FAST, HOUR, START_MS, Row, Stage, at_a_time, random_rows
 
@@ -25,7 +25,7 @@ LOGS = [Log("prices", 0), Log("stock", 0)]
 
 async def test_a_pass_in_spark_ends_like_the_reference(spark: SparkSession, tmp_path: Path) -> None:
     from llog.spark.runner.key_aggregate import SparkKeyAggregate
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
     settings = Settings.from_env(
         {}, metadata_url=f"lmdb://{tmp_path}/metadata", objects_url=f"file://{tmp_path}/objects"
@@ -35,7 +35,7 @@ async def test_a_pass_in_spark_ends_like_the_reference(spark: SparkSession, tmp_
         context = at_a_time(stores.context, START_MS)
         stages = [await Stage.open({"delete.retention.ms": str(HOUR)}, log=log, context=context) for log in LOGS]
         keys = [b"k%d" % number for number in range(30)] + [b"", None]
-        runner, aggregate = SparkRunner(spark, settings), SparkKeyAggregate(spark, settings, tools_of(context))
+        runner, aggregate = SparkTasks(spark, settings), SparkKeyAggregate(spark, settings, tools_of(context))
         try:
             tombstones = 0
             for _ in range(2):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llog.errors import InvalidArgument, SparkJobFailed, SparkTaskFailed
-from llog.pipeline.runtime.work import TaskFailed
+from llog.pipeline.runtime.tasks import TaskFailed
 from llog.settings import Settings
 from llog.wiring import ObjectStores
 from tests.patience import PATIENCE_SECONDS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
 pytestmark = pytest.mark.spark
 
@@ -32,10 +32,10 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def runner(spark: SparkSession, settings: Settings) -> AsyncIterator[SparkRunner]:
-    from llog.spark.runner.runner import SparkRunner
+async def runner(spark: SparkSession, settings: Settings) -> AsyncIterator[SparkTasks]:
+    from llog.spark.runner.tasks import SparkTasks
 
-    runner = SparkRunner(spark, settings)
+    runner = SparkTasks(spark, settings)
     yield runner
     await runner.close()
 
@@ -45,7 +45,7 @@ def told(outcome: Told | TaskFailed) -> Told:
     return outcome
 
 
-async def test_outcomes_come_in_the_order_of_items_and_a_foreseen_error_is_one_of_them(runner: SparkRunner) -> None:
+async def test_outcomes_come_in_the_order_of_items_and_a_foreseen_error_is_one_of_them(runner: SparkTasks) -> None:
     heard: list[int] = []
     items = [Order("echo", n, text="ä" * n) if n != 2 else Order("miss", n, text="gone") for n in range(5)]
     outcomes = await runner.run(OBEY, items, lambda number, _: heard.append(number))
@@ -57,7 +57,7 @@ async def test_outcomes_come_in_the_order_of_items_and_a_foreseen_error_is_one_o
     assert sorted(heard) == [0, 1, 2, 3, 4]
 
 
-async def test_each_outcome_is_told_as_soon_as_its_task_has_ended(runner: SparkRunner) -> None:
+async def test_each_outcome_is_told_as_soon_as_its_task_has_ended(runner: SparkTasks) -> None:
     began = time.monotonic()
     heard: dict[int, float] = {}
     await runner.run(OBEY, [Order("nap", 0), Order("nap", 20)], lambda n, _: heard.update({n: time.monotonic()}))
@@ -65,24 +65,24 @@ async def test_each_outcome_is_told_as_soon_as_its_task_has_ended(runner: SparkR
     assert time.monotonic() - began >= 2.0
 
 
-async def test_no_items_make_no_job(runner: SparkRunner) -> None:
+async def test_no_items_make_no_job(runner: SparkTasks) -> None:
     assert await runner.run(OBEY, []) == []
 
 
 async def test_items_that_would_make_too_large_a_plan_make_several_jobs(
-    runner: SparkRunner, monkeypatch: pytest.MonkeyPatch
+    runner: SparkTasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llog.spark.runner.runner.SPARK_JOB_ITEMS_MAX", 2)
+    monkeypatch.setattr("llog.spark.runner.tasks.SPARK_JOB_ITEMS_MAX", 2)
     outcomes = await runner.run(OBEY, [Order("echo", n) for n in range(5)])
     assert [told(one).number for one in outcomes] == [0, 1, 2, 3, 4]
 
 
-async def test_an_unforeseen_error_is_tried_again(runner: SparkRunner, tmp_path: Path) -> None:
+async def test_an_unforeseen_error_is_tried_again(runner: SparkTasks, tmp_path: Path) -> None:
     [outcome] = await runner.run(OBEY, [Order("break-once", 1, str(tmp_path))])
     assert told(outcome).facts["attempts"] == "2"
 
 
-async def test_an_unforeseen_error_that_stays_fails_the_run_as_itself(runner: SparkRunner, tmp_path: Path) -> None:
+async def test_an_unforeseen_error_that_stays_fails_the_run_as_itself(runner: SparkTasks, tmp_path: Path) -> None:
     with pytest.raises(SparkTaskFailed) as raised:
         await runner.run(OBEY, [Order("echo"), Order("break", 1, str(tmp_path), "zero")])
     error = raised.value
@@ -92,16 +92,14 @@ async def test_an_unforeseen_error_that_stays_fails_the_run_as_itself(runner: Sp
     assert (tmp_path / "attempts-1").read_text() == "xxxx"
 
 
-async def test_a_killed_worker_loses_nothing(runner: SparkRunner, tmp_path: Path) -> None:
+async def test_a_killed_worker_loses_nothing(runner: SparkTasks, tmp_path: Path) -> None:
     items = [Order("die-once", 0, str(tmp_path)), *(Order("echo", n) for n in range(1, 5))]
     outcomes = await runner.run(OBEY, items)
     assert [told(one).number for one in outcomes] == [0, 1, 2, 3, 4]
     assert told(outcomes[0]).facts["attempts"] == "2"
 
 
-async def test_cancelling_a_run_ends_its_tasks_and_leaves_the_runner_usable(
-    runner: SparkRunner, tmp_path: Path
-) -> None:
+async def test_cancelling_a_run_ends_its_tasks_and_leaves_the_runner_usable(runner: SparkTasks, tmp_path: Path) -> None:
     run = asyncio.create_task(runner.run(OBEY, [Order("linger", n, str(tmp_path)) for n in range(2)]))
     await _come_alive(tmp_path, 2)
     run.cancel()
@@ -111,7 +109,7 @@ async def test_cancelling_a_run_ends_its_tasks_and_leaves_the_runner_usable(
     assert len(await runner.run(OBEY, [Order("echo")])) == 1
 
 
-async def test_a_run_whose_listener_raises_ends_its_tasks(runner: SparkRunner, tmp_path: Path) -> None:
+async def test_a_run_whose_listener_raises_ends_its_tasks(runner: SparkTasks, tmp_path: Path) -> None:
     def listen(number: int, _outcome: object) -> None:
         raise LookupError(f"number {number}")
 
@@ -140,7 +138,7 @@ def _signs(directory: Path) -> str:
     return " ".join(path.read_text() for path in sorted(directory.glob("alive-*")))
 
 
-async def test_runs_overlap_and_a_small_one_does_not_wait_for_a_large_one(runner: SparkRunner) -> None:
+async def test_runs_overlap_and_a_small_one_does_not_wait_for_a_large_one(runner: SparkTasks) -> None:
     large = asyncio.create_task(runner.run(OBEY, [Order("nap", 10, text=str(n)) for n in range(8)]))
     await asyncio.sleep(0.5)
     await runner.run(OBEY, [Order("echo")])
@@ -149,7 +147,7 @@ async def test_runs_overlap_and_a_small_one_does_not_wait_for_a_large_one(runner
 
 
 async def test_tasks_work_on_the_stores_that_were_sent_and_know_nothing_else_of_the_cluster(
-    runner: SparkRunner, settings: Settings
+    runner: SparkTasks, settings: Settings
 ) -> None:
     async with ObjectStores(settings) as objects:
         store = await objects.at(settings.objects_url)
@@ -166,20 +164,20 @@ async def test_tasks_work_on_the_stores_that_were_sent_and_know_nothing_else_of_
 
 
 async def test_what_other_processes_cannot_open_is_refused(spark: SparkSession) -> None:
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
     for settings in (
         Settings.from_env({}, objects_url="memory://", metadata_url="memory://"),
         Settings.from_env({}, objects_url="memory://x", wal_url="file:///tmp/x", metadata_url="memory://"),
     ):
         with pytest.raises(InvalidArgument, match="memory://"):
-            SparkRunner(spark, settings)
+            SparkTasks(spark, settings)
 
 
 async def test_a_closed_runner_runs_nothing_more(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
-    runner = SparkRunner(spark, settings)
+    runner = SparkTasks(spark, settings)
     run = asyncio.create_task(runner.run(OBEY, [Order("linger", 0, str(tmp_path))]))
     await _come_alive(tmp_path, 1)
     await runner.close()
@@ -189,8 +187,8 @@ async def test_a_closed_runner_runs_nothing_more(spark: SparkSession, settings: 
         await runner.run(OBEY, [Order("echo")])
 
 
-async def test_a_task_that_is_nowhere_is_told_by_its_name(runner: SparkRunner) -> None:
-    from llog.pipeline.runtime.work import Task
+async def test_a_task_that_is_nowhere_is_told_by_its_name(runner: SparkTasks) -> None:
+    from llog.pipeline.runtime.tasks import Task
 
     nowhere = Task("tests.spark.no_such_module:function", Order, Told)
     with pytest.raises(SparkTaskFailed, match="no_such_module"):
@@ -198,9 +196,9 @@ async def test_a_task_that_is_nowhere_is_told_by_its_name(runner: SparkRunner) -
 
 
 async def test_a_cluster_that_has_no_executor_fails_the_run_and_says_so(
-    runner: SparkRunner, monkeypatch: pytest.MonkeyPatch
+    runner: SparkTasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llog.spark.runner.runner.count_of", lambda _: lambda: 0)
+    monkeypatch.setattr("llog.spark.runner.tasks.count_of", lambda _: lambda: 0)
     monkeypatch.setattr("llog.spark.sessions.executors.SPARK_STARVED_LOOK_MS", 10)
     monkeypatch.setattr("llog.spark.sessions.executors.SPARK_STARVED_MS_MAX", 100)
     with pytest.raises(SparkJobFailed, match=r"local\[2,4\] has no executor for it"):

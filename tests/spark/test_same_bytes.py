@@ -20,9 +20,9 @@ from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import tools_of
 from llog.settings import Settings
-from llog.spark.runner.runner import SparkRunner
+from llog.spark.runner.tasks import SparkTasks
 from tests.clients.http_calls import running
 from tests.spark.four_readers import KEYED, MIXED, FourReaders, produce_keyed, produce_mix, shown, survivors
 from tests.unit.pipeline.compact.compact_stage import entries_of
@@ -72,7 +72,7 @@ class Cluster:
 
     readers: FourReaders
     context: LogContext
-    runner: SparkRunner
+    runner: SparkTasks
 
     async def compact(self, *, merge: bool = False) -> int:
         """How many segments it wrote."""
@@ -105,7 +105,7 @@ async def started(spark: SparkSession, directory: Path) -> AsyncIterator[Cluster
     with running("broker", "--broker-id", "broker-1", directory=directory, name="broker") as broker:
         async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
             await create_topic(opened.context, KEYED.topic, config={"cleanup.policy": "compact"})
-            runner = SparkRunner(spark, settings)
+            runner = SparkTasks(spark, settings)
             yield Cluster(FourReaders(spark, settings, opened, broker.http), opened.context, runner)
             await runner.close()
 

@@ -41,9 +41,9 @@ def test_there_is_one_session_and_what_it_cannot_give_is_refused(spark: SparkSes
 async def test_workers_are_forked_with_everything_loaded_and_nothing_started(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
-    runner = SparkRunner(spark, Settings.from_env({}, data_dir=tmp_path))
+    runner = SparkTasks(spark, Settings.from_env({}, data_dir=tmp_path))
     [outcome] = await runner.run(OBEY, [Order("describe")])
     await runner.close()
     assert isinstance(outcome, Told)

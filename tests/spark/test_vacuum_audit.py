@@ -19,7 +19,7 @@ from llog.log.keys import Log
 from llog.opening import OpenedLog, Use, opened_log
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.once import compact_once
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings
 from llog.stores.objects.port import ObjectMeta
@@ -69,10 +69,10 @@ def make_old(directory: Path, then: float) -> None:
 async def test_audit_and_vacuum_come_to_the_same_on_spark(
     spark: SparkSession, settings: Settings, opened: OpenedLog
 ) -> None:
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
-    context, here = opened.context, InProcessRunner(tools_of(opened.context))
-    there = SparkRunner(spark, settings)
+    context, here = opened.context, LocalTasks(tools_of(opened.context))
+    there = SparkTasks(spark, settings)
     try:
         looked, seen_here = await audit(context, there), await audit(context, here)
         assert (looked.clean, looked.counts) == (True, {"leftover: orphan": 15})
@@ -144,7 +144,7 @@ async def test_a_vacuum_driver_killed_at_work_harms_nothing(java: None, tmp_path
         await fill(stores.context, blobs=600)
     await asyncio.to_thread(kill_at_work, directory, after_deletes)
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as stores:
-        runner = InProcessRunner(tools_of(stores.context))
+        runner = LocalTasks(tools_of(stores.context))
         report = await audit(stores.context, runner)
         assert report.clean, report.findings
         assert report.count_of("leftover") <= 450

@@ -12,8 +12,7 @@ from llog.limits import METADATA_SESSION_TIMEOUT_MS_MIN
 from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
-from llog.pipeline.compact.windows_here import WindowsHere
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.system.crashing import Countdown, play, settings_at
 
 SESSION_MS: Final = METADATA_SESSION_TIMEOUT_MS_MIN
@@ -30,7 +29,7 @@ async def run_job(directory: Path, _: str, countdown: Countdown) -> bool:
         assert context.segments is not None
         countdown.watch(context.metadata, "write", "get_many", "scan")
         countdown.watch(context.segments, "put", "get", "get_ranges")
-        runner = WindowsHere(tools_of(context), at_once=4)
+        runner = LocalTasks(tools_of(context), at_once=4)
         report = await compact(context, runner, options=OPTIONS, merge=True, session_timeout_ms=SESSION_MS)
         return not report.failed
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import compact
-from llog.spark.runner.runner import SparkRunner
+from llog.spark.runner.tasks import SparkTasks
 from tests.system.compact_crasher import OPTIONS, SESSION_MS
 from tests.system.crashing import settings_at
 
 
 async def main(directory: Path) -> None:
     settings = settings_at(directory)
-    runner = await SparkRunner.start(settings, master="local[2,4]")
+    runner = await SparkTasks.start(settings, master="local[2,4]")
     print("started", flush=True)
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
         await compact(

@@ -20,7 +20,7 @@ from llog.pipeline.export.job import ExportReport, export, export_tools
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.pipeline.export.plan import Sizes
 from llog.pipeline.export.target import ExportTarget
-from llog.pipeline.runtime.work import InProcessRunner
+from llog.pipeline.runtime.tasks import LocalTasks
 from tests.system.crashing import Countdown, play, settings_at
 
 SIZES: Final = Sizes(split_bytes=64 * 1_024, commit_bytes=90_000)
@@ -38,7 +38,7 @@ async def target_at(opened: OpenedLog, directory: Path, kind: str) -> ExportTarg
 
 
 async def run_export(opened: OpenedLog, directory: Path, kind: str) -> ExportReport:
-    runner = InProcessRunner(export_tools(opened.context, opened.objects))
+    runner = LocalTasks(export_tools(opened.context, opened.objects))
     return await export(opened.context, runner, "orders", await target_at(opened, directory, kind), sizes=SIZES)
 
 

@@ -12,22 +12,21 @@ from typing import Any
 
 from llog.opening import opened_log
 from llog.pipeline.export.job import export
-from llog.pipeline.runtime.progress import ToldRunner
 from tests.system.crashing import settings_at
 from tests.system.export_crasher import SIZES, target_at
 
 
-def _told(more: int, _: str) -> None:
+def _print_task(more: int, _: str) -> None:
     if more:
         print("task", flush=True)
 
 
 async def main(directory: Path, kind: str) -> None:
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
     settings = settings_at(directory)
     async with opened_log(settings) as opened:
-        runner = ToldRunner(await SparkRunner.start(settings, master="local[2,4]"), _told)
+        runner = await SparkTasks.start(settings, master="local[2,4]", on_progress=_print_task)
         print("started", flush=True)
         target: Any = await target_at(opened, directory, kind)
         commit = target.commit

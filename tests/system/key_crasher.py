@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from llog.opening import Use, opened_log
-from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.system.crashing import Countdown, play, settings_at
 
 OPTIONS: Final = KeyCompactOptions(force=True, bytes_per_second=None, target_bytes=500, scan_task_bytes=700)
@@ -27,16 +27,16 @@ async def run_job(directory: Path, _: str, countdown: Countdown) -> bool:
         countdown.watch(context.metadata, "write", "get_many", "scan")
         countdown.watch(context.segments, "put", "get", "get_ranges", "get_tail", "delete_many")
         tools = tools_of(context)
-        report = await key_compact(context, InProcessRunner(tools), InProcessAggregate(tools), options=OPTIONS)
+        report = await key_compact(context, LocalTasks(tools), LocalKeyAggregate(tools), options=OPTIONS)
         return report.ok
 
 
 async def on_spark(directory: Path) -> None:
     from llog.spark.runner.key_aggregate import SparkKeyAggregate
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
     settings = settings_at(directory)
-    runner = await SparkRunner.start(settings, master="local[2,4]")
+    runner = await SparkTasks.start(settings, master="local[2,4]")
     print("started", flush=True)
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened:
         aggregate = SparkKeyAggregate(runner.spark, settings, tools_of(opened.context))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from llog.opening import Use, opened_log
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import tools_of
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.rows import RoundRobin, Router, join_batches

@@ -23,7 +23,7 @@ import pytest
 
 from llog.api.aio import AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import SharedAppendGroup
-from llog.compactor import InProcessRunner, run_compactor
+from llog.compactor import Backends, CompactorJobs, run_compactor
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.log.claim import holder
 from llog.log.cleanup.retention import Retained
@@ -46,9 +46,11 @@ ROUNDS: Final = 60 if os.environ.get("LLOG_SOAK") == "1" else 12
 # -- the service ---------------------------------------------------------------------------------------------------
 
 
-class TellingRunner(InProcessRunner):
-    def __init__(self, context: LogContext, history: Path) -> None:
-        super().__init__(context)
+class RecordingJobs(CompactorJobs):
+    logs_per_worker = 1
+
+    def __init__(self, context: LogContext, backends: Backends, history: Path) -> None:
+        super().__init__(context, backends)
         self._file = os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._stall = history.with_name(history.name + ".stall")
 
@@ -87,7 +89,7 @@ class TellingRunner(InProcessRunner):
 async def main(history: str) -> None:
     await run_compactor(
         Settings.from_env(),
-        make_runner=lambda context: TellingRunner(context, Path(history)),
+        make_jobs=lambda context, backends: RecordingJobs(context, backends, Path(history)),
         on_started=lambda url: print(f"started {url}", flush=True),
     )
 

@@ -24,7 +24,7 @@ from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
 from llog.pipeline.audit.job import audit
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum.job import vacuum_here
 from llog.settings import Settings
 from llog.testing.servers import (
@@ -242,11 +242,11 @@ async def judge(context: LogContext, environ: dict[str, str], books: Books) -> N
             assert {offset: read[offset].payload for offset in wanted} == {
                 offset: payload.encode() for offset, payload in wanted.items()
             }
-    found_all = await audit(context, InProcessRunner(tools_of(context)))
+    found_all = await audit(context, LocalTasks(tools_of(context)))
     assert found_all.clean, found_all
     for _ in range(2):  # segments are marked first, and go a grace later
         await asyncio.sleep(GRACE_MS / 1_000 + 2)
         await vacuum_here(context)
-    last = await audit(context, InProcessRunner(tools_of(context)))
+    last = await audit(context, LocalTasks(tools_of(context)))
     assert last.clean, last
     assert last.findings == [], last.findings

@@ -33,7 +33,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.system.dashboard import ALERTS, DASHBOARD, alert_rules, dashboard_queries, panels
 from tests.system.promql import metrics_in
 from tests.unit.broker.batching_bench import group
-from tests.unit.compactor.stage import ORDERS, Cluster, ScriptedRunner, Writer
+from tests.unit.compactor.stage import ORDERS, Cluster, ScriptedJobs, Writer
 from tests.unit.telemetry.metric_pages import Series, samples_of
 
 EXPORTED: Final = {name for row in FAMILIES for name in sample_names(row)}
@@ -166,12 +166,12 @@ async def commits_fail(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterato
 
 
 @asynccontextmanager
-async def service(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterator[ScriptedRunner]:
+async def service(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterator[ScriptedJobs]:
     context = cluster.open()
-    runner = ScriptedRunner(context)
+    runner = ScriptedJobs(context)
     seldom = {"compactor_discovery_interval_ms": 20_000, "compactor_idle_sleep_ms": 20_000}
     settings = cluster.settings(compactor_min_age_ms=0, compactor_error_sleep_ms=20_000, **seldom)
-    there = CompactorService(context, settings, metrics, runner=runner)
+    there = CompactorService(context, settings, metrics, jobs=runner)
     await there.start()
     try:
         yield runner
@@ -197,11 +197,11 @@ async def a_log_is_fenced(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIter
             yield
 
 
-def chores(metrics: BrokerMetrics, cluster: Cluster) -> tuple[Chores, ScriptedRunner]:
+def chores(metrics: BrokerMetrics, cluster: Cluster) -> tuple[Chores, ScriptedJobs]:
     context = cluster.open()
-    runner = ScriptedRunner(context)
+    runner = ScriptedJobs(context)
     claims = Claims(context, metrics, compactor_id="one", session_timeout_ms=10_000)
-    return Chores(context, cluster.settings(), claims=claims, runner=runner, metrics=metrics), runner
+    return Chores(context, cluster.settings(), claims=claims, jobs=runner, metrics=metrics), runner
 
 
 async def clocks_differ(metrics: BrokerMetrics, cluster: Cluster) -> AsyncIterator[None]:

@@ -15,7 +15,7 @@ from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import export, export_tools
 from llog.pipeline.export.parquet import ParquetTarget, committed
-from llog.pipeline.runtime.work import InProcessRunner
+from llog.pipeline.runtime.tasks import LocalTasks
 from llog.settings import Settings
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, S3Server
 from tests.servers import started
@@ -45,7 +45,7 @@ async def test_a_topic_in_a_bucket_is_exported_into_the_bucket(server: S3Server,
         [done] = await appender.append([EncodedGroup(Log("orders", 0), 3, "kafka-v2", [body], 1_760_000_000_000)])
         assert isinstance(done, Appended)
         await appender.close()
-        runner = InProcessRunner(export_tools(opened.context, opened.objects))
+        runner = LocalTasks(export_tools(opened.context, opened.objects))
         store = await opened.objects.at(f"s3://{server.bucket}/exports")
         parquet = ParquetTarget(store, "orders")
         table_name, schema = "shop.orders", Decoder(Decoding()).schema

@@ -19,7 +19,7 @@ from llog.log.keys import Log
 from llog.log.rewrite.publish import load_compaction
 from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import compact
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.filling import Records, append, group_of, read_all
 from tests.servers import need_spark
 from tests.system.compact_crasher import OPTIONS, SESSION_MS
@@ -46,7 +46,7 @@ async def rerun_and_judge(directory: Path, expected: Records) -> None:
     async with opened_log(settings_at(directory), blobs=Use.PUT, segments=Use.PUT) as opened:
         context = opened.context
         assert await read_all(context, LOGS) == expected, "as the dead left it"
-        runner = InProcessRunner(tools_of(context))
+        runner = LocalTasks(tools_of(context))
         deadline = time.monotonic() + CLAIMS_END_SECONDS
         while True:
             job = compact(context, runner, options=OPTIONS, merge=True, session_timeout_ms=SESSION_MS)

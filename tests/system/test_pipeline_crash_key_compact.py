@@ -20,9 +20,9 @@ from llog.log.rewrite.publish import load_compaction
 from llog.log.topics.admin import create_topic
 from llog.opening import Use, opened_log
 from llog.pipeline.compact.once import compact_once
-from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import key_compact
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.filling import Records, append, group_of, read_all
 from tests.servers import need_spark
 from tests.system.crashing import (
@@ -79,7 +79,7 @@ async def rerun_and_judge(directory: Path, written: Records) -> bool:
             assert folded(records) == folded(written[log]), "lost, or come back"
             assert {*records} <= {*written[log]}, "never written, or elsewhere"
         tools = tools_of(context)
-        both = context, InProcessRunner(tools), InProcessAggregate(tools)
+        both = context, LocalTasks(tools), LocalKeyAggregate(tools)
         report = await key_compact(*both, options=OPTIONS)
         assert report.ok, report.logs
         expected = {log: survivors(records) for log, records in written.items()}

@@ -21,7 +21,7 @@ from llog.log.ids import new_object_id
 from llog.log.rewrite.segments import mark, register
 from llog.opening import OpenedLog
 from llog.pipeline.compact.once import compact_once, merge_once
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import tools_of
 from llog.pipeline.sink.plan import CommitPlan, plan_slices, put_plan
 from llog.pipeline.sink.query import admit
 from llog.pipeline.sink.targets import sink_order

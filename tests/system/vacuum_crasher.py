@@ -26,7 +26,7 @@ from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.opening import OpenedLog, Use, Wrapping, opened_log
 from llog.pipeline.audit.job import audit
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.vacuum.job import VacuumReport, vacuum
@@ -92,7 +92,7 @@ def opened(directory: Path, countdown: Countdown | None = None) -> Any:
 async def run_job(directory: Path, countdown: Countdown | None = None) -> VacuumReport:
     stores: OpenedLog
     async with opened(directory, countdown) as stores:
-        return await vacuum(stores.context, InProcessRunner(tools_of(stores.context)))
+        return await vacuum(stores.context, LocalTasks(tools_of(stores.context)))
 
 
 async def records_of(context: LogContext) -> dict[str, list[tuple[int, bytes]]]:
@@ -114,7 +114,7 @@ async def judge(directory: Path, expected: Expected) -> None:
     """As it was left, and after the next job: nothing lost, nothing damaged, and in the end nothing left over."""
     stores: OpenedLog
     async with opened(directory) as stores:
-        context, runner = stores.context, InProcessRunner(tools_of(stores.context))
+        context, runner = stores.context, LocalTasks(tools_of(stores.context))
         assert await records_of(context) == expected.records, "as it was left"
         report = await audit(context, runner)
         assert report.clean, report.findings

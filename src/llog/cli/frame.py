@@ -131,7 +131,7 @@ def run_job(
 
     async def run() -> Result:
         with progress_line(title, wanted=progress) as advance:
-            async with opened_job(settings, place, **uses, advance=advance) as job:
+            async with opened_job(settings, place, **uses, on_progress=advance) as job:
                 return await work(job)
 
     return asyncio.run(run())

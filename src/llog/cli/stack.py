@@ -28,7 +28,7 @@ from llog.limits import KIB, STORE_PROBE_MS
 from llog.settings import Settings
 
 if TYPE_CHECKING:
-    from llog.compactor.tasks import Join, TaskRunner
+    from llog.compactor.backends import Backend, JoinSpark
 
 PORT_MAX: Final = 65_535
 # The longest line from `llog up --brokers` to its brokers.
@@ -245,17 +245,17 @@ class SparkState:
 
 
 def first_spark_state(settings: Settings) -> str:
-    from llog.compactor.tasks import NOT_WANTED, STARTING
+    from llog.compactor.backends import NOT_WANTED, STARTING
 
     return STARTING if settings.compactor_spark else NOT_WANTED
 
 
-def joining_spark(settings: Settings) -> Join | None:
+def joining_spark(settings: Settings) -> JoinSpark | None:
     """How the compactor joins Spark; None when the settings say that it must not."""
     if not settings.compactor_spark:
         return None
 
-    async def join() -> TaskRunner:
+    async def join() -> Backend:
         from llog.spark.runner.compaction import join_session
 
         joined = await join_session(settings)
@@ -269,7 +269,7 @@ def joining_spark(settings: Settings) -> Join | None:
     return join
 
 
-async def _until_proven(joined: TaskRunner, settings: Settings) -> None:
+async def _until_proven(joined: Backend, settings: Settings) -> None:
     """Spark is ready when it has run a task. On cancellation the JVM is ended first: a job that is being planned cannot
     be interrupted in any other way."""
     from llog.pipeline.runtime.probe_task import prove

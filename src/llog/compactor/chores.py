@@ -15,6 +15,7 @@ from typing import Final
 
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import DyingTopic
+from llog.compactor.jobs import CompactorJobs
 from llog.compactor.metrics import (
     DELETION_FINISHED,
     VACUUM_FAILED,
@@ -32,7 +33,6 @@ from llog.compactor.plan import (
     plan_hurried_vacuum_interval_ms,
     plan_vacuum_interval_ms,
 )
-from llog.compactor.runner import JobRunner
 from llog.errors import ClusterMismatch, LlogError, SessionLost, VacuumRefused
 from llog.log.cleanup.vacuum_check import read_clocks
 from llog.log.context import LogContext
@@ -57,10 +57,10 @@ class Chores:
         settings: Settings,
         *,
         claims: Claims,
-        runner: JobRunner,
+        jobs: CompactorJobs,
         metrics: CompactorMetrics,
     ) -> None:
-        self._context, self._claims, self._runner, self._metrics = context, claims, runner, metrics
+        self._context, self._claims, self._jobs, self._metrics = context, claims, jobs, metrics
         self.has_own_wal = settings.wal_url != settings.objects_url
         self._wal_max_bytes = settings.wal_max_bytes
         self.wal_bytes: int | None = None
@@ -122,7 +122,7 @@ class Chores:
             self._metrics.vacuum_event(kind, count)
 
     async def _vacuum(self) -> VacuumReport:
-        return await self._runner.vacuum()
+        return await self._jobs.vacuum()
 
     # -- clocks -------------------------------------------------------------------------------------------------------
     @property
@@ -155,7 +155,7 @@ class Chores:
             raise failed
 
     async def _delete(self, topic: str, incarnation: int) -> None:
-        done = await self._runner.delete_topic(topic, incarnation)
+        done = await self._jobs.delete_topic(topic, incarnation)
         _log.info("finished deleting %s: %d partitions", topic, done.partitions)
 
     # -- backups ------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Chores:
     async def _backup(self) -> None:
         seen = await self.backups()
         if plan_backup_due(seen, self._context.now_ms(), self.backup_interval_ms):
-            manifest = await self._runner.backup()
+            manifest = await self._jobs.backup()
             _log.info("backed up %d records of %d logs", manifest.records, manifest.logs)
             seen = await self.backups()
         for old in plan_backups_to_remove(seen, self._context.now_ms()):

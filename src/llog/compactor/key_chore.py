@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import readable_topics
+from llog.compactor.jobs import CompactorJobs
 from llog.compactor.metrics import CompactorMetrics, Outcome
 from llog.compactor.pace import Pause
-from llog.compactor.runner import JobRunner
 from llog.errors import InvalidArgument
 from llog.limits import METADATA_GET_MANY_MAX
 from llog.log.context import LogContext
@@ -65,11 +65,11 @@ class KeyChore:
         context: LogContext,
         *,
         claims: Claims,
-        runner: JobRunner,
+        jobs: CompactorJobs,
         metrics: CompactorMetrics,
         bytes_per_second: int,
     ) -> None:
-        self._context, self._claims, self._runner, self._metrics = context, claims, runner, metrics
+        self._context, self._claims, self._jobs, self._metrics = context, claims, jobs, metrics
         self._bytes_per_second = bytes_per_second or None
         self._resting: dict[Log, _Rest] = {}
         self._failing: dict[Log, str] = {}
@@ -120,7 +120,7 @@ class KeyChore:
         due = [log for log in seen if log not in self._resting]
         if not due:
             return
-        report = await self._runner.key_compact(due, bytes_per_second=self._bytes_per_second)
+        report = await self._jobs.key_compact(due, bytes_per_second=self._bytes_per_second)
         for done in report.logs:
             self._note(done, seen[done.log], now_ms)
 

@@ -8,7 +8,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from llog.compactor.runner import JobRunner
+from llog.compactor.backends import Backends
+from llog.compactor.jobs import CompactorJobs
 from llog.compactor.service import serve
 from llog.log.context import LogContext
 from llog.settings import Settings
@@ -21,13 +22,13 @@ async def run_compactor(
     settings: Settings,
     *,
     metrics: BrokerMetrics | None = None,
-    make_runner: Callable[[LogContext], JobRunner] | None = None,
+    make_jobs: Callable[[LogContext, Backends], CompactorJobs] = CompactorJobs,
     on_started: Callable[[str], None] | None = None,
 ) -> None:
     """Returns after a stop in good order; a second signal raises `asyncio.CancelledError`."""
     stop = asyncio.Event()
     with stopped_by_signals(stop):
-        await serve(settings, stop, metrics=metrics, make_runner=make_runner, on_started=on_started)
+        await serve(settings, stop, metrics=metrics, make_jobs=make_jobs, on_started=on_started)
 
 
 @contextmanager

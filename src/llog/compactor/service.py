@@ -5,8 +5,8 @@
 
 Each arrow is a loop of its own, and no error ends one: it is noted for the health page, and after a pause the loop goes
 on. What must stay true: at most one visit per log, and as many at once as `LLOG_COMPACTOR_WORKERS` workers have hands
-for (the runner says how many each has); a pass visits logs in random order, topics in turn; nothing begins after a stop
-was asked for, what is under way may end within a bound, and claims are gone when the stop returns.
+for (`logs_per_worker` each); a pass visits logs in random order, topics in turn; nothing begins after a stop was asked
+for, what is under way may end within a bound, and claims are gone when the stop returns.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
+from llog.compactor.backends import Backends, JoinSpark, OnSparkState
 from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.chores import Chores
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind
+from llog.compactor.jobs import CompactorJobs
 from llog.compactor.key_chore import KeyChore
 from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pace import Pace, Pause
-from llog.compactor.pipeline_runner import PipelineRunner
 from llog.compactor.plan import Kind, LogView, Rules, plan_pass, plan_pause_ms, plan_work
-from llog.compactor.runner import JobRunner
-from llog.compactor.tasks import Join, OnState, TaskRunners
 from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Visit, Worker
 from llog.errors import LlogError
@@ -68,12 +67,12 @@ class CompactorService:
         settings: Settings,
         metrics: CompactorMetrics,
         *,
-        runner: JobRunner | None = None,
+        jobs: CompactorJobs | None = None,
         rules: Rules | None = None,
     ) -> None:
         self._context, self._settings, self._metrics = context, settings, metrics
         self._rules = Rules.of(settings) if rules is None else rules
-        self._runner: JobRunner = PipelineRunner(context) if runner is None else runner
+        self._jobs = CompactorJobs(context) if jobs is None else jobs
         self._pace, self._troubles = Pace(context.sleep), Troubles()
         self._backlogs = Backlogs(context, self._rules)
         self._claims = Claims(
@@ -82,11 +81,11 @@ class CompactorService:
             compactor_id=settings.compactor_id,
             session_timeout_ms=settings.session_timeout_ms,
         )
-        self._chores = Chores(context, settings, claims=self._claims, runner=self._runner, metrics=metrics)
+        self._chores = Chores(context, settings, claims=self._claims, jobs=self._jobs, metrics=metrics)
         self._keys = KeyChore(
             context,
             claims=self._claims,
-            runner=self._runner,
+            jobs=self._jobs,
             metrics=metrics,
             bytes_per_second=settings.key_compact_bytes_per_second,
         )
@@ -95,14 +94,14 @@ class CompactorService:
             self._rules,
             backlogs=self._backlogs,
             claims=self._claims,
-            runner=self._runner,
+            jobs=self._jobs,
             metrics=metrics,
             hurry=lambda: self._chores.under_pressure,
         )
         self._configured = tuple(Log(*target) for target in settings.compactor_targets)
         self._discovered = Discovered(self._configured)
         self._left_behind: list[DyingTopic] = []
-        self._slots = asyncio.Semaphore(settings.compactor_workers * self._runner.logs_per_worker)
+        self._slots = asyncio.Semaphore(settings.compactor_workers * self._jobs.logs_per_worker)
         self._visits: dict[Log, tuple[Kind, asyncio.Task[None]]] = {}
         self._paused: dict[Log, Pause] = {}
         """Logs that are left alone."""
@@ -149,7 +148,7 @@ class CompactorService:
             if left:
                 _log.warning("%d tasks were cut off by the stop; what they began will be resumed", len(left))
         await self._claims.close()
-        await self._runner.close()
+        await self._jobs.close()
 
     async def _keep_on(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         """Step after step, until the stop. A step that fails is told of, and tried again after a pause."""
@@ -255,7 +254,7 @@ class CompactorService:
             self._metrics.set_workers(self._workers_busy(), self._settings.compactor_workers)
 
     def _workers_busy(self) -> int:
-        return -(-len(self._visits) // self._runner.logs_per_worker)
+        return -(-len(self._visits) // self._jobs.logs_per_worker)
 
     def _ended(self, visit: Visit) -> None:
         if visit.outcome == "failed":
@@ -352,7 +351,7 @@ class CompactorService:
             # No fault of the service, nor always one at all: an operator may have closed the log on purpose.
             "fenced": [f"{log}: {reason}" for log, reason in found.fenced[:COMPACTOR_TROUBLES_SHOWN_MAX]],
             "wal_bytes": chores.wal_bytes,
-            "spark": self._runner.spark_state,
+            "spark": self._jobs.spark_state,
         }
 
 
@@ -362,10 +361,10 @@ async def serve(
     *,
     at_once: asyncio.Event | None = None,
     metrics: BrokerMetrics | None = None,
-    make_runner: Callable[[LogContext], JobRunner] | None = None,
+    make_jobs: Callable[[LogContext, Backends], CompactorJobs] = CompactorJobs,
     on_started: Callable[[str], None] | None = None,
-    join_spark: Join | None = None,
-    on_spark: OnState | None = None,
+    join_spark: JoinSpark | None = None,
+    on_spark: OnSparkState | None = None,
 ) -> None:
     """The whole process: stores, service and pages, until `stop` is set; with `at_once` set too, what is under way is
     cut off. `on_started` is told where the pages are.
@@ -382,9 +381,8 @@ async def serve(
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT, wrapping=meters.wrapping) as opened:
         context = opened.context
         billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=context.now_ms)
-        tasks = TaskRunners(context, join_spark, on_state=on_spark)
-        runner: JobRunner = PipelineRunner(context, tasks) if make_runner is None else make_runner(context)
-        service = CompactorService(context, settings, metrics, runner=runner)
+        backends = Backends(context, join_spark, on_state=on_spark)
+        service = CompactorService(context, settings, metrics, jobs=make_jobs(context, backends))
         async with serving(settings, health=service.health, metrics=metrics) as pages:
             service.host, service.port = pages.host, pages.port
             metrics.set_compactor(
@@ -401,8 +399,7 @@ async def serve(
             try:
                 if on_started is not None:
                     on_started(pages.url)
-                if make_runner is None:
-                    tasks.start()  # not before there is a service that will close them
+                backends.start()  # not before there is a service that will close them
                 await stop.wait()
             finally:
                 counting.cancel()

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.claims import Claims
+from llog.compactor.jobs import CompactorJobs
 from llog.compactor.metrics import PENDING_SETTLED, RUN_RESUMED, CompactorMetrics, Outcome
 from llog.compactor.plan import Kind, LogView, Rules, plan_work
-from llog.compactor.runner import JobRunner
 from llog.errors import LlogError, LogBusy, LogDeleted, PartitionNotInitialized, SessionLost
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -50,12 +50,12 @@ class Worker:
         *,
         backlogs: Backlogs,
         claims: Claims,
-        runner: JobRunner,
+        jobs: CompactorJobs,
         metrics: CompactorMetrics,
         hurry: Callable[[], bool] = lambda: False,
     ) -> None:
         self._context, self._rules = context, rules
-        self._backlogs, self._claims, self._runner, self._metrics = backlogs, claims, runner, metrics
+        self._backlogs, self._claims, self._jobs, self._metrics = backlogs, claims, jobs, metrics
         self._hurry = hurry
 
     async def visit(self, planned: LogView, kind: Kind) -> Visit:
@@ -109,19 +109,17 @@ class Worker:
         log, rules = view.log, self._rules
         if work is Kind.RETAIN:
             try:
-                retained = await self._runner.retain(log)
+                retained = await self._jobs.retain(log)
             finally:
                 self._backlogs.retained(log)  # where it fails, too: until its next turn the log is compacted
             removed = retained.entries_removed + retained.segments_removed
             return Visit(log, "compacted" if removed else "idle", work, retained.entries_removed)
         if work is Kind.MERGE:
-            merged = await self._runner.merge(
-                log, target_bytes=rules.merge_max_bytes, min_inputs=rules.merge_inputs_min
-            )
+            merged = await self._jobs.merge(log, target_bytes=rules.merge_max_bytes, min_inputs=rules.merge_inputs_min)
             if merged is None:
                 self._backlogs.nothing_to_merge(log)
             return self._told(log, work, merged)
-        compacted = await self._runner.compact(
+        compacted = await self._jobs.compact(
             log,
             max_offsets=rules.max_offsets_per_run,
             target_bytes=rules.trigger_bytes,

@@ -14,7 +14,7 @@ from llog.listener.connection import ConnectionSet
 from llog.listener.http1 import HttpConnection
 from llog.listener.server import Listener
 from llog.settings import Settings
-from llog.settings.listening import check_exposure
+from llog.settings.exposure import check_exposure
 
 
 class HttpServer(Listener):

@@ -12,8 +12,7 @@ from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import ExportReport, export, export_tools
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.pipeline.export.target import ExportTarget
-from llog.pipeline.runtime.progress import ToldRunner
-from llog.pipeline.runtime.work import InProcessRunner
+from llog.pipeline.runtime.tasks import LocalTasks
 from llog.pipeline.scan.subscription import Subscription, find_logs
 from llog.spark.job import Job
 from llog.stores.objects.retrying import RetryingObjectStore
@@ -57,8 +56,8 @@ async def do_export(
     async with ObjectStores(job.settings) as objects:
         runner = job.runner
         if job.spark is None:
-            # The job's own runner knows the log's stores only.
-            runner = ToldRunner(InProcessRunner(export_tools(job.context, objects)), job.advance)
+            # The runner of the job opens only the log's stores.
+            runner = LocalTasks(export_tools(job.context, objects), on_progress=job.on_progress)
         target = await _target(job, objects, topic, to, decoding)
         return await export(
             job.context, runner, topic, target, decoding=decoding, by_date=to.by_date, allow_gaps=allow_gaps

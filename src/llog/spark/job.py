@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llog.log.context import LogContext
 from llog.opening import Use, opened_log
-from llog.pipeline.runtime.progress import Advance, ToldRunner
-from llog.pipeline.runtime.work import InProcessRunner, Runner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, OnProgress, TaskRunner, tools_of
 from llog.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from llog.spark.runner.tasks import SparkTasks
 
 
 class Place(NamedTuple):
@@ -27,16 +28,10 @@ class Place(NamedTuple):
 class Job(NamedTuple):
     settings: Settings
     context: LogContext
-    runner: ToldRunner
-    advance: Advance
-
-    @property
-    def spark(self) -> SparkSession | None:
-        """None: its tasks run in this process."""
-        return getattr(self.runner.inner, "spark", None)
-
-
-def nothing_told(_amount: int, _detail: str) -> None: ...
+    runner: TaskRunner
+    on_progress: OnProgress
+    spark: SparkSession | None = None
+    """None: tasks run in this process."""
 
 
 @asynccontextmanager
@@ -46,23 +41,25 @@ async def opened_job(
     *,
     blobs: Use = Use.NOTHING,
     segments: Use = Use.NOTHING,
-    advance: Advance = nothing_told,
+    on_progress: OnProgress = lambda _amount, _detail: None,
 ) -> AsyncIterator[Job]:
     """`blobs` and `segments` are what is done to the two stores beyond reading. A session is left as it is."""
     async with opened_log(settings, blobs=blobs, segments=segments) as stores:
-        runner = ToldRunner(await _runner(settings, place, stores.context, advance), advance)
+        if place.in_process:
+            runner = LocalTasks(tools_of(stores.context), on_progress=on_progress)
+            yield Job(settings, stores.context, runner, on_progress)
+            return
+        on_spark = await _spark_tasks(settings, place, on_progress)
         try:
-            yield Job(settings, stores.context, runner, advance)
+            yield Job(settings, stores.context, on_spark, on_progress, on_spark.spark)
         finally:
-            await runner.close()
+            await on_spark.close()
 
 
-async def _runner(settings: Settings, place: Place, context: LogContext, advance: Advance) -> Runner:
-    if place.in_process:
-        return InProcessRunner(tools_of(context))
-    from llog.spark.runner.runner import SparkRunner
+async def _spark_tasks(settings: Settings, place: Place, on_progress: OnProgress) -> SparkTasks:
+    from llog.spark.runner.tasks import SparkTasks
 
     if place.spark is not None:
-        return SparkRunner(place.spark, settings)
-    advance(0, "starting Spark")
-    return await SparkRunner.start(settings, master=place.master)
+        return SparkTasks(place.spark, settings, on_progress=on_progress)
+    on_progress(0, "starting Spark")
+    return await SparkTasks.start(settings, master=place.master, on_progress=on_progress)

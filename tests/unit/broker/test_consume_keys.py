@@ -15,9 +15,9 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.topics.admin import alter_topic, create_topic
 from llog.pipeline.compact.once import compact_once, merge_once
-from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import key_compact
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.unit.broker.consuming import ORDERS, REFRESH_MS, Clock, Stores, TestBroker, group, rows
 from tests.unit.pipeline.key_compact.key_stage import FAST
 
@@ -49,7 +49,7 @@ async def compact_by_key(context: LogContext, logs: Sequence[Log] = (ORDERS,)) -
         while await compact_once(context, log):
             pass
     tools = tools_of(context)
-    report = await key_compact(context, InProcessRunner(tools), InProcessAggregate(tools), logs, options=FAST)
+    report = await key_compact(context, LocalTasks(tools), LocalKeyAggregate(tools), logs, options=FAST)
     assert not [one.error for one in report.logs if one.error]
 
 
@@ -124,7 +124,7 @@ async def test_a_topic_that_is_not_compacted_by_key_costs_no_look_at_its_compact
 async def test_brokers_tell_what_is_left_whatever_they_remember(seed: int) -> None:
     """With no, a tiny and a large memory, while a log is appended to, compacted, merged and compacted by key."""
     rng, stores, clock = random.Random(seed), Stores(atomic=bool(seed % 2)), Clock()
-    brokers = [stores.broker(size, clock=clock, with_incarnation=size != 2_000) for size in (0, 2_000, 1 << 20)]
+    brokers = [stores.broker(size, clock=clock, with_life=size != 2_000) for size in (0, 2_000, 1 << 20)]
     context = brokers[0].context
     await create_topic(context, ORDERS.topic, config={"cleanup.policy": "compact"})
     left: list[tuple[int, bytes, bytes]] = []

@@ -16,8 +16,7 @@ from llog.cli.frame import InProcess, Master, run_job, with_stores
 from llog.cli.output import AsJson, print_report
 from llog.errors import InvalidArgument
 from llog.opening import Use
-from llog.pipeline.runtime.progress import ToldRunner
-from llog.pipeline.runtime.work import InProcessRunner, TaskFailed
+from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, tools_of
 from llog.settings import Settings
 from llog.spark.job import Job
 from tests.spark.sample_tasks import OBEY, Order, Told
@@ -35,8 +34,7 @@ async def echo(job: Job) -> list[int]:
 
 def test_a_job_in_this_process_needs_no_spark_and_has_its_stores(settings: Settings) -> None:
     async def work(job: Job) -> list[int]:
-        assert isinstance(job.runner, ToldRunner)
-        assert isinstance(job.runner.inner, InProcessRunner)
+        assert isinstance(job.runner, LocalTasks)
         assert job.context.segments is not None
         assert job.context.wal is None
         return await echo(job)
@@ -56,8 +54,7 @@ def test_every_task_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch)
     heard: list[int] = []
 
     async def work(job: Job) -> None:
-        assert isinstance(job.runner, ToldRunner)
-        runner = ToldRunner(job.runner.inner, lambda more, detail: told.append(f"{more}: {detail}"))
+        runner = LocalTasks(tools_of(job.context), on_progress=lambda more, detail: told.append(f"{more}: {detail}"))
 
         def listen(number: int, outcome: Told | TaskFailed) -> None:
             heard.append(number)

@@ -15,7 +15,7 @@ from llog.settings import Settings
 from tests.unit.compactor.stage import (
     Cluster,
     RememberingMetrics,
-    ScriptedRunner,
+    ScriptedJobs,
     settle,
 )
 
@@ -24,8 +24,8 @@ class Running:
     def __init__(self, cluster: Cluster, seed: int, settings: Settings, rules: Rules | None) -> None:
         self.context = cluster.open(seed, patient=True)
         self.metrics = RememberingMetrics()
-        self.runner = ScriptedRunner(cluster.open(seed + 100))
-        self.service = CompactorService(self.context, settings, self.metrics, runner=self.runner, rules=rules)
+        self.runner = ScriptedJobs(cluster.open(seed + 100))
+        self.service = CompactorService(self.context, settings, self.metrics, jobs=self.runner, rules=rules)
 
 
 @asynccontextmanager

@@ -7,10 +7,11 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llog.compactor.runner import InProcessRunner
+from llog.compactor.jobs import CompactorJobs
+from llog.errors import MetadataDenied
 from llog.formats.backup import BackupManifest
 from llog.formats.records.encode import encode_records
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
@@ -24,6 +25,7 @@ from llog.log.topics.delete import TopicDeleted
 from llog.pipeline.vacuum.job import VacuumReport
 from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
+from llog.stores.metadata.port import GroupOutcome, Write
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 
@@ -66,7 +68,7 @@ class Clock:
 
 async def settle() -> None:
     """Until everybody waits for time, or for something that a test holds back."""
-    for _ in range(60):
+    for _ in range(300):
         await asyncio.sleep(0)
 
 
@@ -126,6 +128,23 @@ class Writer:
             groups.append(EncodedGroup(log, 1, "kafka-v2", body, START_MS))
         outcomes = await self._appender.append(groups)
         assert all(isinstance(outcome, Appended) for outcome in outcomes), outcomes
+
+
+def die_at(context: LogContext, marker: str, *, after: bool) -> None:
+    """The process's metadata calls fail from the write on that names `marker`, which is performed only if `after`."""
+    perform, dead = context.metadata.write, False
+
+    async def write(groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
+        nonlocal dead
+        writes = [write for group in groups for write in group]
+        meant = any(marker in one.key.path or marker.encode() in getattr(one, "value", b"") for one in writes)
+        outcomes = [] if dead or (meant and not after) else await perform(groups)
+        dead = dead or meant
+        if dead:
+            raise MetadataDenied("write", marker, "the process died")
+        return outcomes
+
+    context.metadata.write = write  # type: ignore[method-assign]
 
 
 async def leave_pending(cluster: Cluster, log: Log) -> None:
@@ -218,8 +237,10 @@ class RememberingMetrics:
         )
 
 
-class ScriptedRunner(InProcessRunner):
-    """Counts who is at work, holds work back while told to, and fails where told to."""
+class ScriptedJobs(CompactorJobs):
+    """Counts the logs being worked on, blocks while `go_on` is clear, and fails for the logs in `failing`."""
+
+    logs_per_worker = 1
 
     def __init__(self, context: LogContext, at_work: dict[Log, int] | None = None) -> None:
         super().__init__(context)

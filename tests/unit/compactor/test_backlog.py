@@ -8,13 +8,14 @@ import pytest
 
 from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.plan import LogView, Rules
+from llog.errors import MetadataDenied
 from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import Key, Record
-from tests.unit.compactor.stage import ORDERS, START_MS, Cluster, Writer, leave_pending
+from tests.unit.compactor.stage import ORDERS, START_MS, Cluster, Writer, die_at, leave_pending
 
 RULES = Rules(trigger_bytes=1 << 20, trigger_age_ms=60_000, min_age_ms=20_000, max_offsets_per_run=1_000)
 
@@ -129,20 +130,9 @@ async def test_a_run_in_flight_shows_with_its_state(dies_at: str, after: bool, s
     cluster = Cluster()
     context = cluster.open()
     await Writer(context).append(ORDERS)
-    put = context.metadata.put
-
-    async def dying(key: Key, value: bytes, **conditions: Any) -> int:
-        meant = dies_at in key.path or dies_at.encode() in value
-        version = 0 if meant and not after else await put(key, value, **conditions)
-        if meant:
-            raise KeyboardInterrupt
-        return version
-
-    context.metadata.put = dying  # type: ignore[method-assign]
-    try:
+    die_at(context, dies_at, after=after)
+    with pytest.raises(MetadataDenied):
         await compact_once(context, ORDERS)
-    except KeyboardInterrupt:
-        pass
     assert (await view_of(Backlogs(cluster.open(), RULES))).run_state == state
 
 

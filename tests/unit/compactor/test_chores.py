@@ -18,15 +18,15 @@ from llog.log.keys import Log
 from llog.log.recovery.backup import write_backup
 from llog.log.recovery.backup_places import BackupObjects, list_backups
 from llog.pipeline.compact.once import compact_once
-from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedRunner, Writer
+from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedJobs, Writer
 
 
-def chores_of(cluster: Cluster, name: str, **overrides: object) -> tuple[Chores, ScriptedRunner, RememberingMetrics]:
+def chores_of(cluster: Cluster, name: str, **overrides: object) -> tuple[Chores, ScriptedJobs, RememberingMetrics]:
     context, metrics = cluster.open(sum(name.encode())), RememberingMetrics()
-    runner = ScriptedRunner(context)
+    runner = ScriptedJobs(context)
     claims = Claims(context, metrics, compactor_id=name, session_timeout_ms=10_000)
     settings = cluster.settings(**overrides)
-    return Chores(context, settings, claims=claims, runner=runner, metrics=metrics), runner, metrics
+    return Chores(context, settings, claims=claims, jobs=runner, metrics=metrics), runner, metrics
 
 
 async def blobs_left(cluster: Cluster, context: LogContext) -> int:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from llog.compactor.backends import Backend, Backends
 from llog.compactor.claims import Claims
+from llog.compactor.jobs import CompactorJobs
 from llog.compactor.key_chore import COMPACTOR_KEYS_REST_MS, COMPACTOR_KEYS_RETRY_MS, KeyChore
-from llog.compactor.pipeline_runner import PipelineRunner
 from llog.compactor.service import COMPACTOR_KEYS_INTERVAL_MS
-from llog.compactor.tasks import TaskRunner, TaskRunners
 from llog.errors import ObjectStoreUnavailable, SparkJobFailed
 from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
@@ -20,20 +20,20 @@ from llog.log.read.read import iter_runs
 from llog.log.topics.admin import alter_topic, create_topic
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.compact.plan import Sizing
-from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import KeyCompacted, KeyCompactReport
 from llog.pipeline.key_compact.report import State
 from llog.pipeline.key_compact.scratch import ScratchPart
-from llog.pipeline.runtime.work import TaskTools
+from llog.pipeline.runtime.tasks import TaskTools
 from tests.unit.compactor.serving import running
-from tests.unit.compactor.stage import START_MS, Clock, Cluster, RememberingMetrics, ScriptedRunner, settle
-from tests.unit.compactor.test_pipeline_runner import CountingRunner
+from tests.unit.compactor.stage import START_MS, Clock, Cluster, RememberingMetrics, ScriptedJobs, settle
+from tests.unit.compactor.test_jobs import CountingRunner
 
 PRICES = Log("prices", 0)
 BY_KEY = {"cleanup.policy": "compact"}
 
 
-class Watching(ScriptedRunner):
+class Watching(ScriptedJobs):
     def __init__(self, context: LogContext, clock: Clock) -> None:
         super().__init__(context)
         self._clock = clock
@@ -57,7 +57,7 @@ def chore_of(cluster: Cluster, name: str = "one") -> tuple[KeyChore, Watching, R
     context, metrics = cluster.open(sum(name.encode())), RememberingMetrics()
     claims = Claims(context, metrics, compactor_id=name, session_timeout_ms=10_000)
     runner = Watching(context, cluster.clock)
-    return KeyChore(context, claims=claims, runner=runner, metrics=metrics, bytes_per_second=0), runner, metrics
+    return KeyChore(context, claims=claims, jobs=runner, metrics=metrics, bytes_per_second=0), runner, metrics
 
 
 async def write(context: LogContext, log: Log, *keys: bytes) -> None:
@@ -212,25 +212,25 @@ async def test_it_runs_on_spark_where_that_has_joined_and_leaves_a_spark_that_br
     await write(context, PRICES, b"a", b"a")
     elsewhere, broken, aggregates = CountingRunner(context), SparkJobFailed("keys", "the JVM is gone"), 0
 
-    def make_aggregate(tools: TaskTools) -> InProcessAggregate:
+    def make_aggregate(tools: TaskTools) -> LocalKeyAggregate:
         nonlocal aggregates
         aggregates += 1
         if what_breaks == "tasks" or aggregates > 1:
-            return InProcessAggregate(tools)
+            return LocalKeyAggregate(tools)
 
-        class Broken(InProcessAggregate):
+        class Broken(LocalKeyAggregate):
             async def survivors(self, place: object, scanned: object) -> dict[int, ScratchPart]:
                 raise broken
 
         return Broken(tools)
 
-    async def join() -> TaskRunner:
-        return TaskRunner(elsewhere, Sizing(2), make_aggregate)
+    async def join() -> Backend:
+        return Backend(elsewhere, Sizing(2), make_aggregate)
 
-    tasks = TaskRunners(cluster.open(patient=True), join)
+    tasks = Backends(cluster.open(patient=True), join)
     tasks.start()
     await settle()
-    runner = PipelineRunner(context, tasks)
+    runner = CompactorJobs(context, tasks)
     assert runner.spark_state == "ready"
     elsewhere.failing = broken if what_breaks == "tasks" else None
     [failed] = (await runner.key_compact([PRICES], bytes_per_second=None)).logs

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from llog.errors import LogBusy, ObjectStoreUnavailable
+from llog.errors import LogBusy, MetadataDenied, ObjectStoreUnavailable
 from llog.log.claim import holder
 from llog.log.fence import fence
 from llog.log.keys import Log
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
-from llog.stores.metadata.port import Key
 from tests.unit.compactor.serving import entries_of, running
 from tests.unit.compactor.stage import (
     ORDERS,
     START_MS,
     Cluster,
     Writer,
+    die_at,
     lag_of,
     settle,
 )
@@ -324,18 +324,10 @@ async def test_an_unreadable_entry_under_a_run_in_flight_keeps_no_other_log_from
     cluster = Cluster()
     context = cluster.open()
     await Writer(context).append(ORDERS, Log("visits", 0))
-    put = context.metadata.put
-
-    async def dying(key: Key, value: bytes, **conditions: Any) -> int:
-        version = await put(key, value, **conditions)
-        if b"DELETING_OLD" in value:
-            raise KeyboardInterrupt
-        return version
-
-    context.metadata.put = dying  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
+    die_at(context, "DELETING_OLD", after=True)
+    with pytest.raises(MetadataDenied):
         await compact_once(context, ORDERS)
-    await put(context.keys.index_entry(ORDERS, 1), b"damaged")
+    await cluster.open().metadata.put(context.keys.index_entry(ORDERS, 1), b"damaged")
     async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0) as there:
         await cluster.clock.advance(3_000)
         assert await lag_of(context, Log("visits", 0)) == 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 
 from llog.compactor.plan import Rules
+from llog.errors import MetadataUnavailable
 from llog.formats.values import ControlRecord, decode_value
 from llog.log.claim import holder
 from llog.log.keys import Log
@@ -71,14 +71,15 @@ async def test_a_run_that_a_dead_compactor_left_is_resumed() -> None:
         cluster, seed=5, compactor_id="dead", compactor_min_age_ms=0, compactor_trigger_age_ms=0, held=True
     ) as dead:
         metadata = dead.runner._context.metadata
-        put = metadata.put
+        perform = metadata.write
 
-        async def stuck(key, value, **conditions):  # type: ignore[no-untyped-def]
-            if "/index/" in key.path:
-                await asyncio.Event().wait()
-            return await put(key, value, **conditions)
+        async def stuck(groups):  # type: ignore[no-untyped-def]
+            if any("/index/" in write.key.path for group in groups for write in group):
+                await dead.context.sleep(3)  # longer than the test lets it run, and its stop
+                raise MetadataUnavailable("write", "index", "the compactor is dead")
+            return await perform(groups)
 
-        metadata.put = stuck  # type: ignore[method-assign]
+        metadata.write = stuck  # type: ignore[method-assign]
         dead.runner.go_on.set()
         await cluster.clock.advance(1_500)
         assert dead.runner.at_work[ORDERS] == 1

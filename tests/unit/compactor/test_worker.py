@@ -10,7 +10,7 @@ from llog.errors import MetadataStoreError
 from llog.log.claim import holder
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
-from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedRunner, Writer, leave_pending
+from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedJobs, Writer, leave_pending
 
 RULES = Rules(trigger_bytes=1 << 20, trigger_age_ms=60_000, min_age_ms=0, max_offsets_per_run=1_000)
 
@@ -19,14 +19,14 @@ class Stage:
     def __init__(self, *, atomic: bool = True) -> None:
         self.cluster = Cluster(atomic=atomic)
         self.context, self.metrics = self.cluster.open(), RememberingMetrics()
-        self.runner, self.backlogs = ScriptedRunner(self.context), Backlogs(self.context, RULES)
+        self.runner, self.backlogs = ScriptedJobs(self.context), Backlogs(self.context, RULES)
         self.claims = Claims(self.context, self.metrics, compactor_id="one", session_timeout_ms=10_000)
         self.worker = Worker(
             self.context,
             RULES,
             backlogs=self.backlogs,
             claims=self.claims,
-            runner=self.runner,
+            jobs=self.runner,
             metrics=self.metrics,
         )
 

@@ -54,11 +54,11 @@ from llog.pipeline.export.parquet import ParquetTarget
 from llog.pipeline.export.plan import Sizes
 from llog.pipeline.key_compact import rewrite_task as key_rewrite_task
 from llog.pipeline.key_compact import scratch as key_scratch
-from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.retain import retain_logs
 from llog.pipeline.runtime.log_choice import chosen_logs
-from llog.pipeline.runtime.work import InProcessRunner, TaskTools, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, TaskTools, tools_of
 from llog.pipeline.scan import splits
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.plan import UploadedSlice
@@ -160,8 +160,8 @@ class Player:
 
         return tools._replace(open_store=open_store)
 
-    def runner(self) -> InProcessRunner:
-        return InProcessRunner(self.tools())
+    def runner(self) -> LocalTasks:
+        return LocalTasks(self.tools(), at_once=4)
 
     async def pause(self, ms: int) -> None:
         await self.ctx.sleep_ms(self.random.randrange(ms))
@@ -308,7 +308,7 @@ async def key_job(player: Player) -> None:
         bytes_per_second=None,
         target_bytes=player.random.choice([1, 400, 100_000]),
     )
-    report = await key_compact(player.context, InProcessRunner(tools), InProcessAggregate(tools), options=options)
+    report = await key_compact(player.context, LocalTasks(tools), LocalKeyAggregate(tools), options=options)
     for one in report.logs:
         if one.state == "failed":
             assert not any(word in one.error for word in ("survive", "overlap", "index entry says")), one

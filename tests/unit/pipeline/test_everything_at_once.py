@@ -24,7 +24,7 @@ from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.job import COMPACT_SESSION_TIMEOUT_MS, compact
 from llog.pipeline.export.job import export
 from llog.pipeline.export.parquet import ParquetTarget
-from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.retain import retain_logs
 from llog.pipeline.runtime.log_choice import chosen_logs
@@ -144,7 +144,7 @@ async def compacted(player: Player) -> None:
 async def cleaned_by_key(player: Player) -> None:
     tools = player.tools()
     for _ in range(2):
-        report = await key_compact(player.context, player.runner(), InProcessAggregate(tools), options=FAST)
+        report = await key_compact(player.context, player.runner(), LocalKeyAggregate(tools), options=FAST)
         assert report.ok, report.logs
         await player.context.sleep(0.5)
     await compacted(player)

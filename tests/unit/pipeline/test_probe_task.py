@@ -9,7 +9,7 @@ import pytest
 
 from llog.errors import SparkJobFailed
 from llog.pipeline.runtime.probe_task import prove
-from llog.pipeline.runtime.work import InProcessRunner, Task, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, Task, tools_of
 from tests.unit.compactor.stage import Cluster
 
 
@@ -17,10 +17,10 @@ async def test_a_runner_whose_tasks_open_the_store_is_proven() -> None:
     cluster = Cluster()
     runs: list[str] = []
 
-    class Counting(InProcessRunner):
-        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
+    class Counting(LocalTasks):
+        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None, **parts: Any) -> list[Any]:
             runs.append(task.place)
-            return await super().run(task, items, on_done)
+            return await super().run(task, items, on_done, **parts)
 
     await prove(Counting(tools_of(cluster.open())), cluster.objects.url)
     assert runs == ["llog.pipeline.runtime.probe_task:probe"]
@@ -28,4 +28,4 @@ async def test_a_runner_whose_tasks_open_the_store_is_proven() -> None:
 
 async def test_one_whose_tasks_cannot_is_refused_with_their_reason() -> None:
     with pytest.raises(SparkJobFailed, match="s3://elsewhere"):
-        await prove(InProcessRunner(tools_of(Cluster().open())), "s3://elsewhere")
+        await prove(LocalTasks(tools_of(Cluster().open())), "s3://elsewhere")

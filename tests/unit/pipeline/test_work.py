@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from llog.errors import ObjectNotFound
-from llog.pipeline.runtime.work import (
-    InProcessRunner,
+from llog.pipeline.runtime.tasks import (
+    LocalTasks,
     Task,
     TaskFailed,
     TaskTools,
@@ -47,7 +47,7 @@ TOOLS = TaskTools(find_object=nothing, open_store=nothing)  # type: ignore[arg-t
 async def test_outcomes_come_in_the_order_of_items_and_a_foreseen_error_is_one_of_them() -> None:
     told: dict[int, Doubled | TaskFailed] = {}
     items = [Number(3, "a"), Number(-1, "gone"), Number(5)]
-    outcomes = await InProcessRunner(TOOLS).run(DOUBLE, items, told.__setitem__)
+    outcomes = await LocalTasks(TOOLS).run(DOUBLE, items, told.__setitem__)
     assert outcomes == [told[0], told[1], told[2]]
     assert outcomes[0] == Doubled(6, ("a",))
     assert isinstance(outcomes[1], TaskFailed)
@@ -57,11 +57,11 @@ async def test_outcomes_come_in_the_order_of_items_and_a_foreseen_error_is_one_o
 
 async def test_what_nobody_foresaw_fails_the_run() -> None:
     with pytest.raises(ExceptionGroup) as raised:
-        await InProcessRunner(TOOLS).run(DOUBLE, [Number(1), Number(0)])
+        await LocalTasks(TOOLS).run(DOUBLE, [Number(1), Number(0)])
     assert raised.group_contains(ZeroDivisionError)
 
 
 @pytest.mark.parametrize("item", [Number(7, "ä"), Number(-1, "gone")])
 async def test_an_item_comes_to_the_same_through_bytes(item: Number) -> None:
-    [here] = await InProcessRunner(TOOLS).run(DOUBLE, [item])
+    [here] = await LocalTasks(TOOLS).run(DOUBLE, [item])
     assert decoded_outcome(DOUBLE, await perform(DOUBLE, TOOLS, encoded_item(item))) == here

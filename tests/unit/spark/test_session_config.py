@@ -71,13 +71,13 @@ def test_a_source_runs_in_this_python_where_a_session_of_the_caller_s_was_told_o
 def test_jobs_on_a_session_of_the_caller_s_run_in_this_python_too(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    monkeypatch.setattr("llog.spark.runner.runner.own_session", lambda spark: spark)
+    monkeypatch.setattr("llog.spark.runner.tasks.own_session", lambda spark: spark)
     from llog.spark.runner.key_aggregate import SparkKeyAggregate
-    from llog.spark.runner.runner import SparkRunner
+    from llog.spark.runner.tasks import SparkTasks
 
     session: Any = Session("local[2]")
     tools: Any = None
-    SparkRunner(session, Settings.from_env({}))._session()
+    SparkTasks(session, Settings.from_env({}))._session()
     SparkKeyAggregate(session, Settings.from_env({}), tools)
     assert session.registered_with == [sys.executable] * 2
 
@@ -110,7 +110,7 @@ def test_the_jvm_is_quiet_unless_an_operator_says_otherwise(tmp_path: Path, name
 WITHOUT_PYSPARK = """
 import sys
 sys.modules["pyspark"] = None
-import llog, llog.spark, llog.cli.app, llog.spark.sessions.session, llog.spark.runner.runner, llog.spark.sessions.java
+import llog, llog.spark, llog.cli.app, llog.spark.sessions.session, llog.spark.runner.tasks, llog.spark.sessions.java
 from llog.errors import SparkNotInstalled
 for use in (llog.spark.session, lambda: llog.spark.register(None)):
     try:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from llog.errors import InvalidArgument, SparkJobFailed, SparkTaskFailed, ValueTooLarge
-from llog.pipeline.runtime.work import decoded_outcome, encoded_item
+from llog.pipeline.runtime.tasks import decoded_outcome, encoded_item
 from llog.settings import Settings
 from llog.spark.runner import runner as spark_runner
 from llog.spark.runner import worker
-from llog.spark.runner.runner import chunked, failure_of
+from llog.spark.runner.tasks import chunked, failure_of
 from llog.spark.runner.worker import JobHead, TaskBroke, marked, run_item, unmarked
 from llog.spark.runner.worker_stores import sent_settings, settings_in_worker
 from llog.spark.sessions.reasons import reason_in

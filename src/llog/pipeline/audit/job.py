@@ -29,7 +29,7 @@ from llog.pipeline.audit.orphans import Known, OrphanSearch
 from llog.pipeline.audit.plan import Grouped, plan_items
 from llog.pipeline.audit.report import AuditReport, Finding, damage
 from llog.pipeline.audit.task import COMPARE_OBJECTS, Claim, Compared, Objects, Suspect
-from llog.pipeline.runtime.work import Runner, TaskFailed
+from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
 from llog.stores.metadata.port import last_segment
 
 # Logs whose metadata is looked at at the same time, and entries held until their objects are looked at. A blob that is
@@ -49,7 +49,7 @@ class _LogToAudit(NamedTuple):
 
 async def audit(
     context: LogContext,
-    runner: Runner,
+    runner: TaskRunner,
     *,
     logs: Sequence[Log] | None = None,
     fast: bool = False,
@@ -63,7 +63,7 @@ async def audit(
 
 
 class _Audit:
-    def __init__(self, context: LogContext, runner: Runner, fast: bool, on_progress: Progress | None) -> None:
+    def __init__(self, context: LogContext, runner: TaskRunner, fast: bool, on_progress: Progress | None) -> None:
         self._context, self._runner = context, runner
         self.report = AuditReport(fast=fast)
         self._told = on_progress

@@ -24,7 +24,7 @@ from llog.pipeline.audit.log_metadata import look_at
 from llog.pipeline.audit.report import AuditReport, Finding
 from llog.pipeline.runtime.survey import survey_blobs, survey_segments
 from llog.pipeline.runtime.survey_task import Seen
-from llog.pipeline.runtime.work import Runner, TaskFailed
+from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
 from llog.pipeline.vacuum.plans import PlannedBlobs, planned_blobs, waited_for
 from llog.pipeline.vacuum.task import READ_OWNERS, Blobs
 from llog.stores.objects.port import ObjectStore
@@ -42,7 +42,7 @@ class Known(NamedTuple):
 
 
 class OrphanSearch:
-    def __init__(self, context: LogContext, runner: Runner, known: Known, report: AuditReport) -> None:
+    def __init__(self, context: LogContext, runner: TaskRunner, known: Known, report: AuditReport) -> None:
         self._context, self._runner, self._known, self._report = context, runner, known, report
         options = context.options
         self._now_ms = context.now_ms()

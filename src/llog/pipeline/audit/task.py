@@ -33,7 +33,7 @@ from llog.log.keys import Keys, Log
 from llog.pipeline.audit.blob import BlobCheck
 from llog.pipeline.audit.object import OneObject
 from llog.pipeline.audit.segment import Catalogued, check_segment
-from llog.pipeline.runtime.work import Task, TaskTools
+from llog.pipeline.runtime.tasks import Task, TaskTools
 
 AUDIT_OBJECTS_IN_FLIGHT_MAX: Final = 4
 # Larger objects are read in pieces: a segment in several, a blob slice by slice.

@@ -1,6 +1,6 @@
 """The compaction job: WAL entries of many logs become segments, and each WAL blob is read once for all of them.
 
-    report = await compact(context, InProcessRunner(tools_of(context)))             # every log, up to its present end
+    report = await compact(context, LocalTasks(tools_of(context)))             # every log, up to its present end
     report = await compact(context, runner, [Log("orders", 0)], merge=True)
 
 The driver claims logs, settles them, finishes runs that somebody left, plans windows over all of them (`compact_plan`),
@@ -30,7 +30,7 @@ from llog.pipeline.compact.publish import LogPublished
 from llog.pipeline.compact.report import CompactReport, LogReport
 from llog.pipeline.compact.rewrite_round import LogPlan, OnRun, perform_round
 from llog.pipeline.runtime.gather import gathered
-from llog.pipeline.runtime.work import Runner
+from llog.pipeline.runtime.tasks import TaskRunner
 
 # How long the claims of a job outlive it when it dies, unless its caller says otherwise.
 COMPACT_SESSION_TIMEOUT_MS: Final = 15_000
@@ -63,7 +63,7 @@ class CompactOptions:
 
 async def compact(
     context: LogContext,
-    runner: Runner,
+    runner: TaskRunner,
     logs: Sequence[Log] | None = None,
     *,
     options: CompactOptions | None = None,
@@ -101,7 +101,7 @@ async def compact(
 
 async def compact_claimed(
     context: LogContext,
-    runner: Runner,
+    runner: TaskRunner,
     logs: Sequence[Log],
     report: CompactReport,
     options: CompactOptions,
@@ -123,7 +123,7 @@ class _Job:
     def __init__(
         self,
         context: LogContext,
-        runner: Runner,
+        runner: TaskRunner,
         report: CompactReport,
         options: CompactOptions,
         on_run: OnRun,

@@ -26,12 +26,12 @@ from llog.pipeline.compact.publish import LogPublished
 from llog.pipeline.compact.report import CompactReport, LogReport
 from llog.pipeline.compact.rewrite_round import LogPlan, OnRun, perform_round
 from llog.pipeline.runtime.gather import gathered
-from llog.pipeline.runtime.work import Runner
+from llog.pipeline.runtime.tasks import TaskRunner
 
 
 async def merge_claimed(
     context: LogContext,
-    runner: Runner,
+    runner: TaskRunner,
     reports: Mapping[Log, LogReport],
     report: CompactReport,
     options: CompactOptions,
@@ -64,7 +64,7 @@ async def merge_claimed(
 
 async def _round(
     context: LogContext,
-    runner: Runner,
+    runner: TaskRunner,
     logs: Sequence[Log],
     reports: Mapping[Log, LogReport],
     report: CompactReport,

@@ -17,8 +17,7 @@ from llog.pipeline.compact.merge import merge_claimed
 from llog.pipeline.compact.plan import SegmentRules
 from llog.pipeline.compact.publish import segment_store
 from llog.pipeline.compact.report import CompactReport, LogReport
-from llog.pipeline.compact.windows_here import WindowsHere
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 
 
 async def compact_once(
@@ -38,7 +37,7 @@ async def compact_once(
         log_offsets_max=max_offsets,
         once=True,
     )
-    answers, tasks = RunAnswers(), WindowsHere(tools_of(context))
+    answers, tasks = RunAnswers(), LocalTasks(tools_of(context))
     reports = await compact_claimed(context, tasks, [log], CompactReport(), options, answers.add, answers.fail)
     return answers.result(log, reports[log])
 
@@ -55,7 +54,7 @@ async def merge_once(
         raise InvalidArgument("min_inputs", f"{min_inputs}: a merge takes at least {LOG_MERGE_INPUTS_MIN} segments")
     segment_store(context)
     options = CompactOptions(merge_bytes=target_bytes, merge_inputs_min=min_inputs, once=True)
-    answers, tasks = RunAnswers(), WindowsHere(tools_of(context))
+    answers, tasks = RunAnswers(), LocalTasks(tools_of(context))
     reports = {log: LogReport(topic=log.topic, partition=log.partition)}
     await merge_claimed(context, tasks, reports, CompactReport(), options, answers.add, answers.fail)
     return answers.result(log, reports[log])

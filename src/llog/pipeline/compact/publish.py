@@ -21,7 +21,7 @@ from llog.log.rewrite.select import Choice
 from llog.pipeline.compact.look import LogHead
 from llog.pipeline.compact.plan import NamedRun
 from llog.pipeline.compact.window import RunOutcome
-from llog.pipeline.runtime.work import TaskFailed
+from llog.pipeline.runtime.tasks import TaskFailed
 from llog.stores.objects.port import ObjectStore
 
 ENTRY_CHANGED = "ObjectNotFound"

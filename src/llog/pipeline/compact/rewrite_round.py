@@ -23,8 +23,7 @@ from llog.pipeline.compact.plan import window_of_runs
 from llog.pipeline.compact.publish import LogPublished, NewSegment, publish_in_order, register, segment_store
 from llog.pipeline.compact.report import CompactReport
 from llog.pipeline.compact.task import REWRITE_WINDOW, RunOutcome, Window, Written
-from llog.pipeline.compact.windows_here import WindowsHere
-from llog.pipeline.runtime.work import Runner, TaskFailed
+from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
 
 OnRun = Callable[[Compacted], None]
 
@@ -38,7 +37,7 @@ class LogPlan(NamedTuple):
 
 async def perform_round(
     context: LogContext,
-    runner: Runner,
+    runner: TaskRunner,
     plans: Mapping[Log, LogPlan],
     report: CompactReport,
     on_run: OnRun = lambda _: None,
@@ -97,27 +96,25 @@ def _by_task(plans: Mapping[Log, LogPlan], segments: Mapping[Log, Sequence[NewSe
 
 
 async def _run_tasks(
-    runner: Runner, tasks: Sequence[Sequence[NewSegment]], items: Sequence[Window], report: CompactReport
+    runner: TaskRunner, tasks: Sequence[Sequence[NewSegment]], items: Sequence[Window], report: CompactReport
 ) -> None:
-    def told_run(number: int, position: int, outcome: RunOutcome) -> None:
+    def run_done(number: int, position: int, outcome: RunOutcome) -> None:
         future = tasks[number][position].outcome
         if not future.done():
             future.set_result(outcome)
 
-    def told(number: int, outcome: Written | TaskFailed) -> None:
+    def window_done(number: int, outcome: Written | TaskFailed) -> None:
         for position in range(len(tasks[number])):
             of_run = RunOutcome(failed=outcome) if isinstance(outcome, TaskFailed) else outcome.outcomes[position]
-            told_run(number, position, of_run)
+            run_done(number, position, of_run)
 
     report.tasks += len(items)
     report.objects_planned += sum(len(item.objects) for item in items)
-    outcomes: list[Written | TaskFailed]
-    if isinstance(runner, WindowsHere):
-        outcomes = await runner.run_windows(items, told, told_run)
-    else:
-        outcomes = await runner.run(REWRITE_WINDOW, items, told)
+    # A log is published by a dozen small writes that mostly wait for a disk. Where the runner announces each run
+    # (`on_part`), the driver publishes while the rest of the window is still being written.
+    outcomes = await runner.run(REWRITE_WINDOW, items, window_done, on_part=run_done)
     for number, outcome in enumerate(outcomes):
-        told(number, outcome)
+        window_done(number, outcome)
         if isinstance(outcome, Written):
             report.objects_read += outcome.objects_read
             report.bytes_read += outcome.bytes_read

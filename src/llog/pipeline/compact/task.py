@@ -24,10 +24,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
-from llog.concurrency import ByteBudget
 from llog.errors import LlogError, ObjectRangeInvalid
 from llog.formats.buffers import Buffer
 from llog.formats.segment import Segment, SegmentBuilder
@@ -47,8 +46,11 @@ from llog.pipeline.compact.window import (
     WrittenSegment,
     finished,
 )
-from llog.pipeline.runtime.work import Task, TaskFailed, TaskTools
+from llog.pipeline.runtime.budget import ByteBudget
+from llog.pipeline.runtime.tasks import Task, TaskFailed, TaskTools
 
+# Windows that one process rewrites at a time: the threads of one use all cores, and its bytes are in memory.
+COMPACT_TASKS_IN_PROCESS: Final = 1
 # Inside one task: objects being read, segments being built or put, and the bytes of these.
 COMPACT_TASK_READS_MAX: Final = 8
 COMPACT_TASK_SEGMENTS_MAX: Final = 4
@@ -60,7 +62,6 @@ COMPACT_ROOM_PUTS_MAX: Final = OBJECT_FILE_THREADS
 
 __all__ = [
     "REWRITE_WINDOW",
-    "OnOutcome",
     "RunOutcome",
     "Slice",
     "SourceObject",
@@ -71,20 +72,18 @@ __all__ = [
     "rewrite_window",
 ]
 
-OnOutcome = Callable[[int, RunOutcome], None]
-"""The number of a run in its window, and what became of it."""
-REWRITE_WINDOW: Final = Task(f"{__name__}:rewrite_window", Window, Written)
+REWRITE_WINDOW: Final = Task(f"{__name__}:rewrite_window", Window, Written, at_once=COMPACT_TASKS_IN_PROCESS)
 
 
-async def rewrite_window(tools: TaskTools, window: Window, on_run: OnOutcome = lambda _, __: None) -> Written:
-    """`on_run` is told of each run as soon as its segment is written; only a caller in this process can listen."""
+async def rewrite_window(tools: TaskTools, window: Window) -> Written:
+    """Announces the outcome of each run as a part (`tools.on_part`) as soon as its segment is written."""
     room = Room(window)
     with borrowed(room.byte_length) as memory:
         room.furnish(memory)
-        return await _rewritten(tools, window, room, on_run)
+        return await _rewritten(tools, window, room)
 
 
-async def _rewritten(tools: TaskTools, window: Window, room: Room, on_run: OnOutcome) -> Written:
+async def _rewritten(tools: TaskTools, window: Window, room: Room) -> Written:
     store = await tools.open_store(window.store_url)
     sources = _Sources(tools, window, room)
     moving = _MovingIn(sources, room)
@@ -113,7 +112,7 @@ async def _rewritten(tools: TaskTools, window: Window, room: Room, on_run: OnOut
         except LlogError as error:
             retriable = getattr(error, "retriable", False)
             outcome = RunOutcome(failed=TaskFailed(type(error).__name__, str(error), retriable))
-        on_run(number, outcome)
+        tools.on_part(number, outcome)
         return outcome
 
     try:

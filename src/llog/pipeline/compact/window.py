@@ -11,7 +11,7 @@ import msgspec
 
 from llog.formats.segment import Segment, SegmentBuilder, SegmentExtension
 from llog.formats.values import EntryType
-from llog.pipeline.runtime.work import TaskFailed
+from llog.pipeline.runtime.tasks import TaskFailed
 
 
 class SourceObject(msgspec.Struct, frozen=True, array_like=True):

@@ -33,7 +33,7 @@ from llog.pipeline.export.plan import (
 )
 from llog.pipeline.export.target import ExportTarget
 from llog.pipeline.export.task import EXPORT_SPLIT, ExportItem, ExportWritten
-from llog.pipeline.runtime.work import Runner, TaskTools
+from llog.pipeline.runtime.tasks import TaskRunner, TaskTools
 from llog.pipeline.scan.splits import Split
 from llog.pipeline.scan.subscription import LogEnds, Subscription, find_logs
 from llog.stores.objects.port import ObjectStore
@@ -88,7 +88,7 @@ class ExportReport(msgspec.Struct, kw_only=True):
 
 async def export(
     context: LogContext,
-    runner: Runner,
+    runner: TaskRunner,
     topic: str,
     target: ExportTarget,
     *,
@@ -194,7 +194,7 @@ class _Performing:
     def __init__(
         self,
         context: LogContext,
-        runner: Runner,
+        runner: TaskRunner,
         target: ExportTarget,
         plan: ExportPlan,
         allow_gaps: bool,

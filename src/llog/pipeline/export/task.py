@@ -22,7 +22,7 @@ from llog.errors import ExportRefused, ObjectAlreadyExists
 from llog.limits import MIB
 from llog.log.read.fetch import Fetcher
 from llog.pipeline.export.decode import QUARANTINE_SCHEMA, Decoder, Decoding
-from llog.pipeline.runtime.work import Task, TaskTools
+from llog.pipeline.runtime.tasks import Task, TaskTools
 from llog.pipeline.scan.split_read import split_batches
 from llog.pipeline.scan.splits import Split
 from llog.stores.objects.port import Buffer, ObjectStore

@@ -1,7 +1,7 @@
 """From the keys of all segments to the offsets that survive: the last of each key, over the whole range of a log.
 
     KeyAggregate        what the job asks for; `llog.spark.runner.key_aggregate` answers with a DataFrame aggregation
-    InProcessAggregate  the same in this process, for logs whose distinct keys fit in memory
+    LocalKeyAggregate  the same in this process, for logs whose distinct keys fit in memory
 
 What must stay true: a key is its bytes; of each key of a log exactly one offset survives, the highest in any of the
 log's segments; survivors are handed on per segment, in rising order.
@@ -21,7 +21,7 @@ from llog.errors import InvalidArgument
 from llog.limits import GIB, KEY_SCAN_PART_BYTES_MAX
 from llog.pipeline.key_compact.scan_task import last_offsets
 from llog.pipeline.key_compact.scratch import Longs, ScratchPart, ScratchPlace, get_keys, put_survivors
-from llog.pipeline.runtime.work import TaskTools
+from llog.pipeline.runtime.tasks import TaskTools
 
 # Distinct keys of one log, in bytes, that are aggregated without Spark.
 KEY_AGGREGATE_BYTES_MAX: Final = 2 * GIB
@@ -43,7 +43,7 @@ class KeyAggregate(Protocol):
         """By segment number, the offsets that survive in it; a segment in which none does is left out."""
 
 
-class InProcessAggregate:
+class LocalKeyAggregate:
     """One log after the other; a log with more distinct keys than memory should hold is refused."""
 
     def __init__(self, tools: TaskTools, *, bytes_max: int = KEY_AGGREGATE_BYTES_MAX) -> None:

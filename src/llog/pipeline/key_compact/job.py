@@ -23,11 +23,11 @@ from llog.errors import InvalidArgument
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.key_compact.aggregate import KeyAggregate
-from llog.pipeline.key_compact.key_pass import KeyPass, Progress
+from llog.pipeline.key_compact.key_pass import KeyPass, OnError, Progress
 from llog.pipeline.key_compact.report import KeyCompacted, KeyCompactOptions, KeyCompactReport, added
 from llog.pipeline.key_compact.scratch import remove_old
 from llog.pipeline.runtime.log_choice import chosen_logs
-from llog.pipeline.runtime.work import Runner
+from llog.pipeline.runtime.tasks import TaskRunner
 
 # Logs that go through the passes together.
 KEY_COMPACT_LOGS_AT_ONCE: Final = 64
@@ -40,17 +40,20 @@ __all__ = ["KeyCompactOptions", "KeyCompactReport", "KeyCompacted", "key_compact
 
 async def key_compact(
     context: LogContext,
-    runner: Runner,
+    runner: TaskRunner,
     aggregate: KeyAggregate,
     logs: Iterable[Log] | None = None,
     *,
     options: KeyCompactOptions = KeyCompactOptions(),  # noqa: B008 (immutable)
     on_progress: Progress = lambda _name, _bytes: None,
+    on_error: OnError = lambda _: None,
 ) -> KeyCompactReport:
-    """Clean the logs that are worth it; without `logs` those of every live topic that is compacted by key."""
+    """Clean the logs that are worth it; without `logs` those of every live topic that is compacted by key.
+
+    `on_error` receives every error of the runner, the aggregation or a store that a log's report absorbs."""
     if context.segments is None:
         raise InvalidArgument("context", "has no store to put segments into")
-    one_pass = KeyPass(context, runner, aggregate, options.checked(), on_progress)
+    one_pass = KeyPass(context, runner, aggregate, options.checked(), on_progress, on_error)
     if not options.dry_run:
         await remove_old(context.segments, context.keys.root, context.now_ms())
     named = None if logs is None else sorted(set(logs))

@@ -31,10 +31,11 @@ from llog.pipeline.key_compact.rewrite_task import REWRITE_KEYS, KeyRewrite, Key
 from llog.pipeline.key_compact.scan_task import SCAN_KEYS, KeyScan, ScannedSegment
 from llog.pipeline.key_compact.scratch import ScratchPart, ScratchPlace, remove_pass, scratch_root
 from llog.pipeline.key_compact.segments import SegmentSource
-from llog.pipeline.runtime.work import Item, Result, Runner, Task, TaskFailed
+from llog.pipeline.runtime.tasks import Item, Result, Task, TaskFailed, TaskRunner
 
 Progress = Callable[[str, int], None]
 """Told the name of a half of the pass, and how many source bytes more of it are done."""
+OnError = Callable[[LlogError], None]
 _PLAN_AGAIN = ("ObjectNotFound", "ObjectRangeInvalid")
 """An entry changed under the pass (R10)."""
 
@@ -88,13 +89,14 @@ class KeyPass:
     def __init__(
         self,
         context: LogContext,
-        runner: Runner,
+        runner: TaskRunner,
         aggregate: KeyAggregate,
         options: KeyCompactOptions,
         on_progress: Progress,
+        on_error: OnError = lambda _: None,
     ) -> None:
         self._context, self._runner, self._aggregate = context, runner, aggregate
-        self._options, self._progress = options, on_progress
+        self._options, self._progress, self._on_error = options, on_progress, on_error
         self._slots = asyncio.Semaphore(options.tasks_at_once)
 
     async def run(self, logs: Sequence[Log]) -> list[KeyCompacted]:
@@ -144,6 +146,7 @@ class KeyPass:
             try:
                 outcome = await self._run_one(SCAN_KEYS, item)
             except LlogError as error:  # of the runner
+                self._on_error(error)
                 for one in places:
                     one.log_pass.report.fail(str(error))
                 return
@@ -180,6 +183,7 @@ class KeyPass:
         try:
             found = await self._aggregate.survivors(place, keys)
         except LlogError as error:
+            self._on_error(error)
             if len(passes) == 1:
                 passes[0].report.fail(str(error))
                 return
@@ -219,6 +223,7 @@ class KeyPass:
                     return
                 self._note_rewrite(one.report, group, outcome)
         except LlogError as error:
+            self._on_error(error)
             one.report.fail(str(error))
         finally:
             for task in writing:

@@ -22,7 +22,7 @@ from llog.log.keys import Keys, Log
 from llog.pipeline.key_compact.batches import Longs, Removed, Rule, cleaned
 from llog.pipeline.key_compact.scratch import ScratchPart, ScratchPlace, get_survivors
 from llog.pipeline.key_compact.segments import Batches, Pace, SegmentSource, footer_of, read_batches
-from llog.pipeline.runtime.work import Task, TaskTools
+from llog.pipeline.runtime.tasks import Task, TaskTools
 
 
 class RewriteSource(msgspec.Struct, frozen=True, array_like=True):

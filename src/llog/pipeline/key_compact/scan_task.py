@@ -26,7 +26,7 @@ from llog.formats.records.record_columns import BinaryColumn, RecordColumns
 from llog.limits import KEY_SCAN_PART_BYTES_MAX
 from llog.pipeline.key_compact.scratch import KEYS_SCHEMA, ScratchPart, ScratchPlace, put_keys
 from llog.pipeline.key_compact.segments import Pace, SegmentSource, read_batches
-from llog.pipeline.runtime.work import Task, TaskFailed, TaskTools
+from llog.pipeline.runtime.tasks import Task, TaskFailed, TaskTools
 
 NO_HORIZON: Final = -1
 

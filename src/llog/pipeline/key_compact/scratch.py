@@ -24,7 +24,7 @@ from llog.formats.buffers import Buffer, crc32c
 from llog.limits import GIB
 from llog.log.ids import created_at_ms_of, is_object_id, new_object_id
 from llog.log.keys import SCRATCH_PREFIX
-from llog.pipeline.runtime.work import TaskTools
+from llog.pipeline.runtime.tasks import TaskTools
 from llog.stores.objects.port import ObjectStore
 
 # Objects between the passes go with their job; what a crash left goes with a later job, once it is this old.

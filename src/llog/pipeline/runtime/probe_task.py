@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from llog.errors import SparkJobFailed
-from llog.pipeline.runtime.work import Runner, Task, TaskFailed, TaskTools
+from llog.pipeline.runtime.tasks import Task, TaskFailed, TaskRunner, TaskTools
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ async def probe(tools: TaskTools, item: Probe) -> Probed:
 PROBE: Final = Task(f"{__name__}:probe", Probe, Probed)
 
 
-async def prove(runner: Runner, store_url: str) -> None:
+async def prove(runner: TaskRunner, store_url: str) -> None:
     """Raises what the runner raises, and `SparkJobFailed` where the task failed."""
     [outcome] = await runner.run(PROBE, [Probe(store_url)])
     if isinstance(outcome, TaskFailed):

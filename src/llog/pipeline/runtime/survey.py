@@ -18,7 +18,7 @@ from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log
 from llog.pipeline.runtime.survey_task import LIST_OBJECTS, ObjectKind, SurveyPage, SurveyPart
-from llog.pipeline.runtime.work import Runner, TaskFailed
+from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
 from llog.stores.objects.port import ObjectStore
 
 # Parts that a listing of one store is cut into, and names that one task's answer carries; it goes on in another task.
@@ -73,7 +73,7 @@ def _between(whole: SurveyPart, cuts: Sequence[str]) -> list[SurveyPart]:
 
 
 async def survey_blobs(
-    context: LogContext, runner: Runner, store: ObjectStore, *, before_ms: int, parts: int | None = None
+    context: LogContext, runner: TaskRunner, store: ObjectStore, *, before_ms: int, parts: int | None = None
 ) -> AsyncIterator[SurveyedPage]:
     blobs = context.keys.blobs()
     # Ids begin with their instant, and names come in order: younger ones need not be listed.
@@ -88,7 +88,7 @@ async def survey_blobs(
 
 async def survey_segments(
     context: LogContext,
-    runner: Runner,
+    runner: TaskRunner,
     store: ObjectStore,
     *,
     before_ms: int,
@@ -128,7 +128,7 @@ async def _first_blobs_ms(context: LogContext, store: ObjectStore) -> list[int]:
     return found
 
 
-async def _pages(runner: Runner, parts: Sequence[SurveyPart]) -> AsyncIterator[SurveyedPage]:
+async def _pages(runner: TaskRunner, parts: Sequence[SurveyPart]) -> AsyncIterator[SurveyedPage]:
     """Every page of every part; those that are not at their end are asked again, all together."""
     left = list(parts)
     while left:

@@ -13,7 +13,7 @@ import msgspec
 from llog.limits import SURVEY_PAGE_OBJECTS_MAX
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Keys
-from llog.pipeline.runtime.work import Task, TaskTools
+from llog.pipeline.runtime.tasks import Task, TaskTools
 
 ObjectKind = Literal["blob", "segment_object"]
 

@@ -26,7 +26,7 @@ from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.limits import SINK_BLOB_BYTES
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
-from llog.pipeline.runtime.work import TaskTools
+from llog.pipeline.runtime.tasks import TaskTools
 from llog.pipeline.sink.plan import UNKNOWN_INCARNATION, UploadedSlice
 from llog.stores.objects.port import ObjectStore
 

@@ -34,7 +34,7 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.runtime.survey import survey_blobs, survey_segments
 from llog.pipeline.runtime.survey_task import Seen
-from llog.pipeline.runtime.work import InProcessRunner, Runner, TaskFailed, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, TaskRunner, tools_of
 from llog.pipeline.vacuum.look import Overview, look_around, some_at_a_time
 from llog.pipeline.vacuum.plans import PlannedBlobs, planned_blobs
 from llog.pipeline.vacuum.report import Swept, VacuumReport
@@ -44,7 +44,7 @@ from llog.stores.objects.port import ObjectMeta, ObjectStore
 __all__ = ["VacuumReport", "vacuum", "vacuum_here"]
 
 
-async def vacuum(context: LogContext, runner: Runner, *, dry_run: bool = False) -> VacuumReport:
+async def vacuum(context: LogContext, runner: TaskRunner, *, dry_run: bool = False) -> VacuumReport:
     """Run once over both stores. Raises `VacuumRefused` or `ClusterMismatch` before anything is touched."""
     if context.wal is None or context.segments is None:
         raise InvalidArgument("context", "vacuum needs the stores of blobs and of segments")
@@ -73,7 +73,7 @@ async def _clocks_without_writing(context: LogContext) -> dict[str, int]:
 
 async def vacuum_here(context: LogContext, *, dry_run: bool = False) -> VacuumReport:
     """The job without Spark: its tasks run in this process."""
-    return await vacuum(context, InProcessRunner(tools_of(context)), dry_run=dry_run)
+    return await vacuum(context, LocalTasks(tools_of(context)), dry_run=dry_run)
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _Done(protocol.Vacuumed):
 class _Sweep:
     """One vacuum under way."""
 
-    def __init__(self, context: LogContext, runner: Runner, done: _Done, overview: Overview, now_ms: int) -> None:
+    def __init__(self, context: LogContext, runner: TaskRunner, done: _Done, overview: Overview, now_ms: int) -> None:
         self.context, self.runner, self.done, self.overview = context, runner, done, overview
         self._now_ms = now_ms
         self._asked: dict[Log, NamedObjects | None] = {}

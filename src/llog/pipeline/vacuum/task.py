@@ -14,7 +14,7 @@ from llog.limits import VACUUM_READS_IN_FLIGHT_MAX
 from llog.log.cleanup.vacuum import with_logs as candidate_of
 from llog.log.keys import Log
 from llog.pipeline.runtime.survey_task import Seen
-from llog.pipeline.runtime.work import Task, TaskTools
+from llog.pipeline.runtime.tasks import Task, TaskTools
 from llog.stores.objects.port import ObjectMeta
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from llog.compactor.tasks import Check, TaskRunner
+from llog.compactor.backends import Backend, CheckSession
 from llog.errors import SparkSessionFailed
 from llog.pipeline.compact.plan import Resize, Sizing
 from llog.settings import Settings
 from llog.settings.urls import mask_url
 from llog.spark.runner.key_aggregate import SparkKeyAggregate
-from llog.spark.runner.runner import SparkRunner
+from llog.spark.runner.tasks import SparkTasks
 from llog.spark.sessions.executors import count_of
 from llog.spark.sessions.launch import own_jvm_is_gone
 from llog.spark.sessions.session import is_connect, master_of
@@ -24,14 +24,14 @@ from typing import Final
 COMPACT_CORES_UNKNOWN: Final = 4
 
 
-async def join_session(settings: Settings, *, master: str | None = None) -> TaskRunner:
+async def join_session(settings: Settings, *, master: str | None = None) -> Backend:
     """This process's session, started if there is none. Raises `LlogError` where it cannot be had."""
-    return task_runner(await SparkRunner.start(settings, master=master), settings)
+    return spark_backend(await SparkTasks.start(settings, master=master), settings)
 
 
-def task_runner(runner: SparkRunner, settings: Settings) -> TaskRunner:
+def spark_backend(runner: SparkTasks, settings: Settings) -> Backend:
     spark = runner.spark
-    return TaskRunner(
+    return Backend(
         runner,
         sizing_of(spark),
         make_aggregate=lambda tools: SparkKeyAggregate(spark, settings, tools),
@@ -40,7 +40,7 @@ def task_runner(runner: SparkRunner, settings: Settings) -> TaskRunner:
     )
 
 
-def check_of(spark: SparkSession) -> Check | None:
+def check_of(spark: SparkSession) -> CheckSession | None:
     """Is the session still there? Seen from this process alone: nothing here waits for a JVM that does not answer, and
     whether a cluster or a Connect server still wants us, the next job tells."""
     if is_connect(spark):

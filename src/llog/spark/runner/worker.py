@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from llog.limits import SPARK_WORKER_TOOLS_MAX
-from llog.pipeline.runtime.work import Task, TaskTools, perform
+from llog.pipeline.runtime.tasks import Task, TaskTools, perform
 from llog.spark.runner.worker_memory import keep_freed_memory
 from llog.spark.runner.worker_stores import settings_in_worker, tools_on
 from llog.wiring import ObjectStores

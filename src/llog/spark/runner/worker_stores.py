@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from llog.errors import InvalidArgument
-from llog.pipeline.runtime.work import TaskTools
+from llog.pipeline.runtime.tasks import TaskTools
 from llog.settings import Settings, settings_table
 from llog.settings.urls import mask_url, scheme_of
 from llog.stores.objects.port import ObjectStore

@@ -42,7 +42,7 @@ PRELOADED: Final = (
     # Tasks: those that every worker meets sooner or later. The others take 10 to 40 ms of their first worker's time.
     "llog.pipeline.compact.task",
     "llog.pipeline.sink.task",
-    "llog.pipeline.runtime.work",
+    "llog.pipeline.runtime.tasks",
     "llog.spark.source.worker",
     "llog.spark.runner.task_source",
     "llog.spark.runner.worker",

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from llog.errors import InvalidArgument, MetadataStoreError
 from llog.limits import SPARK_WORKER_TOOLS_MAX
 from llog.opening import Use, opened_log
-from llog.pipeline.runtime.work import TaskTools
+from llog.pipeline.runtime.tasks import TaskTools
 from llog.pipeline.scan.pump import LoopThread
 from llog.pipeline.sink.commit import SinkResult, commit_batch, forget_query
 from llog.pipeline.sink.plan import UploadedSlice

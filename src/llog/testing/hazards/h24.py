@@ -14,7 +14,7 @@ from llog.errors import LlogError, SinkBatchOver, SinkError
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import tools_of
 from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.pipeline.sink.plan import plan_key
 from llog.pipeline.sink.query import SinkBatch

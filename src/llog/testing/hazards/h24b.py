@@ -7,7 +7,7 @@ its uploads are lost, and nothing of its batch is there; from then on no vacuum 
 from __future__ import annotations
 
 from llog.errors import SinkUploadLost
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.sink.commit import SinkResult
 from llog.pipeline.sink.plan import plan_key
 from llog.pipeline.vacuum.job import VacuumReport, vacuum
@@ -24,7 +24,7 @@ def vacuum_comes_between_a_plan_and_its_end(script: Script) -> None:
 
 
 def _vacuum(script: Script, name: str) -> Puppet:
-    return script.actor(name, doing(lambda context: vacuum(context, InProcessRunner(tools_of(context)))))
+    return script.actor(name, doing(lambda context: vacuum(context, LocalTasks(tools_of(context)))))
 
 
 def _vacuumed(script: Script) -> None:

@@ -32,9 +32,9 @@ from llog.log.recovery.backup import write_backup
 from llog.log.recovery.backup_places import BackupObjects
 from llog.log.topics.admin import create_topic
 from llog.pipeline.compact.once import compact_once, merge_once
-from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
@@ -186,7 +186,7 @@ class Cluster:
     async def _clean(self, _: Appender, logs: Sequence[Log]) -> None:
         tools = tools_of(self.context)
         options = KeyCompactOptions(force=True, bytes_per_second=None, target_bytes=self.random.choice([1, 10_000]))
-        await key_compact(self.context, InProcessRunner(tools), InProcessAggregate(tools), options=options)
+        await key_compact(self.context, LocalTasks(tools), LocalKeyAggregate(tools), options=options)
 
     async def _is_there(self, log: Log) -> bool:
         return await self.context.metadata.get(self.context.keys.control(log)) is not None

@@ -20,7 +20,7 @@ from llog.log.recovery.recover import Recovered, recover
 from llog.log.recovery.restore import inspect_backup, release_vacuum, restore_backup
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.once import compact_once
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.contract.log_suite import group
 from tests.unit.log.recovery.loss import LATE, PLAIN, PRICES, Cluster, MortalStore, is_killed, records_of
 
@@ -115,7 +115,7 @@ async def sound(context: LogContext, logs: Sequence[Log]) -> None:
         if await context.metadata.get(context.keys.control(log)) is not None:
             checked = await check_log(context, log, deep=True)
             assert checked.faults == (), (log, checked.faults)
-    report = await audit(context, InProcessRunner(tools_of(context)))
+    report = await audit(context, LocalTasks(tools_of(context)))
     names = [str(log) for log in logs]
     damaged = [one for one in report.findings if one.severity == "damage" and f"{one.topic}:{one.partition}" in names]
     assert damaged == []

@@ -24,9 +24,9 @@ from llog.log.recovery.restore import read_hold, release_vacuum
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once, merge_once
-from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contract.backup_suite import LOGS, backed_up, check_all, memory_context, restored
@@ -330,7 +330,7 @@ async def write_keyed(context: LogContext, name: str, *keys: bytes) -> None:
 async def clean(context: LogContext) -> None:
     tools = tools_of(context)
     options = KeyCompactOptions(force=True, bytes_per_second=None, target_bytes=1)
-    done = await key_compact(context, InProcessRunner(tools), InProcessAggregate(tools), [PRICES], options=options)
+    done = await key_compact(context, LocalTasks(tools), LocalKeyAggregate(tools), [PRICES], options=options)
     assert [log.state for log in done.logs] == ["compacted"]
 
 

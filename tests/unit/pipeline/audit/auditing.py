@@ -24,7 +24,7 @@ from llog.log.keys import Log
 from llog.pipeline.audit.job import audit
 from llog.pipeline.audit.report import AuditReport
 from llog.pipeline.compact.once import compact_once, merge_once
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import Key
 from llog.stores.objects.memory import MemoryObjectStore
@@ -59,8 +59,8 @@ class Stage:
         return replace(context, random_bits=self.rng.getrandbits)
 
     @property
-    def runner(self) -> InProcessRunner:
-        return InProcessRunner(tools_of(self.context))
+    def runner(self) -> LocalTasks:
+        return LocalTasks(tools_of(self.context))
 
     def later(self, grace_share: float) -> None:
         self.now_ms += int(grace_share * GRACE_MS)

@@ -20,7 +20,7 @@ from llog.pipeline.audit.job import audit
 from llog.pipeline.audit.log_metadata import look_at
 from llog.pipeline.audit.plan import Grouped, plan_items
 from llog.pipeline.audit.task import COMPARE_OBJECTS, Objects, compare_objects
-from llog.pipeline.runtime.work import InProcessRunner, decoded_outcome, encoded_item, perform, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, decoded_outcome, encoded_item, perform, tools_of
 from llog.stores.metadata.faulty import FaultyMetadataStore
 from llog.stores.metadata.port import Key, Record
 from llog.stores.objects.metered import MeteredObjectStore
@@ -55,7 +55,7 @@ async def test_each_object_is_read_once_however_many_logs_share_it(stage: Stage)
     context = stage.context_on(metered)
     logs = [Log("wide", partition) for partition in range(64)]
     await stage.append(*logs, records=1)
-    report = await audit(context, InProcessRunner(tools_of(context)), logs=logs)
+    report = await audit(context, LocalTasks(tools_of(context)), logs=logs)
     assert (report.entries, report.objects, report.requests) == (64, 1, 1)
     operations = metered.stats.operations
     assert operations["get"].request_count == 1
@@ -65,7 +65,7 @@ async def test_each_object_is_read_once_however_many_logs_share_it(stage: Stage)
 async def test_a_fast_audit_reads_no_object(stage: Stage) -> None:
     metered = MeteredObjectStore(stage.objects)
     context = stage.context_on(metered)
-    report = await audit(context, InProcessRunner(tools_of(context)), fast=True)
+    report = await audit(context, LocalTasks(tools_of(context)), fast=True)
     assert (report.clean, report.bytes_read) == (True, 0)
     operations = metered.stats.operations
     assert operations["get"].request_count == 1, "the cluster's marker"
@@ -265,7 +265,7 @@ class Away(ForwardingObjectStore):
 async def test_what_no_answer_came_for_is_neither_sound_nor_damaged(stage: Stage) -> None:
     uri = (await stage.entry(ORDERS, 8)).data_key
     context = stage.context_on(Away(stage.objects, [uri]))
-    report = await audit(context, InProcessRunner(tools_of(context)))
+    report = await audit(context, LocalTasks(tools_of(context)))
     assert (report.findings, report.complete, report.clean) == ([], False, False)
     [unchecked] = report.unchecked
     assert uri in unchecked
@@ -279,7 +279,7 @@ class NoListing(ForwardingObjectStore):
 async def test_what_was_found_is_told_though_the_stores_can_not_be_listed(stage: Stage) -> None:
     await stage.objects.delete(stage.objects.name_of((await stage.entry(ORDERS, 8)).data_key))
     context = stage.context_on(NoListing(stage.objects))
-    report = await audit(context, InProcessRunner(tools_of(context)))
+    report = await audit(context, LocalTasks(tools_of(context)))
     assert found(report) == [("missing object", "orders:0", 1, 8)]
     assert [what.partition(":")[0] for what in report.unchecked] == ["old blobs", "old segments"]
 

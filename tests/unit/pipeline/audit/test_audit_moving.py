@@ -19,7 +19,7 @@ from llog.log.context import LogContext
 from llog.log.read.view import view
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.once import compact_once, merge_once
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum.job import vacuum
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
@@ -102,7 +102,7 @@ async def test_a_log_that_everybody_works_on_is_accused_of_nothing(atomic: bool,
     async with at_work(stage):
         for number in range(AUDITS):
             context = slowed(stage, number)
-            report = await audit(context, InProcessRunner(tools_of(context)))
+            report = await audit(context, LocalTasks(tools_of(context)))
             assert [finding for finding in report.findings if finding.severity == "damage"] == []
             assert report.unchecked == []
             looked_at, moved_on = looked_at + report.entries, moved_on + report.moved_on
@@ -119,5 +119,5 @@ async def test_what_is_wrong_is_found_while_everybody_works() -> None:
     await stage.change_object(uri, lambda data: data[:-1])
     async with at_work(stage, ObjectRangeInvalid):  # compaction of clicks gets no further than this blob
         context = slowed(stage, 1)
-        report = await audit(context, InProcessRunner(tools_of(context)))
+        report = await audit(context, LocalTasks(tools_of(context)))
     assert [finding.object for finding in report.findings if finding.severity == "damage"] == [uri]

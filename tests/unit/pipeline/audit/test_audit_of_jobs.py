@@ -5,7 +5,7 @@ from __future__ import annotations
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.job import compact
 from llog.pipeline.compact.once import compact_once, merge_once
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum.job import vacuum
 from tests.unit.pipeline.audit.auditing import CLICKS, ORDERS, Stage
 from tests.unit.pipeline.key_compact import key_stage
@@ -55,7 +55,7 @@ async def test_the_key_compaction_job_leaves_a_log_that_is_clean() -> None:
     await stage.compact(max_offsets=4)
     done = await stage.clean()
     assert (done.state, done.superseded) == ("compacted", 20)
-    runner = InProcessRunner(tools_of(stage.context))
+    runner = LocalTasks(tools_of(stage.context))
     assert (await audit(stage.context, runner)).findings == []
     stage.now[0] += 3 * HOUR
     report = await audit(stage.context, runner)

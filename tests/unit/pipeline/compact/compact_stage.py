@@ -21,7 +21,7 @@ from llog.log.read.records import LogRecord
 from llog.log.rewrite.rewrite import final_batches
 from llog.log.rewrite.select import Run
 from llog.pipeline.compact.task import Window
-from llog.pipeline.runtime.work import InProcessRunner, Task, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, Task, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
@@ -108,20 +108,18 @@ async def records_of(context: LogContext, log: Log) -> list[LogRecord]:
     return records
 
 
-def runner_of(stage: Stage) -> InProcessRunner:
-    return InProcessRunner(tools_of(stage.context))
+def runner_of(stage: Stage) -> LocalTasks:
+    return LocalTasks(tools_of(stage.context), at_once=4)
 
 
 class Between:
     """A runner that lets something happen once tasks are planned, before they run; or after they did."""
 
-    def __init__(
-        self, inner: InProcessRunner, before: Callable[[], Any] | None, after: Callable[[], Any] | None
-    ) -> None:
+    def __init__(self, inner: LocalTasks, before: Callable[[], Any] | None, after: Callable[[], Any] | None) -> None:
         self._inner, self._before, self._after = inner, before, after
         self.windows: list[Window] = []
 
-    async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
+    async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None, **parts: Any) -> list[Any]:
         self.windows += items
         if self._before is not None:
             await self._before()

@@ -20,8 +20,7 @@ from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.compact.plan import SegmentRules, Sizing
-from llog.pipeline.compact.windows_here import WindowsHere
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.compactor.stage import Cluster, leave_pending
 from tests.unit.pipeline.compact.compact_stage import (
@@ -155,7 +154,7 @@ async def test_a_pending_append_is_settled_first_and_compacted_along() -> None:
     cluster, log = Cluster(atomic=False), Log("orders", 0)
     await leave_pending(cluster, log)
     context = cluster.open()
-    report = await compact(context, InProcessRunner(tools_of(context)))
+    report = await compact(context, LocalTasks(tools_of(context)))
     assert report.logs[0].outcome == "compacted"
     assert await cursor_and_counter(context, log) == (2, 2)
 
@@ -217,7 +216,7 @@ async def test_in_this_process_a_log_is_published_while_its_window_is_still_bein
 
     stage.objects.put = hold_back  # type: ignore[method-assign]
     async with asyncio.timeout(PATIENCE_SECONDS):
-        report = await compact(stage.context, WindowsHere(tools_of(stage.context)), on_run=told)
+        report = await compact(stage.context, LocalTasks(tools_of(stage.context)), on_run=told)
     assert report.tasks == 1
     assert published[-1] == 3
     assert report.objects_read == 2

@@ -13,7 +13,7 @@ from llog.log.claim import holder
 from llog.log.keys import Log
 from llog.pipeline.compact.job import compact
 from llog.pipeline.compact.once import compact_once
-from llog.pipeline.runtime.work import InProcessRunner, Task, TaskFailed, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, Task, TaskFailed, tools_of
 from tests.unit.pipeline.compact.compact_stage import (
     Stage,
     between,
@@ -125,8 +125,8 @@ async def test_a_task_that_fails_as_a_whole_fails_its_logs_with_its_reason() -> 
     stage = Stage()
     await stage.append(*ORDERS)
 
-    class Failing(InProcessRunner):
-        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
+    class Failing(LocalTasks):
+        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None, **parts: Any) -> list[Any]:
             return [TaskFailed("ObjectStoreUnavailable", "down", True) for _ in items]
 
     report = await compact(stage.context, Failing(tools_of(stage.context)))
@@ -138,9 +138,9 @@ async def test_what_was_written_is_published_even_where_the_runner_fails_afterwa
     for _ in range(2):
         await stage.append(*ORDERS)
 
-    class Dying(InProcessRunner):
-        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
-            await super().run(task, items[:1], on_done)
+    class Dying(LocalTasks):
+        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None, **parts: Any) -> list[Any]:
+            await super().run(task, items[:1], on_done, **parts)
             raise RuntimeError("the cluster is gone")
 
     with pytest.raises(RuntimeError, match="the cluster is gone"):

@@ -13,7 +13,7 @@ from llog.log.keys import Log
 from llog.pipeline.compact.job import compact
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.gather import GatheringMetadataStore, gathered
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import ABSENT, Delete, GroupOutcome, Key, MetadataStore, Put, Write
 from tests.contract.test_metadata_memory import MemoryContract
@@ -173,7 +173,7 @@ async def test_publishing_many_logs_takes_few_calls_and_ends_as_log_by_log() -> 
         before = {log: await records_of(context, log) for log in logs}
         inner.calls.clear()
         if together:
-            await compact(context, InProcessRunner(tools_of(context)))
+            await compact(context, LocalTasks(tools_of(context)))
         else:
             for log in logs:
                 await compact_once(context, log)

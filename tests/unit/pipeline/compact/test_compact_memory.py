@@ -12,7 +12,7 @@ from llog.pipeline.compact import memory as compact_memory
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.memory import borrowed
 from llog.pipeline.compact.plan import SegmentRules, Sizing
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.patience import until
 from tests.unit.pipeline.compact.compact_stage import Stage, records_of
 
@@ -94,7 +94,7 @@ async def test_the_windows_of_a_job_share_one_piece_of_memory_and_every_record_s
         await stage.append(*logs)
     before = {log: await records_of(stage.context, log) for log in logs}
     options = CompactOptions(rules=SegmentRules(), sizing=Sizing(1, window_bytes_min=8_192, window_bytes_max=8_192))
-    runner = InProcessRunner(tools_of(stage.context), at_once=1)
+    runner = LocalTasks(tools_of(stage.context), at_once=1)
     report = await compact(stage.context, runner, options=options)
     assert report.tasks == len(made) > 3
     assert len(set(made)) < len(made)

@@ -15,8 +15,7 @@ from llog.log.keys import Log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.compact.plan import SegmentRules, Sizing
-from llog.pipeline.compact.windows_here import WindowsHere
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Write
@@ -53,7 +52,7 @@ async def test_nothing_is_lost_or_doubled_while_everybody_works_on_the_same_logs
         return stage.open(FaultyMetadataStore(inner, random_source=random.Random(seed), rates=RATES))
 
     async def job(context: LogContext, owner: str, merge: bool) -> object:
-        runner = WindowsHere(tools_of(context)) if merge else InProcessRunner(tools_of(context))
+        runner = LocalTasks(tools_of(context), at_once=1 if merge else 4)
         return await compact(context, runner, options=SMALL, merge=merge, owner=owner)
 
     async def zombie(context: LogContext) -> object:
@@ -79,7 +78,7 @@ async def test_nothing_is_lost_or_doubled_while_everybody_works_on_the_same_logs
 
     before = {log: await records_of(stage.context, log) for log in LOGS}
     assert {log: [record.payload for record in records] for log, records in before.items()} == stage.appended
-    report = await compact(stage.context, InProcessRunner(tools_of(stage.context)), options=SMALL, merge=True)
+    report = await compact(stage.context, LocalTasks(tools_of(stage.context)), options=SMALL, merge=True)
     assert not report.failed
     assert report.count("claimed_elsewhere") == 0
     assert {log: await records_of(stage.context, log) for log in LOGS} == before
@@ -106,7 +105,7 @@ async def test_a_log_whose_claim_gets_no_answer_fails_alone() -> None:
     stage = Stage()
     await stage.append(*LOGS)
     context = stage.open(NoClaim(MemoryStore(stage.backing), random_source=random.Random(1)))
-    report = await compact(context, InProcessRunner(tools_of(context)))
+    report = await compact(context, LocalTasks(tools_of(context)))
     outcomes = {log.partition: (log.outcome, log.error_type) for log in report.logs}
     assert outcomes.pop(2) == ("failed", "MetadataUnavailable")
     assert set(outcomes.values()) == {("compacted", "")}

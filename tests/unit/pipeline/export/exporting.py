@@ -23,7 +23,7 @@ from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import ExportReport, export
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.pipeline.export.target import ExportTarget
-from llog.pipeline.runtime.work import InProcessRunner, TaskTools
+from llog.pipeline.runtime.tasks import LocalTasks, TaskTools
 from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
@@ -79,8 +79,8 @@ class Exporting:
             self.opened[url] = await open_object_store(url, self.settings, writing=True)
         return self.opened[url]
 
-    def runner(self) -> InProcessRunner:
-        return InProcessRunner(TaskTools(self.context.find_object, self.open_store))
+    def runner(self) -> LocalTasks:
+        return LocalTasks(TaskTools(self.context.find_object, self.open_store))
 
     async def create(self, partitions: int = 2) -> None:
         await create_topic(self.context, "orders", partitions=partitions)

@@ -29,7 +29,7 @@ from llog.pipeline.export.job import export
 from llog.pipeline.export.parquet import committed
 from llog.pipeline.export.plan import Sizes
 from llog.pipeline.export.task import EXPORT_FILES_PER_TASK_MAX, ExportItem, export_split
-from llog.pipeline.runtime.work import InProcessRunner, TaskTools, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, TaskTools, tools_of
 from llog.settings import Settings
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
@@ -108,7 +108,7 @@ async def test_a_plan_that_somebody_left_is_finished_before_the_next_and_as_it_w
     await exporting.write(20)
     target = await exporting.parquet()
 
-    class Dies(InProcessRunner):
+    class Dies(LocalTasks):
         async def run(self, *arguments: Any, **named: Any) -> Any:
             await super().run(*arguments, **named)
             raise KeyboardInterrupt
@@ -158,7 +158,7 @@ async def test_a_plan_that_retention_overtook_says_how_to_go_on_and_does(exporti
     await exporting.write(20, days=1)
     target = await exporting.parquet()
 
-    class Dies(InProcessRunner):
+    class Dies(LocalTasks):
         async def run(self, *arguments: Any, **named: Any) -> Any:
             raise KeyboardInterrupt
 
@@ -177,7 +177,7 @@ async def test_records_that_retention_takes_between_two_commits_are_a_gap_like_a
 ) -> None:
     await exporting.write(90, days=1, batch=30, value=lambda n: b"%d" % n + b"x" * 3_000)
 
-    class Retaining(InProcessRunner):
+    class Retaining(LocalTasks):
         async def run(self, *arguments: Any, **named: Any) -> Any:
             outcomes = await super().run(*arguments, **named)
             await delete_records(exporting.context, ORDERS, 46)
@@ -248,7 +248,7 @@ async def test_objects_that_vanish_between_plan_and_task_are_planned_again(expor
     await exporting.write(30)
     source = exporting.objects
 
-    class Compacting(InProcessRunner):
+    class Compacting(LocalTasks):
         rounds = 0
 
         async def run(self, *arguments: Any, **named: Any) -> Any:
@@ -270,7 +270,7 @@ async def test_an_exporter_that_comes_late_takes_nothing_back_that_another_expor
     await exporting.write(30, days=1)
     source = exporting.objects
 
-    class Late(InProcessRunner):
+    class Late(LocalTasks):
         overtaken = False
 
         async def run(self, *arguments: Any, **named: Any) -> Any:
@@ -296,19 +296,19 @@ async def test_an_exporter_that_comes_late_takes_nothing_back_that_another_expor
 async def test_a_file_that_is_there_is_never_written_over(exporting: Exporting) -> None:
     """A table names the file's length and its rows once it is committed; a task may come late, having read more."""
     await exporting.write(30, days=1)
-    items: list[ExportItem] = []
+    planned: list[ExportItem] = []
 
-    class Noting(InProcessRunner):
-        async def run(self, task: Any, given: Any, on_done: Any = None) -> Any:
-            items.extend(given)
-            return await super().run(task, given, on_done)
+    class Noting(LocalTasks):
+        async def run(self, task: Any, items: Any, on_done: Any = None, **parts: Any) -> Any:
+            planned.extend(items)
+            return await super().run(task, items, on_done, **parts)
 
     tools = TaskTools(exporting.context.find_object, exporting.open_store)
     target = await exporting.iceberg()
     await export(exporting.context, Noting(tools), "orders", target)
-    [item] = items
+    [item] = planned
     item = replace(item, file_name="another")
-    some = replace(item, split=replace(item.split, parts=item.split.parts[:1]))
+    some = replace(item, split=replace(item.split, pieces=item.split.pieces[:1]))
     [first] = (await export_split(tools, some)).files
     store = await exporting.open_store(item.store_url)
     before = bytes(await store.get(first.name))
@@ -325,7 +325,7 @@ async def test_objects_that_stay_away_end_the_export_with_words(exporting: Expor
     async def nowhere(uri: str) -> tuple[ObjectStore, str]:
         raise ObjectNotFound("get", uri)
 
-    runner = InProcessRunner(TaskTools(nowhere, exporting.open_store))
+    runner = LocalTasks(TaskTools(nowhere, exporting.open_store))
     with pytest.raises(ExportFailed, match="gone") as failed:
         await export(exporting.context, runner, "orders", await exporting.parquet())
     assert failed.value.retriable
@@ -393,7 +393,7 @@ async def test_one_get_reads_a_blob_for_all_partitions_in_it(exporting: Exportin
     async def find(uri: str) -> tuple[ObjectStore, str]:
         return counted, exporting.objects.name_of(uri)
 
-    runner = InProcessRunner(TaskTools(find, exporting.open_store))
+    runner = LocalTasks(TaskTools(find, exporting.open_store))
     from llog.pipeline.export.parquet import ParquetTarget
 
     target = ParquetTarget(await exporting.open_store(f"file://{tmp_path}/wide"), "wide")

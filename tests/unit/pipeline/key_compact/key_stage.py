@@ -22,9 +22,9 @@ from llog.log.topics.admin import create_topic
 from llog.log.topics.config import TopicConfig
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.once import compact_once, merge_once
-from llog.pipeline.key_compact.aggregate import InProcessAggregate, KeyAggregate
+from llog.pipeline.key_compact.aggregate import KeyAggregate, LocalKeyAggregate
 from llog.pipeline.key_compact.job import KeyCompacted, KeyCompactOptions, key_compact
-from llog.pipeline.runtime.work import InProcessRunner, Runner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, TaskRunner, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
@@ -132,11 +132,11 @@ class Stage:
         self,
         options: KeyCompactOptions = FAST,
         *,
-        runner: Runner | None = None,
+        runner: TaskRunner | None = None,
         aggregate: KeyAggregate | None = None,
     ) -> KeyCompacted:
         tools = tools_of(self.context)
-        runner, aggregate = runner or InProcessRunner(tools), aggregate or InProcessAggregate(tools)
+        runner, aggregate = runner or LocalTasks(tools), aggregate or LocalKeyAggregate(tools)
         [done] = (await key_compact(self.context, runner, aggregate, [self.log], options=options)).logs
         assert done.state != "failed", done.error
         return done
@@ -157,7 +157,7 @@ class Stage:
         expected = [kept.record for kept in self.model if kept.record.offset >= start]
         assert await self.read() == expected
         assert (await check_log(self.context, self.log, deep=True)).faults == ()
-        report = await audit(self.context, InProcessRunner(tools_of(self.context)), logs=[self.log])
+        report = await audit(self.context, LocalTasks(tools_of(self.context)), logs=[self.log])
         assert report.clean, (report.findings, report.unsettled, report.unchecked)
 
     # -- the reference -------------------------------------------------------------------------------------------------

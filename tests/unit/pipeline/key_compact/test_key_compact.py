@@ -23,11 +23,11 @@ from llog.log.rewrite import publish
 from llog.log.topics.admin import create_topic
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.key_compact import key_pass
-from llog.pipeline.key_compact.aggregate import InProcessAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.key_compact.publish import publish_group
 from llog.pipeline.key_compact.scratch import KEY_COMPACT_SCRATCH_AGE_MS_MAX, scratch_root
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.objects import file
 from llog.stores.objects.port import checked
 from tests.unit.pipeline.compact.compact_stage import CountingObjects
@@ -296,7 +296,7 @@ async def test_topics_of_another_policy_are_left_out_unless_they_are_asked_for()
     stage = await Stage.open()
     await create_topic(stage.context, "events", config={"cleanup.policy": "delete"})
     tools = tools_of(stage.context)
-    both = (stage.context, InProcessRunner(tools), InProcessAggregate(tools))
+    both = (stage.context, LocalTasks(tools), LocalKeyAggregate(tools))
     assert [one.log for one in (await key_compact(*both)).logs] == [LOG]
     asked = await key_compact(*both, [Log("events", 0), Log("nowhere", 0)])
     assert [(one.topic, one.state) for one in asked.logs] == [("events", "not by key"), ("nowhere", "failed")]
@@ -331,18 +331,18 @@ async def test_each_pass_reads_a_segment_once() -> None:
     assert of_segments == [2, 2, 2], "one request for its keys, one for its survivors"
 
 
-class _WatchedRunner(InProcessRunner):
+class _WatchedRunner(LocalTasks):
     def __init__(self, stage: Stage) -> None:
         super().__init__(tools_of(stage.context))
         self.running = self.most = 0
         self.rates: dict[str, set[float | None]] = {}
 
-    async def run(self, task: Any, items: Any, on_done: Any = None) -> Any:
+    async def run(self, task: Any, items: Any, on_done: Any = None, **parts: Any) -> Any:
         self.running += len(items)
         self.most = max(self.most, self.running)
         self.rates.setdefault(task.place.partition(":")[2], set()).update(item.bytes_per_second for item in items)
         try:
-            return await super().run(task, items, on_done)
+            return await super().run(task, items, on_done, **parts)
         finally:
             self.running -= len(items)
 

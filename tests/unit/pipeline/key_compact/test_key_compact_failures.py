@@ -19,11 +19,11 @@ from llog.log.rewrite import publish
 from llog.pipeline.compact.once import merge_once
 from llog.pipeline.key_compact import key_pass
 from llog.pipeline.key_compact import publish as key_publish
-from llog.pipeline.key_compact.aggregate import InProcessAggregate, SegmentKeys
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate, SegmentKeys
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.key_compact.rewrite_task import REWRITE_KEYS
 from llog.pipeline.key_compact.scratch import ScratchPart, ScratchPlace, put_survivors
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.unit.pipeline.compact.compact_stage import CountingObjects
 from tests.unit.pipeline.key_compact.key_stage import FAST, LOG, Row, Stage
@@ -41,13 +41,13 @@ async def test_a_log_with_a_damaged_segment_fails_alone() -> None:
     data[70] ^= 1
     await store.put(name, [data])
     tools = tools_of(stage.context)
-    report = await key_compact(stage.context, InProcessRunner(tools), InProcessAggregate(tools), options=FAST)
+    report = await key_compact(stage.context, LocalTasks(tools), LocalKeyAggregate(tools), options=FAST)
     assert [(one.topic, one.state) for one in report.logs] == [("prices", "failed"), ("stock", "compacted")]
     assert "ChecksumMismatch" in report.logs[0].error
     assert [r.payload for r in await other.read()] == [b"2"]
 
 
-class _Forgetful(InProcessAggregate):
+class _Forgetful(LocalKeyAggregate):
     async def survivors(self, place: ScratchPlace, scanned: Sequence[SegmentKeys]) -> dict[int, ScratchPart]:
         return {}
 
@@ -57,12 +57,12 @@ async def test_survivors_that_cannot_be_right_remove_nothing() -> None:
     await stage.write(Row(b"a", b"1"), Row(b"a", b"2"))
     await stage.compact()
     tools = tools_of(stage.context)
-    report = await key_compact(stage.context, InProcessRunner(tools), _Forgetful(tools), options=FAST)
+    report = await key_compact(stage.context, LocalTasks(tools), _Forgetful(tools), options=FAST)
     assert [one.state for one in report.logs] == ["failed"]
     await stage.check()
 
 
-class _Muddled(InProcessAggregate):
+class _Muddled(LocalKeyAggregate):
     """Names the offset of a record without a key in place of one that survives."""
 
     async def survivors(self, place: ScratchPlace, scanned: Sequence[SegmentKeys]) -> dict[int, ScratchPart]:
@@ -74,7 +74,7 @@ async def test_survivors_that_are_not_in_the_segment_remove_nothing() -> None:
     await stage.write(Row(None, b"1"), Row(b"a", b"2"), Row(b"b", b"3"), Row(b"b", b"4"))
     await stage.compact()
     tools = tools_of(stage.context)
-    report = await key_compact(stage.context, InProcessRunner(tools), _Muddled(tools), options=FAST)
+    report = await key_compact(stage.context, LocalTasks(tools), _Muddled(tools), options=FAST)
     assert [one.state for one in report.logs] == ["failed"]
     assert "InvalidField" in report.logs[0].error
     await stage.check()
@@ -94,7 +94,7 @@ async def test_a_list_of_survivors_that_was_changed_on_the_way_is_refused() -> N
     await stage.write(Row(b"a", b"1"), Row(b"a", b"2"), Row(b"b", b"3"))
     await stage.compact()
     tools = tools_of(stage.context)
-    report = await key_compact(stage.context, InProcessRunner(tools), InProcessAggregate(tools), options=FAST)
+    report = await key_compact(stage.context, LocalTasks(tools), LocalKeyAggregate(tools), options=FAST)
     assert [one.state for one in report.logs] == ["failed"]
     assert "ChecksumMismatch" in report.logs[0].error
     await stage.check()
@@ -119,15 +119,15 @@ async def test_a_segment_that_is_gone_makes_the_log_be_planned_again() -> None:
     await stage.check()
 
 
-class _Overslept(InProcessRunner):
+class _Overslept(LocalTasks):
     """Between the first segment that it writes and its publishing, vacuum comes by."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(tools_of(stage.context))
         self._stage, self.written = stage, 0
 
-    async def run(self, task: Any, items: Any, on_done: Any = None) -> Any:
-        outcomes = await super().run(task, items, on_done)
+    async def run(self, task: Any, items: Any, on_done: Any = None, **parts: Any) -> Any:
+        outcomes = await super().run(task, items, on_done, **parts)
         if task is REWRITE_KEYS:
             self.written += 1
         if task is REWRITE_KEYS and self.written == 1:
@@ -147,15 +147,15 @@ async def test_a_segment_that_vacuum_may_have_by_now_is_not_published_and_the_lo
     await stage.check()
 
 
-class _MergingRunner(InProcessRunner):
+class _MergingRunner(LocalTasks):
     """Merges the first neighbours of the log while the first group is being written."""
 
     def __init__(self, stage: Stage, target_bytes: int) -> None:
         super().__init__(tools_of(stage.context))
         self._stage, self._target_bytes, self.merged = stage, target_bytes, False
 
-    async def run(self, task: Any, items: Any, on_done: Any = None) -> Any:
-        outcomes = await super().run(task, items, on_done)
+    async def run(self, task: Any, items: Any, on_done: Any = None, **parts: Any) -> Any:
+        outcomes = await super().run(task, items, on_done, **parts)
         if task is REWRITE_KEYS and not self.merged:
             merged = await merge_once(self._stage.context, self._stage.log, target_bytes=self._target_bytes)
             self.merged = merged is not None
@@ -196,10 +196,10 @@ async def test_a_group_whose_publishing_got_no_answer_and_that_another_finished_
     await stage.check()
 
 
-class _Tired(InProcessRunner):
+class _Tired(LocalTasks):
     """Fails as Spark does whose executors are gone."""
 
-    async def run(self, task: Any, items: Any, on_done: Any = None) -> Any:
+    async def run(self, task: Any, items: Any, on_done: Any = None, **parts: Any) -> Any:
         raise SparkJobFailed("keys", "no executor is left")
 
 
@@ -208,7 +208,7 @@ async def test_a_runner_that_fails_is_told_for_each_log_by_its_own_error() -> No
     await stage.write(Row(b"a", b"1"), Row(b"a", b"2"))
     await stage.compact()
     tools = tools_of(stage.context)
-    report = await key_compact(stage.context, _Tired(tools), InProcessAggregate(tools), [LOG], options=FAST)
+    report = await key_compact(stage.context, _Tired(tools), LocalKeyAggregate(tools), [LOG], options=FAST)
     assert [(log.state, "no executor is left" in log.error) for log in report.logs] == [("failed", True)]
     await stage.check()
 
@@ -225,7 +225,7 @@ async def test_scratch_that_can_not_be_removed_does_not_hide_what_the_pass_did(
     await stage.write(Row(b"a", b"1"), Row(b"a", b"2"))
     await stage.compact()
     tools = tools_of(stage.context)
-    one_pass = key_pass.KeyPass(stage.context, InProcessRunner(tools), InProcessAggregate(tools), FAST, _no_progress)
+    one_pass = key_pass.KeyPass(stage.context, LocalTasks(tools), LocalKeyAggregate(tools), FAST, _no_progress)
     [done] = await one_pass.run([LOG])
     assert (done.state, done.superseded) == ("compacted", 1)
     assert "@scratch/key-compact/" in caplog.text

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from llog.errors import InvalidArgument
-from llog.pipeline.key_compact.aggregate import InProcessAggregate, SegmentKeys
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate, SegmentKeys
 from llog.pipeline.key_compact.scan_task import KeyScan, scan_keys
 from llog.pipeline.key_compact.scratch import ScratchPlace, get_keys, get_survivors
 from llog.pipeline.key_compact.segments import Pace, SegmentSource
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import tools_of
 from tests.unit.pipeline.key_compact.key_stage import Row, Stage
 
 
@@ -59,7 +59,7 @@ async def test_survivors_are_the_last_offset_of_each_key_cut_by_segments(part_by
     place, keys, last = await _scanned(stage, part_bytes_max)
     assert last == {kept.record.key: kept.record.offset for kept in stage.model}
     tools = tools_of(stage.context)
-    found = await InProcessAggregate(tools).survivors(place, keys)
+    found = await LocalKeyAggregate(tools).survivors(place, keys)
     begin = 0
     for one in keys:
         expected = sorted(offset for offset in last.values() if begin < offset <= one.end_offset)
@@ -75,4 +75,4 @@ async def test_more_keys_than_memory_should_hold_are_refused_by_name(monkeypatch
     await stage.compact()
     place, keys, _ = await _scanned(stage, 2**26)
     with pytest.raises(InvalidArgument, match="on Spark"):
-        await InProcessAggregate(tools_of(stage.context), bytes_max=100).survivors(place, keys)
+        await LocalKeyAggregate(tools_of(stage.context), bytes_max=100).survivors(place, keys)

@@ -12,7 +12,7 @@ from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
 from llog.log.read.records import LogRecord
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import tools_of
 from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.pipeline.sink.plan import UploadedSlice
 from llog.pipeline.sink.query import SinkBatch

@@ -19,7 +19,7 @@ from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
 from llog.pipeline.compact.once import compact_once
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.plan import UploadedSlice
 from llog.pipeline.sink.query import SinkBatch
@@ -82,7 +82,7 @@ async def tend(ctx: ActorContext, grace_ms: int) -> None:
         try:
             for log in LOGS:
                 await compact_once(context, log)
-            await vacuum(context, InProcessRunner(tools_of(context)))
+            await vacuum(context, LocalTasks(tools_of(context)))
         except LlogError:
             pass
         await ctx.sleep_ms(500)

@@ -30,7 +30,7 @@ from llog.pipeline.runtime.survey import (
     survey_segments,
 )
 from llog.pipeline.runtime.survey_task import LIST_OBJECTS, SurveyPart
-from llog.pipeline.runtime.work import InProcessRunner, TaskFailed, decoded_outcome, encoded_item, perform, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, decoded_outcome, encoded_item, perform, tools_of
 from llog.pipeline.vacuum import task as vacuum_task
 from llog.pipeline.vacuum.job import vacuum
 from llog.pipeline.vacuum.look import some_at_a_time
@@ -124,7 +124,7 @@ async def test_a_dry_run_lists_the_same_and_writes_nothing(stage: Stage) -> None
             written.extend(names)
 
     context = stage.context_on(Watched(stage.objects))
-    dry = await vacuum(context, InProcessRunner(tools_of(context)), dry_run=True)
+    dry = await vacuum(context, LocalTasks(tools_of(context)), dry_run=True)
     assert {r.key.path: r.version async for r in stage.metadata.scan_tree("")} == before
     assert written == []
     done = await vacuum(stage.context, stage.runner)
@@ -261,7 +261,7 @@ async def test_a_listing_that_fails_ends_the_job(stage: Stage) -> None:
     context = stage.context_on(Away(stage.objects))
     before = await contents(stage)
     with pytest.raises(ObjectStoreUnavailable, match="away"):
-        await vacuum(context, InProcessRunner(tools_of(context)))
+        await vacuum(context, LocalTasks(tools_of(context)))
     assert before <= await contents(stage)
 
 

@@ -19,7 +19,7 @@ from llog.log.read.read import iter_runs
 from llog.log.topics.create import initialize
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.audit.job import audit
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.sink import plan as sink_plan
 from llog.pipeline.sink.commit import SINK_PLAN_CONFIRM_MS_MAX, commit_batch, forget_query
 from llog.pipeline.sink.plan import CommitPlan, decode_plan, plan_key
@@ -290,7 +290,7 @@ async def _racing(stage: Stage, *, at: str, writes: int) -> tuple[int, BaseExcep
     await parked.wait()
     stage.later(1.5)
     context = stage.context_on(Pausing(stage.objects))
-    report = await vacuum(context, InProcessRunner(tools_of(context)))
+    report = await vacuum(context, LocalTasks(tools_of(context)))
     assert written.is_set(), "vacuum came to that call"
     vacuumed.set()
     [told] = await asyncio.gather(driver, return_exceptions=True)

@@ -20,7 +20,7 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.audit.job import audit
 from llog.pipeline.retain import retain_logs
-from llog.pipeline.runtime.work import InProcessRunner, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum import job as vacuum_job
 from llog.testing.history import Broken, Checker, Client, Phase
 from llog.testing.history.recovery import compact_all, resume
@@ -45,8 +45,8 @@ SEEDS: Final = 400 if os.environ.get("LLOG_SOAK") == "1" else 5
 SEED_CHOSEN: Final = int(os.environ.get("LLOG_SIM_SEED", "-1"))
 
 
-def runner_of(context: LogContext) -> InProcessRunner:
-    return InProcessRunner(tools_of(context))
+def runner_of(context: LogContext) -> LocalTasks:
+    return LocalTasks(tools_of(context))
 
 
 async def vacuum_chore(context: LogContext, log: Log) -> None:

@@ -1,9 +1,9 @@
-"""`SparkRunner`: performs a pipeline job's tasks in Spark.
+"""`SparkTasks`: performs a pipeline job's tasks in Spark.
 
-    runner = await SparkRunner.start(settings)                      # the session of this process
-    runner = SparkRunner(spark, settings)                           # a session of the caller's, of either kind
+    runner = await SparkTasks.start(settings)                      # the session of this process
+    runner = SparkTasks(spark, settings)                           # a session of the caller's, of either kind
 
-Why it exists: drivers are written against `llog.pipeline.runtime.work.Runner` and do not know Spark. A run is a Spark
+Why it exists: drivers are written against `llog.pipeline.runtime.tasks.Runner` and do not know Spark. A run is a Spark
 job (or several, where the items would make too large a plan): an item per task, an outcome per item, told as it
 arrives.
 
@@ -27,7 +27,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from llog.errors import SparkJobFailed, SparkTaskFailed, ValueTooLarge
-from llog.pipeline.runtime.work import Item, OnDone, Result, Task, TaskFailed, decoded_outcome, encoded_item
+from llog.pipeline.runtime.tasks import (
+    Item,
+    OnDone,
+    OnPart,
+    OnProgress,
+    Result,
+    Task,
+    TaskFailed,
+    TaskProgress,
+    decoded_outcome,
+    encoded_item,
+)
 from llog.settings import Settings
 from llog.spark.runner.collecting import own_session, rows_as_they_come
 from llog.spark.runner.tags import interrupt, tagged
@@ -64,9 +75,9 @@ class _Job(NamedTuple):
     given_up: threading.Event
 
 
-class SparkRunner:
-    def __init__(self, spark: SparkSession, settings: Settings) -> None:
-        self.spark = spark
+class SparkTasks:
+    def __init__(self, spark: SparkSession, settings: Settings, *, on_progress: OnProgress | None = None) -> None:
+        self.spark, self._progress = spark, TaskProgress(on_progress)
         self._own: SparkSession | None = None
         self._making = threading.Lock()
         self._sent = sent_settings(settings)
@@ -76,22 +87,32 @@ class SparkRunner:
         self._closed = False
 
     @classmethod
-    async def start(cls, settings: Settings, *, master: str | None = None) -> Self:
+    async def start(
+        cls, settings: Settings, *, master: str | None = None, on_progress: OnProgress | None = None
+    ) -> Self:
         """On this process's session; starting one takes seconds, in which the event loop goes on, and which end early
         when the caller is cancelled."""
         sent_settings(settings)  # what cannot work is refused before those seconds
-        return cls(await started_in_background(settings, master=master), settings)
+        return cls(await started_in_background(settings, master=master), settings, on_progress=on_progress)
 
     async def run(
-        self, task: Task[Item, Result], items: Sequence[Item], on_done: OnDone[Result] | None = None
+        self,
+        task: Task[Item, Result],
+        items: Sequence[Item],
+        on_done: OnDone[Result] | None = None,
+        *,
+        on_part: OnPart | None = None,
     ) -> list[Result | TaskFailed]:
+        """`on_part` is never called: an executor sends whole outcomes."""
         outcomes: dict[int, Result | TaskFailed] = {}
+        self._progress.planned(len(items))
 
         def take(number: int, outcome: bytes) -> None:
             if number in outcomes:
                 return
             decoded: Result | TaskFailed = decoded_outcome(task, outcome)
             outcomes[number] = decoded
+            self._progress.done()
             if on_done is not None:
                 on_done(number, decoded)
 

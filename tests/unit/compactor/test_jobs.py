@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from llog.compactor.gathering import COMPACT_JOBS_AT_ONCE, Gathering
-from llog.compactor.pipeline_runner import PipelineRunner
+from llog.compactor.backends import COMPACT_SPARK_REJOIN_MS, Backend, Backends
+from llog.compactor.jobs import CompactorJobs
 from llog.compactor.service import CompactorService
-from llog.compactor.tasks import COMPACT_SPARK_REJOIN_MS, TaskRunner, TaskRunners
+from llog.compactor.shared_jobs import COMPACT_JOBS_AT_ONCE, SharedJobs
 from llog.errors import CompactionFailed, LogBusy, SparkJobFailed, SparkNotInstalled, SparkSessionFailed
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.compact.plan import Sizing
-from llog.pipeline.runtime.work import InProcessRunner, Task, TaskFailed, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, Task, TaskFailed, tools_of
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.compactor.stage import Cluster, RememberingMetrics, Writer, lag_of, settle
 from tests.unit.pipeline.compact.compact_stage import entries_of
@@ -25,7 +25,7 @@ LOGS = [Log("orders", partition) for partition in range(12)]
 TERMS: dict[str, Any] = {"max_offsets": 1_000, "target_bytes": 1 << 20, "min_age_ms": 0}
 
 
-class CountingRunner(InProcessRunner):
+class CountingRunner(LocalTasks):
     """Tasks in this process, as if it were another."""
 
     def __init__(self, context: LogContext) -> None:
@@ -34,11 +34,11 @@ class CountingRunner(InProcessRunner):
         self.failing: Exception | None = None
         self.closed = False
 
-    async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
+    async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None, **parts: Any) -> list[Any]:
         self.runs.append(len(items))
         if self.failing is not None:
             raise self.failing
-        return await super().run(task, items, on_done)
+        return await super().run(task, items, on_done, **parts)
 
     async def close(self) -> None:
         self.closed = True
@@ -60,7 +60,7 @@ async def test_visits_of_the_same_moment_share_one_job_which_reads_each_blob_onc
         return await get_ranges(name, ranges)
 
     cluster.objects.get_ranges = counted  # type: ignore[method-assign]
-    runner = PipelineRunner(context)
+    runner = CompactorJobs(context)
     done = await asyncio.gather(*(runner.compact(log, **TERMS) for log in LOGS))
     assert [run is not None and (run.entry_count, run.end_offset) for run in done] == [(3, 3)] * 12
     assert len(reads) == 3
@@ -73,7 +73,7 @@ async def test_a_visit_does_one_piece_of_work() -> None:
     context = cluster.open()
     for _ in range(5):
         await Writer(context).append(LOGS[0])
-    runner = PipelineRunner(context)
+    runner = CompactorJobs(context)
     first = await runner.compact(LOGS[0], **TERMS | {"max_offsets": 2})
     assert first is not None
     assert (first.start_offset, first.end_offset) == (1, 2)
@@ -91,7 +91,7 @@ async def test_one_damaged_log_fails_its_own_visit() -> None:
     content = bytearray(await cluster.objects.get(name))
     content[-1] ^= 1
     await cluster.objects.put(name, [content])
-    runner = PipelineRunner(context)
+    runner = CompactorJobs(context)
     failed, done = await asyncio.gather(*(runner.compact(log, **TERMS) for log in LOGS[:2]), return_exceptions=True)
     assert isinstance(failed, CompactionFailed)
     assert failed.error_type == "ChecksumMismatch"
@@ -104,13 +104,13 @@ async def test_merges_go_through_tasks_too() -> None:
     context = cluster.open()
     elsewhere = CountingRunner(context)
 
-    async def join() -> TaskRunner:
-        return TaskRunner(elsewhere, Sizing(2))
+    async def join() -> Backend:
+        return Backend(elsewhere, Sizing(2))
 
-    tasks = TaskRunners(context, join, here_bytes_max=0)
+    tasks = Backends(context, join, local_bytes_max=0)
     tasks.start()
     await settle()
-    runner = PipelineRunner(context, tasks)
+    runner = CompactorJobs(context, tasks)
     for _ in range(3):
         await Writer(context).append(LOGS[0])
         await runner.compact(LOGS[0], **TERMS)
@@ -145,7 +145,7 @@ async def no_time(seconds: float) -> None:
 
 async def test_what_is_asked_for_while_jobs_run_waits_for_the_next() -> None:
     jobs = ScriptedJobs()
-    gathering: Gathering[str, int] = Gathering(jobs.perform, no_time)
+    gathering: SharedJobs[str, int] = SharedJobs(jobs.perform, no_time)
     asked = [asyncio.create_task(gathering.ask("terms", LOGS[0]))]
     for log in LOGS[1:]:
         await settle()
@@ -160,14 +160,14 @@ async def test_what_is_asked_for_while_jobs_run_waits_for_the_next() -> None:
 async def test_requests_on_other_terms_are_another_job() -> None:
     jobs = ScriptedJobs()
     jobs.go_on.set()
-    gathering: Gathering[str, int] = Gathering(jobs.perform, no_time)
+    gathering: SharedJobs[str, int] = SharedJobs(jobs.perform, no_time)
     await asyncio.gather(gathering.ask("a", LOGS[0]), gathering.ask("b", LOGS[1]), gathering.ask("a", LOGS[2]))
     assert sorted(map(len, jobs.jobs)) == [1, 2]
 
 
 async def test_a_job_goes_on_until_all_who_asked_have_given_up() -> None:
     jobs = ScriptedJobs()
-    gathering: Gathering[str, int] = Gathering(jobs.perform, no_time)
+    gathering: SharedJobs[str, int] = SharedJobs(jobs.perform, no_time)
     one, two = (asyncio.create_task(gathering.ask("terms", log)) for log in LOGS[:2])
     await settle()
     one.cancel()
@@ -188,7 +188,7 @@ async def test_a_job_that_fails_fails_all_that_wait_for_it_and_no_later_one() ->
             raise ZeroDivisionError
         return dict.fromkeys(logs, 1)
 
-    gathering: Gathering[str, int] = Gathering(perform, no_time)
+    gathering: SharedJobs[str, int] = SharedJobs(perform, no_time)
     failed = await asyncio.gather(*(gathering.ask("terms", log) for log in LOGS[:3]), return_exceptions=True)
     assert [type(error) for error in failed] == [ZeroDivisionError] * 3
     fails = False
@@ -197,7 +197,7 @@ async def test_a_job_that_fails_fails_all_that_wait_for_it_and_no_later_one() ->
 
 async def test_nothing_begins_after_the_close_and_what_runs_is_cancelled() -> None:
     jobs = ScriptedJobs()
-    gathering: Gathering[str, int] = Gathering(jobs.perform, no_time)
+    gathering: SharedJobs[str, int] = SharedJobs(jobs.perform, no_time)
     asked = []
     for log in LOGS[: COMPACT_JOBS_AT_ONCE + 2]:  # one job each, and two that no job has taken yet
         asked.append(asyncio.create_task(gathering.ask("terms", log)))
@@ -219,12 +219,12 @@ async def test_work_goes_on_in_this_process_until_spark_has_joined() -> None:
     elsewhere, started = CountingRunner(context), asyncio.Event()
     states: list[str] = []
 
-    async def join() -> TaskRunner:
+    async def join() -> Backend:
         await started.wait()
-        return TaskRunner(elsewhere, Sizing(2))
+        return Backend(elsewhere, Sizing(2))
 
-    tasks = TaskRunners(context, join, on_state=states.append, here_bytes_max=0)
-    runner = PipelineRunner(context, tasks)
+    tasks = Backends(context, join, on_state=states.append, local_bytes_max=0)
+    runner = CompactorJobs(context, tasks)
     tasks.start()
     assert runner.spark_state == "starting"
     assert await runner.compact(LOGS[0], **TERMS) is not None
@@ -243,11 +243,11 @@ async def test_without_spark_the_reason_is_shown_and_the_work_is_done_here() -> 
     context = cluster.open()
     await Writer(context).append(*LOGS)
 
-    async def join() -> TaskRunner:
+    async def join() -> Backend:
         raise SparkNotInstalled("no module named pyspark")
 
-    tasks = TaskRunners(context, join)
-    runner = PipelineRunner(context, tasks)
+    tasks = Backends(context, join)
+    runner = CompactorJobs(context, tasks)
     tasks.start()
     await settle()
     assert runner.spark_state.startswith("unavailable (Spark cannot be used (no module named pyspark)")
@@ -260,16 +260,16 @@ async def test_small_rounds_stay_in_this_process_and_others_go_to_spark() -> Non
     context = cluster.open()
     elsewhere = CountingRunner(context)
 
-    async def join() -> TaskRunner:
-        return TaskRunner(elsewhere, Sizing(2))
+    async def join() -> Backend:
+        return Backend(elsewhere, Sizing(2))
 
     await Writer(context).append(*LOGS)
     [entry] = await entries_of(context, LOGS[0])
     one_log_bytes = entry.value.byte_length or 0
-    tasks = TaskRunners(context, join, here_bytes_max=2 * one_log_bytes)
+    tasks = Backends(context, join, local_bytes_max=2 * one_log_bytes)
     tasks.start()
     await settle()
-    runner = PipelineRunner(context, tasks)
+    runner = CompactorJobs(context, tasks)
     assert await runner.compact(LOGS[0], **TERMS) is not None
     assert elsewhere.runs == [], "one log's slice is small"
     assert None not in await asyncio.gather(*(runner.compact(log, **TERMS) for log in LOGS[1:]))
@@ -289,13 +289,13 @@ async def test_a_spark_that_went_away_is_left_and_tried_again_later() -> None:
     elsewhere = CountingRunner(context)
     joins = 0
 
-    async def join() -> TaskRunner:
+    async def join() -> Backend:
         nonlocal joins
         joins += 1
-        return TaskRunner(elsewhere, Sizing(2))
+        return Backend(elsewhere, Sizing(2))
 
-    tasks = TaskRunners(context, join, here_bytes_max=0)
-    runner = PipelineRunner(cluster.open(), tasks)
+    tasks = Backends(context, join, local_bytes_max=0)
+    runner = CompactorJobs(cluster.open(), tasks)
     tasks.start()
     await settle()
     elsewhere.failing = SparkJobFailed("somewhere", "the JVM is gone")
@@ -321,12 +321,12 @@ async def test_a_spark_that_is_gone_between_jobs_is_told_of_and_replaced() -> No
         if gone:
             raise SparkSessionFailed("local[2]", "its JVM is gone")
 
-    async def join() -> TaskRunner:
+    async def join() -> Backend:
         nonlocal joins, gone
         joins, gone = joins + 1, False
-        return TaskRunner(CountingRunner(context), Sizing(2), check=check)
+        return Backend(CountingRunner(context), Sizing(2), check=check)
 
-    tasks = TaskRunners(context, join, on_state=states.append)
+    tasks = Backends(context, join, on_state=states.append)
     tasks.start()
     await cluster.clock.advance(3 * COMPACT_SPARK_REJOIN_MS)
     assert (states, joins) == (["ready"], 1)
@@ -342,16 +342,16 @@ async def test_a_task_that_fails_is_no_reason_to_leave_spark() -> None:
     await Writer(context).append(*LOGS)
 
     class Failing(CountingRunner):
-        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None) -> list[Any]:
+        async def run(self, task: Task[Any, Any], items: Sequence[Any], on_done: Any = None, **parts: Any) -> list[Any]:
             return [TaskFailed("ObjectStoreUnavailable", "down", True) for _ in items]
 
-    async def join() -> TaskRunner:
-        return TaskRunner(Failing(context), Sizing(2))
+    async def join() -> Backend:
+        return Backend(Failing(context), Sizing(2))
 
-    tasks = TaskRunners(context, join, here_bytes_max=0)
+    tasks = Backends(context, join, local_bytes_max=0)
     tasks.start()
     await settle()
-    runner = PipelineRunner(context, tasks)
+    runner = CompactorJobs(context, tasks)
     with pytest.raises(CompactionFailed, match="ObjectStoreUnavailable: down"):
         await runner.compact(LOGS[0], **TERMS)
     assert runner.spark_state == "ready"
@@ -368,16 +368,16 @@ async def test_the_service_compacts_all_due_logs_in_one_job_and_shows_sparks_sta
         await Writer(context).append(*LOGS)
     jobs = CountingRunner(context)
 
-    async def join() -> TaskRunner:
-        return TaskRunner(jobs, Sizing(2))
+    async def join() -> Backend:
+        return Backend(jobs, Sizing(2))
 
-    tasks = TaskRunners(cluster.open(patient=True), join, here_bytes_max=0)
+    tasks = Backends(cluster.open(patient=True), join, local_bytes_max=0)
     tasks.start()
     await settle()
     metrics = RememberingMetrics()
     settings = cluster.settings(compactor_min_age_ms=0, compactor_trigger_age_ms=0)
     service = CompactorService(
-        cluster.open(1, patient=True), settings, metrics, runner=PipelineRunner(cluster.open(9, patient=True), tasks)
+        cluster.open(1, patient=True), settings, metrics, jobs=CompactorJobs(cluster.open(9, patient=True), tasks)
     )
     await service.start()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llog.compactor.small_here import is_small
+from llog.compactor.backends import is_small
 from llog.pipeline.compact.window import SourceObject, Window
 
 

@@ -1,10 +1,10 @@
-"""Visits to single logs, worked off together: one job for all logs that are due at the same time.
+"""Requests for single logs that share jobs: one job for all logs that are due at the same time.
 
-Why it exists: slices of many logs lie in one blob, and logs come due together. A job over all of them reads each blob
-once; one job per log would read it once per log. So a visit asks here, and waits for the job it became part of.
+Slices of many logs lie in one blob. A job over all of them reads each blob once; one job per log would read it once per
+log. So a visit asks here and waits for the job that takes its request.
 
-What must stay true: a request is answered once, by the job that took it, with its own outcome; a job whose requests
-were all given up is cancelled, and one that fails fails all that wait for it; a bounded number of jobs runs at once.
+The job that takes a request answers it once, with the outcome of its log. A job is cancelled when all its requests are;
+a job that fails fails all its requests. At most COMPACT_JOBS_AT_ONCE jobs run at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 Perform = Callable[[Terms, Sequence[Log]], Awaitable[Mapping[Log, Answer | Exception]]]
 
 
-class Gathering(Generic[Terms, Answer]):
+class SharedJobs(Generic[Terms, Answer]):
     def __init__(self, perform: Perform[Terms, Answer], sleep: Callable[[float], Awaitable[object]]) -> None:
         self._perform, self._sleep = perform, sleep
         self._waiting: dict[Terms, dict[Log, asyncio.Future[Answer]]] = {}
@@ -35,12 +35,12 @@ class Gathering(Generic[Terms, Answer]):
         self._closed = False
 
     async def ask(self, terms: Terms, log: Log) -> Answer:
-        """What the next job with these terms makes of the log."""
+        """The answer of the next job with these terms for the log."""
         if self._closed:
-            raise LogBusy(*log, "the compactor stops")
+            raise LogBusy(*log, "the compactor is stopping")
         requests = self._waiting.setdefault(terms, {})
         if log in requests:
-            raise LogBusy(*log, "it waits for a job already")
+            raise LogBusy(*log, "it already waits for a job")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         requests[log] = answer
         self._asked += 1
@@ -48,7 +48,7 @@ class Gathering(Generic[Terms, Answer]):
         try:
             return await answer
         finally:
-            if self._waiting.get(terms, {}).get(log) is answer:  # given up before a job took it
+            if self._waiting.get(terms, {}).get(log) is answer:  # cancelled before a job took it
                 del self._waiting[terms][log]
 
     async def close(self) -> None:
@@ -70,7 +70,7 @@ class Gathering(Generic[Terms, Answer]):
     def _ended(self, job: asyncio.Task[None]) -> None:
         self._jobs.discard(job)
         if not job.cancelled() and (error := job.exception()) is not None:
-            raise error  # a mistake here: the loop's handler tells of it
+            raise error  # a bug in this class: the event loop's handler reports it
         self._begin()
 
     async def _job(self) -> None:
@@ -81,12 +81,12 @@ class Gathering(Generic[Terms, Answer]):
         requests = self._waiting.pop(terms)
         work = asyncio.ensure_future(self._perform(terms, list(requests)))
 
-        def given_up(_: asyncio.Future[Answer]) -> None:
+        def cancelled(_: asyncio.Future[Answer]) -> None:
             if all(answer.cancelled() for answer in requests.values()):
                 work.cancel()
 
         for answer in requests.values():
-            answer.add_done_callback(given_up)
+            answer.add_done_callback(cancelled)
         try:
             _answer_all(requests, await work)
         except asyncio.CancelledError:
@@ -98,7 +98,7 @@ class Gathering(Generic[Terms, Answer]):
             _answer_all(requests, dict.fromkeys(requests, error))
 
     async def _until_quiet(self) -> None:
-        """Until nobody asked for a moment: visits of one pass come within milliseconds of each other."""
+        """Until COMPACT_GATHER_QUIET_MS pass without a request: visits of one pass come within milliseconds."""
         for _ in range(COMPACT_GATHER_MS_MAX // COMPACT_GATHER_QUIET_MS):
             asked = self._asked
             await self._sleep(COMPACT_GATHER_QUIET_MS / 1_000)
