@@ -11,8 +11,7 @@ from llog.formats.records.decode import decode_batches
 from llog.formats.records.encode import encode_columns
 from llog.formats.records.record_batch import BatchRule, TimestampType, walk
 from llog.formats.records.record_columns import columns_from_rows
-from llog.http.json.consume_answer import texts
-from llog.http.json.plain_show import show_batches
+from llog.http.json.consume_answer import show_batches, texts
 
 SOURCE = "memory://fuzz/object"
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from llog.errors import ExposureRefused
-from llog.listener.server import Listener
+from llog.listener.server import SocketListener
 from llog.settings import Settings
 from llog.settings.exposure import check_certificate, is_loopback
 from llog.telemetry.request_log import HttpMetrics
@@ -32,11 +32,11 @@ class _Status:
 @asynccontextmanager
 async def serving(
     settings: Settings, *, health: Callable[[], dict[str, Any]], metrics: HttpMetrics
-) -> AsyncIterator[Listener]:
+) -> AsyncIterator[SocketListener]:
     """Serve the pages while the context lasts. `SettingsError` when the address cannot be used or is not protected."""
     check_pages_exposure(settings)
     pages = StatusPages(_Status(settings, metrics, health))
-    listener = Listener(
+    listener = SocketListener(
         settings,
         pages.connection,
         host=settings.compactor_bind_host,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from llog.broker.broker import Broker, Role
-from llog.http.json import plain_scan, plain_show
+from llog.http.json import consume_answer, plain_scan
 from llog.http.routes.app import build_app
 from llog.http.server import HttpServer
 from llog.http.starting import open_patiently
@@ -70,7 +70,7 @@ async def _opened(settings: Settings, role: Role, broker_id: str | None, *, warm
     try:
         if warm:
             await asyncio.to_thread(plain_scan.warm_up)
-            await asyncio.to_thread(plain_show.warm_up)
+            await asyncio.to_thread(consume_answer.warm_up)
     except BaseException:
         await broker.close()
         raise

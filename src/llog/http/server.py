@@ -10,21 +10,16 @@ An address that other machines reach is protected, or refused before the socket 
 from __future__ import annotations
 
 from llog.http.routes.app import HttpApp
-from llog.listener.connection import ConnectionSet
-from llog.listener.http1 import HttpConnection
-from llog.listener.server import Listener
+from llog.listener.server import SocketListener
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure
 
 
-class HttpServer(Listener):
+class HttpServer(SocketListener):
     def __init__(self, app: HttpApp, settings: Settings, *, host: str | None = None, port: int | None = None) -> None:
-        def connection(peers: ConnectionSet) -> HttpConnection:
-            return HttpConnection(peers, app, settings.http_read_timeout_ms)
-
         host = settings.http_bind_host if host is None else host
         port = settings.http_port if port is None else port
-        super().__init__(settings, connection, host=host, port=port, variables="LLOG_HTTP")
+        super().__init__(settings, app.connection, host=host, port=port, variables="LLOG_HTTP")
         self._app = app
 
     async def start(self) -> None:

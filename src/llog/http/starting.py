@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from llog.errors import StoreError
 from llog.limits import STORE_PROBE_MS
 from llog.listener.http1 import RETRY_AFTER, Reply
-from llog.listener.server import Listener
+from llog.listener.server import SocketListener
 from llog.settings import Settings
 from llog.settings.exposure import check_exposure
 from llog.telemetry.metrics import BrokerMetrics
@@ -63,7 +63,7 @@ async def open_patiently(
     starting = _Starting(settings, broker_id)
     attempt = asyncio.ensure_future(_until_open(opening, starting))
     stopping = asyncio.ensure_future(stop.wait())
-    listener: Listener | None = None
+    listener: SocketListener | None = None
     try:
         await asyncio.wait(
             {attempt, stopping}, timeout=STARTING_SILENCE_MS / 1_000, return_when=asyncio.FIRST_COMPLETED
@@ -85,13 +85,13 @@ async def open_patiently(
             await listener.stop()
 
 
-def _listener(starting: _Starting, host: str | None, port: int | None) -> Listener:
+def _listener(starting: _Starting, host: str | None, port: int | None) -> SocketListener:
     settings = starting.settings
     host = settings.http_bind_host if host is None else host
     check_exposure(settings, host=host)
     pages = StatusPages(starting, starting.try_again)
     port = settings.http_port if port is None else port
-    return Listener(settings, pages.connection, host=host, port=port, variables="LLOG_HTTP")
+    return SocketListener(settings, pages.connection, host=host, port=port, variables="LLOG_HTTP")
 
 
 async def _until_open(opening: Callable[[], Awaitable[T]], starting: _Starting) -> T:

@@ -1,6 +1,6 @@
 """A listener: it accepts connections of one protocol, with TLS where a certificate is set, and stops gracefully.
 
-    listener = Listener(settings, make_connection, host="127.0.0.1", port=0, variables="LLOG_HTTP")
+    listener = SocketListener(settings, make_connection, host="127.0.0.1", port=0, variables="LLOG_HTTP")
     await listener.start()        # listens when this returns; listener.port is the real one
     await listener.stop()         # accepts no more, answers requests in flight, within the stop timeout
 
@@ -14,6 +14,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from llog.errors import SettingsError
@@ -32,7 +33,7 @@ TLS_SHUTDOWN_MS_MAX: Final = 1_000
 _log: Final = logging.getLogger("llog.listener")
 
 
-class Listener:
+class SocketListener:
     def __init__(
         self,
         settings: Settings,
@@ -60,13 +61,13 @@ class Listener:
 
     async def start(self) -> None:
         """`SettingsError` when the address or the certificate cannot be used."""
-        loop, peers, make_connection = asyncio.get_running_loop(), self._peers, self._make_connection
+        loop = asyncio.get_running_loop()
         tls = tls_context(self._settings)
         listening = listening_socket(self.host, self.port, of=self._variables, backlog=ACCEPT_BACKLOG)
         try:
             self.port = listening.getsockname()[1]
             self._server = await loop.create_server(
-                lambda: make_connection(peers),
+                partial(self._make_connection, self._peers),
                 sock=listening,
                 ssl=tls,
                 backlog=ACCEPT_BACKLOG,

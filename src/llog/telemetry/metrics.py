@@ -1,16 +1,15 @@
-"""What a broker, or the compaction service, tells about itself: one registry, two pages.
+"""The metrics of a broker or of the compaction service: one registry, two pages.
 
     metrics = BrokerMetrics()
     metrics.observe_http("/produce", "POST", 200, 0.004, 1_024, 96)
     metrics.snapshot()      # JSON of GET /metrics
     metrics.prometheus()    # text of GET /metrics/prometheus
 
-Why it exists: whoever does something tells it here, by a method with typed arguments; the names, labels and places on
-the pages are the table's business (`metric_families`).
+Callers report events by methods with typed arguments; names, labels and places on the pages are in the table
+(`families`).
 
-What must stay true
-- Both pages are made from the same families; nothing is global, so several brokers in one process do not mix.
-- A method costs microseconds: children are bound beforehand or remembered, and what every request tells is gathered.
+- Both pages are made from the same families.
+- A method costs microseconds: series are bound beforehand or remembered, and the counts of every request are gathered.
 - The number of series is bounded, whatever clients send.
 - No label holds an address, a credential or a record; stores are named by their kind.
 
@@ -27,13 +26,10 @@ from llog import __version__
 from llog.log.metrics import AppendCounters
 from llog.stores.metadata.metered import MetadataStoreStats
 from llog.telemetry.billing import BilledStore
-from llog.telemetry.compaction_lag import CompactionLag
+from llog.telemetry.collectors import AppendCollector, CompactionLag, MetadataCollector, ObjectCollector, kind_of
 from llog.telemetry.families import RUN_STATES, UNKNOWN
-from llog.telemetry.gathered_counts import GatheredCounts, HttpRow
-from llog.telemetry.object_metrics import AppendCollector, MetadataCollector, ObjectCollector, kind_of
-from llog.telemetry.registry import Families
-from llog.telemetry.scenario import Scenario
-from llog.telemetry.tree import tree
+from llog.telemetry.registry import Families, GatheredCounts, HttpRow, json_page
+from llog.telemetry.scenario import LoadTestScenario
 
 __all__ = ["CONTENT_TYPE", "BrokerMetrics"]
 
@@ -59,7 +55,7 @@ class BrokerMetrics:
     def snapshot(self) -> dict[str, Any]:
         """The JSON page: numbers, texts and objects of them."""
         self._gathered.count()
-        page = tree(self._families.collect())
+        page = json_page(self._families.collect())
         if self._metadata.is_oxia:
             page["oxia"] = page["metadata"]
         return page
@@ -68,7 +64,7 @@ class BrokerMetrics:
         self._gathered.count()
         return self._families.prometheus()
 
-    # -- who this is ------------------------------------------------------------------------------------------------
+    # -- about the process ------------------------------------------------------------------------------------------
     def set_broker(
         self,
         *,
@@ -108,16 +104,16 @@ class BrokerMetrics:
         self._families.info("llog_compactor_info").info(about | _stores(metadata_url, wal_url, objects_url))
         self._families.gauge("llog_compactor_started_timestamp_seconds").set(started_at_ms / 1_000)
 
-    def set_loadtest(self, scenario: Scenario | None) -> None:
+    def set_loadtest(self, scenario: LoadTestScenario | None) -> None:
         """The load test that this process serves (`scenario_from_env`)."""
-        told = Scenario("") if scenario is None else scenario
-        self._families.info("llog_loadtest_info").info({"scenario": told.name, "run_id": told.run_id})
+        shown = LoadTestScenario("") if scenario is None else scenario
+        self._families.info("llog_loadtest_info").info({"scenario": shown.name, "run_id": shown.run_id})
         parameters = self._families.gauge("llog_loadtest_parameter")
         parameters.clear()
-        for name, value in told.parameters.items():
+        for name, value in shown.parameters.items():
             parameters.labels(name).set(value)
 
-    # -- what is read off others' numbers ---------------------------------------------------------------------------
+    # -- collected from the numbers of others -----------------------------------------------------------------------
     def attach_metadata(self, url: str, stats: MetadataStoreStats) -> None:
         self._metadata.attach(url, stats)
 
@@ -168,7 +164,7 @@ class BrokerMetrics:
         self._append_bytes = self._families.counter("llog_log_append_bytes_total")
         self._append_failures = self._families.counters("llog_append_failures_total")
         self._append_failures_all = self._families.counter("llog_log_append_failures_total")
-        # Told twice per request, asked for every few seconds: read when asked for.
+        # Set twice per request and shown every few seconds, so the gauges read them when a page is made.
         self._buffered = 0, 0
         self._families.gauge("llog_batch_buffered_bytes").set_function(lambda: self._buffered[0])
         self._families.gauge("llog_batch_buffered_requests").set_function(lambda: self._buffered[1])
@@ -192,7 +188,7 @@ class BrokerMetrics:
         self._commit.observe(commit_ms / 1_000)
 
     def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
-        """What became of the record groups of one call; `failures` by the name of the error."""
+        """The outcomes of one call's record groups; `failures` by the name of the error."""
         if groups:
             self._gathered.appends(groups, records, byte_length)
         for error, count in failures.items():
@@ -248,7 +244,7 @@ class BrokerMetrics:
     def observe_compaction(
         self, outcome: str, kind: str, entries: int, byte_length: int, stages_ms: Mapping[str, float]
     ) -> None:
-        """A visit to a log; one that found nothing to rewrite has no entries, and says nothing about candidates."""
+        """A visit to a log; a visit that found nothing to rewrite has no entries and no candidate sizes."""
         self._compactions.at(outcome, kind).inc()
         if entries:
             self._candidate_entries.at(kind).observe(entries)
@@ -306,8 +302,8 @@ class BrokerMetrics:
         self._families.gauge("llog_clock_skew_seconds").set(ms / 1_000)
 
     def count(self, name: str, value: int = 1) -> None:
-        """By name: `x` is the family `llog_x_total` (`llog.log.metrics` has most of them). That a name has no family is
-        no reason to fail whoever counts; it is counted that it happened."""
+        """By name: `x` is the family `llog_x_total` (`llog.log.metrics` has most of them). A name without a family does
+        not fail the caller; it is counted as an overflow of `unknown`."""
         counter = self._by_name.get(name)
         if counter is None:
             self._count_unknown()

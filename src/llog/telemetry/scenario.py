@@ -28,24 +28,24 @@ _PARAMETER: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _ACCEPTED: Final = 'JSON like {"name": "steady", "run_id": "1", "parameters": {"brokers": 3}}'
 
 
-class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LoadTestScenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: _Text
     run_id: _Text = ""
     parameters: dict[str, int | float] = {}
     """Numbers that describe the run's shape, by a name in lower case."""
 
 
-def scenario_from_env(environ: Mapping[str, str]) -> Scenario | None:
+def scenario_from_env(environ: Mapping[str, str]) -> LoadTestScenario | None:
     """None when there is no load test. Raises `SettingsError`."""
     text = environ.get(SCENARIO_VARIABLE, "")
     return parse_scenario(text) if text else None
 
 
-def parse_scenario(text: str) -> Scenario:
+def parse_scenario(text: str) -> LoadTestScenario:
     if len(text.encode("utf-8", "surrogatepass")) > METRICS_SCENARIO_BYTES_MAX:
         raise SettingsError(SCENARIO_VARIABLE, text[:80] + "…", f"at most {METRICS_SCENARIO_BYTES_MAX} bytes")
     try:
-        scenario = msgspec.json.decode(text, type=Scenario)
+        scenario = msgspec.json.decode(text, type=LoadTestScenario)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise SettingsError(SCENARIO_VARIABLE, text[:200], f"{_ACCEPTED} ({error})") from None
     if len(scenario.parameters) > METRICS_SCENARIO_PARAMETERS_MAX:

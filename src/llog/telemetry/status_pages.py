@@ -80,7 +80,7 @@ class StatusPages:
         self._tokens, self._log = Tokens(services.settings), RequestLog(services.metrics)
 
     def connection(self, peers: ConnectionSet) -> HttpConnection:
-        """For `Listener`."""
+        """For `SocketListener`."""
         return HttpConnection(peers, self, self._services.settings.http_read_timeout_ms)
 
     async def __call__(self, exchange: Exchange) -> None:

@@ -18,8 +18,7 @@ from llog.broker.produce.producer import TimedOutcomes, Timings
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import BackPressureRejected, LlogError
 from llog.http.routes.app import HttpApp, build_app
-from llog.listener.http1 import HttpConnection
-from llog.listener.server import Listener
+from llog.listener.server import SocketListener
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
@@ -160,13 +159,7 @@ class Client(httpx.AsyncClient):
 
     def __init__(self, app: HttpApp, **more: Any) -> None:
         settings = app.runtime.services.settings
-        self._listener = Listener(
-            settings,
-            lambda peers: HttpConnection(peers, app, settings.http_read_timeout_ms),
-            host="127.0.0.1",
-            port=0,
-            variables="LLOG_HTTP",
-        )
+        self._listener = SocketListener(settings, app.connection, host="127.0.0.1", port=0, variables="LLOG_HTTP")
         super().__init__(timeout=PATIENCE_SECONDS, **more)
 
     async def __aenter__(self) -> Self:

@@ -19,7 +19,7 @@ from llog.errors import LlogError, MetadataUnavailable, MetadataUncertain, Reque
 from llog.http.routes.app import build_app
 from llog.http.routes.errors import STATUSES, status_of
 from llog.http.routes.openapi import openapi_config
-from llog.listener.server import Listener
+from llog.listener.server import SocketListener
 from llog.listener.tokens import Access, Tokens
 from llog.telemetry.process_logs import LOG_LINES_WAITING_MAX, GatheredLines, configure_logging
 from llog.telemetry.status_pages import StatusPages
@@ -80,7 +80,8 @@ async def test_a_broker_without_a_role_has_no_such_path() -> None:
 
 async def test_status_pages_alone_have_the_form_of_the_brokers() -> None:
     broker = BrokerDouble(http_read_token="r-secret")
-    pages = Listener(broker.settings, StatusPages(broker).connection, host="127.0.0.1", port=0, variables="LLOG_HTTP")
+    address: Any = {"host": "127.0.0.1", "port": 0, "variables": "LLOG_HTTP"}
+    pages = SocketListener(broker.settings, StatusPages(broker).connection, **address)
     await pages.start()
     async with client_of(broker) as of_broker, httpx.AsyncClient(base_url=pages.url) as alone:
         for path in ("/health", "/ready", "/metrics"):

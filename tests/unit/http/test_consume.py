@@ -17,9 +17,7 @@ from llog.formats.buffers import Buffer
 from llog.formats.records.decode import decode_records
 from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec, patch_offsets, walk
-from llog.http.json.consume_answer import answer_of, texts
-from llog.http.json.plain_answer import PlainAnswer
-from llog.http.json.plain_show import shown_columns
+from llog.http.json.consume_answer import PlainAnswer, answer_of, shown_columns, texts
 from llog.http.json.schemas import ConsumedRecord
 from llog.http.routes.app import build_app
 from llog.log.keys import Log

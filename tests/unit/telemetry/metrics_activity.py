@@ -14,7 +14,7 @@ from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.telemetry.billing import BilledStore, Billing
 from llog.telemetry.metrics import BrokerMetrics
-from llog.telemetry.scenario import Scenario
+from llog.telemetry.scenario import LoadTestScenario
 
 NOW_MS = 1_760_000_000_000
 STORES = {"metadata_url": "oxia://127.0.0.1:6648", "wal_url": "memory://wal", "objects_url": "memory://objects"}
@@ -35,7 +35,7 @@ class Activity:
         self.metrics.attach_metadata("oxia://127.0.0.1:6648", self.metadata.stats)
         self.metrics.attach_objects(self.billing.stores)
         self.metrics.attach_appender(self.appends)
-        self.metrics.set_loadtest(Scenario("steady", "run-1", {"brokers": 3, "record_bytes": 1_024}))
+        self.metrics.set_loadtest(LoadTestScenario("steady", "run-1", {"brokers": 3, "record_bytes": 1_024}))
         self.metrics.set_broker(
             broker_id="broker-1", host="127.0.0.1", port=8080, role="both", started_at_ms=NOW_MS, **STORES
         )

@@ -19,11 +19,11 @@ from llog.errors import SettingsError
 from llog.http.routes.runtime import FrontEndMetrics
 from llog.log.metrics import LogMetrics
 from llog.stores.metadata.metered import MetadataStoreStats
-from llog.telemetry.compaction_lag import METRICS_LAG_ROWS_MAX, CompactionLag
+from llog.telemetry.collectors import METRICS_LAG_ROWS_MAX, CompactionLag
 from llog.telemetry.families import FAMILIES, SECTIONS, family, markdown, sample_names
 from llog.telemetry.metrics import BrokerMetrics
 from llog.telemetry.registry import METRICS_LABEL_SETS_MAX
-from llog.telemetry.scenario import Scenario, parse_scenario, scenario_from_env
+from llog.telemetry.scenario import LoadTestScenario, parse_scenario, scenario_from_env
 from tests.unit.telemetry.metric_pages import Series, both_tell, samples_of
 from tests.unit.telemetry.metrics_activity import LOG_NAMES, NOW_MS, Activity
 
@@ -260,7 +260,7 @@ def test_the_age_of_the_lag_goes_on_by_itself_and_the_oldest_is_never_hidden() -
 
 
 def test_lags_of_more_logs_than_can_be_known_are_counted_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llog.telemetry.compaction_lag.METRICS_LAG_LOGS_MAX", 2)
+    monkeypatch.setattr("llog.telemetry.collectors.METRICS_LAG_LOGS_MAX", 2)
     metrics = BrokerMetrics()
     for partition in range(3):
         metrics.set_compaction_lag("orders", partition, 1, 1)
@@ -306,10 +306,10 @@ def test_a_scenario_is_read_from_the_environment_and_replaces_the_one_before() -
     assert scenario_from_env({"LLOG_LOADTEST_SCENARIO": ""}) is None
     text = '{"name": "steady", "run_id": "7", "parameters": {"brokers": 3, "rate": 0.5}}'
     scenario = scenario_from_env({"LLOG_LOADTEST_SCENARIO": text})
-    assert scenario == Scenario("steady", "7", {"brokers": 3, "rate": 0.5})
+    assert scenario == LoadTestScenario("steady", "7", {"brokers": 3, "rate": 0.5})
     metrics = BrokerMetrics()
     metrics.set_loadtest(scenario)
-    metrics.set_loadtest(Scenario("other", parameters={"partitions": 4}))
+    metrics.set_loadtest(LoadTestScenario("other", parameters={"partitions": 4}))
     assert metrics.snapshot()["loadtest"] == {"scenario": "other", "run_id": "", "parameters": {"partitions": 4}}
 
 

@@ -19,6 +19,7 @@ from llog.errors import InvalidArgument
 from llog.http.json import schemas
 from llog.http.json.schemas import BatchHead, ProduceBatch, ProduceRequest, RecordObject, Records, RequestBody
 from llog.limits import HTTP_TOPIC_PARTITIONS_MAX, MIB
+from llog.log.keys import Log, check_topic
 
 # A large body is decoded in pieces of this size, for one piece holds the interpreter until it is done.
 HTTP_DECODE_PIECE_BYTES: Final = MIB
@@ -133,6 +134,14 @@ def _named(message: str, path: str, first_row: int) -> InvalidArgument:
         inner += f".{name.group(1)}"
     field = f"{path}{inner}".removeprefix(".")
     return InvalidArgument(field or BODY, reason.replace("`", ""))
+
+
+def checked_log(topic: str, partition: int, path: str) -> Log:
+    """`InvalidArgument` with the path of the topic's name."""
+    try:
+        return Log(check_topic(topic), partition)
+    except InvalidArgument as error:
+        raise InvalidArgument(path, error.reason) from None
 
 
 # -- the field as a label ----------------------------------------------------------------------------------------------

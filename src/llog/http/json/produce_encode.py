@@ -30,13 +30,13 @@ from llog.formats.records.plain_batches import (
 )
 from llog.formats.records.record_batch import TimestampType
 from llog.formats.records.record_columns import Header, columns_from_rows
-from llog.http.json.decode import decoded_produce
+from llog.http.json.decode import checked_log, decoded_produce
 from llog.http.json.plain_scan import ScannedRequest, scan
 from llog.http.json.schemas import Base64, ProduceBatch, RecordObject, Text
 from llog.limits import KIB
 from llog.log.append.append import EncodedGroup
 from llog.log.append.pieces import Piece
-from llog.log.keys import Log, check_topic
+from llog.log.keys import Log
 from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
 
 # From this size on a produce request of plain form is read by a kernel, which costs some microseconds to call.
@@ -135,13 +135,6 @@ def _arranged(logs: Sequence[Log], batches: Sequence[EncodedBatch]) -> EncodedRe
         [_group(log, own) for log, own in by_log.items()],
         [RequestBatch(log, count, group_of[log], piece, largest) for log, count, piece, largest in places],
     )
-
-
-def checked_log(topic: str, partition: int, path: str) -> Log:
-    try:
-        return Log(check_topic(topic), partition)
-    except InvalidArgument as error:
-        raise InvalidArgument(path, error.reason) from None
 
 
 def _single(log: Log, batch: EncodedBatch) -> EncodedGroup:

@@ -30,7 +30,8 @@ from llog.http.routes import positions as offsets
 from llog.http.routes.errors import error_reply
 from llog.http.routes.openapi import QUERY, openapi_config, options_routes
 from llog.http.routes.runtime import RECORD, RUNTIME, BrokerServices, Runtime, record_of, response_of, runtime_of
-from llog.listener.http1 import Exchange, Reply
+from llog.listener.connection import ConnectionSet
+from llog.listener.http1 import Exchange, HttpConnection, Reply
 from llog.listener.tokens import Access
 from llog.telemetry.request_log import UNMATCHED, RequestLog, RequestRecord
 
@@ -98,6 +99,10 @@ class HttpApp:
         self._hot = {route.path.encode(): route for handler, route in HOT.items() if handler in routes}
         self._log = RequestLog(services.metrics)
         self._held: asyncio.Future[None] | None = None
+
+    def connection(self, peers: ConnectionSet) -> HttpConnection:
+        """For a listener."""
+        return HttpConnection(peers, self, self.runtime.services.settings.http_read_timeout_ms)
 
     async def __call__(self, exchange: Exchange) -> None:
         if self._held is not None:

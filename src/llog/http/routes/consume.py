@@ -15,13 +15,19 @@ from litestar import Request, Response, post
 
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch, PartitionFetched
 from llog.errors import InvalidArgument, RequestRefused
-from llog.http.json.consume_answer import answer_of
-from llog.http.json.plain_answer import PlainAnswer
-from llog.http.json.produce_encode import checked_log
+from llog.http.json.consume_answer import PlainAnswer, answer_of
+from llog.http.json.decode import checked_log
 from llog.http.json.schemas import ConsumeAnswer, ConsumeBody
-from llog.http.routes.body import decoded_small_body
 from llog.http.routes.openapi import operation
-from llog.http.routes.runtime import AnswerShare, Runtime, held_bytes, record_of, response_of, runtime_of
+from llog.http.routes.runtime import (
+    AnswerShare,
+    Runtime,
+    decoded_small_body,
+    held_bytes,
+    record_of,
+    response_of,
+    runtime_of,
+)
 from llog.listener.http1 import ENCODER, Exchange, Reply
 from llog.listener.tokens import Access
 from llog.log.keys import Log

@@ -16,9 +16,8 @@ from llog.http.json.schemas import (
     PartitionOffsets,
     UnfenceBody,
 )
-from llog.http.routes.body import decoded_body
 from llog.http.routes.openapi import QUERY, PartitionInPath, TopicInPath, operation
-from llog.http.routes.runtime import json_response, runtime_of
+from llog.http.routes.runtime import decoded_body, json_response, runtime_of
 from llog.listener.tokens import Access
 from llog.log.cleanup.retention import delete_records as delete_log_records
 from llog.log.fence import fence as fence_log

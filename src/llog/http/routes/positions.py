@@ -6,7 +6,7 @@ from litestar import Request, Response, post
 
 from llog.broker.groups.positions import CommittedPosition, Position
 from llog.errors import InvalidArgument, LogError
-from llog.http.json.produce_encode import checked_log
+from llog.http.json.decode import checked_log
 from llog.http.json.schemas import (
     OffsetCommitResult,
     OffsetFetched,
@@ -15,9 +15,8 @@ from llog.http.json.schemas import (
     OffsetsFetch,
     OffsetsFetchAnswer,
 )
-from llog.http.routes.body import decoded_body
 from llog.http.routes.openapi import operation
-from llog.http.routes.runtime import json_response, runtime_of
+from llog.http.routes.runtime import decoded_body, json_response, runtime_of
 from llog.listener.tokens import Access
 from llog.log.keys import Log
 

@@ -25,9 +25,8 @@ from llog.errors import (
 )
 from llog.http.json.produce_encode import EncodedRequest, RequestBatch, encoded_request
 from llog.http.json.schemas import ProduceAnswer, ProduceRequest, ProduceResult
-from llog.http.routes.body import TakenBody
 from llog.http.routes.openapi import operation
-from llog.http.routes.runtime import Runtime, record_of, response_of, runtime_of
+from llog.http.routes.runtime import Runtime, TakenBody, record_of, response_of, runtime_of
 from llog.listener.http1 import RETRY_AFTER, ErrorAnswer, Reply, json_reply
 from llog.listener.tokens import Access
 from llog.log.append.append import Appended, EncodedGroup, piece_outcomes

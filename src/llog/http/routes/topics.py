@@ -21,9 +21,8 @@ from llog.http.json.schemas import (
     TopicList,
     TopicSummary,
 )
-from llog.http.routes.body import decoded_body
 from llog.http.routes.openapi import QUERY, TopicInPath, operation
-from llog.http.routes.runtime import json_response, runtime_of
+from llog.http.routes.runtime import decoded_body, json_response, runtime_of
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.listener.tokens import Access
 from llog.log.context import LogContext

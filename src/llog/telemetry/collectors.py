@@ -1,15 +1,14 @@
-"""Metrics that are read off plain numbers when a page is asked for: stores, billing, appends.
+"""Metrics that are read from plain numbers when a page is asked for: stores, billing, appends, compaction lag.
 
-Why it exists: the stores and the log count in plain numbers and know no metrics library; here those become families.
-
-What must stay true: every family of the table that is marked `collected` comes from here or from `compaction_lag`,
-also while nothing has been attached yet. A page may be made in another thread: nothing here iterates over a dictionary
-that the event loop may grow meanwhile.
+The stores and the log count in plain numbers and know no metrics library; collectors turn those into families. Every
+family of the table that is marked `collected` comes from here, also while nothing is attached. A page may be made in
+another thread, so nothing here iterates over a dictionary that the event loop may grow meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isinf
 from typing import Any, Final
 
@@ -27,9 +26,12 @@ from llog.settings.urls import OXIA_SCHEMES, scheme_of
 from llog.stores.metadata.metered import MetadataStoreStats
 from llog.stores.objects.pricing import Prices
 from llog.telemetry.billing import ASSUMPTIONS, BilledStore
-from llog.telemetry.families import family
+from llog.telemetry.families import OTHER, family
 
-__all__ = ["AppendCollector", "MetadataCollector", "ObjectCollector", "counter", "gauge", "kind_of"]
+METRICS_LAG_ROWS_MAX: Final = 100
+"""Logs whose compaction lag is shown one by one, the largest first; the others are one row, `other`."""
+METRICS_LAG_LOGS_MAX: Final = 100_000
+"""Logs whose lag is remembered; more are counted as an overflow."""
 
 
 def kind_of(url: str) -> str:
@@ -61,7 +63,7 @@ def info(name: str) -> InfoMetricFamily:
 
 
 def _add_latencies(into: HistogramMetricFamily, labels: Sequence[str], snapshot: Mapping[str, Any]) -> None:
-    """From the milliseconds in which stores count to the seconds that Prometheus likes."""
+    """Stores count milliseconds; Prometheus asks for seconds."""
     counts = snapshot["latency_ms_buckets"].items()
     buckets = [("+Inf" if isinf(bound_ms) else str(bound_ms / 1_000), count) for bound_ms, count in counts]
     into.add_metric(labels, buckets, sum_value=snapshot["latency_ms_sum"] / 1_000)
@@ -89,7 +91,7 @@ class MetadataCollector(Collector):
                 snapshot, labels = counted.snapshot(), (kind, operation)
                 calls.add_metric(labels, snapshot["calls"])
                 items.add_metric(labels, snapshot["items"])
-                if snapshot["calls"]:  # what was never called has neither latencies nor errors to tell of
+                if snapshot["calls"]:  # an operation that was never called has neither latencies nor errors
                     _add_latencies(seconds, labels, snapshot)
                     for name, count in snapshot["errors"].items():
                         errors.add_metric((*labels, name), count)
@@ -100,7 +102,7 @@ _METADATA_COUNTERS: Final = ("llog_metadata_calls_total", "llog_metadata_items_t
 
 
 class ObjectCollector(Collector):
-    """The object stores of this process, and what they would cost."""
+    """The object stores of this process, and their cost."""
 
     def __init__(self) -> None:
         self._stores: list[BilledStore] = []
@@ -169,7 +171,7 @@ def _price_list(prices: Prices) -> dict[str, float]:
 
 
 class AppendCollector(Collector):
-    """What the append path counts (`llog.log.metrics`), over all appenders of this process."""
+    """The counters of the append path (`llog.log.metrics`), summed over all appenders of this process."""
 
     def __init__(self) -> None:
         self._counters: list[AppendCounters] = []
@@ -194,3 +196,51 @@ _APPEND_FIELDS: Final = {
     "llog_append_cleared_total": "cleared",
     "llog_append_yields_total": "yields",
 }
+
+
+_OFFSET_BITS: Final = 64
+_OFFSETS: Final = (1 << _OFFSET_BITS) - 1
+
+
+class CompactionLag(Collector):
+    """How far compaction is behind, log by log, in a bounded number of rows.
+
+    The logs furthest behind are shown by name; all others are one row, `other`, so that the sum over the rows is the
+    whole lag and the largest age is the largest there is. Age grows by itself: a compactor that no longer reaches its
+    logs reports nothing new, and that is when the age matters.
+    """
+
+    def __init__(self, on_overflow: Callable[[], None], now_ms: Callable[[], int]) -> None:
+        # One number per log, bytes above offsets, so that the largest of very many are found fast.
+        self._lags: dict[tuple[str, int], int] = {}
+        self._oldest_ms: dict[tuple[str, int], int] = {}
+        self._on_overflow, self._now_ms = on_overflow, now_ms
+
+    def set(self, topic: str, partition: int, offsets: int, byte_length: int, oldest_ms: int | None) -> None:
+        """A lag of zero removes the log."""
+        log, lag = (topic, partition), byte_length << _OFFSET_BITS | offsets
+        if lag and log not in self._lags and len(self._lags) >= METRICS_LAG_LOGS_MAX:
+            self._on_overflow()
+            return
+        self._lags.pop(log, None)
+        self._oldest_ms.pop(log, None)
+        if lag:
+            self._lags[log] = lag
+            if oldest_ms is not None:
+                self._oldest_ms[log] = oldest_ms
+
+    def collect(self) -> Iterator[Metric]:
+        in_offsets, in_bytes = gauge("llog_compaction_lag_offsets"), gauge("llog_compaction_lag_bytes")
+        in_seconds, logs = gauge("llog_compaction_lag_seconds"), gauge("llog_compaction_lagging_logs")
+        # Totals come from the copies: the page is made in another thread, while the event loop changes the originals.
+        lags, oldest_ms, now_ms = self._lags.copy(), self._oldest_ms.copy(), self._now_ms()
+        logs.add_metric((), len(lags))
+        for log in heapq.nlargest(METRICS_LAG_ROWS_MAX, lags, key=lags.__getitem__):
+            labels, lag = (log[0], str(log[1])), lags.pop(log)
+            in_offsets.add_metric(labels, lag & _OFFSETS)
+            in_bytes.add_metric(labels, lag >> _OFFSET_BITS)
+            in_seconds.add_metric(labels, max(0, now_ms - oldest_ms.pop(log, now_ms)) / 1_000)
+        in_offsets.add_metric((OTHER, OTHER), sum(lag & _OFFSETS for lag in lags.values()))
+        in_bytes.add_metric((OTHER, OTHER), sum(lag >> _OFFSET_BITS for lag in lags.values()))
+        in_seconds.add_metric((OTHER, OTHER), max(0, now_ms - min(oldest_ms.values(), default=now_ms)) / 1_000)
+        yield from (in_offsets, in_bytes, in_seconds, logs)
