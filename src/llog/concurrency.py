@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
 
-__all__ = ["gather_bounded"]
+__all__ = ["ByteBudget", "Offload", "gather_bounded"]
+
+# Larger work runs in a thread: kernels take about a millisecond per MiB and release the interpreter lock.
+OFFLOAD_INLINE_BYTES_MAX: Final = 256 * 1_024
+OFFLOAD_THREADS: Final = 2
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -34,3 +41,64 @@ async def gather_bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], 
     except BaseExceptionGroup as errors:
         first = errors.exceptions[0]
     raise first  # outside of the handler, so that the error keeps its own cause and context
+
+
+class ByteBudget:
+    """A limit on bytes held at a time, granted in the order of asking. A holder that alone exceeds the limit gets its
+    turn when nothing else is held, so none waits forever."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max, self._held = bytes_max, 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def take(self, byte_length: int) -> AsyncIterator[None]:
+        await self._acquire(byte_length)
+        try:
+            yield
+        finally:
+            self._release(byte_length)
+
+    async def _acquire(self, byte_length: int) -> None:
+        if not self._waiting and self._fits(byte_length):
+            self._held += byte_length
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((byte_length, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._release(byte_length)  # granted just now
+            raise
+
+    def _fits(self, byte_length: int) -> bool:
+        return not self._held or self._held + byte_length <= self._bytes_max
+
+    def _release(self, byte_length: int) -> None:
+        self._held -= byte_length
+        while self._waiting:
+            wanted, turn = self._waiting[0]
+            if turn.done():  # cancelled
+                self._waiting.popleft()
+                continue
+            if not self._fits(wanted):
+                return
+            self._waiting.popleft()
+            self._held += wanted
+            turn.set_result(None)
+
+
+class Offload:
+    """Runs work on many bytes in a few threads, so that it does not block the event loop; small work runs at once."""
+
+    def __init__(self, name: str, threads: int = OFFLOAD_THREADS) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    async def run(self, byte_length: int, work: Callable[[], R]) -> R:
+        if byte_length <= OFFLOAD_INLINE_BYTES_MAX:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,103 +1,103 @@
 """Every error of llog, in one tree.
 
-An error carries fields, says what is wrong and what the caller can do. "May have happened" is a type of its
-own (`UncertainOutcome`): whoever catches it must find out before trying again, never assume failure.
+An error carries fields and says what is wrong and what the caller can do. An operation that may have happened raises
+an `UncertainOutcome`: the caller must read before it tries again, and must not assume failure.
 
     LlogError
-    ├── SettingsError              a variable has a value we cannot use
-    │   ├── SettingsErrors         several have; `errors` lists them
-    │   └── ExposureRefused        other machines could reach an address that is not protected
-    ├── InvalidArgument            a caller passed a key, name or value that can never be accepted
-    │   ├── ValueTooLarge          … because of its size
-    │   └── UnknownStoreScheme     no installed store answers to the scheme of this URL
-    ├── StoreNotInstalled          a store is known, but the packages it needs are missing or broken
-    ├── StoreSchemeConflict        two installed packages claim one scheme
-    ├── FormatError                bytes are not what their object claims to be
+    ├── SettingsError              a setting has an invalid value
+    │   ├── SettingsErrors         several settings have; `errors` lists them
+    │   └── ExposureRefused        other machines could reach an unprotected address
+    ├── InvalidArgument            an argument can never be accepted
+    │   ├── ValueTooLarge          it exceeds a size limit
+    │   └── UnknownStoreScheme     no installed store has the scheme of this URL
+    ├── StoreNotInstalled          the packages of a known store are missing or broken
+    ├── StoreSchemeConflict        two installed packages claim the same scheme
+    ├── FormatError                bytes are not in the format of their object
     │   ├── TruncatedInput         they end too early
-    │   ├── BadMagic               they do not begin (or end) as the format says
-    │   ├── ChecksumMismatch       they were changed
+    │   ├── BadMagic               they begin or end with the wrong magic
+    │   ├── ChecksumMismatch       their checksum is wrong
     │   ├── InvalidField           a length, count or field contradicts the rest
-    │   ├── UnsupportedFormat      a version, codec or encoding we do not read
-    │   └── DecodedTooLarge        inflating them would pass a named limit
+    │   ├── UnsupportedFormat      an unknown version, codec or encoding
+    │   └── DecodedTooLarge        they would decompress to more than a limit
     ├── ClusterMismatch            an object store and the metadata store do not belong together
-    ├── VacuumRefused              vacuum would not be safe now; nothing was deleted
-    ├── IllegalSegmentState        a segment record was to move to a state that cannot follow its own
-    ├── RestoreRefused             a restore would harm what is there, or cannot be made safe
-    ├── ExportError                an export did not do what was asked
-    │   ├── ExportNotInstalled         a package it needs is not installed
-    │   ├── ExportRefused              topic, target and options do not belong together: nothing was written
-    │   ├── ExportFailed               its tasks failed; what was committed before stays; see `retriable`
-    │   └── ExportUncertain            the target's catalogue gave no answer to a commit (also UncertainOutcome)
-    ├── RequestRefused             a front end turned a request away before any log was asked
-    │   ├── RequestTooLarge            its body passes the limit
+    ├── VacuumRefused              vacuum is not safe now; nothing was deleted
+    ├── IllegalSegmentState        a segment record cannot move to that state
+    ├── RestoreRefused             a restore would damage existing data, or is not safe
+    ├── ExportError                an export failed
+    │   ├── ExportNotInstalled         a package that it needs is not installed
+    │   ├── ExportRefused              topic, target and options do not fit: nothing was written
+    │   ├── ExportFailed               its tasks failed; earlier commits stay; see `retriable`
+    │   └── ExportUncertain            the target's catalogue did not answer a commit (also UncertainOutcome)
+    ├── RequestRefused             a front end refused a request before it reached a log
+    │   ├── RequestTooLarge            its body exceeds the limit
     │   ├── RequestTooSlow             it did not arrive in time
-    │   ├── RequestUnauthenticated     it carries no token, or one that nobody gave out
-    │   ├── RequestForbidden           its token is not for this
-    │   └── RequestOverload            there is no room for it now; ask again later
+    │   ├── RequestUnauthenticated     it has no token, or an unknown one
+    │   ├── RequestForbidden           its token does not allow this
+    │   └── RequestOverload            the server is full; try again later
     ├── UncertainOutcome           (mixin) the operation may have happened
-    ├── SparkError                 Spark did not do what was asked
+    ├── SparkError                 a Spark operation failed
     │   ├── SparkNotInstalled          pyspark is not installed, or too old
-    │   ├── JavaUnusable               no Java that Spark can run on; lists where it was looked for
-    │   ├── SparkSessionFailed         no session could be had
-    │   ├── SparkTaskFailed            each attempt at a task ended by an error nobody foresaw; carries that one
-    │   └── SparkJobFailed             a job ended without all its outcomes for a reason outside its tasks
-    ├── SinkError                  a batch of a Spark query could not be written into its logs
-    │   ├── SinkBatchOver              the query has gone on to a later batch: nothing was written
-    │   ├── SinkQueryTaken             another checkpoint, or topic, has this query id: nothing was written
-    │   ├── SinkUploadLost             blobs were removed before a plan was recorded: nothing was written
-    │   ├── SinkPlanLost               blobs of a recorded plan are gone: it can never be finished
-    │   └── SinkBusy                   the query's records kept changing, or no answers came; ask again
-    ├── SimulationError            a simulated run cannot go on (llog.testing.sim)
-    │   ├── SimulationStuck        nobody can do anything; names the actors and what they wait for
-    │   │   └── SimulationTooLong  it took more steps than it may
-    │   ├── SimulationForbidden    simulated code asked for a thread, a socket or a signal
-    │   ├── SimulationActorFailed  an actor ended with an error its scenario does not allow
+    │   ├── JavaUnusable               no usable Java was found; lists the places searched
+    │   ├── SparkSessionFailed         no session could be started
+    │   ├── SparkTaskFailed            every attempt of a task failed with an unexpected error, which it carries
+    │   └── SparkJobFailed             a job ended early for a reason outside its tasks
+    ├── SinkError                  a batch of a Spark query could not be written
+    │   ├── SinkBatchOver              the query is at a later batch: nothing was written
+    │   ├── SinkQueryTaken             another checkpoint or topic owns this query id: nothing was written
+    │   ├── SinkUploadLost             blobs were removed before their plan was recorded: nothing was written
+    │   ├── SinkPlanLost               blobs of a recorded plan are missing: it can never be finished
+    │   └── SinkBusy                   the query's records kept changing, or the store did not answer; try again
+    ├── SimulationError            a simulated run cannot continue (llog.testing.sim)
+    │   ├── SimulationStuck        no actor can run; lists what each waits for
+    │   │   └── SimulationTooLong  it exceeded its number of steps
+    │   ├── SimulationForbidden    simulated code used a thread, a socket or a signal
+    │   ├── SimulationActorFailed  an actor failed with an error that its scenario does not allow
     │   ├── SimulationNotRepeatable  one seed gave two different runs
     │   └── ReplayDiverged         recorded choices do not fit this run
-    ├── LogError                   one log (topic and partition) did not do what was asked; `retriable` as below
-    │   ├── PartitionNotInitialized    nobody has created this log
-    │   ├── OffsetOutOfRange           below the log's start or beyond its end; carries both
-    │   ├── RecordsLost                records a reader still wanted are gone: retention, or a new life of the topic
-    │   ├── InconsistentReadState      metadata and objects contradict each other, after looking again
-    │   ├── LogFenced                  closed to appends by an operator (or by us, with a reason)
+    ├── LogError                   an operation on one log (topic and partition) failed; `retriable` as below
+    │   ├── PartitionNotInitialized    the log does not exist yet
+    │   ├── OffsetOutOfRange           before the start or after the end of the log; carries both
+    │   ├── RecordsLost                records were removed before a reader got them: retention, or a new incarnation
+    │   ├── InconsistentReadState      metadata and objects still contradict each other after a strict read
+    │   ├── LogFenced                  closed to appends by an operator, or by llog with a reason
     │   ├── LogDeleted                 its topic is deleted or being deleted
-    │   ├── PartitionOutOfRange        the topic has, and may have, no such partition
-    │   ├── SegmentNotFound            its catalogue has no segment of this id (any more)
+    │   ├── PartitionOutOfRange        the topic has no such partition and cannot grow to it
+    │   ├── SegmentNotFound            the catalogue has no segment with this id
     │   ├── OutOfOrderSequence         an idempotent producer skipped a sequence number
-    │   ├── ProducerEpochFenced        a newer epoch of that producer is known
-    │   ├── RecordTooLarge             a record passes its topic's max.message.bytes; carries both sizes
-    │   ├── LogBusy                    its records kept changing under us; ask again
-    │   ├── CompactionFailed           a task could not rewrite a run of it; carries the task's error
-    │   ├── AppendNotCommitted         nothing was appended; append again
+    │   ├── ProducerEpochFenced        a newer epoch of the producer exists
+    │   ├── RecordTooLarge             a record exceeds its topic's max.message.bytes; carries both sizes
+    │   ├── LogBusy                    its records kept changing; try again
+    │   ├── CompactionFailed           a task could not rewrite a run; carries the task's error
+    │   ├── AppendNotCommitted         nothing was appended; try again
     │   ├── AppendUncertain            the append may have happened (also UncertainOutcome)
-    │   └── BackPressureRejected       too much is buffered; nothing was accepted
-    ├── TopicError                 one topic, as a whole, did not do what was asked; `retriable` as below
-    │   ├── TopicNotFound              there is no such topic (any more)
-    │   ├── TopicAlreadyExists         it is there already
-    │   ├── TopicBeingDeleted          its deletion is not finished; ask again afterwards
-    │   └── TopicBusy                  its record kept changing under us; ask again
-    └── StoreError                 a store did not do what was asked; `retriable` says whether asking again may help
+    │   └── BackPressureRejected       the buffer is full; nothing was accepted
+    ├── TopicError                 an operation on a whole topic failed; `retriable` as below
+    │   ├── TopicNotFound              the topic does not exist
+    │   ├── TopicAlreadyExists         the topic exists already
+    │   ├── TopicBeingDeleted          its deletion is not finished; try again later
+    │   └── TopicBusy                  its record kept changing; try again
+    └── StoreError                 a store operation failed; `retriable` says whether trying again may help
         ├── ObjectStoreError
         │   ├── ObjectNotFound
         │   ├── ObjectAlreadyExists
         │   ├── ObjectRangeInvalid     the range lies outside the object
-        │   ├── ObjectStoreThrottled   slow down (503, 429): nothing happened
+        │   ├── ObjectStoreThrottled   the store asks for fewer requests (503, 429): nothing happened
         │   ├── ObjectStoreTimeout     a read got no answer in time
         │   ├── ObjectStoreUnavailable no connection: nothing happened
         │   ├── ObjectStoreUncertain   a write got no answer (also UncertainOutcome)
         │   ├── ObjectStoreDenied      credentials or permissions
-        │   ├── ObjectStoreMisconfigured  bucket or directory missing or unusable, found at start
+        │   ├── ObjectStoreMisconfigured  bucket or directory missing or unusable
         │   └── ObjectStoreFull        no space left
         ├── StoreClosed                used after close()
         └── MetadataStoreError
-            ├── VersionConflict        the expected version (or absence) was not there: nothing happened
+            ├── VersionConflict        the record is not at the expected version: nothing happened
             ├── MetadataTimeout        a read got no answer in time
             ├── MetadataUnavailable    no leader, no connection: nothing happened
             ├── MetadataUncertain      a write got no answer (also UncertainOutcome)
             ├── MetadataDenied         credentials or permissions
-            ├── MetadataMisconfigured  the store is there but cannot be used as set up
+            ├── MetadataMisconfigured  the store cannot be used as configured
             ├── MetadataFull           no space left
-            └── SessionLost            the session an ephemeral record was bound to is gone: nothing happened
+            └── SessionLost            the session of an ephemeral record has ended: nothing happened
 """
 
 from __future__ import annotations
@@ -204,11 +204,11 @@ __all__ = [
 
 
 class LlogError(Exception):
-    """The root: catch this to catch everything llog raises on purpose."""
+    """The root of every error that llog raises on purpose."""
 
 
 class SettingsError(LlogError):
-    """A setting cannot be used; names the variable, the value and what is accepted."""
+    """A setting has an invalid value; names the variable, the value and the accepted values."""
 
     def __init__(self, variable: str, value: str, accepted: str) -> None:
         self.variable, self.value, self.accepted = variable, value, accepted
@@ -216,7 +216,7 @@ class SettingsError(LlogError):
 
 
 class SettingsErrors(SettingsError):
-    """Several settings cannot be used, all of them in `errors`; `variable` and the others describe the first."""
+    """Several settings have invalid values, listed in `errors`; the other fields describe the first."""
 
     def __init__(self, errors: Sequence[SettingsError]) -> None:
         self.errors = tuple(errors)
@@ -237,7 +237,7 @@ class ExposureRefused(SettingsError):
 
 
 class InvalidArgument(LlogError, ValueError):
-    """A caller's value can never be accepted; names the argument."""
+    """An argument can never be accepted; names it."""
 
     def __init__(self, argument: str, reason: str) -> None:
         self.argument, self.reason = argument, reason
@@ -251,7 +251,7 @@ class ValueTooLarge(InvalidArgument):
 
 
 class UnknownStoreScheme(InvalidArgument):
-    """No installed store answers to this URL; `installed` lists the schemes that would do."""
+    """No installed store has the scheme of this URL; `installed` lists the known schemes."""
 
     def __init__(self, url: str, kind: str, installed: Sequence[str], hint: str = "") -> None:
         self.url, self.installed = url, tuple(installed)
@@ -259,7 +259,7 @@ class UnknownStoreScheme(InvalidArgument):
 
 
 class StoreNotInstalled(LlogError):
-    """The store is known here but cannot be loaded; `remedy` says what to do."""
+    """A known store cannot be loaded; `remedy` says what to do."""
 
     def __init__(self, url: str, reason: str, remedy: str) -> None:
         self.url, self.reason, self.remedy = url, reason, remedy
@@ -267,7 +267,7 @@ class StoreNotInstalled(LlogError):
 
 
 class StoreSchemeConflict(LlogError):
-    """Two packages claim one scheme; which one opens the store must not depend on chance."""
+    """Two packages claim the same scheme, and nothing says which one opens the store."""
 
     def __init__(self, scheme: str, claims: Sequence[str]) -> None:
         self.scheme, self.claims = scheme, tuple(claims)
@@ -275,7 +275,7 @@ class StoreSchemeConflict(LlogError):
 
 
 class FormatError(LlogError):
-    """Bytes are not what they claim to be. `source` names the object (a URI, a request, a file)."""
+    """Bytes are not in the expected format. `source` names the object (a URI, a request, a file)."""
 
     def __init__(self, source: str, reason: str) -> None:
         self.source, self.reason = source, reason
@@ -309,7 +309,7 @@ class DecodedTooLarge(FormatError):
 
 
 class ClusterMismatch(LlogError):
-    """`store` is the object store's URL; `theirs` the cluster its marker names (empty: it carries none)."""
+    """`store` is the URL of the object store, `theirs` the cluster that its marker names (empty: it has none)."""
 
     def __init__(self, store: str, reason: str, *, ours: str = "", theirs: str = "") -> None:
         self.store, self.reason, self.ours, self.theirs = store, reason, ours, theirs
@@ -329,23 +329,23 @@ class IllegalSegmentState(LlogError):
 
 
 class RestoreRefused(LlogError):
-    """Nothing was changed by what was refused; the message says what to do."""
+    """Nothing was changed; the message says what to do."""
 
 
 class RequestRefused(LlogError):
-    """Nothing of the request was done; the message says why."""
+    """Nothing was done; the message says why."""
 
 
 class RequestTooLarge(RequestRefused):
     def __init__(self, limit_bytes: int, variable: str) -> None:
         self.limit_bytes = limit_bytes
-        super().__init__(f"the body is larger than {limit_bytes} bytes ({variable}): send less at once")
+        super().__init__(f"the body is larger than {limit_bytes} bytes ({variable}): send smaller requests")
 
 
 class RequestTooSlow(RequestRefused):
     def __init__(self, waited_ms: int) -> None:
         self.waited_ms = waited_ms
-        super().__init__(f"the body was not complete after {waited_ms} ms, and came too slowly to go on waiting")
+        super().__init__(f"the body was not complete after {waited_ms} ms and arrived too slowly")
 
 
 class RequestUnauthenticated(RequestRefused):
@@ -361,7 +361,7 @@ class RequestOverload(RequestRefused):
 
 
 class UncertainOutcome(LlogError):
-    """The operation may or may not have happened. Read before trying again (PROTOCOL R4)."""
+    """The operation may or may not have happened. Read before trying again (R4)."""
 
 
 class ExportError(LlogError):
@@ -375,7 +375,7 @@ class ExportNotInstalled(ExportError):
 
 
 class ExportRefused(ExportError):
-    """`target` names where the export was to go."""
+    """`target` names the destination of the export."""
 
     def __init__(self, target: str, reason: str) -> None:
         self.target, self.reason = target, reason
@@ -389,19 +389,19 @@ class ExportFailed(ExportError):
 
 
 class ExportUncertain(ExportError, UncertainOutcome):
-    """The commit may have happened. Exporting again is safe: it begins with a look at what the target says."""
+    """The commit may have happened. Exporting again is safe, because it first reads the state of the target."""
 
     def __init__(self, target: str, reason: str) -> None:
         self.target, self.reason = target, reason
-        super().__init__(f"{target}: {reason}; export again, which adds nothing twice")
+        super().__init__(f"{target}: {reason}; export again, which adds no record twice")
 
 
 class LogError(LlogError):
-    """One log did not do what was asked. `retriable`: asking again may help, without changing anything first."""
+    """An operation on one log failed. `retriable`: the same call may succeed later."""
 
     retriable = False
     outcomes: list[object]
-    """Raised by an append of several logs: what became of each."""
+    """Set by an append to several logs: the outcome of each."""
 
     def __init__(self, topic: str, partition: int, reason: str) -> None:
         self.topic, self.partition, self.reason = topic, partition, reason
@@ -411,11 +411,11 @@ class LogError(LlogError):
 
 class PartitionNotInitialized(LogError):
     def __init__(self, topic: str, partition: int) -> None:
-        super().__init__(topic, partition, "not initialized: append to it, or create the topic, first")
+        super().__init__(topic, partition, "not initialized: create the topic, or append to it, first")
 
 
 class OffsetOutOfRange(LogError):
-    """`log_start_offset` is the first readable offset, `next_offset` the one the next append gets."""
+    """`log_start_offset` is the first readable offset, `next_offset` the offset of the next append."""
 
     def __init__(self, topic: str, partition: int, offset: int, log_start_offset: int, next_offset: int) -> None:
         self.offset, self.log_start_offset, self.next_offset = offset, log_start_offset, next_offset
@@ -423,7 +423,7 @@ class OffsetOutOfRange(LogError):
 
 
 class RecordsLost(LogError):
-    """Retention, or whoever deleted the topic, was faster than a reader; `offset` is the first that it still wanted."""
+    """Retention or a deletion was faster than a reader; `offset` is the first offset it did not get."""
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
         self.offset = offset
@@ -449,7 +449,7 @@ class PartitionOutOfRange(LogError):
 class SegmentNotFound(LogError):
     def __init__(self, topic: str, partition: int, segment_id: str) -> None:
         self.segment_id = segment_id
-        super().__init__(topic, partition, f"no segment {segment_id} in its catalogue")
+        super().__init__(topic, partition, f"the catalogue has no segment {segment_id}")
 
 
 class OutOfOrderSequence(LogError):
@@ -473,7 +473,7 @@ class LogBusy(LogError):
 
 
 class CompactionFailed(LogError):
-    """`error_type` and `error` are the task's; nothing of the log was changed."""
+    """`error_type` and `error` are those of the task; the log was not changed."""
 
     def __init__(self, topic: str, partition: int, error_type: str, error: str) -> None:
         self.error_type, self.error = error_type, error
@@ -485,7 +485,7 @@ class AppendNotCommitted(LogError):
 
 
 class AppendUncertain(LogError, UncertainOutcome):
-    """Nobody can tell any more whether the append happened. Repeating it may store its records twice."""
+    """It is no longer possible to find out whether the append happened. Repeating it may store records twice."""
 
 
 class BackPressureRejected(LogError):
@@ -493,7 +493,7 @@ class BackPressureRejected(LogError):
 
 
 class TopicError(LlogError):
-    """One topic did not do what was asked. `retriable`: asking again may help, without changing anything first."""
+    """An operation on a topic failed. `retriable`: the same call may succeed later."""
 
     retriable = False
 
@@ -519,7 +519,7 @@ class TopicBusy(TopicError):
 
 
 class StoreError(LlogError):
-    """A store did not do what was asked. `operation` and `subject` name the call, `retriable` whether to ask again."""
+    """A store operation, `operation` on `subject`, failed. `retriable`: the same call may succeed later."""
 
     retriable = False
 
@@ -577,7 +577,7 @@ class MetadataStoreError(StoreError):
 
 
 class VersionConflict(MetadataStoreError):
-    """The record was not at the expected version (or not absent). Some stores do not say what they found."""
+    """The record is not at the expected version, or exists although it was expected to be absent."""
 
     def __init__(self, operation: str, subject: str, expected: int) -> None:
         self.expected = expected
@@ -617,7 +617,7 @@ class StoreClosed(StoreError):
 
 
 class SinkError(LlogError):
-    """`query` and `batch` name the batch. `retriable`: asking again may help; what is there is not written twice."""
+    """`query` and `batch` name the batch. `retriable`: the same call may succeed later; no record is written twice."""
 
     retriable = False
 
@@ -632,12 +632,12 @@ class SinkBatchOver(SinkError):
         super().__init__(
             query,
             batch,
-            f"the query has gone on to batch {latest}: nothing was written. A new query needs a queryId of its own",
+            f"the query is already at batch {latest}: nothing was written. A new query needs its own queryId",
         )
 
 
 class SinkQueryTaken(SinkError):
-    """`theirs` is what the query id belongs to: a checkpoint, by its id, or the writes to one topic, in words."""
+    """`theirs` is the owner of the query id: the id of a checkpoint, or text that names the writes to one topic."""
 
     def __init__(self, query: str, batch: int, ours: str, theirs: str) -> None:
         self.ours, self.theirs = ours, theirs
@@ -645,8 +645,8 @@ class SinkQueryTaken(SinkError):
         super().__init__(
             query,
             batch,
-            f"this query id belongs to {owner}, this is {other}: nothing was written. A new checkpoint counts its "
-            "batches from 0, and a batch may go to several topics: each of them needs a queryId of its own",
+            f"this query id belongs to {owner}, but this is {other}: nothing was written. Give each checkpoint and "
+            "each topic its own queryId",
         )
 
 
@@ -663,11 +663,11 @@ class SinkBusy(SinkError):
 
 
 class SimulationError(LlogError):
-    """A simulated run cannot go on, or was asked for something it must not do."""
+    """A simulated run cannot continue, or did something that it must not do."""
 
 
 class SimulationStuck(SimulationError):
-    """Nobody can do anything any more. `waits` says of each actor what it waits for."""
+    """No actor can run. `waits` says what each of them waits for."""
 
     def __init__(self, reason: str, waits: Sequence[str]) -> None:
         self.reason, self.waits = reason, tuple(waits)
@@ -685,7 +685,7 @@ class SimulationForbidden(SimulationError):
 
 
 class SimulationActorFailed(SimulationError):
-    """Its cause is the error that ended the actor."""
+    """The cause is the error of the actor."""
 
     def __init__(self, actor: str, error: BaseException) -> None:
         self.actor, self.error = actor, error
@@ -693,7 +693,7 @@ class SimulationActorFailed(SimulationError):
 
 
 class SimulationNotRepeatable(SimulationError):
-    """The code under simulation draws on something the seed does not decide: a clock, a set's order, an address."""
+    """Simulated code depends on something that the seed does not determine: a clock, the order of a set, an address."""
 
     def __init__(self, scenario: str, first: str, second: str) -> None:
         self.scenario, self.first, self.second = scenario, first, second
@@ -707,7 +707,7 @@ class ReplayDiverged(SimulationError):
 
 
 class SparkError(LlogError):
-    """Spark, or what it needs, did not do what was asked."""
+    """Spark, or something that it needs, failed."""
 
 
 class SparkNotInstalled(SparkError):
@@ -717,7 +717,7 @@ class SparkNotInstalled(SparkError):
 
 
 class JavaUnusable(SparkError):
-    """`found` says, place by place, what was there; `advice` what to do. `named`: by JAVA_HOME, which counts alone."""
+    """`found` lists each place and what was found there, `advice` what to do. `named`: JAVA_HOME named the place."""
 
     def __init__(self, found: Sequence[str], wanted: int, *, named: bool = False) -> None:
         self.found, self.wanted, self.named = tuple(found), wanted, named
@@ -738,7 +738,7 @@ class SparkSessionFailed(SparkError):
 
 
 class SparkTaskFailed(SparkError):
-    """`error_type` and `error` are the Python error's; `trace` is its traceback where it was raised."""
+    """`error_type`, `error` and `trace` are those of the Python error in the task."""
 
     def __init__(self, task: str, error_type: str, error: str, trace: str = "") -> None:
         self.task, self.error_type, self.error, self.trace = task, error_type, error, trace
@@ -746,8 +746,8 @@ class SparkTaskFailed(SparkError):
 
 
 class SparkJobFailed(SparkError):
-    """Nothing is known of the items without an outcome: their tasks may have run, and count for nothing."""
+    """Items without an outcome may have run; their results are lost."""
 
     def __init__(self, task: str, reason: str) -> None:
         self.task, self.reason = task, reason
-        super().__init__(f"the Spark job of {task} did not end well: {reason}")
+        super().__init__(f"the Spark job of {task} failed: {reason}")

@@ -64,7 +64,7 @@ def columns(text: str) -> StructType:
         ({"kafka.bootstrap.servers": "x"}, "is for Kafka's brokers"),
         ({"llog.s3.secret.access.key": "x"}, "give it by environment"),
         ({"llog.nothing": "x"}, "there is no setting LLOG_NOTHING"),
-        ({"compression": "brotli"}, "compression: 'brotli' is none of none, gzip, snappy, lz4, zstd"),
+        ({"compression": "brotli"}, "compression: 'brotli' must be one of none, gzip, snappy, lz4, zstd"),
         ({"blobBytes": "many"}, "blobBytes: "),
         ({"blobBytes": "0"}, "blobBytes: '0' must be more than 0 bytes"),
         ({"blobBytes": "3GiB"}, "blobBytes: 3GiB is more than 1073741824 bytes"),

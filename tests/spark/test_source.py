@@ -166,7 +166,7 @@ async def test_lost_records_fail_a_read_unless_told_otherwise(
     rows = await rows_read(opened, [log])
     await delete_records(opened.context, log, 5)
     options = {"subscribe": "orders", "startingOffsets": '{"orders": {"0": 2}}'}
-    with pytest.raises(Exception, match=r"startingOffsets: orders:0: offset 2 is lost: the log begins at 5"):
+    with pytest.raises(Exception, match=r"startingOffsets: orders:0: offset 2 is lost: the log now begins at offset 5"):
         places.read(spark, **options).count()
     assert spark_rows(places.read(spark, **options, failOnDataLoss="false")) == rows[4:]
 

@@ -12,9 +12,8 @@ from llog.errors import InvalidArgument
 from llog.limits import SPLIT_BYTES_DEFAULT
 from llog.log.keys import Log
 from llog.pipeline.scan.plan import Narrowing, ScanRequest
-from llog.pipeline.scan.positions import EARLIEST, LATEST
-from llog.pipeline.scan.splits import LogRange
-from llog.pipeline.scan.subscription import Subscription
+from llog.pipeline.scan.splits import ScanRange
+from llog.pipeline.scan.subscription import EARLIEST, LATEST, Subscription
 from llog.spark.source.options import SourceOptions, parse_options
 
 SUBSCRIBED = {"subscribe": "orders"}
@@ -80,7 +79,10 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
         ({**SUBSCRIBED, "startingOffsets": "newest"}, "startingOffsets: 'newest' is not JSON"),
         ({**SUBSCRIBED, "startingOffsets": "latest"}, "startingOffsets: latest \\(-1\\) is where a batch ends"),
         ({**SUBSCRIBED, "startingOffsets": '{"orders": {"0": -1}}'}, "startingOffsets: latest"),
-        ({**SUBSCRIBED, "startingOffsets": '{"orders": {"0": -3}}'}, "startingOffsets: orders:0: -3 is no offset"),
+        (
+            {**SUBSCRIBED, "startingOffsets": '{"orders": {"0": -3}}'},
+            "startingOffsets: orders:0: -3 is neither an offset",
+        ),
         ({**SUBSCRIBED, "startingOffsets": '{"orders": {"x": 1}}'}, "startingOffsets: orders: 'x': 1 is no partition"),
         ({**SUBSCRIBED, "endingOffsets": "earliest"}, "endingOffsets: earliest \\(-2\\) is where a batch begins"),
         ({**SUBSCRIBED, "startingTimestamp": "-5"}, "startingTimestamp: -5 must be from 0"),
@@ -158,8 +160,8 @@ def test_what_bounds_cannot_say_is_given_back(kind: str) -> None:
 
 
 def test_narrowing_cuts_ranges_and_leaves_logs_out() -> None:
-    wanted = LogRange(Log("orders", 3), 10, 20)
-    assert Narrowing(offset_from=12, offset_before=15).of(wanted) == LogRange(Log("orders", 3), 12, 15)
+    wanted = ScanRange(Log("orders", 3), 10, 20)
+    assert Narrowing(offset_from=12, offset_before=15).of(wanted) == ScanRange(Log("orders", 3), 12, 15)
     assert Narrowing(partition_from=4).of(wanted) is None
     assert Narrowing(partition_before=3).of(wanted) is None
     assert Narrowing(topics=frozenset({"visits"})).of(wanted) is None

@@ -200,7 +200,7 @@ async def test_lost_records_end_a_stream_unless_told_otherwise(opened: OpenedLog
     end = reader.latestOffset(at, reader.getDefaultReadLimit())
     await append(opened, [random_group(random.Random(2), log)])
     await delete_records(opened.context, log, end["orders"]["0"] + 3)
-    words = r"the stream's position: orders:0: offset \d+ is lost: the log begins at \d+ now; failOnDataLoss=false"
+    words = r"the stream's position: orders:0: offset \d+ is lost: the log now begins at offset \d+; set failOnData"
     with pytest.raises(RecordsLost, match=words):
         reader.latestOffset(end, reader.getDefaultReadLimit())
     with pytest.raises(RecordsLost, match="the stream's position: orders:0: offset 1 is lost"):

@@ -22,8 +22,7 @@ from llog.broker.membership import Registration
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BatchingProducer, TimedOutcomes
 from llog.broker.store_troubles import StoreTroubles
-from llog.broker.tail.cache import TailCache, monotonic_ms
-from llog.broker.tail.feed import feed
+from llog.broker.tail.cache import TailCache, feed, monotonic_ms
 from llog.broker.tail.shared import SharedTailCache
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import InvalidArgument, SettingsError

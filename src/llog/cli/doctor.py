@@ -118,15 +118,15 @@ async def _bounded(name: str, check: Check, timeout_ms: int) -> list[Diagnosis]:
 
 def check_exposure(settings: Settings) -> list[Diagnosis]:
     from llog.errors import SettingsError
-    from llog.settings import exposure
+    from llog.settings import listening
 
     host = settings.http_bind_host
     try:
-        exposure.check_exposure(settings)
+        listening.check_exposure(settings)
     except SettingsError as error:
         advice = "do what the message says, or bind to 127.0.0.1: `llog broker` does not start with these settings"
         return [Diagnosis("exposure", "WRONG", str(error), advice)]
-    if exposure.is_loopback(host):
+    if listening.is_loopback(host):
         return [Diagnosis("exposure", "ok", f"{host}: reachable from this machine only")]
     if settings.http_read_token is None or settings.http_write_token is None or settings.tls_cert_file is None:
         advice = "set tokens and a certificate (LLOG_HTTP_…_TOKEN, LLOG_TLS_…_FILE), then unset LLOG_INSECURE"

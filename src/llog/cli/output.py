@@ -16,7 +16,7 @@ import typer
 from llog.cli.exits import FAILED
 
 if TYPE_CHECKING:
-    from llog.pipeline.runtime.progress import Advance
+    from llog.pipeline.runtime.tasks import OnProgress
 
 # Wider than any row of ours, so that no line is folded when a program reads the table.
 PIPE_COLUMNS_MAX: Final = 20_000
@@ -110,7 +110,7 @@ def ask(question: str) -> None:
 
 
 @contextmanager
-def progress_line(title: str, *, total: int | None = None, wanted: bool = True) -> Iterator[Advance]:
+def progress_line(title: str, *, total: int | None = None, wanted: bool = True) -> Iterator[OnProgress]:
     """Draw a progress bar towards `total` on stderr, or a spinner with a detail when the total is unknown."""
     if not (wanted and sys.stderr.isatty()):
         yield lambda _amount, _detail: None

@@ -176,7 +176,7 @@ async def _up(
 
 def _broker_settings(host: str | None, port: int | None, broker_id: str | None) -> Settings:
     from llog.settings import Settings
-    from llog.settings.exposure import check_exposure
+    from llog.settings.listening import check_exposure
 
     settings = Settings.from_env(client_identifier=broker_id, http_bind_host=host, http_port=port)
     check_exposure(settings, host=host)
@@ -184,7 +184,7 @@ def _broker_settings(host: str | None, port: int | None, broker_id: str | None) 
 
 
 def _check_compactor_exposure(settings: Settings) -> None:
-    from llog.settings.exposure import check_exposure
+    from llog.settings.listening import check_exposure
 
     check_exposure(settings, host=settings.compactor_bind_host, variable="LLOG_COMPACTOR_BIND_HOST")
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from llog.errors import ExposureRefused
 from llog.listener.server import SocketListener
 from llog.settings import Settings
-from llog.settings.exposure import check_certificate, is_loopback
+from llog.settings.listening import check_certificate, is_loopback
 from llog.telemetry.request_log import HttpMetrics
 from llog.telemetry.status_pages import StatusPages
 

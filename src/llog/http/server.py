@@ -12,7 +12,7 @@ from __future__ import annotations
 from llog.http.routes.app import HttpApp
 from llog.listener.server import SocketListener
 from llog.settings import Settings
-from llog.settings.exposure import check_exposure
+from llog.settings.listening import check_exposure
 
 
 class HttpServer(SocketListener):

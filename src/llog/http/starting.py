@@ -18,7 +18,7 @@ from llog.limits import STORE_PROBE_MS
 from llog.listener.http1 import RETRY_AFTER, Reply
 from llog.listener.server import SocketListener
 from llog.settings import Settings
-from llog.settings.exposure import check_exposure
+from llog.settings.listening import check_exposure
 from llog.telemetry.metrics import BrokerMetrics
 from llog.telemetry.request_log import RequestRecord
 from llog.telemetry.status_pages import StatusPages, refused

@@ -4,7 +4,7 @@
     await listener.start()        # listens when this returns; listener.port is the real one
     await listener.stop()         # accepts no more, answers requests in flight, within the stop timeout
 
-The caller checks exposure (`llog.settings.exposure`) before `start` and handles signals. `stop` ends in bounded time,
+The caller checks exposure (`llog.settings.listening`) before `start` and handles signals. `stop` ends in bounded time,
 whatever clients do.
 """
 

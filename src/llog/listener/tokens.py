@@ -1,7 +1,7 @@
 """Bearer tokens: one for reading, one for writing.
 
 A token opens its own kind of access only. Where no token is set, that kind is open: only on a loopback address or with
-`LLOG_INSECURE=1` (`llog.settings.exposure`). Tokens are compared in constant time and never leave this module.
+`LLOG_INSECURE=1` (`llog.settings.listening`). Tokens are compared in constant time and never leave this module.
 """
 
 from __future__ import annotations

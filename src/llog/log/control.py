@@ -1,12 +1,9 @@
-"""The control record's transitions: pure decisions, one per thing that can happen to a log. Nothing here waits.
+"""The transitions of a log's control record: pure decisions, one per event that changes a log.
 
-Why it exists: every append, fence and repair moves ONE value per log by compare-and-set. What the new value must be is
-decided here from the value just read, so a retry recomputes the whole transition (R5), the simulation runs the same
-code as production, and both commit strategies share it.
-
-What must stay true: FENCED refuses inside `reserve`, that is inside the compare-and-set (R6); a blob older than the
-commit horizon is refused (R8); a `pending` is replaced only by someone who has seen its index entry written (R2);
-values of another incarnation are never acted on (R13).
+Every append, fence and repair changes ONE value per log by compare-and-set. The new value is decided here from the
+value just read, so a retry recomputes the whole transition (R5). FENCED refuses inside `reserve`, that is inside the
+compare-and-set (R6); a blob older than the commit horizon is refused (R8); only a writer that has seen the index entry
+of a `pending` written may replace it (R2); values of another incarnation are never used (R13).
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ class Refusal(NamedTuple):
 
 
 class PieceVerdict(NamedTuple):
-    """What becomes of one piece of the group."""
+    """The outcome of one piece of the group."""
 
     number: int
     outcome: Landed | Refusal
@@ -42,20 +39,20 @@ class Reserved(NamedTuple):
     control: ControlRecord
     pending: Pending
     run: tuple[PlacedPiece, ...]
-    """The neighbouring new pieces that are appended."""
+    """The adjacent new pieces that are appended."""
     verdicts: tuple[PieceVerdict, ...]
-    """Of the run, and of what was judged around it: true once the write has landed, for it proves that this control
-    record was the latest. Pieces without one are judged again, against what is there then."""
+    """Of the run, and of the pieces judged around it. They hold once the write succeeds, which proves that this control
+    record was the latest. Pieces without a verdict are judged again, against the control record read then."""
 
 
 class NothingNew(NamedTuple):
-    """No piece is left to append: all are repeats, or refused."""
+    """No piece is new: all are repeats, or refused."""
 
     verdicts: tuple[PieceVerdict, ...]
 
 
 class MustSettle(NamedTuple):
-    """Another append is pending and not known to be settled: settle it first (R2)."""
+    """Another append is pending and not known to be settled; it must be settled first (R2)."""
 
     pending: Pending
 
@@ -64,7 +61,8 @@ Decision = Reserved | NothingNew | MustSettle | Refusal
 
 
 def new_control(*, incarnation: int, first_offset: int, now_ms: int, vacuum_grace_ms: int) -> ControlRecord:
-    """A log that begins. Its horizon starts a tenth of the grace before now: blobs drawn just before are welcome."""
+    """Control of a new log. Its commit horizon is a tenth of the grace before now, to accept blobs with ids drawn just
+    before."""
     return ControlRecord(
         incarnation=incarnation,
         log_state="OPEN",
@@ -76,36 +74,37 @@ def new_control(*, incarnation: int, first_offset: int, now_ms: int, vacuum_grac
 
 def reserve(
     control: ControlRecord,
-    part: AppendSlice,
+    slice_: AppendSlice,
     *,
     producers: Mapping[int, ProducerState],
     settled_append_id: str | None,
 ) -> Decision:
-    """Give the next offsets to the first pieces of the group that are new, or say why not.
+    """Assign the next offsets to the first new pieces of the group, or give the reason against it.
 
-    `producers` is the state complete as of this very control version; `settled_append_id` the pending append whose
-    index entry the caller has itself seen written.
+    `producers` is producer state complete as of this control version; `settled_append_id` is the pending append with an
+    index entry that the caller has seen written.
     """
-    refusal = refusal_of(control, part)
+    refusal = refusal_of(control, slice_)
     if refusal is not None:
         return refusal
     if control.pending is not None and control.pending.append_id != settled_append_id:
         return MustSettle(control.pending)
-    run, verdicts = judge_pieces(part.pieces, producers, control.sequence_counter)
-    return _reserved(control, part, run, verdicts) if run else NothingNew(verdicts)
+    run, verdicts = judge_pieces(slice_.pieces, producers, control.sequence_counter)
+    return _reserved(control, slice_, run, verdicts) if run else NothingNew(verdicts)
 
 
-def refusal_of(control: ControlRecord, part: AppendSlice) -> Refusal | None:
-    """Why nothing of this blob can be appended to the log, whoever wrote it."""
-    if control.incarnation < part.incarnation:
-        return Refusal("stale_control", f"control of incarnation {control.incarnation}, topic is at {part.incarnation}")
-    if control.incarnation > part.incarnation:
+def refusal_of(control: ControlRecord, slice_: AppendSlice) -> Refusal | None:
+    """Why nothing of this blob can be appended to the log; None when it can."""
+    if control.incarnation < slice_.incarnation:
+        reason = f"its control record is of incarnation {control.incarnation}, the topic of {slice_.incarnation}"
+        return Refusal("stale_control", reason)
+    if control.incarnation > slice_.incarnation:
         return Refusal("stale_self", f"the log was created again (incarnation {control.incarnation})")
     if control.log_state == "DELETED":
         return Refusal("deleted", "the topic was deleted")
     if control.log_state == "FENCED":
         return Refusal("fenced", control.fence_reason or "fenced by an operator")
-    if part.blob_created_at_ms < control.commit_horizon_ms:
+    if slice_.blob_created_at_ms < control.commit_horizon_ms:
         return Refusal("expired", "the blob is older than the commit horizon; upload again")
     return None
 
@@ -113,10 +112,10 @@ def refusal_of(control: ControlRecord, part: AppendSlice) -> Refusal | None:
 def judge_pieces(
     pieces: Sequence[PlacedPiece], producers: Mapping[int, ProducerState], start_offset: int
 ) -> tuple[tuple[PlacedPiece, ...], tuple[PieceVerdict, ...]]:
-    """The first run of new neighbours, and every verdict that its commit makes true.
+    """The first run of adjacent new pieces, and every verdict that its commit makes true.
 
-    In order, each piece against the state that includes the new ones before it. Judging ends at a new piece that cannot
-    go with the run: what comes after it depends on what becomes of it.
+    Each piece is judged against the state that includes the new pieces before it. Judging ends at a new piece that
+    cannot join the run: the verdicts after it depend on its outcome.
     """
     run: list[PlacedPiece] = []
     verdicts: list[PieceVerdict] = []
@@ -133,7 +132,7 @@ def judge_pieces(
                 continue
             claims += 1
             claimed[claim.producer_id] = with_batch(state, claim.at(next_offset), 0)
-        # Bytes of pieces that are not appended part those that are.
+        # The bytes of pieces that are not appended separate those that are.
         if claims > LOG_CLAIMS_PER_APPEND_MAX or (run and not piece.follows(run[-1])):
             break
         run.append(piece)
@@ -153,7 +152,7 @@ def _not_new(piece: PlacedPiece, judgement: Judgement, first_offset: int) -> Lan
 
 
 def _reserved(
-    control: ControlRecord, part: AppendSlice, run: tuple[PlacedPiece, ...], verdicts: tuple[PieceVerdict, ...]
+    control: ControlRecord, slice_: AppendSlice, run: tuple[PlacedPiece, ...], verdicts: tuple[PieceVerdict, ...]
 ) -> Reserved:
     start, first = control.sequence_counter, run[0]
     producers, next_offset = [], start
@@ -162,63 +161,66 @@ def _reserved(
             producers.append(piece.claim.at(next_offset))
         next_offset += piece.msg_count
     pending = Pending(
-        # Each run has a name of its own, and keeps it however often it is tried.
-        append_id=part.append_id if first.number == 0 else f"{part.append_id}.{first.number}",
+        # Each run has its own id, and keeps it in every attempt.
+        append_id=slice_.append_id if first.number == 0 else f"{slice_.append_id}.{first.number}",
         incarnation=control.incarnation,
         epoch=control.epoch,
         start_offset=start,
         end_offset=next_offset - 1,
         msg_count=next_offset - start,
-        data_key=part.data_key,
-        encoding=part.encoding,
+        data_key=slice_.data_key,
+        encoding=slice_.encoding,
         byte_offset=first.byte_offset,
         byte_length=sum(piece.byte_length for piece in run),
         max_timestamp_ms=max(piece.max_timestamp_ms for piece in run),
         producers=tuple(producers),
-        created_at_ms=part.blob_created_at_ms,
+        created_at_ms=slice_.blob_created_at_ms,
     )
-    moved = replace(control, sequence_counter=next_offset, pending=pending)
-    return Reserved(moved, pending, run, verdicts)
+    advanced = replace(control, sequence_counter=next_offset, pending=pending)
+    return Reserved(advanced, pending, run, verdicts)
 
 
-# -- what else happens to a control record -------------------------------------------------------------------------
+# -- other transitions -----------------------------------------------------------------------------------------------
 
 
-def settled(control: ControlRecord, append_id: str) -> ControlRecord | None:
-    """Without that pending append, whose index entry is written; None when it is not there (any more)."""
-    if control.pending is None or control.pending.append_id != append_id:
-        return None
+def cleared(control: ControlRecord) -> ControlRecord:
+    """Without a pending append: its index entry is written, or is written in the same transaction (R2)."""
     return replace(control, pending=None)
 
 
+def settled(control: ControlRecord, append_id: str) -> ControlRecord | None:
+    """`cleared`, if that append is still the pending one; otherwise None."""
+    return cleared(control) if control.pending is not None and control.pending.append_id == append_id else None
+
+
 def fenced(control: ControlRecord, *, expected_epoch: int | None, reason: str) -> ControlRecord | None:
-    """Closed to appends; None when it is closed already, or was opened again since the caller looked (h16)."""
+    """Closed to appends; None when it is closed already, or was opened again since the caller read it (h16)."""
     if control.log_state != "OPEN" or (expected_epoch is not None and control.epoch != expected_epoch):
         return None
     return replace(control, log_state="FENCED", epoch=control.epoch + 1, fence_reason=reason)
 
 
 def unfenced(control: ControlRecord, *, expected_epoch: int | None) -> ControlRecord | None:
-    """Open again; None when it is open, or was fenced again since the caller looked."""
+    """Open again; None when it is open, or was fenced again since the caller read it."""
     if control.log_state != "FENCED" or (expected_epoch is not None and control.epoch != expected_epoch):
         return None
     return replace(control, log_state="OPEN", epoch=control.epoch + 1, fence_reason="")
 
 
-# -- an append whose answer never came (R4) ------------------------------------------------------------------------
+# -- an append without an answer (R4) --------------------------------------------------------------------------------
 
 
 class Evidence(NamedTuple):
-    """What a control record read after an uncertain attempt proves."""
+    """What a control record that was read after an uncertain attempt proves."""
 
     verdict: str
     """`committed`, `not_committed`, `undecided` (same version: try the same again), `stale` (read again),
-    `look_up` (whoever covers the offset decides), `cannot_tell`"""
+    `look_up` (the index entry that covers the offset decides), `cannot_tell`"""
     pending: Pending | None = None
 
 
 def weigh(control: ControlRecord, version: int, *, attempt_version: int, attempt: Pending) -> Evidence:
-    """R4: an attempt is (append_id, the version it expected, the counter it read). By positive evidence only."""
+    """R4: the attempt is identified by its append id, the version it expected and the counter it read."""
     counter = attempt.start_offset
     if version < attempt_version:
         return Evidence("stale")
@@ -239,12 +241,13 @@ def weigh(control: ControlRecord, version: int, *, attempt_version: int, attempt
 def weigh_claims(
     run: Sequence[PlacedPiece], producers: Mapping[int, ProducerState]
 ) -> tuple[tuple[int, Landed | None], ...]:
-    """What producer state, complete as of a later control version, says of an attempt that nothing else tells of.
+    """What producer state, complete as of a later control version, proves of an attempt.
 
-    Empty: not committed. A run is committed whole, so one piece that is still new proves that none was. Otherwise each
-    piece by its number: where it is, or None where the producer went on so far that this too is forgotten.
+    Empty: not committed. A run is committed as a whole, so one piece that is still new proves that none was. Otherwise
+    each piece by its number, with its offsets, or None if its producer has appended so much since that they are
+    forgotten.
     """
-    found: list[tuple[int, Landed | None]] = []
+    outcomes: list[tuple[int, Landed | None]] = []
     for piece in run:
         assert piece.claim is not None
         judged = judge_claim(producers.get(piece.claim.producer_id), piece.claim)
@@ -252,5 +255,5 @@ def weigh_claims(
             return ()
         first = None if judged.first_time is None else judged.first_time.start_offset
         landed = None if first is None else Landed(first, first + piece.msg_count - 1, repeated=True)
-        found.append((piece.number, landed))
-    return tuple(found)
+        outcomes.append((piece.number, landed))
+    return tuple(outcomes)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from llog.errors import LogBusy, MetadataUncertain, PartitionNotInitialized, VersionConflict
 from llog.formats.values import ControlRecord, encode_value
 from llog.limits import LOG_CAS_ROUNDS_MAX
 from llog.log.append.settle import StaleSelf, settle
 from llog.log.change import change_value
 from llog.log.context import LogContext
-from llog.log.control import fenced, unfenced
+from llog.log.control import cleared, fenced, unfenced
 from llog.log.keys import Log
 
 ControlChange = Callable[[ControlRecord], ControlRecord | None]
@@ -65,7 +63,6 @@ async def _settle_pending(context: LogContext, log: Log, control: ControlRecord,
     key = context.keys.control(log)
     try:
         await settle(context, log, control.pending)
-        cleared = encode_value(replace(control, pending=None), key.path)
-        await context.metadata.put(key, cleared, expected=version)
+        await context.metadata.put(key, encode_value(cleared(control), key.path), expected=version)
     except (VersionConflict, MetadataUncertain, StaleSelf):
         pass  # changed since, done, or of an incarnation that has ended: nothing depends on it

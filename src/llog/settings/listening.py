@@ -1,12 +1,58 @@
-"""A listening socket, or a sentence that names the setting to change: a port that is taken is what a new user meets
-first."""
+"""Who may be let in from where: an address that other machines reach is protected, or refused.
+
+Why it exists: a log that anybody on the network can write to is found out too late. What must stay true: going without
+protection is an act of its own (`LLOG_INSECURE=1`), never the result of a forgotten variable.
+"""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 
-from llog.errors import SettingsError
+from llog.errors import ExposureRefused, SettingsError
+from llog.settings import Settings
+
+
+def check_exposure(settings: Settings, *, host: str | None = None, variable: str = "LLOG_HTTP_BIND_HOST") -> None:
+    """Raises `ExposureRefused` unless `host` (the HTTP front end's) is this machine's alone, or protected, or allowed;
+    `SettingsError` for half a certificate."""
+    host = settings.http_bind_host if host is None else host
+    check_certificate(settings)
+    if is_loopback(host) or settings.insecure:
+        return
+    needed = {
+        "LLOG_HTTP_READ_TOKEN": settings.http_read_token,
+        "LLOG_HTTP_WRITE_TOKEN": settings.http_write_token,
+        "LLOG_TLS_CERT_FILE": settings.tls_cert_file,
+        "LLOG_TLS_KEY_FILE": settings.tls_key_file,
+    }
+    missing = [name for name, value in needed.items() if value is None]
+    if missing:
+        raise ExposureRefused(variable, host, missing)
+
+
+def check_certificate(settings: Settings) -> None:
+    """A certificate and its key come together, and can be read."""
+    files = {"LLOG_TLS_CERT_FILE": settings.tls_cert_file, "LLOG_TLS_KEY_FILE": settings.tls_key_file}
+    given = [name for name, path in files.items() if path is not None]
+    if len(given) == 1:
+        [absent] = files.keys() - given
+        raise SettingsError(absent, "", f"a certificate and its key come together, and {given[0]} is set")
+    for name, path in files.items():
+        if path is not None and not path.is_file():
+            raise SettingsError(name, str(path), "must be a file that exists")
+
+
+def is_loopback(host: str) -> bool:
+    """A name other than `localhost` may mean any address, and counts as one that others reach."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+# -- listening sockets -------------------------------------------------------------------------------------------------
 
 
 def listening_socket(host: str, port: int, *, of: str, backlog: int) -> socket.socket:

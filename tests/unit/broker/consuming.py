@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from llog.broker.consume.consume import ConsumeRequest, ConsumeService, PartitionFetch, PartitionFetched, Source
 from llog.broker.produce.groups import committed_of
-from llog.broker.tail.cache import TailCache, monotonic_ms
-from llog.broker.tail.feed import feed
+from llog.broker.tail.cache import TailCache, feed, monotonic_ms
 from llog.errors import LogDeleted
 from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
@@ -117,14 +116,14 @@ class TestBroker:
         *,
         refresh_ms: float = REFRESH_MS,
         clock: Callable[[], float] = monotonic_ms,
-        with_life: bool = True,
+        with_incarnation: bool = True,
     ) -> None:
         self.metadata, self.metrics = metadata, Counted()
         self.context = log_context(metadata, objects, seed=next(_seeds))
         self.appender = Appender(self.context)
         self.cache = TailCache(max_bytes, fresh_ms=refresh_ms, clock=clock, metrics=self.metrics)
         self.service = ConsumeService(self.context, self.cache, self.metrics, refresh_ms=refresh_ms)
-        self._add = feed(self.cache, self.appender.committer.known) if with_life else self.cache.add
+        self._add = feed(self.cache, self.appender.committer.known) if with_incarnation else self.cache.add
 
     async def append(self, *groups: EncodedGroup) -> list[Appended]:
         def tell(group: EncodedGroup, outcome: object) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from types import ModuleType
 
 import pytest
 
 from llog.broker.produce import flush as batching_flush
-from llog.broker.produce import order as batching_order
-from llog.broker.produce.groups import Share, share_out, stretches_of
-from llog.broker.produce.pacing import Due, Pacing, pacing_of, plan_flush
-from llog.broker.produce.producer import BATCH_FLUSHES_MAX, BATCH_GROUP_OVERHEAD_BYTES, CommittedBatch, Timings
-from llog.broker.produce.requests import Entry, Request
+from llog.broker.produce.buffer import CallGroup, LogGroups, ProduceCall, Timings
+from llog.broker.produce.groups import CommittedBatch, share_out, stretches_of
+from llog.broker.produce.pacing import FlushDue, Pacing, pacing_of, plan_flush
+from llog.broker.produce.producer import BATCH_FLUSHES_MAX, BATCH_GROUP_OVERHEAD_BYTES
 from llog.errors import (
     AppendNotCommitted,
     AppendUncertain,
@@ -228,12 +226,12 @@ def test_a_stretch_ends_where_another_writer_or_a_refused_piece_comes_between() 
 
 async def test_a_refused_request_of_several_pieces_learns_of_each() -> None:
     groups = [numbered(A, 7, 8), numbered(A, 3)]
-    share = Share()
+    log_groups = LogGroups()
     for g in groups:
-        share.add(Entry(Request(1, 1, 0.0, lambda _: None), 0, g, total_length(g.body)))
+        log_groups.add(CallGroup(ProduceCall(1, 1, 0.0, lambda _: None), 0, g, total_length(g.body)))
     errors = [OutOfOrderSequence(*A, f"sequence {n}") for n in (7, 8, 3)]
     errors[0].outcomes = list(errors)
-    first, second = share_out(share.joined(), errors[0], groups, Keys())
+    first, second = share_out(log_groups.join(), errors[0], groups, Keys())
     assert isinstance(first, OutOfOrderSequence)
     assert isinstance(second, OutOfOrderSequence)
     assert [str(error) for error in first.outcomes] == [str(error) for error in errors[:2]]
@@ -246,32 +244,34 @@ async def test_a_refused_request_of_several_pieces_learns_of_each() -> None:
 @pytest.mark.parametrize(
     ("state", "due"),
     [
-        ({}, Due(101)),
-        ({"now_ms": 101}, Due(101, "idle")),
-        ({"uploading": True}, Due(110)),
-        ({"uploading": True, "now_ms": 110}, Due(110, "delay")),
-        ({"full": True, "uploading": True}, Due(100, "size")),
-        ({"hurry": "pressure", "uploading": True}, Due(100, "pressure")),
-        ({"last_start_ms": 99}, Due(101)),
+        ({}, FlushDue(101)),
+        ({"now_ms": 101}, FlushDue(101, "idle")),
+        ({"uploading": True}, FlushDue(110)),
+        ({"uploading": True, "now_ms": 110}, FlushDue(110, "delay")),
+        ({"full": True, "uploading": True}, FlushDue(100, "size")),
+        ({"urgency": "pressure", "uploading": True}, FlushDue(100, "pressure")),
+        ({"last_start_ms": 99}, FlushDue(101)),
     ],
 )
-def test_a_local_store_waits_only_while_it_is_busy(state: dict[str, object], due: Due) -> None:
-    asked = {"now_ms": 100, "first_ms": 100, "last_start_ms": 0, "uploading": False, "full": False, "hurry": ""}
+def test_a_local_store_waits_only_while_it_is_busy(state: dict[str, object], due: FlushDue) -> None:
+    asked = {"now_ms": 100, "first_ms": 100, "last_start_ms": 0, "uploading": False, "full": False, "urgency": ""}
     assert plan_flush(pacing_of("file", 10), **(asked | state)) == due  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("state", "due"),
     [
-        ({"last_start_ms": -10_000, "now_ms": 101}, Due(101, "idle")),
-        ({"last_start_ms": 50}, Due(300)),
-        ({"last_start_ms": 50, "now_ms": 300}, Due(300, "idle")),
-        ({"last_start_ms": 50, "uploading": True}, Due(600)),
-        ({"last_start_ms": 590}, Due(600)),
+        ({"last_start_ms": -10_000, "now_ms": 101}, FlushDue(101, "idle")),
+        ({"last_start_ms": 50}, FlushDue(300)),
+        ({"last_start_ms": 50, "now_ms": 300}, FlushDue(300, "idle")),
+        ({"last_start_ms": 50, "uploading": True}, FlushDue(600)),
+        ({"last_start_ms": 590}, FlushDue(600)),
     ],
 )
-def test_where_puts_cost_money_a_trickle_is_flushed_four_times_a_second(state: dict[str, object], due: Due) -> None:
-    asked = {"now_ms": 100, "first_ms": 100, "last_start_ms": 0, "uploading": False, "full": False, "hurry": ""}
+def test_where_puts_cost_money_a_trickle_is_flushed_four_times_a_second(
+    state: dict[str, object], due: FlushDue
+) -> None:
+    asked = {"now_ms": 100, "first_ms": 100, "last_start_ms": 0, "uploading": False, "full": False, "urgency": ""}
     assert plan_flush(pacing_of("s3", 500), **(asked | state)) == due  # type: ignore[arg-type]
 
 
@@ -620,13 +620,11 @@ async def test_flush_returns_when_all_that_was_accepted_is_answered(make: Callab
     await bench.producer.flush()
 
 
-@pytest.mark.parametrize(
-    ("module", "limit"), [(batching_order, "BATCH_LOGS_PER_COMMIT"), (batching_flush, "BATCH_LOGS_TOLD_PER_TURN")]
-)
+@pytest.mark.parametrize("limit", ["BATCH_LOGS_PER_COMMIT", "BATCH_LOGS_ANSWERED_PER_TURN"])
 async def test_very_many_logs_are_committed_and_told_in_steps_with_turns_for_others_in_between(
-    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(module, limit, 4)
+    monkeypatch.setattr(batching_flush, limit, 4)
     logs = [Log("wide", partition) for partition in range(10)]
     bench = make(pacing=SLOW)
     await bench.meet(*logs)
@@ -664,7 +662,7 @@ async def test_a_step_that_fails_leaves_what_was_committed_before_it_committed(m
                 raise MetadataUnavailable("write", "memory", "gone")
             return await super().write(groups)
 
-    monkeypatch.setattr(batching_order, "BATCH_LOGS_PER_COMMIT", 4)
+    monkeypatch.setattr(batching_flush, "BATCH_LOGS_PER_COMMIT", 4)
     logs = [Log("wide", partition) for partition in range(8)]
     bench = Bench(metadata=FailsLater(), pacing=SLOW)
     [outcomes] = await together(bench, [group(log, b"a") for log in logs])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llog.broker.produce.groups import Share, share_out
-from llog.broker.produce.requests import Entry, Request
+from llog.broker.produce.buffer import CallGroup, LogGroups, ProduceCall
+from llog.broker.produce.groups import share_out
 from llog.errors import AppendNotCommitted, LogError, OutOfOrderSequence
 from llog.log.append.append import Appended, AppendOutcome, EncodedGroup
 from llog.log.append.pieces import Landed, Piece, PieceOutcome
@@ -31,11 +31,11 @@ def group(number: int, pieces: list[tuple[int, bool]]) -> EncodedGroup:
 
 
 async def joined(groups: list[EncodedGroup]) -> EncodedGroup:
-    share = Share()
+    log_groups = LogGroups()
     for number, one in enumerate(groups):
-        request = Request(1, 0, 0.0, lambda _: None)
-        share.add(Entry(request, number, one, sum(map(len, one.body))))
-    return share.joined()
+        call = ProduceCall(1, 0, 0.0, lambda _: None)
+        log_groups.add(CallGroup(call, number, one, sum(map(len, one.body))))
+    return log_groups.join()
 
 
 GROUPS = st.lists(st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=4), min_size=1, max_size=6)

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -163,11 +164,11 @@ async def test_an_object_that_is_gone_means_look_again(stores: Stores) -> None:
     [blob] = [meta.name async for meta in stores.objects.list()]
     fetched = reader.service._reader._fetch_and_build
 
-    async def vanish(readings: object) -> None:
+    async def vanish(reads: Any) -> None:
         reader.service._reader._fetch_and_build = fetched  # type: ignore[method-assign]
         await compact_once(writer.context, ORDERS)
         await stores.objects.delete(blob)
-        await fetched(readings)  # type: ignore[arg-type]
+        await fetched(reads)
 
     reader.service._reader._fetch_and_build = vanish  # type: ignore[method-assign]
     assert values((await reader.fetch(ORDERS))[0]) == [b"a"]
@@ -529,10 +530,12 @@ async def test_a_raised_start_is_seen_after_the_refresh(stores: Stores) -> None:
     await other.close()
 
 
-@pytest.mark.parametrize("with_life", [True, False], ids=["told", "not told"])
-async def test_records_of_an_earlier_life_are_not_read_after_the_refresh(stores: Stores, with_life: bool) -> None:
+@pytest.mark.parametrize("with_incarnation", [True, False], ids=["known", "unknown"])
+async def test_records_of_an_earlier_incarnation_are_not_read_after_the_refresh(
+    stores: Stores, with_incarnation: bool
+) -> None:
     clock = Clock()
-    broker, other = stores.broker(clock=clock, with_life=with_life), stores.broker()
+    broker, other = stores.broker(clock=clock, with_incarnation=with_incarnation), stores.broker()
     await broker.append(group(ORDERS, b"old 1", b"old 2"))
     await delete_topic(other.context, "orders")
     await other.append(group(ORDERS, b"new 1", b"new 2"))
@@ -562,7 +565,7 @@ async def test_answers_are_the_same_whatever_the_cache_holds(seed: int) -> None:
     rng = random.Random(seed)
     stores, clock = Stores(atomic=bool(seed % 2)), Clock()
     sizes = [0, 2_500, 1 << 20, 1 << 20]
-    brokers = [stores.broker(size, clock=clock, with_life=i != 3) for i, size in enumerate(sizes)]
+    brokers = [stores.broker(size, clock=clock, with_incarnation=i != 3) for i, size in enumerate(sizes)]
     truth: dict[Log, list[bytes]] = {}
     starts: dict[Log, int] = {}
     logs = [Log("orders", 0), Log("orders", 1), Log("events", 0)]

@@ -124,7 +124,7 @@ async def test_a_topic_that_is_not_compacted_by_key_costs_no_look_at_its_compact
 async def test_brokers_tell_what_is_left_whatever_they_remember(seed: int) -> None:
     """With no, a tiny and a large memory, while a log is appended to, compacted, merged and compacted by key."""
     rng, stores, clock = random.Random(seed), Stores(atomic=bool(seed % 2)), Clock()
-    brokers = [stores.broker(size, clock=clock, with_life=size != 2_000) for size in (0, 2_000, 1 << 20)]
+    brokers = [stores.broker(size, clock=clock, with_incarnation=size != 2_000) for size in (0, 2_000, 1 << 20)]
     context = brokers[0].context
     await create_topic(context, ORDERS.topic, config={"cleanup.policy": "compact"})
     left: list[tuple[int, bytes, bytes]] = []

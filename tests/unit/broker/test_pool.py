@@ -20,7 +20,7 @@ def test_what_finds_no_room_takes_nothing() -> None:
 def test_more_than_was_taken_cannot_be_given_back() -> None:
     pool = MemoryPool(100)
     assert pool.try_take(10)
-    with pytest.raises(InvalidArgument, match="11 given back, 10 taken"):
+    with pytest.raises(InvalidArgument, match="cannot give back 11 bytes, 10 are taken"):
         pool.give(11)
     with pytest.raises(InvalidArgument):
         pool.give(-1)

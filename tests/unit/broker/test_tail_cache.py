@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from llog.broker.consume.chunks import clip
 from llog.broker.produce.groups import CommittedBatch
+from llog.broker.tail.batches import BatchCache, CachedBatch, clip
 from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMiss
-from llog.broker.tail.shelf import CachedBatch, Shelf
 from llog.errors import FormatError
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.encode import encode_records
@@ -41,10 +40,10 @@ def batch(start: int, count: int = 1, *, log: Log = ORDERS, text: bytes = b"x") 
     return CommittedBatch(log, start, start + count - 1, "kafka-v2", body, 5)
 
 
-def confirm(cache: TailCache, next_offset: int, *, life: int = 1, start: int = 1, version: int = 1) -> None:
+def confirm(cache: TailCache, next_offset: int, *, incarnation: int = 1, start: int = 1, version: int = 1) -> None:
     cache.confirm(
         ORDERS,
-        incarnation=life,
+        incarnation=incarnation,
         version=version,
         log_start_offset=start,
         next_offset=next_offset,
@@ -97,7 +96,7 @@ def test_an_end_that_somebody_tells_is_known(cache: TailCache) -> None:
     cache.note_end(ORDERS, 8)
     assert cache.lookup(ORDERS, 8, 1) == TailEmpty(7)
     cache.note_end(ORDERS, 5)
-    assert cache.lookup(ORDERS, 8, 1) == TailEmpty(7), "an end never goes back within a life"
+    assert cache.lookup(ORDERS, 8, 1) == TailEmpty(7), "an end never goes back within an incarnation"
 
 
 def test_bare_payloads_are_kept_only_with_the_instant_that_readers_see(cache: TailCache) -> None:
@@ -155,33 +154,33 @@ def test_a_raised_start_hides_what_lies_below(cache: TailCache) -> None:
     assert found(cache, 3) == [(3, 4)]
 
 
-def test_a_new_life_ends_the_old_one(cache: TailCache) -> None:
+def test_a_new_incarnation_ends_the_old_one(cache: TailCache) -> None:
     cache.add(batch(1, 5), incarnation=1)
-    confirm(cache, 3, life=2, version=9)
+    confirm(cache, 3, incarnation=2, version=9)
     assert cache.lookup(ORDERS, 1, 1) == TailMiss()
     assert cache.lookup(ORDERS, 3, 1) == TailEmpty(2)
     cache.add(batch(6), incarnation=1)
-    assert cache.lookup(ORDERS, 6, 1) == TailMiss(), "a late word of the old life"
+    assert cache.lookup(ORDERS, 6, 1) == TailMiss(), "a late report of the old incarnation"
     assert cache.byte_length == 0
 
 
-def test_an_append_of_a_new_life_ends_the_old_one(cache: TailCache) -> None:
+def test_an_append_of_a_new_incarnation_ends_the_old_one(cache: TailCache) -> None:
     cache.add(batch(1, 5), incarnation=1)
     cache.add(batch(1, 2), incarnation=2)
     assert found(cache, 1) == [(1, 2)]
     assert cache.lookup(ORDERS, 3, 1) == TailEmpty(2)
 
 
-def test_an_append_of_unknown_life_counts_by_its_age_until_its_life_is_proven(cache: TailCache, clock: Clock) -> None:
+def test_an_append_of_unknown_incarnation_counts_by_age_until_it_is_confirmed(cache: TailCache, clock: Clock) -> None:
     confirm(cache, 1)
     clock.now_ms += 1
     cache.add(batch(1))
     clock.now_ms += FRESH_MS + 1
     confirm(cache, 2, version=2)
-    assert found(cache, 1) == [(1, 1)], "the log was in that life before and after"
+    assert found(cache, 1) == [(1, 1)], "the log was in that incarnation before and after"
 
 
-def test_an_append_of_unknown_life_is_dropped_when_nobody_can_tell(cache: TailCache, clock: Clock) -> None:
+def test_an_append_is_dropped_when_its_incarnation_cannot_be_known(cache: TailCache, clock: Clock) -> None:
     cache.add(batch(1))
     assert found(cache, 1) == [(1, 1)]
     clock.now_ms += FRESH_MS + 1
@@ -190,22 +189,20 @@ def test_an_append_of_unknown_life_is_dropped_when_nobody_can_tell(cache: TailCa
     assert cache.byte_length == 0
 
 
-def test_an_end_of_an_unknown_life_does_not_outlive_it(cache: TailCache, clock: Clock) -> None:
+def test_an_end_of_an_unknown_incarnation_does_not_outlive_it(cache: TailCache, clock: Clock) -> None:
     cache.add(batch(1, 9))
     clock.now_ms += 1
     confirm(cache, 3)
     assert cache.lookup(ORDERS, 3, 1) == TailEmpty(2)
 
 
-def test_a_late_frame_of_unknown_life_is_not_taken_for_the_life_that_came_after_it(
-    cache: TailCache, clock: Clock
-) -> None:
+def test_a_late_frame_of_unknown_incarnation_is_not_taken_for_a_later_one(cache: TailCache, clock: Clock) -> None:
     committed_at_ms = clock.now_ms
     clock.now_ms += 10
-    confirm(cache, 5, life=2)
+    confirm(cache, 5, incarnation=2)
     cache.add(batch(1, 2), committed_at_ms=committed_at_ms)
     clock.now_ms += FRESH_MS + 1
-    confirm(cache, 5, life=2, version=2)
+    confirm(cache, 5, incarnation=2, version=2)
     assert not isinstance(cache.lookup(ORDERS, 1, 1), TailHit)
 
 
@@ -231,26 +228,26 @@ def test_the_oldest_append_of_any_log_goes_first(clock: Clock) -> None:
 
 
 def test_who_waits_is_told_of_every_end_that_moves(cache: TailCache) -> None:
-    told: list[Log] = []
-    cache.on_moved = told.append
+    moved: list[Log] = []
+    cache.on_moved = moved.append
     cache.add(batch(1))
     cache.note_end(ORDERS, 2)
     confirm(cache, 2)
     confirm(cache, 2, version=2)
     cache.forget(ORDERS)
     cache.forget(ORDERS)
-    assert told == [ORDERS, ORDERS, ORDERS], "the append, a life that became known, and its end"
+    assert moved == [ORDERS, ORDERS, ORDERS], "the append, an incarnation that became known, and its end"
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_shelf_is_a_bounded_map_of_ranges(seed: int) -> None:
+def test_a_batch_cache_is_a_bounded_map_of_ranges(seed: int) -> None:
     rng = random.Random(seed)
-    shelf, model = Shelf(20_000), dict[CachedBatch, Log]()
+    cached, model = BatchCache(20_000), dict[CachedBatch, Log]()
     for _ in range(600):
         log = rng.choice([ORDERS, EVENTS])
         start = rng.randrange(300)
         item = CachedBatch(start, start + rng.randrange(5), [b"x" * rng.randrange(1, 200)])
-        overlapping = shelf.overlapping(log, item.start_offset, item.end_offset)
+        overlapping = cached.overlapping(log, item.start_offset, item.end_offset)
         expected = [
             other
             for other, its in model.items()
@@ -258,20 +255,20 @@ def test_a_shelf_is_a_bounded_map_of_ranges(seed: int) -> None:
         ]
         assert sorted(map(id, overlapping)) == sorted(map(id, expected))
         if rng.random() < 0.05:
-            shelf.drop(log)
+            cached.drop(log)
             model = {other: its for other, its in model.items() if its != log}
             overlapping = []
         for other in overlapping:
-            shelf.remove(log, other)
+            cached.remove(log, other)
             del model[other]
-        shelf.put(log, item)
+        cached.put(log, item)
         model[item] = log
-        while sum(other.size for other in model) > shelf.max_bytes:
+        while sum(other.size for other in model) > cached.bytes_max:
             del model[next(iter(model))]
-        assert shelf.byte_length == sum(other.size for other in model) <= shelf.max_bytes
-        assert len(shelf) == len(model)
+        assert cached.byte_length == sum(other.size for other in model) <= cached.bytes_max
+        assert len(cached) == len(model)
         offset = rng.randrange(300)
-        run = [(i.start_offset, i.end_offset) for i in shelf.run(log, offset)]
+        run = [(i.start_offset, i.end_offset) for i in cached.run(log, offset)]
         ranges = sorted((i.start_offset, i.end_offset) for i, its in model.items() if its == log)
         wanted = []
         for begin, end in ranges:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llog.broker.consume.chunks import decode
 from llog.broker.consume.consume import PartitionFetched
-from llog.errors import InconsistentReadState, OffsetOutOfRange
+from llog.broker.consume.request import decode_partition
+from llog.errors import FormatError, InconsistentReadState, OffsetOutOfRange
 from llog.formats.buffers import Buffer
 from llog.formats.records.decode import decode_records
 from llog.formats.records.encode import encode_records
@@ -169,7 +169,9 @@ def test_an_answer_is_the_same_made_from_batches_from_columns_and_record_by_reco
     other = PartitionFetched(Log("t", 1), 9, error=OffsetOutOfRange("t", 1, 9, 1, 5))
     plain = PlainAnswer()
     records = plain([partition, other])
-    runs = decode(encoded, fetch_offset, offset, "test").runs
+    decoded = decode_partition(partition)
+    assert not isinstance(decoded, FormatError)
+    runs = decoded.runs
     columns = [run.columns for run in runs]
     shown = [
         ConsumedRecord(*row) for run in columns for row in zip(run.offsets.tolist(), texts(run.values), strict=True)

@@ -23,7 +23,7 @@ from llog.http.routes.runtime import Runtime
 from llog.http.server import HttpServer
 from llog.listener.connection import Connection
 from llog.settings import Settings
-from llog.settings.exposure import check_exposure, is_loopback
+from llog.settings.listening import check_exposure, is_loopback
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.http.broker_double import BrokerDouble, batch, consume_body, produce_body
 

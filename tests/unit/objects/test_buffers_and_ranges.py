@@ -7,11 +7,10 @@ import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llog.limits import OBJECT_RANGE_GAP_BYTES_MAX
 from llog.stores.objects.buffers import equals_buffers, flat_views
 from llog.stores.objects.port import Buffer, ByteRange
-from llog.stores.objects.ranges import ObjectRange, cut, plan_fetches, plan_object_fetches
-from llog.stores.objects.s3_listing import list_offset, list_prefix, page_end
+from llog.stores.objects.ranges import OBJECT_RANGE_GAP_BYTES_MAX, ObjectRange, cut, plan_fetches, plan_object_fetches
+from llog.stores.objects.s3_client import list_offset, list_prefix, page_end
 
 RANGES = st.lists(st.builds(ByteRange, st.integers(0, 1_000), st.integers(0, 200)), max_size=30)
 NAMES = st.text(alphabet="ab/~0-.ä\U0001f600", max_size=8)

@@ -9,8 +9,8 @@ import pytest
 
 from llog.errors import SettingsError
 from llog.settings.urls import OxiaTarget
-from llog.stores.metadata.oxia.address import parse_url
 from llog.stores.metadata.oxia.client.proto import generate, pb
+from llog.stores.metadata.oxia.mapping import parse_url
 
 
 def test_committed_stubs_match_the_proto() -> None:

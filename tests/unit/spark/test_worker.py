@@ -10,7 +10,7 @@ import pytest
 from llog.errors import InvalidArgument, SparkJobFailed, SparkTaskFailed, ValueTooLarge
 from llog.pipeline.runtime.tasks import decoded_outcome, encoded_item
 from llog.settings import Settings
-from llog.spark.runner import runner as spark_runner
+from llog.spark.runner import tasks as spark_runner
 from llog.spark.runner import worker
 from llog.spark.runner.tasks import chunked, failure_of
 from llog.spark.runner.worker import JobHead, TaskBroke, marked, run_item, unmarked

@@ -1,12 +1,11 @@
-"""Waiting at the end of logs: long polls that cost nothing but the shared refresh.
+"""Wait at the end of logs: long polls that cost nothing but one shared refresh.
 
-Why it exists: a thousand consumers may wait on the same few logs. Appends of this process (or of one that shares the
-tail cache) wake them by event; what other brokers appended is found by ONE task that reads the control records of all
-logs with waiters, each at most about every `refresh_ms`, whoever and how many wait.
+Appends of this process, or of one that shares the tail cache, wake waiting requests by event. Appends of other brokers
+are found by one task that reads the control records of all logs with waiters, each about every `refresh_ms`, whatever
+the number of waiters.
 
-What must stay true: nobody reads metadata per waiter; an append that the tail cache learns of between a look and the
-wait is not missed (both happen on the event loop, and `wait` compares before it sleeps); a waiter that leaves, by
-timeout or cancellation, leaves nothing behind.
+No append between a lookup and the wait is missed: both run on the event loop, and `wait` compares before it sleeps. A
+waiter that times out or is cancelled leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.read.view import view_of
 
-# Requests that wait for records at the same time; one more is answered with what there is.
+# Requests that wait at the same time; one more is answered at once with the records at hand.
 CONSUME_WAITERS_MAX: Final = 100_000
 
 
@@ -32,11 +31,11 @@ _log = logging.getLogger(__name__)
 
 class Woken(NamedTuple):
     moved: set[Log]
-    """Whose end moved, or which changed otherwise; none when time was up."""
+    """Logs whose end moved or whose state changed otherwise; none on a timeout."""
     waited: bool
-    """False: that was so already."""
+    """False: they had moved before the wait began."""
     at_ms: float
-    """When the first of them moved; it may take a while until the waiter gets its turn."""
+    """When the first of them moved; the waiter may get its turn later."""
 
 
 class _Waiter:
@@ -68,14 +67,13 @@ class TailWatch:
         self._refresh_ms, self._sleep = refresh_ms, sleep
         self._waiters: dict[Log, set[_Waiter]] = {}
         self._read_at_ms: dict[Log, float] = {}
-        """When the refresh last read a log that has waiters."""
+        """When the refresh last read each log that has waiters."""
         self._waiter_count = 0
         self._confirming: dict[Log, asyncio.Task[None]] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._closed = False
         self.control_reads = 0
         """Control records read by this watch, for confirmation and refresh together."""
-        cache.on_moved = self._wake
 
     @property
     def waiter_count(self) -> int:
@@ -83,17 +81,18 @@ class TailWatch:
 
     @property
     def is_full(self) -> bool:
-        """Nobody else may wait: who would is answered with what there is."""
+        """No further request may wait."""
         return self._waiter_count >= CONSUME_WAITERS_MAX
 
-    async def wait(self, positions: Mapping[Log, int], timeout_ms: float) -> Woken:
-        """Until one of these logs has more than it had at that position, or changed otherwise, or time is up."""
-        moved = self._moved(positions)
+    async def wait(self, next_offsets: Mapping[Log, int], timeout_ms: float) -> Woken:
+        """Wait until one of these logs has records at its next offset or changed otherwise, or until the timeout."""
+        moved = self._moved(next_offsets)
         if self._closed or moved:
             return Woken(moved, waited=False, at_ms=self._cache.clock())
         waiter = _Waiter()
         self._waiter_count += 1
-        for log in positions:
+        self._cache.on_moved = self._wake
+        for log in next_offsets:
             self._waiters.setdefault(log, set()).add(waiter)
         if self._refreshing is None:
             self._refreshing = asyncio.create_task(self._refresh_while_waited())
@@ -101,17 +100,19 @@ class TailWatch:
             await asyncio.wait([waiter.woken], timeout=timeout_ms / 1_000)
         finally:
             self._waiter_count -= 1
-            for log in positions:
+            for log in next_offsets:
                 waiters = self._waiters[log]
                 waiters.discard(waiter)
                 if not waiters:
                     del self._waiters[log]
                     self._read_at_ms.pop(log, None)
+            if not self._waiters:
+                self._cache.on_moved = None
         return Woken(waiter.moved, True, self._cache.clock() if waiter.at_ms is None else waiter.at_ms)
 
     async def confirm(self, logs: Iterable[Log]) -> dict[Log, LlogError]:
-        """Make what the cache knows of these logs count again: their control records are read, once for all who ask
-        at the same time. A log that is gone is forgotten. Returns the logs that could not be asked for."""
+        """Confirm the cached state of these logs by reading their control records, once for all concurrent callers. A
+        deleted log is forgotten. Returns the logs whose records could not be read."""
         wanted = list(dict.fromkeys(logs))
         fresh = [log for log in wanted if log not in self._confirming]
         if fresh:
@@ -131,7 +132,7 @@ class TailWatch:
         return failed
 
     async def close(self) -> None:
-        """Everybody who waits is woken and answers with what there is."""
+        """Wake all waiters; they answer with the records at hand."""
         self._closed = True
         for log in list(self._waiters):
             self._wake(log)
@@ -141,9 +142,9 @@ class TailWatch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- inside --------------------------------------------------------------------------------------------------
-    def _moved(self, positions: Mapping[Log, int]) -> set[Log]:
+    def _moved(self, next_offsets: Mapping[Log, int]) -> set[Log]:
         moved: set[Log] = set()
-        for log, offset in positions.items():
+        for log, offset in next_offsets.items():
             tail = self._cache.known(log)
             if tail is None or tail.next_offset != offset:
                 moved.add(log)
@@ -160,10 +161,10 @@ class TailWatch:
         for log in logs:
             self._confirming.pop(log, None)
         if not task.cancelled():
-            task.exception()  # whoever waited has it; nobody may wait any more
+            task.exception()  # mark as retrieved: all callers may be gone
 
     async def _refresh_while_waited(self) -> None:
-        """Each log when its end was last seen about `refresh_ms` ago; those that are nearly due go along."""
+        """Read each log about `refresh_ms` after its end was last known; logs that are nearly due are read along."""
         slack_ms = self._refresh_ms / 8
         failing = False
         try:
@@ -178,16 +179,16 @@ class TailWatch:
                     await self._read(due)
                     failing = False
                 except LlogError as error:
-                    # Waiters wait on: they are woken by appends here, and time out otherwise.
+                    # Waiters go on waiting: appends of this process wake them, or they time out.
                     if not failing:
-                        _log.warning("logs with waiting consumers could not be refreshed: %s", error)
+                        _log.warning("control records of logs with waiting consumers cannot be read: %s", error)
                     failing = True
                     await self._sleep(self._refresh_ms / 1_000)
         finally:
             self._refreshing = None
 
     def _due_ms(self, log: Log) -> float:
-        """A read that brought no news of the end (it was from the past) counts too: it is not repeated at once."""
+        """When to read a log next. A read that returned a stale record counts too, so it is not repeated at once."""
         tail = self._cache.known(log)
         seen_at_ms = LONG_AGO if tail is None else tail.end_at_ms
         seen_at_ms = max(seen_at_ms, self._read_at_ms.get(log, LONG_AGO))
@@ -198,7 +199,7 @@ class TailWatch:
         self.control_reads += len(logs)
         keyed = await self._configs.compacted_by_key({log.topic for log in logs})
         keys = [self._context.keys.control(log) for log in logs]
-        # What was rewritten is asked for only where it matters: for most topics this stays one record a log.
+        # Compaction records matter only for topics compacted by key; most logs need one record.
         keys += [self._context.keys.compaction(log) for log in logs if log.topic in keyed]
         records = await get_all(self._context.metadata, keys, strict=False) if keys else []
         compactions = iter(records[len(logs) :])

@@ -1,103 +1,374 @@
-"""What is accepted and not yet being flushed: a queue of batches, each of which will be one blob.
+"""Record groups that wait for their flush: the calls they came with, the logs that must be looked up first, and the
+queue of batches, each of which becomes one blob.
 
-A group goes into the first batch that has room for it, but never before one of its log that came earlier. So the next
-blob is as full as it can be, while a group that cannot join (another encoding, a bare bytes-batch, one too many claims)
-waits in the next batch without holding anybody up. A group that is larger than a batch gets one of its own.
+The groups of one call may go with different flushes, and one flush answers many calls. A call is answered when its last
+group has an outcome; each group gets exactly one. A caller that goes away changes nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import deque
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from llog.broker.produce.groups import Share
-from llog.broker.produce.requests import Entry
+from llog.broker.produce.groups import copy_error, join_groups
+from llog.errors import AppendNotCommitted, InconsistentReadState, LlogError, LogError, StoreError
+from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
+from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX, LOG_CLAIMS_PER_APPEND_MAX
+from llog.log.append.append import Appended, AppendOutcome, EncodedGroup
+from llog.log.append.known import KnownLogs
+from llog.log.append.pieces import Landed
 from llog.log.keys import Log
 
-# Groups of requests in one flush: each is a piece to be judged and answered.
+# Record groups of calls in one flush; each is shared out and answered on its own.
 BATCH_GROUPS_PER_FLUSH_MAX: Final = 8_192
+# How long the new logs of one call wait for each other, in order to share a blob.
+BATCH_NEW_LOGS_TOGETHER_MS: Final = 500
+
+logger = logging.getLogger(__name__)
+Lookup = asyncio.Task[LogError | None]
 
 
-class Batch:
-    __slots__ = ("byte_length", "first_ms", "group_count", "hurry", "number", "shares")
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+class Timings(NamedTuple):
+    """Where the time of a call went; of several flushes, the longest of each stage. Failed stages count too."""
+
+    queue_ms: float = 0.0
+    """From acceptance to the start of the flush."""
+    upload_ms: float = 0.0
+    commit_ms: float = 0.0
+    """From the end of the upload to the outcome, including the wait for earlier flushes."""
+
+    def longest(self, other: Timings) -> Timings:
+        if self == other:
+            return self
+        return Timings(*map(max, self, other))
+
+
+NO_TIMINGS: Final = Timings()
+
+
+class TimedOutcomes(NamedTuple):
+    outcomes: list[Appended | LogError]
+    timings: Timings
+
+
+class AppendTally:
+    """Counts of one call for the metrics. Records and bytes count once they are in a log, repeats do not count again,
+    and a refused piece is a failure of its own even if its neighbours are appended."""
+
+    __slots__ = ("byte_length", "failures", "groups", "records")
+
+    def __init__(self) -> None:
+        self.groups = self.records = self.byte_length = 0
+        self.failures: dict[str, int] = {}
+        """By the name of the error class."""
+
+    def add(self, group: EncodedGroup, byte_length: int, outcome: AppendOutcome) -> None:
+        if not isinstance(outcome, Appended):
+            self.add_failure(outcome)
+            return
+        self.groups += 1
+        if len(outcome.pieces) == 1 and isinstance(outcome.pieces[0], Landed):  # the usual case
+            if not outcome.pieces[0].repeated:
+                self.records += group.msg_count
+                self.byte_length += byte_length
+            return
+        for piece, landed in zip(group.pieces, outcome.pieces, strict=True):
+            if not isinstance(landed, Landed):
+                self.add_failure(landed)
+            elif not landed.repeated:
+                self.records += piece.msg_count
+                self.byte_length += piece.byte_length
+
+    def add_failure(self, error: Exception) -> None:
+        name = type(error).__name__
+        self.failures[name] = self.failures.get(name, 0) + 1
+
+
+class ProduceCall:
+    """One call. The caller owns `answer` and may cancel it; it never holds an exception."""
+
+    __slots__ = ("_left", "_on_answered", "_outcomes", "accepted_ms", "answer", "byte_length", "tally", "timings")
+
+    def __init__(
+        self, size: int, byte_length: int, accepted_ms: float, on_answered: Callable[[ProduceCall], None]
+    ) -> None:
+        self.byte_length, self.accepted_ms = byte_length, accepted_ms
+        self.timings, self.tally = NO_TIMINGS, AppendTally()
+        self.answer: asyncio.Future[TimedOutcomes] = asyncio.get_running_loop().create_future()
+        self._outcomes: list[AppendOutcome | None] = [None] * size
+        self._left, self._on_answered = size, on_answered
+
+    def set_outcome(self, number: int, outcome: AppendOutcome, timings: Timings) -> None:
+        assert self._outcomes[number] is None, f"a second outcome: {outcome}"
+        self._outcomes[number] = outcome
+        self.timings = timings if self.timings is NO_TIMINGS else self.timings.longest(timings)
+        self._left -= 1
+        if not self._left:
+            self._on_answered(self)
+            if not self.answer.done():
+                outcomes = [outcome for outcome in self._outcomes if outcome is not None]
+                self.answer.set_result(TimedOutcomes(outcomes, self.timings))
+
+
+class CallGroup:
+    """One record group of a call."""
+
+    __slots__ = ("byte_length", "call", "claims", "group", "log", "number")
+
+    def __init__(self, call: ProduceCall, number: int, group: EncodedGroup, byte_length: int) -> None:
+        self.call, self.number, self.group, self.byte_length = call, number, group, byte_length
+        self.log: Log = group.log
+        pieces = group.pieces
+        only = pieces[0] if len(pieces) == 1 else None  # the usual case
+        self.claims = sum(piece.claim is not None for piece in pieces) if only is None else int(only.claim is not None)
+
+    def set_outcome(self, outcome: AppendOutcome, timings: Timings) -> None:
+        self.call.tally.add(self.group, self.byte_length, outcome)
+        self.call.set_outcome(self.number, outcome, timings)
+
+    def refuse(self, error: LogError, timings: Timings = NO_TIMINGS) -> None:
+        """Each group gets its own copy, because callers add to the error they receive."""
+        self.set_outcome(copy_error(error), timings)
+
+    def queue_ms(self, now_ms: float) -> float:
+        return now_ms - self.call.accepted_ms
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------
+
+
+class LogGroups:
+    """The groups of one log in a batch, to be joined into one."""
+
+    __slots__ = ("claims", "members")
+
+    def __init__(self) -> None:
+        self.members: list[CallGroup] = []
+        self.claims = 0
+
+    def has_room(self, member: CallGroup) -> bool:
+        """Whether the group can join the others.
+
+        A slice has one encoding, and a slice of bytes-batch-v1 is one batch. A group with more claims than one append
+        may carry would be committed in several appends, and no single index entry would hold its pieces.
+        """
+        encoding = self.members[0].group.encoding
+        if member.group.encoding != encoding or encoding == BYTES_BATCH:
+            return False
+        return self.claims + member.claims <= LOG_CLAIMS_PER_APPEND_MAX
+
+    def add(self, member: CallGroup) -> None:
+        self.members.append(member)
+        self.claims += member.claims
+
+    def join(self) -> EncodedGroup:
+        members = self.members
+        if len(members) == 1:
+            return members[0].group
+        byte_lengths = [member.byte_length for member in members]
+        return join_groups([member.group for member in members], byte_lengths, claimed=self.claims > 0)
+
+
+class FlushBatch:
+    """The content of one flush."""
+
+    __slots__ = ("by_log", "byte_length", "first_ms", "group_count", "number", "urgency")
 
     def __init__(self, number: int, now_ms: float) -> None:
         self.number, self.first_ms = number, now_ms
-        self.shares: dict[Log, Share] = {}
+        self.by_log: dict[Log, LogGroups] = {}
         self.byte_length = self.group_count = 0
-        self.hurry = ""
-        """Why it must not wait."""
+        self.urgency = ""
+        """The reason to flush without waiting, if any."""
 
-    def takes(self, entry: Entry, max_bytes: int) -> bool:
+    def has_room(self, member: CallGroup, max_bytes: int) -> bool:
         if not self.group_count:
             return True
-        if self.byte_length + entry.byte_length > max_bytes or self.group_count >= BATCH_GROUPS_PER_FLUSH_MAX:
+        if self.byte_length + member.byte_length > max_bytes or self.group_count >= BATCH_GROUPS_PER_FLUSH_MAX:
             return False
-        share = self.shares.get(entry.log)
-        return share is None or share.takes(entry)
+        groups = self.by_log.get(member.log)
+        return groups is None or groups.has_room(member)
 
-    def add(self, entry: Entry) -> None:
-        share = self.shares.get(entry.log)
-        if share is None:
-            share = self.shares[entry.log] = Share()
-        share.add(entry)
-        self.byte_length += entry.byte_length
+    def add(self, member: CallGroup) -> None:
+        groups = self.by_log.get(member.log)
+        if groups is None:
+            groups = self.by_log[member.log] = LogGroups()
+        groups.add(member)
+        self.byte_length += member.byte_length
         self.group_count += 1
 
-    def entries(self) -> list[Entry]:
-        return [entry for share in self.shares.values() for entry in share.entries]
+    def members(self) -> list[CallGroup]:
+        return [member for groups in self.by_log.values() for member in groups.members]
+
+    def record_count(self) -> int:
+        return sum(member.group.msg_count for member in self.members())
 
 
-class Buffer:
+class FlushBuffer:
+    """A queue of batches. A group joins the first batch that has room for it, but never one ahead of an earlier group
+    of its log. So the next blob is as full as possible, and a group that cannot join (another encoding, a bare
+    bytes-batch, too many claims) waits in a later batch without delaying others. A group larger than a batch gets a
+    batch of its own."""
+
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[FlushBatch] = deque()
         self._latest: dict[Log, int] = {}
-        """The number of the last waiting batch that holds something of a log."""
+        """Per log, the number of the last batch in the queue that holds a group of it."""
         self._next_number = 0
         self._full_until = -1
-        """Up to this batch nobody waits, and nothing is added: it is full, and those before it go first."""
+        """Batches up to this number are due now and take no more groups: that batch is full, earlier ones go first."""
 
     def __len__(self) -> int:
         return len(self._batches)
 
-    def add(self, entry: Entry, now_ms: float) -> None:
-        batch = self._place(entry, now_ms)
-        batch.add(entry)
-        self._latest[entry.log] = batch.number
+    def add(self, member: CallGroup, now_ms: float) -> None:
+        batch = self._batch_for(member, now_ms)
+        batch.add(member)
+        self._latest[member.log] = batch.number
         if batch.byte_length >= self._max_bytes or batch.group_count >= BATCH_GROUPS_PER_FLUSH_MAX:
             self._full_until = batch.number
 
-    def _place(self, entry: Entry, now_ms: float) -> Batch:
+    def _batch_for(self, member: CallGroup, now_ms: float) -> FlushBatch:
         if self._batches:
             head = self._batches[0].number
-            first = max(head, self._full_until + 1, self._latest.get(entry.log, head))
+            first = max(head, self._full_until + 1, self._latest.get(member.log, head))
             for position in range(first - head, len(self._batches)):
                 batch = self._batches[position]
-                if batch.takes(entry, self._max_bytes):
+                if batch.has_room(member, self._max_bytes):
                     return batch
-                if batch.byte_length + entry.byte_length > self._max_bytes:
-                    # No room for one of this size: as full as such groups make it.
+                if batch.byte_length + member.byte_length > self._max_bytes:
+                    # Full for a group of this size, so it waits no longer.
                     self._full_until = batch.number
-        self._batches.append(Batch(self._next_number, now_ms))
+        self._batches.append(FlushBatch(self._next_number, now_ms))
         self._next_number += 1
         return self._batches[-1]
 
     @property
-    def head(self) -> Batch:
+    def head(self) -> FlushBatch:
         return self._batches[0]
 
     def head_is_full(self) -> bool:
         return bool(self._batches) and self._batches[0].number <= self._full_until
 
-    def pop(self) -> Batch:
+    def pop(self) -> FlushBatch:
         batch = self._batches.popleft()
-        for log in batch.shares:
+        for log in batch.by_log:
             if self._latest[log] == batch.number:
                 del self._latest[log]
         return batch
 
-    def hurry(self, reason: str) -> None:
-        """What is here now waits no longer."""
+    def refuse_all(self, error: type[LogError], reason: str) -> None:
+        """Empty the buffer; every group in it gets this error."""
+        while self._batches:
+            for member in self.pop().members():
+                member.refuse(error(*member.log, reason))
+
+    def expedite(self, reason: str) -> None:
+        """Flush the batches that are in the queue now without waiting."""
         for batch in self._batches:
-            batch.hurry = reason
+            batch.urgency = reason
+
+
+# -- new logs --------------------------------------------------------------------------------------------------------
+
+
+class NewLogs:
+    """Looks up logs that this process has not met, before their records enter a flush.
+
+    A log must be initialized before the blob's id is drawn (h04), and that may take long or fail: its shard is away,
+    its topic is being deleted, a newer release wrote its record. Inside a flush that would delay or fail all other logs
+    of the flush. While a log is looked up, all groups for it wait here in order.
+    """
+
+    def __init__(self, known: KnownLogs, on_known: Callable[[Sequence[CallGroup]], None]) -> None:
+        self._known, self._on_known = known, on_known
+        self._waiting: dict[Log, list[CallGroup]] = {}
+        self._new: list[Log] = []
+        """Logs added since the last `start_lookups`."""
+        self._lookups: set[Lookup] = set()
+        self._joint_lookups: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(BATCH_NEW_LOGS_IN_FLIGHT_MAX)
+
+    def is_known(self, log: Log) -> bool:
+        """Whether the log was met before, which implies a valid name."""
+        return self._known.get(log) is not None
+
+    def hold(self, member: CallGroup) -> bool:
+        """Keep the group until its log is known; False when the log is known and none of its groups waits here.
+        `start_lookups` must follow."""
+        waiting = self._waiting.get(member.log)
+        if waiting is not None:
+            waiting.append(member)
+            return True
+        known = self._known.get(member.log)
+        if known is not None and known.fresh:
+            return False
+        self._waiting[member.log] = [member]
+        self._new.append(member.log)
+        return True
+
+    def start_lookups(self) -> None:
+        """Look up the logs added since the last call. They go on together, so that one call becomes one blob, but wait
+        for the slowest of them for a limited time only."""
+        if self._new:
+            logs, self._new = self._new, []
+            joint = asyncio.create_task(self._look_up_together(logs))
+            self._joint_lookups.add(joint)
+            joint.add_done_callback(self._joint_lookups.discard)
+
+    async def _look_up_together(self, logs: Sequence[Log]) -> None:
+        lookups = {asyncio.create_task(self._look_up(log)): log for log in logs}
+        self._lookups |= lookups.keys()
+        try:
+            done, left = await asyncio.wait(lookups, timeout=BATCH_NEW_LOGS_TOGETHER_MS / 1_000)
+            self._release(lookups, done)
+            while left:
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                self._release(lookups, done)
+        finally:
+            self._lookups -= lookups.keys()
+
+    def _release(self, lookups: Mapping[Lookup, Log], done: Collection[Lookup]) -> None:
+        errors = {log: _error_of(lookup, log) for lookup, log in lookups.items() if lookup in done}
+        self._on_known([member for log, error in errors.items() if error is None for member in self._waiting.pop(log)])
+        for log, error in errors.items():
+            if error is not None:
+                for member in self._waiting.pop(log):
+                    member.refuse(error)
+
+    async def _look_up(self, log: Log) -> LogError | None:
+        """The reason that the log takes no appends, or None."""
+        try:
+            async with self._slots:
+                await self._known.know(log)
+        except LogError as refused:
+            return refused
+        except StoreError as unavailable:
+            return AppendNotCommitted(*log, f"its control record could not be read: {unavailable}")
+        except LlogError as damage:
+            return InconsistentReadState(*log, str(damage))
+        except Exception as bug:
+            logger.exception("cannot look up log %s", log)
+            return AppendNotCommitted(*log, f"its control record could not be read: {bug!r}")
+        self._known.release([log])
+        return None
+
+    async def cancel(self) -> None:
+        """Refuse all groups that wait here."""
+        for lookup in list(self._lookups):
+            lookup.cancel()
+        if self._joint_lookups:
+            await asyncio.wait(self._joint_lookups)
+
+
+def _error_of(lookup: Lookup, log: Log) -> LogError | None:
+    if lookup.cancelled():
+        return AppendNotCommitted(*log, "the broker is closing and had not looked the log up; append again elsewhere")
+    return lookup.result()

@@ -1,11 +1,11 @@
-"""One flush: a batch on its way through upload and commit, and what its requests are told.
+"""One flush: a batch on its way through upload and commit, in the order of flushes, and the answers to its calls.
 
-A large flush is decided at once, by one answer of the store; its requests are told a few at a time, so that others get
-their turn of the event loop between.
+Uploads of flushes overlap, but the commits of one log keep the order of flushes (`CommitOrder`): otherwise the second
+upload might end first, and a producer's records would overtake each other.
 
-What must stay true: every entry is told once, whatever happens: refused log by log, failed as a whole, cancelled at
-close. Before its turn to commit has come nothing of a flush can be in a log, so a failure there is "not committed,
-append again"; from then on, what has no outcome of its own is "nobody can tell".
+Every group is answered once, whatever happens: refused with its log, failed with the whole flush, or cancelled at
+close. Before the commit starts, nothing of a flush can be in a log, so a failure means "not committed, append again".
+After that, a group without an outcome of its own is uncertain.
 """
 
 from __future__ import annotations
@@ -13,133 +13,192 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from llog.broker.produce.buffer import Batch
+from llog.broker.produce.buffer import FlushBatch, Timings
 from llog.broker.produce.groups import CommittedBatch, committed_of, share_out
-from llog.broker.produce.order import Turn, gated
-from llog.broker.produce.requests import Timings, refuse
 from llog.errors import AppendNotCommitted, AppendUncertain, LlogError, LogError
 from llog.log.append.append import Appender, AppendOutcome, EncodedGroup
 from llog.log.keys import Log
 
-# Logs of a flush whose requests are told its outcome before others get their turn: about two milliseconds.
-BATCH_LOGS_TOLD_PER_TURN: Final = 128
+# Logs of a flush that one call commits; each takes about 50 µs of the event loop.
+BATCH_LOGS_PER_COMMIT: Final = 256
+# Logs of a flush whose calls are answered in one turn of the event loop: about 2 ms.
+BATCH_LOGS_ANSWERED_PER_TURN: Final = 128
 
-
-logger = logging.getLogger(__name__)
 FLUSH_FAILURES: Final = "batching_flush_failures"
 """Flushes that ended without an outcome for each of their logs."""
 LISTENER_FAILURES: Final = "batching_listener_failures"
 
+logger = logging.getLogger(__name__)
+
+
+class CommitTurn:
+    """The place of one flush in the commit order of each of its logs."""
+
+    __slots__ = ("_before", "_latest", "_own", "_released")
+
+    def __init__(self, latest: dict[Log, asyncio.Future[None]], logs: Iterable[Log]) -> None:
+        create = asyncio.get_running_loop().create_future
+        self._latest = latest
+        self._own = {log: create() for log in logs}
+        self._before = {log: latest[log] for log in self._own if log in latest}
+        self._released: set[Log] = set()
+        latest.update(self._own)
+
+    async def wait(self) -> None:
+        """Until every earlier flush has decided the logs it shares with this one."""
+        undecided = [before for before in self._before.values() if not before.done()]
+        if undecided:
+            await asyncio.wait(undecided)
+
+    def release(self, log: Log) -> None:
+        """Let the next flush commit the log; call when it has its outcome. Idempotent.
+
+        A flush that fails before its turn must not let the next flush pass the one before it.
+        """
+        if log in self._released:
+            return
+        self._released.add(log)
+        before = self._before.get(log)
+        if before is None or before.done():
+            self._open(log)
+        else:
+            before.add_done_callback(lambda _: self._open(log))
+
+    def release_all(self) -> None:
+        for log in self._own:
+            self.release(log)
+
+    def _open(self, log: Log) -> None:
+        own = self._own[log]
+        own.set_result(None)
+        if self._latest.get(log) is own:
+            del self._latest[log]
+
+
+class CommitOrder:
+    """Hands out turns. A flush waits only for earlier flushes, so there is no circular wait, and an earlier flush that
+    fails lets the later ones go on."""
+
+    def __init__(self) -> None:
+        self._latest: dict[Log, asyncio.Future[None]] = {}
+
+    def next(self, logs: Iterable[Log]) -> CommitTurn:
+        """A turn behind all turns handed out before."""
+        return CommitTurn(self._latest, logs)
+
 
 class FlushEvents(NamedTuple):
-    """Whom a flush tells what, beside its requests."""
+    """Callbacks of a flush, beside the answers to its calls."""
 
     now_ms: Callable[[], float]
     on_uploaded: Callable[[], None]
-    """Its upload is over, well or not; told once."""
+    """The upload ended, with or without success; called once."""
     on_committed: Callable[[CommittedBatch], None] | None
-    on_trouble: Callable[[str], None]
-    """Counted under that name."""
+    count_failure: Callable[[str], None]
+    """By metric name."""
 
 
 class Flush:
-    def __init__(self, appender: Appender, batch: Batch, turn: Turn, reason: str, events: FlushEvents) -> None:
+    def __init__(
+        self, appender: Appender, batch: FlushBatch, turn: CommitTurn, reason: str, events: FlushEvents
+    ) -> None:
         self._appender, self._batch, self._turn, self._events = appender, batch, turn, events
         self.reason = reason
         self.started_ms = events.now_ms()
         self._uploaded_ms: float | None = None
         self._may_be_committed = False
-        self._open = dict(batch.shares)
-        """Those that were not told an outcome yet."""
+        self._unanswered = dict(batch.by_log)
         self._decided: deque[tuple[EncodedGroup, AppendOutcome]] = deque()
-        """Outcomes that wait for the loop's next turn to be told."""
-        self._told_this_turn = 0
-        self._all_told = asyncio.Event()
+        """Outcomes that wait for the next turn of the event loop."""
+        self._answered_this_turn = 0
+        self._queue_empty = asyncio.Event()
 
     async def run(self) -> None:
-        """Never raises, but when it is cancelled; its requests have their answers either way."""
+        """Upload, commit and answer. Raises only when cancelled, and answers the calls in that case too."""
         try:
-            groups = [share.joined() for share in self._batch.shares.values()]
-            appender = gated(self._appender, self._stored)
-            outcomes = await appender.append(groups, self._decide)
-            await self._rest_is_told()
+            groups = [log_groups.join() for log_groups in self._batch.by_log.values()]
+            outcomes = await self._appender.append(
+                groups, self._decide, before_commit=self._wait_turn, logs_per_commit=BATCH_LOGS_PER_COMMIT
+            )
+            await self._drain_decided()
             for group, outcome in zip(groups, outcomes, strict=True):
-                if group.log in self._open:
-                    self._tell(group, outcome)
-            self._upload_is_over()  # there was none, if no log could be appended to
+                if group.log in self._unanswered:
+                    self._answer(group, outcome)
+            self._end_upload()  # without an upload, if every log was refused
         except asyncio.CancelledError:
             self.abandon("the broker is closing")
             raise
         except LlogError as error:
             self.abandon(str(error))
         except Exception as bug:
-            logger.exception("a flush of %d logs failed", len(self._batch.shares))
+            logger.exception("a flush of %d logs failed", len(self._batch.by_log))
             self.abandon(repr(bug))
 
-    async def _stored(self) -> None:
-        """The blob is durable (R1); next is its commit, in its turn."""
-        self._upload_is_over()
-        await self._turn.come()
+    async def _wait_turn(self) -> None:
+        """Runs between upload and commit: the blob is durable (R1), and earlier flushes of the same logs go first."""
+        self._end_upload()
+        await self._turn.wait()
         self._may_be_committed = True
 
-    def _upload_is_over(self) -> None:
+    def _end_upload(self) -> None:
         if self._uploaded_ms is None:
             self._uploaded_ms = self._events.now_ms()
             self._events.on_uploaded()
 
     def timings(self) -> Timings:
-        """As of now: of the batch's oldest entry."""
+        """Timings of the batch's oldest group, as of now."""
         now_ms = self._events.now_ms()
         uploaded_ms = now_ms if self._uploaded_ms is None else self._uploaded_ms
         queue_ms = self.started_ms - self._batch.first_ms
         return Timings(queue_ms, uploaded_ms - self.started_ms, now_ms - uploaded_ms)
 
-    # -- outcomes -----------------------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------------
     def _decide(self, group: EncodedGroup, outcome: AppendOutcome) -> None:
-        if self._told_this_turn < BATCH_LOGS_TOLD_PER_TURN and not self._decided:
-            if self._told_this_turn == 0:
-                asyncio.get_running_loop().call_soon(self._tell_more)
-            self._told_this_turn += 1
-            self._tell(group, outcome)
+        """Answer now, or queue the answer: one metadata write may decide very many logs at once."""
+        if self._answered_this_turn < BATCH_LOGS_ANSWERED_PER_TURN and not self._decided:
+            if self._answered_this_turn == 0:
+                asyncio.get_running_loop().call_soon(self._answer_queued)
+            self._answered_this_turn += 1
+            self._answer(group, outcome)
         else:
             self._decided.append((group, outcome))
 
-    def _tell_more(self) -> None:
-        self._told_this_turn = 0
-        while self._decided and self._told_this_turn < BATCH_LOGS_TOLD_PER_TURN:
-            self._told_this_turn += 1
-            self._tell_next()
-        if self._told_this_turn:
-            asyncio.get_running_loop().call_soon(self._tell_more)
+    def _answer_queued(self) -> None:
+        self._answered_this_turn = 0
+        while self._decided and self._answered_this_turn < BATCH_LOGS_ANSWERED_PER_TURN:
+            self._answered_this_turn += 1
+            self._answer_next()
+        if self._answered_this_turn:
+            asyncio.get_running_loop().call_soon(self._answer_queued)
         if not self._decided:
-            self._all_told.set()
+            self._queue_empty.set()
 
-    def _tell_next(self) -> None:
+    def _answer_next(self) -> None:
         group, outcome = self._decided.popleft()
         try:
-            self._tell(group, outcome)
-        except Exception:  # whoever was not told then is told in the end that the flush failed
-            logger.exception("the outcome of %s could not be told", group.log)
+            self._answer(group, outcome)
+        except Exception:  # `abandon` answers the calls that are still open
+            logger.exception("cannot answer the calls for log %s", group.log)
 
-    async def _rest_is_told(self) -> None:
+    async def _drain_decided(self) -> None:
         while self._decided:
-            self._all_told.clear()
-            await self._all_told.wait()
+            self._queue_empty.clear()
+            await self._queue_empty.wait()
 
-    def _tell(self, group: EncodedGroup, outcome: AppendOutcome) -> None:
-        """First the cache, so that whoever hears of an append can read it from there."""
-        share, timings = self._open[group.log], self.timings()
+    def _answer(self, group: EncodedGroup, outcome: AppendOutcome) -> None:
+        """Fill the cache first, so that a caller who receives an answer can read its records from the cache."""
+        members, timings = self._unanswered[group.log].members, self.timings()
         keys = self._appender.context.keys
-        shared = share_out(group, outcome, [entry.group for entry in share.entries], keys)
+        outcomes = share_out(group, outcome, [member.group for member in members], keys)
         self._publish(group, outcome)
-        self._turn.leave(group.log)
-        del self._open[group.log]
+        self._turn.release(group.log)
+        del self._unanswered[group.log]
         _, upload_ms, commit_ms = timings
-        for entry, mine in zip(share.entries, shared, strict=True):
-            entry.tell(mine, Timings(entry.queue_ms(self.started_ms), upload_ms, commit_ms))
+        for member, own in zip(members, outcomes, strict=True):
+            member.set_outcome(own, Timings(member.queue_ms(self.started_ms), upload_ms, commit_ms))
 
     def _publish(self, group: EncodedGroup, outcome: AppendOutcome) -> None:
         if self._events.on_committed is None:
@@ -148,37 +207,26 @@ class Flush:
             for committed in committed_of(group, outcome):
                 self._events.on_committed(committed)
         except Exception:
-            # A cache is an optimisation: its trouble must not touch what is committed.
-            logger.exception("a listener to committed batches failed on %s", group.log)
-            self._events.on_trouble(LISTENER_FAILURES)
+            # The cache is an optimisation: its failure must not change the outcome of a commit.
+            logger.exception("a listener to committed batches failed on log %s", group.log)
+            self._events.count_failure(LISTENER_FAILURES)
 
     def abandon(self, reason: str) -> None:
-        """Answer who has no answer yet, and let the next flushes go on. Idempotent."""
-        self._upload_is_over()
+        """Answer the calls that have no answer yet, and let later flushes go on. Idempotent."""
+        self._end_upload()
         while self._decided:
-            self._tell_next()
-        if self._open:
-            self._events.on_trouble(FLUSH_FAILURES)
+            self._answer_next()
+        if self._unanswered:
+            self._events.count_failure(FLUSH_FAILURES)
         timings = self.timings()
-        for log, share in self._open.items():
+        for log, log_groups in self._unanswered.items():
             error = self._error(log, reason)
-            for entry in share.entries:
-                refuse([entry], error, timings._replace(queue_ms=entry.queue_ms(self.started_ms)))
-        self._open = {}
-        self._turn.leave_all()
+            for member in log_groups.members:
+                member.refuse(error, timings._replace(queue_ms=member.queue_ms(self.started_ms)))
+        self._unanswered = {}
+        self._turn.release_all()
 
     def _error(self, log: Log, reason: str) -> LogError:
         if self._may_be_committed:
             return AppendUncertain(*log, f"its commit was not seen to end: {reason}")
         return AppendNotCommitted(*log, f"its flush failed: {reason}")
-
-
-def records_of(batch: Batch) -> int:
-    return sum(entry.group.msg_count for entry in batch.entries())
-
-
-def give_up(batches: Sequence[Batch]) -> None:
-    """Answer those that never began."""
-    for batch in batches:
-        for entry in batch.entries():
-            refuse([entry], AppendNotCommitted(*entry.log, "the broker is closing, and its flush had not begun"))

@@ -1,10 +1,8 @@
-"""The memory pool: how many bytes lie between a socket and a commit.
+"""The memory pool: counts the bytes between socket and commit, and bounds them.
 
-Why it exists: a broker that accepts faster than its stores take would grow until it is killed, and take with it what
-it had accepted. So every byte is taken here before it is accepted, and given back once its outcome is known; at three
-quarters those who can make room are told, and where there is no room nothing is accepted.
-
-What must stay true: never more than the limit, never less than nothing; taking never waits.
+A broker that accepts faster than its stores write would grow until the system kills it. So bytes are taken from the
+pool before they are accepted and given back once their outcome is known. Taking never waits: without room, nothing is
+accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Final
 
 from llog.errors import InvalidArgument
 
-# From this share of LLOG_BATCH_MAX_BUFFER_BYTES on nothing waits for company any more.
+# From this fraction of LLOG_BATCH_MAX_BUFFER_BYTES on, the buffer is flushed without waiting.
 BATCH_PRESSURE_FRACTION: Final = 0.75
 
 
@@ -23,9 +21,9 @@ class MemoryPool:
 
     def __init__(self, limit_bytes: int) -> None:
         if limit_bytes < 1:
-            raise InvalidArgument("limit_bytes", f"{limit_bytes}: a pool holds at least one byte")
+            raise InvalidArgument("limit_bytes", f"must be at least 1, got {limit_bytes}")
         self.limit_bytes, self.used = limit_bytes, 0
-        self._pressure_at = limit_bytes * BATCH_PRESSURE_FRACTION
+        self._pressure_bytes = limit_bytes * BATCH_PRESSURE_FRACTION
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -34,30 +32,30 @@ class MemoryPool:
 
     @property
     def under_pressure(self) -> bool:
-        return self.used >= self._pressure_at
+        return self.used >= self._pressure_bytes
 
     def on_pressure(self, listener: Callable[[], None]) -> None:
-        """Told when three quarters are reached from below, and when something found no room."""
+        """Call `listener` when use rises to BATCH_PRESSURE_FRACTION, and when a request does not fit."""
         self._listeners.append(listener)
 
     def try_take(self, byte_length: int) -> bool:
         """False: there is no room, and nothing was taken."""
         if byte_length < 0:
-            raise InvalidArgument("byte_length", f"{byte_length}: nobody takes less than nothing")
+            raise InvalidArgument("byte_length", f"must not be negative, got {byte_length}")
         if self.used + byte_length > self.limit_bytes:
-            self._tell()
+            self._notify()
             return False
         relaxed = not self.under_pressure
         self.used += byte_length
         if relaxed and self.under_pressure:
-            self._tell()
+            self._notify()
         return True
 
     def give(self, byte_length: int) -> None:
         if not 0 <= byte_length <= self.used:
-            raise InvalidArgument("byte_length", f"{byte_length} given back, {self.used} taken")
+            raise InvalidArgument("byte_length", f"cannot give back {byte_length} bytes, {self.used} are taken")
         self.used -= byte_length
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in self._listeners:
             listener()

@@ -1,15 +1,15 @@
-"""The batching producer: requests of all connections, coalesced into few blobs.
+"""The batching producer: coalesces the calls of all connections into few blobs.
 
-    accept    bytes are taken from the pool, or the whole call is refused             (`pool`)
-    meet      a log that is new here is looked up first                              (`batching_newcomers`)
-    buffer    groups gather in batches, joined per log                               (`batching_buffer`, `…_groups`)
-    flush     when full, or when there is no reason to wait longer                   (`batching_pacing`)
-    commit    uploads overlap, the commits of one log keep the order of flushes      (`batching_flush`, `…_order`)
-    answer    each request learns what became of its own groups, and its bytes are given back
+    accept    take the call's bytes from the pool, or refuse the whole call            (`pool`)
+    look up   find the control record of logs that are new to this process             (`buffer`)
+    buffer    gather record groups in batches, joined per log                          (`buffer`, `groups`)
+    flush     when a batch is full, or has no reason to wait                           (`pacing`)
+    commit    uploads overlap; the commits of one log keep the order of flushes        (`flush`)
+    answer    each call gets the outcomes of its own groups, and its bytes are given back
 
-Why it exists: an object store takes hundreds of requests a second at best, and each costs money; a broker takes many
-thousands. What must stay true: whatever was accepted is answered, truly and once, also when stores fail, callers go
-away or the broker closes; calls made in order are committed in order, log by log; memory is bounded by the pool.
+An object store takes some hundred requests a second, and each costs money; a broker takes many thousand. Every accepted
+call is answered, truly and once, also when stores fail, callers go away or the broker closes. Calls made in order are
+committed in order, log by log. The pool bounds the memory.
 """
 
 from __future__ import annotations
@@ -18,40 +18,47 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from llog.broker.produce.buffer import Batch, Buffer
-from llog.broker.produce.flush import Flush, FlushEvents, give_up, records_of
+from llog.broker.produce.buffer import (
+    NO_TIMINGS,
+    CallGroup,
+    FlushBatch,
+    FlushBuffer,
+    NewLogs,
+    ProduceCall,
+    TimedOutcomes,
+    Timings,
+)
+from llog.broker.produce.flush import CommitOrder, Flush, FlushEvents
 from llog.broker.produce.groups import CommittedBatch
-from llog.broker.produce.newcomers import Newcomers
-from llog.broker.produce.order import CommitOrder
 from llog.broker.produce.pacing import Pacing, pacing_of, plan_flush
 from llog.broker.produce.pool import MemoryPool
-from llog.broker.produce.requests import NO_TIMINGS, Entry, Request, TimedOutcomes, Timings, refuse
-from llog.broker.produce.tally import failures_of
 from llog.errors import AppendNotCommitted, BackPressureRejected, InvalidArgument, LogError, ValueTooLarge
 from llog.formats.buffers import total_length
 from llog.limits import KIB, OBJECT_BYTES_MAX, SHARED_BLOB_HEADER_BYTES_MAX
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import check_partition, check_topic
 
-# Blobs that one broker uploads at the same time …
-BATCH_UPLOADS_MAX: Final = 4
-# … and flushes that are uploaded, wait for their turn or are committed; what comes later stays buffered.
-BATCH_FLUSHES_MAX: Final = 16
-# What a buffered group takes beside its bytes; counted, so that tiny requests are bounded too.
-BATCH_GROUP_OVERHEAD_BYTES: Final = KIB
-# How long `close` waits for what is under way before it answers that nobody knows.
-BATCH_CLOSE_WAIT_MS: Final = 30_000
-
-
 __all__ = ["BatchingMetrics", "BatchingProducer", "CommittedBatch", "TimedOutcomes", "Timings"]
 
+# Blobs that one broker uploads at the same time …
+BATCH_UPLOADS_MAX: Final = 4
+# … and flushes between start and last outcome; later groups stay buffered.
+BATCH_FLUSHES_MAX: Final = 16
+# Memory of a buffered group beside its bytes; charged to the pool, so that tiny groups are bounded too.
+BATCH_GROUP_OVERHEAD_BYTES: Final = KIB
+# How long `close` waits for unfinished flushes before it answers their calls as uncertain.
+BATCH_CLOSE_WAIT_MS: Final = 30_000
+# One group must fit one blob.
+BATCH_GROUP_BYTES_MAX: Final = OBJECT_BYTES_MAX - SHARED_BLOB_HEADER_BYTES_MAX
+
+assert BATCH_UPLOADS_MAX <= BATCH_FLUSHES_MAX, "an upload is part of a flush"
+
 REJECTIONS: Final = "batching_rejections"
-"""Calls that found no room in the pool."""
-_GROUP_BYTES_MAX: Final = OBJECT_BYTES_MAX - SHARED_BLOB_HEADER_BYTES_MAX
+"""Calls refused for lack of room in the pool, or because the stores are down."""
 
 
 class BatchingMetrics(Protocol):
-    """What the producer tells of itself."""
+    """Receives the measurements of the producer."""
 
     def observe_flush(
         self,
@@ -63,20 +70,20 @@ class BatchingMetrics(Protocol):
         upload_ms: float,
         commit_ms: float,
     ) -> None:
-        """One flush is over. `reason`: size, delay, idle (nothing was being uploaded), pressure, call or close.
+        """One flush ended. `reason`: size, delay, idle (nothing was being uploaded), pressure, call or close.
         `groups` are its logs; `queue_wait_ms` is how long its oldest record was buffered."""
 
     def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
-        """What became of the groups of one call: those that landed, and how many failed with which error."""
+        """The groups of one call that were appended, and the number of failures by error class."""
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
-        """Accepted and not yet answered."""
+        """Bytes and calls that are accepted and not yet answered."""
 
     def count(self, name: str, value: int = 1) -> None: ...
 
 
 class BatchingProducer:
-    """One per process and appender; used on one event loop. `now_ms` must never go back (a monotonic clock)."""
+    """One per process and appender; used on one event loop. `now_ms` must be a monotonic clock."""
 
     def __init__(
         self,
@@ -93,18 +100,19 @@ class BatchingProducer:
         pacing: Pacing | None = None,
         trouble: Callable[[], str] = lambda: "",
     ) -> None:
-        """`trouble`: why the stores take nothing now; while it says so, nothing is accepted."""
+        """`trouble` returns why the stores accept nothing now, or ""; while there is a reason, calls are refused."""
         wal = appender.context.wal
         if wal is None or max_bytes < 1 or max_delay_ms < 0 or uploads_max < 1:
-            raise InvalidArgument("batching", "needs a store for blobs, and limits that leave room for something")
+            reason = "needs a store for blobs, max_bytes ≥ 1, max_delay_ms ≥ 0 and uploads_max ≥ 1"
+            raise InvalidArgument("batching", reason)
         self._appender, self._pool, self._metrics = appender, pool, metrics
         self._now_ms, self._sleep, self._uploads_max, self._trouble = now_ms, sleep, uploads_max, trouble
         self._pacing = pacing_of(wal.kind, max_delay_ms) if pacing is None else pacing
-        self._buffer, self._order = Buffer(max_bytes), CommitOrder()
-        self._newcomers = Newcomers(appender.committer.known, self._buffered)
+        self._buffer, self._order = FlushBuffer(max_bytes), CommitOrder()
+        self._new_logs = NewLogs(appender.committer.known, self._add_known)
         self._events = FlushEvents(now_ms, self._uploaded, on_committed, metrics.count)
-        self._requests: dict[Request, None] = {}
-        """Accepted, not answered."""
+        self._calls: dict[ProduceCall, None] = {}
+        """Accepted and not answered."""
         self._drains: list[_Drain] = []
         self._byte_length = 0
         self._flushes: dict[asyncio.Task[None], Flush] = {}
@@ -113,66 +121,61 @@ class BatchingProducer:
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_ms = float("inf")
         self._closing = False
-        pool.on_pressure(self._pressed)
+        pool.on_pressure(self._on_pressure)
 
-    # -- requests -----------------------------------------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------------------------------------
     async def append(self, groups: Sequence[EncodedGroup]) -> list[Appended | LogError]:
-        """One outcome per group, in order; at most one group per log. Cancelling it takes nothing back."""
+        """One outcome per group, in order; at most one group per log. Cancelling does not undo the append."""
         return (await self.append_timed(groups)).outcomes
 
     async def append_timed(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
-        """The same, and where the time went."""
+        """`append`, with the time spent in each stage."""
         return await self.submit(groups)
 
     def submit(self, groups: Sequence[EncodedGroup]) -> asyncio.Future[TimedOutcomes]:
-        """Accept the groups now, behind all that came before, or refuse all of them.
+        """Accept the groups now, behind all earlier calls, or refuse all of them.
 
-        Raises `InvalidArgument` for what can never be appended; nothing of such a call is accepted.
+        Raises `InvalidArgument` for groups that can never be appended; nothing of such a call is accepted.
         """
-        byte_lengths = self._checked(groups)
+        byte_lengths = self._check(groups)
         charge = sum(byte_lengths) + len(groups) * BATCH_GROUP_OVERHEAD_BYTES
         if charge > self._pool.limit_bytes:
             raise ValueTooLarge("groups", charge, self._pool.limit_bytes)
-        request = Request(len(groups), charge, self._now_ms(), self._answered)
+        call = ProduceCall(len(groups), charge, self._now_ms(), self._on_answered)
         refusal = self._refusal(charge) if groups else None
         if refusal is not None or not groups:
-            refused: list[Appended | LogError] = []
-            if refusal is not None:
-                errors = [refusal[0](*group.log, refusal[1]) for group in groups]
-                self._metrics.observe_appends(0, 0, 0, failures_of(errors))
-                refused += errors
-            request.answered.set_result(TimedOutcomes(refused, NO_TIMINGS))
-            return request.answered
-        self._requests[request] = None
+            call.answer.set_result(TimedOutcomes(self._refuse(groups, refusal), NO_TIMINGS))
+            return call.answer
+        self._calls[call] = None
         self._byte_length += charge
-        self._metrics.set_buffered(self._byte_length, len(self._requests))
+        self._metrics.set_buffered(self._byte_length, len(self._calls))
         was_empty = not self._buffer
         for number, group in enumerate(groups):
-            entry = Entry(request, number, group, byte_lengths[number])
-            if not self._newcomers.take(entry):
-                self._buffer.add(entry, request.accepted_ms)
-        self._newcomers.look_up()
-        # What joins others changes nothing for them, unless they are full now or memory is short.
+            member = CallGroup(call, number, group, byte_lengths[number])
+            if not self._new_logs.hold(member):
+                self._buffer.add(member, call.accepted_ms)
+        self._new_logs.start_lookups()
+        # A group that joins others changes nothing for them, unless the batch is full now or memory is short.
         if was_empty or self._buffer.head_is_full() or self._pool.under_pressure:
             self._pump()
-        return request.answered
+        return call.answer
 
-    def _checked(self, groups: Sequence[EncodedGroup]) -> list[int]:
-        """The length of each body."""
+    def _check(self, groups: Sequence[EncodedGroup]) -> list[int]:
+        """The byte length of each body."""
         if len(groups) > 1 and len({group.log for group in groups}) != len(groups):
             raise InvalidArgument("groups", "one log occurs twice in one append")
         byte_lengths = [total_length(group.body) for group in groups]
         for group, byte_length in zip(groups, byte_lengths, strict=True):
-            if not self._newcomers.is_known(group.log):
-                # A name that no key can be made of would fail the whole flush.
+            if not self._new_logs.is_known(group.log):
+                # An invalid name would fail the whole flush when its keys are built.
                 check_topic(group.log.topic)
                 check_partition(group.log.partition)
-            if byte_length > _GROUP_BYTES_MAX:
-                raise ValueTooLarge(f"group of {group.log}", byte_length, _GROUP_BYTES_MAX)
+            if byte_length > BATCH_GROUP_BYTES_MAX:
+                raise ValueTooLarge(f"group of {group.log}", byte_length, BATCH_GROUP_BYTES_MAX)
         return byte_lengths
 
     def _refusal(self, charge: int) -> tuple[type[LogError], str] | None:
-        """Why the call is not accepted now; None: it is, and its bytes are taken."""
+        """Why the call is refused; None: it is accepted, and its bytes are taken."""
         if self._closing:
             return AppendNotCommitted, "the broker is closing, nothing was accepted; append elsewhere"
         trouble = self._trouble()
@@ -184,28 +187,38 @@ class BatchingProducer:
         used, limit = self._pool.used, self._pool.limit_bytes
         return BackPressureRejected, f"{used} of {limit} bytes are buffered, no room for {charge}; nothing was accepted"
 
-    def _answered(self, request: Request) -> None:
-        del self._requests[request]
-        self._byte_length -= request.byte_length
-        self._pool.give(request.byte_length)
-        self._metrics.set_buffered(self._byte_length, len(self._requests))
-        tally = request.tally
+    def _refuse(
+        self, groups: Sequence[EncodedGroup], refusal: tuple[type[LogError], str] | None
+    ) -> list[Appended | LogError]:
+        if refusal is None:
+            return []
+        error, reason = refusal
+        errors: list[Appended | LogError] = [error(*group.log, reason) for group in groups]
+        self._metrics.observe_appends(0, 0, 0, {error.__name__: len(errors)})
+        return errors
+
+    def _on_answered(self, call: ProduceCall) -> None:
+        del self._calls[call]
+        self._byte_length -= call.byte_length
+        self._pool.give(call.byte_length)
+        self._metrics.set_buffered(self._byte_length, len(self._calls))
+        tally = call.tally
         self._metrics.observe_appends(tally.groups, tally.records, tally.byte_length, tally.failures)
         for drain in self._drains:
-            drain.answered(request)
+            drain.answered(call)
 
-    def _buffered(self, entries: Sequence[Entry]) -> None:
-        """Of a log that is known now."""
+    def _add_known(self, members: Sequence[CallGroup]) -> None:
+        """Buffer the groups of a log that is known now."""
         now_ms = self._now_ms()
-        for entry in entries:
-            self._buffer.add(entry, now_ms)
+        for member in members:
+            self._buffer.add(member, now_ms)
         if self._drains and not self._closing:
-            self._buffer.hurry("call")  # a `flush` that came before them waits for them
+            self._buffer.expedite("call")  # an earlier `flush` waits for them
         self._pump()
 
     # -- flushes ------------------------------------------------------------------------------------------------------
     def _pump(self) -> None:
-        """Start what is due, and be woken for what is not. Called whenever something has changed."""
+        """Start the flushes that are due, and set the alarm for the next one. Called after every change."""
         while self._buffer and self._uploading < self._uploads_max and len(self._flushes) < BATCH_FLUSHES_MAX:
             head, now_ms = self._buffer.head, self._now_ms()
             due = plan_flush(
@@ -215,35 +228,35 @@ class BatchingProducer:
                 last_start_ms=self._last_start_ms,
                 uploading=self._uploading > 0,
                 full=self._buffer.head_is_full(),
-                hurry=head.hurry or self._hurry(),
+                urgency=head.urgency or self._urgency(),
             )
             if not due.reason:
                 self._wake_at(due.at_ms, now_ms)
                 return
             self._start(self._buffer.pop(), due.reason, now_ms)
 
-    def _pressed(self) -> None:
-        self._buffer.hurry("pressure")
+    def _on_pressure(self) -> None:
+        self._buffer.expedite("pressure")
         self._pump()
 
-    def _hurry(self) -> str:
+    def _urgency(self) -> str:
         if self._closing:
             return "close"
         return "pressure" if self._pool.under_pressure else ""
 
-    def _start(self, batch: Batch, reason: str, now_ms: float) -> None:
+    def _start(self, batch: FlushBatch, reason: str, now_ms: float) -> None:
         self._last_start_ms = now_ms
         self._uploading += 1
-        turn = self._order.next(list(batch.shares))
+        turn = self._order.next(batch.by_log)
         flush = Flush(self._appender, batch, turn, reason, self._events)
         task = asyncio.create_task(self._run(flush, batch))
         self._flushes[task] = flush
         task.add_done_callback(self._flushed)
 
-    async def _run(self, flush: Flush, batch: Batch) -> None:
+    async def _run(self, flush: Flush, batch: FlushBatch) -> None:
         await flush.run()
         self._metrics.observe_flush(
-            flush.reason, len(batch.shares), records_of(batch), batch.byte_length, *flush.timings()
+            flush.reason, len(batch.by_log), batch.record_count(), batch.byte_length, *flush.timings()
         )
 
     def _uploaded(self) -> None:
@@ -251,7 +264,7 @@ class BatchingProducer:
         self._pump()
 
     def _flushed(self, task: asyncio.Task[None]) -> None:
-        self._flushes.pop(task).abandon("it was cancelled before it began")
+        self._flushes.pop(task).abandon("it was cancelled before it started")
         self._pump()
 
     def _wake_at(self, at_ms: float, now_ms: float) -> None:
@@ -269,20 +282,18 @@ class BatchingProducer:
 
     # -- the end ------------------------------------------------------------------------------------------------------
     async def flush(self) -> None:
-        """Everything accepted so far is answered when this returns."""
-        self._buffer.hurry("call")
+        """Return when every call accepted so far is answered."""
+        self._buffer.expedite("call")
         self._pump()
         await self._all_answered(None)
 
     def shed(self, reason: str) -> None:
-        """Whoever waits for a flush that has not begun is told that nothing was accepted."""
-        for batch in [self._buffer.pop() for _ in range(len(self._buffer))]:
-            for entry in batch.entries():
-                refuse([entry], BackPressureRejected(*entry.log, f"{reason}; nothing was accepted"))
+        """Refuse every group whose flush has not started: nothing of it was accepted."""
+        self._buffer.refuse_all(BackPressureRejected, f"{reason}; nothing was accepted")
 
     async def close(self, *, at_once: asyncio.Event | None = None) -> None:
-        """Flush everything, answer everybody; from now on every call is refused. Leaves the appender open. Once
-        `at_once` is set, nobody is waited for any more."""
+        """Flush and answer everything; refuse every later call. The appender stays open. Setting `at_once` ends the
+        wait for unfinished flushes."""
         self._closing = True
         self._pump()
         if not await self._all_answered(BATCH_CLOSE_WAIT_MS / 1_000, at_once):
@@ -293,36 +304,37 @@ class BatchingProducer:
             self._alarm.cancel()
 
     async def _all_answered(self, timeout_s: float | None, at_once: asyncio.Event | None = None) -> bool:
-        """Whether all that are accepted now were answered in time."""
-        if not self._requests:
+        """Whether all calls that are accepted now were answered in time."""
+        if not self._calls:
             return True
-        drain = _Drain(self._requests)
+        drain = _Drain(self._calls)
         self._drains.append(drain)
-        hurry: list[asyncio.Future[Any]] = [] if at_once is None else [asyncio.ensure_future(at_once.wait())]
+        stops: list[asyncio.Future[Any]] = [] if at_once is None else [asyncio.ensure_future(at_once.wait())]
         try:
-            await asyncio.wait([drain.done, *hurry], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([drain.done, *stops], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._drains.remove(drain)
-            for waiting in hurry:
-                waiting.cancel()
+            for stop in stops:
+                stop.cancel()
         return drain.done.done()
 
     async def _give_up(self) -> None:
-        """Stores that answer nothing must not keep a broker alive: whoever still waits is told what can be told."""
-        await self._newcomers.give_up()
-        give_up([self._buffer.pop() for _ in range(len(self._buffer))])
+        """Answer all open calls: stores that do not answer must not keep the broker alive."""
+        await self._new_logs.cancel()
+        reason = "the broker is closing and its flush had not started; append elsewhere"
+        self._buffer.refuse_all(AppendNotCommitted, reason)
         for task in self._flushes:
             task.cancel()
 
 
 class _Drain:
-    """Waits for the answers to some requests, whether or not their callers still do."""
+    """Waits until some calls are answered, even if their callers have gone."""
 
-    def __init__(self, requests: Iterable[Request]) -> None:
-        self._left = set(requests)
+    def __init__(self, calls: Iterable[ProduceCall]) -> None:
+        self._left = set(calls)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def answered(self, request: Request) -> None:
-        self._left.discard(request)
+    def answered(self, call: ProduceCall) -> None:
+        self._left.discard(call)
         if not self._left and not self.done.done():
             self.done.set_result(None)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from llog.broker.tail.cache import Committed, TailCache, TailMetrics, monotonic_ms
+from llog.broker.tail.cache import CommittedAppend, TailCache, TailMetrics, monotonic_ms
 from llog.broker.tail.files import TailFileReader, TailFileWriter, remove_stale
 from llog.broker.tail.frames import Frame, is_shareable
 from llog.limits import TAIL_FILES_STALE_MS, TAIL_FRESH_MS_DEFAULT
@@ -57,7 +57,7 @@ class SharedTailCache(TailCache):
 
     def add(
         self,
-        batch: Committed,
+        batch: CommittedAppend,
         *,
         incarnation: int | None = None,
         epoch: int | None = None,

@@ -23,7 +23,7 @@ from llog.opening import opened_log
 from llog.settings import Settings
 
 if TYPE_CHECKING:
-    from llog.pipeline.runtime.progress import Advance
+    from llog.pipeline.runtime.tasks import OnProgress
 
 # How often `llog tail` checks whether logs have grown.
 TAIL_POLL_MS: Final = 250
@@ -32,7 +32,9 @@ TAIL_POLL_MS: Final = 250
 class RecordOutput:
     """Standard output, and the number of records it still takes."""
 
-    def __init__(self, stream: BinaryIO, write: Write, records_max: int | None, advance: Advance | None = None) -> None:
+    def __init__(
+        self, stream: BinaryIO, write: Write, records_max: int | None, advance: OnProgress | None = None
+    ) -> None:
         self._stream, self._write = stream, write
         self._left = records_max
         self._advance = advance

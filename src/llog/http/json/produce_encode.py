@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple, cast
 
 from msgspec import UNSET
 
-from llog.broker.produce.groups import CheckedGroup
 from llog.errors import InvalidArgument, LogError
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
@@ -139,7 +138,7 @@ def _arranged(logs: Sequence[Log], batches: Sequence[EncodedBatch]) -> EncodedRe
 
 def _single(log: Log, batch: EncodedBatch) -> EncodedGroup:
     encoding, body, piece, _ = batch
-    return CheckedGroup(log, piece.msg_count, encoding, body, piece.max_timestamp_ms, (), (piece,))
+    return EncodedGroup(log, piece.msg_count, encoding, body, piece.max_timestamp_ms, (), (piece,))
 
 
 def _group(log: Log, batches: Sequence[EncodedBatch]) -> EncodedGroup:

@@ -1,46 +1,45 @@
-"""Append: upload one blob for many logs, then commit each log. The order that safety hangs on is here.
+"""Append: upload one blob for many logs, then commit each log. The order that safety depends on is here.
 
-    0. know every log's control record (initialize what is missing), and only then draw the blob's id  (h04)
-    1. put the blob; it is complete and durable before anything names it                               (R1)
-    2. commit: one compare-and-set per log moves the counter; this is the commit point
-    3. compare-and-set stores: write the index entries, off the path of the acknowledgement            (settle)
+    0. know every log's control record (initialize it if missing), and only then draw the blob's id  (h04)
+    1. put the blob; it is complete and durable before any metadata names it                         (R1)
+    2. commit: one compare-and-set per log advances the counter; this is the commit point
+    3. compare-and-set stores: write the index entries, off the path of the acknowledgement          (`settle`)
 
-Why the order is safe: a crash before 2 leaves an orphan that vacuum removes; the id drawn after 0 makes its instant
-newer than any horizon that was raised for a log that did not exist yet; a crash between 2 and 3 leaves `pending`,
-which anyone settles. On an atomic store 2 and 3 are one transaction for all logs of the flush.
+The order is safe: a crash before 2 leaves an orphan that vacuum removes; an id drawn after 0 is newer than any horizon
+raised before the log existed; a crash between 2 and 3 leaves `pending`, which any process settles. On an atomic store
+2 and 3 are one transaction per log.
 
-A refused log is a result of its own and never harms the others, and so is a refused piece of a group (`pieces`).
-Commits of one log come one after the other, in the order in which their uploads end: who needs the order of calls
-waits with the next (`llog.broker.produce.order`).
+A refused log never harms the others, and neither does a refused piece of a group (`pieces`). Commits of one log follow
+each other in the order in which their uploads end. A caller that needs the order of its calls waits in `before_commit`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from llog.errors import AppendNotCommitted, InvalidArgument, LogError, StoreError
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
-from llog.log.append.attempt import PieceOutcomes
 from llog.log.append.commit import Committer
-from llog.log.append.pieces import AppendSlice, Landed, Piece, PieceOutcome, bytes_of, checked_pieces, place
+from llog.log.append.known import PieceOutcomes
+from llog.log.append.pieces import AppendSlice, Landed, Piece, PieceOutcome, bytes_of, check_pieces, place
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
 from llog.log.metrics import AppendCounters
 from llog.log.producers.idempotence import ProducerClaim
 
-# Uploads of one record group: again when the first blob turned out too old, or of another life of the topic.
+# Uploads of one record group: again when its blob was too old to be committed, or of another incarnation.
 LOG_UPLOADS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedGroup:
-    """The records of one log, encoded and ready to upload. Without `pieces` it is one piece; its claim, if it has one,
-    stands in `producers`."""
+    """The records of one log, encoded and ready to upload. Without `pieces` it is one piece, with the claim in
+    `producers` if there is one."""
 
     log: Log
     msg_count: int
@@ -56,10 +55,10 @@ class EncodedGroup:
         if not self.pieces:
             claim = self.producers[0] if self.producers else None
             object.__setattr__(self, "pieces", (Piece(self.msg_count, total_length(self.body), claim),))
-        checked_pieces(self.msg_count, self.encoding, self.body, self.pieces)
+        check_pieces(self.msg_count, self.encoding, self.body, self.pieces)
 
     def only(self, numbers: Sequence[int]) -> EncodedGroup:
-        """A group of some of the pieces; their bytes are not copied."""
+        """A group of some of the pieces, without copying bytes."""
         if len(numbers) == len(self.pieces):
             return self
         placed = place(self.pieces, byte_offset=0, max_timestamp_ms=-1)
@@ -71,32 +70,32 @@ class EncodedGroup:
 
 
 class Appended(NamedTuple):
-    """Where a group landed, or the part of it that is in the log.
+    """Where a record group is in its log, or the pieces of it that are.
 
-    `pieces` has an outcome for each piece, in order. When all of them are new (a group of one piece always is, or is a
-    repeat) and nobody else appended in between, the group has exactly the offsets from `start_offset` to `end_offset`.
-    Otherwise these are the first offset of the first piece that is in the log, and the last of the last: what lies
-    between may be others', and repeats may lie anywhere, so only `pieces` tells.
+    `pieces` has an outcome for each piece, in order. If all pieces are new and no other writer appended in between, the
+    group has exactly the offsets from `start_offset` to `end_offset`. Otherwise these are the first offset of the first
+    piece and the last offset of the last piece in the log, with records of others possibly between them.
     """
 
     log: Log
     start_offset: int
     end_offset: int
     index_key: str
-    """Of the entry that holds the last new piece; when all are repeats, where the last one was stored."""
+    """Key of the entry that holds the last new piece; if all are repeats, the last repeat."""
     wal_uri: str
-    """The object that holds the last new piece: the one uploaded last."""
+    """The object that holds the last new piece: the last upload."""
     pieces: tuple[PieceOutcome, ...] = ()
 
 
 AppendOutcome = Appended | LogError
-"""An error: no piece is in the log. Of several pieces it is the first one's, and `outcomes` has each one's."""
+"""An error: no piece is in the log. Of several pieces it is the first piece's error, and `outcomes` has each one's."""
 
 OnOutcome = Callable[[EncodedGroup, AppendOutcome], None]
+BeforeCommit = Callable[[], Awaitable[None]]
 
 
 def piece_outcomes(group: EncodedGroup, outcome: AppendOutcome) -> tuple[PieceOutcome, ...]:
-    """One per piece of the group, whatever became of it."""
+    """One outcome per piece of the group."""
     if isinstance(outcome, Appended):
         return outcome.pieces
     refused = [error for error in outcome.outcomes if isinstance(error, LogError)]
@@ -104,7 +103,7 @@ def piece_outcomes(group: EncodedGroup, outcome: AppendOutcome) -> tuple[PieceOu
 
 
 class _Delivery:
-    """A group on its way: what became of each piece so far."""
+    """A record group during an append, with the outcomes of its pieces so far."""
 
     def __init__(self, group: EncodedGroup) -> None:
         self.group, self.wal_uri = group, ""
@@ -114,23 +113,23 @@ class _Delivery:
     def log(self) -> Log:
         return self.group.log
 
-    def open_numbers(self) -> list[int]:
+    def _open_numbers(self) -> list[int]:
         return [number for number, outcome in enumerate(self._outcomes) if outcome is None]
 
-    def left(self) -> EncodedGroup:
-        """What has no outcome yet."""
-        return self.group.only(self.open_numbers())
+    def remaining(self) -> EncodedGroup:
+        """The pieces without an outcome."""
+        return self.group.only(self._open_numbers())
 
-    def take(self, outcomes: PieceOutcomes) -> None:
-        """Of the pieces that were left."""
-        for number, outcome in zip(self.open_numbers(), outcomes, strict=True):
+    def set_outcomes(self, outcomes: PieceOutcomes) -> None:
+        """Of the remaining pieces, in order."""
+        for number, outcome in zip(self._open_numbers(), outcomes, strict=True):
             self._outcomes[number] = outcome
 
     def fail(self, error: LogError) -> None:
-        self.take([error] * len(self.open_numbers()))
+        self.set_outcomes([error] * len(self._open_numbers()))
 
     def outcome(self, keys: Keys) -> AppendOutcome | None:
-        """None: pieces are left."""
+        """None while pieces remain."""
         pieces = tuple(outcome for outcome in self._outcomes if outcome is not None)
         if len(pieces) < len(self._outcomes):
             return None
@@ -144,12 +143,44 @@ class _Delivery:
         return Appended(self.log, landed[0].start_offset, landed[-1].end_offset, key, self.wal_uri, pieces)
 
 
+class _Append:
+    """One call of `Appender.append`: its deliveries, its outcomes so far, and the caller's hooks."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        groups: Sequence[EncodedGroup],
+        on_outcome: OnOutcome | None,
+        before_commit: BeforeCommit | None,
+        logs_per_commit: int | None,
+    ) -> None:
+        self._keys, self._on_outcome = keys, on_outcome
+        self.before_commit, self.logs_per_commit = before_commit, logs_per_commit
+        self._deliveries = {group.log: _Delivery(group) for group in groups}
+        self.outcomes: dict[Log, AppendOutcome] = {}
+
+    def remaining(self) -> list[_Delivery]:
+        return [delivery for log, delivery in self._deliveries.items() if log not in self.outcomes]
+
+    def report(self, delivery: _Delivery) -> None:
+        """Note the outcome of a delivery that has one for every piece."""
+        outcome = delivery.outcome(self._keys)
+        if outcome is not None:
+            self.outcomes[delivery.log] = outcome
+            if self._on_outcome is not None:
+                self._on_outcome(delivery.group, outcome)
+
+    def fail(self, delivery: _Delivery, error: LogError) -> None:
+        delivery.fail(error)
+        self.report(delivery)
+
+
 class Appender:
     """The append path of one process. One per metadata store; used on one event loop."""
 
     def __init__(self, context: LogContext, *, first_offset: int = 1) -> None:
         if context.wal is None:
-            raise InvalidArgument("context", "has no store to put blobs into")
+            raise InvalidArgument("context", "has no store for blobs")
         self.context, self._wal = context, context.wal
         self.committer = Committer(context, first_offset=first_offset)
 
@@ -157,88 +188,82 @@ class Appender:
     def counters(self) -> AppendCounters:
         return self.committer.counters
 
-    async def append(self, groups: Sequence[EncodedGroup], on_outcome: OnOutcome | None = None) -> list[AppendOutcome]:
+    async def append(
+        self,
+        groups: Sequence[EncodedGroup],
+        on_outcome: OnOutcome | None = None,
+        *,
+        before_commit: BeforeCommit | None = None,
+        logs_per_commit: int | None = None,
+    ) -> list[AppendOutcome]:
         """One outcome per group, in order. At most one group per log.
 
-        `on_outcome` is told of each group as soon as it is decided, for those who need not wait for all of them. Raises
-        a store's error only when nothing was committed.
+        Calls `on_outcome` for each group as soon as it is decided. Awaits `before_commit` after each upload, when the
+        blob is durable and before any metadata names it. `logs_per_commit` bounds the logs that one step commits (see
+        `Committer.commit`). Raises a store's error only when nothing was committed.
         """
         if len({group.log for group in groups}) != len(groups):
             raise InvalidArgument("groups", "one log occurs twice in one append")
-        deliveries = {group.log: _Delivery(group) for group in groups}
-        outcomes: dict[Log, AppendOutcome] = {}
-
-        def tell(delivery: _Delivery) -> None:
-            outcome = delivery.outcome(self.context.keys)
-            if outcome is not None:
-                outcomes[delivery.log] = outcome
-                if on_outcome is not None:
-                    on_outcome(delivery.group, outcome)
-
-        def left() -> list[_Delivery]:
-            return [delivery for log, delivery in deliveries.items() if log not in outcomes]
-
+        call = _Append(self.context.keys, groups, on_outcome, before_commit, logs_per_commit)
         for upload in range(LOG_UPLOADS_MAX):
             try:
-                await self._append_once(left(), tell)
+                await self._append_once(call, call.remaining())
             except StoreError as error:
                 if upload == 0:
                     raise
-                for delivery in left():
-                    delivery.fail(AppendNotCommitted(*delivery.log, f"its second upload failed: {error}"))
-                    tell(delivery)
-            if not left():
+                for delivery in call.remaining():
+                    call.fail(delivery, AppendNotCommitted(*delivery.log, f"its second upload failed: {error}"))
+            if not call.remaining():
                 break
-        for delivery in left():
-            reason = f"{LOG_UPLOADS_MAX} blobs in turn were too old when they were to be committed"
-            delivery.fail(AppendNotCommitted(*delivery.log, reason))
-            tell(delivery)
-        return [outcomes[group.log] for group in groups]
+        for delivery in call.remaining():
+            reason = f"{LOG_UPLOADS_MAX} blobs in a row were too old to be committed; append again"
+            call.fail(delivery, AppendNotCommitted(*delivery.log, reason))
+        return [call.outcomes[group.log] for group in groups]
 
-    async def _append_once(self, deliveries: Sequence[_Delivery], tell: Callable[[_Delivery], None]) -> None:
-        """One blob's worth; what then has no outcome needs another blob."""
-        incarnations = await self._know(deliveries, tell)
+    async def _append_once(self, call: _Append, deliveries: Sequence[_Delivery]) -> None:
+        """One blob; groups that still have no outcome then need another blob."""
+        incarnations = await self._know(call, deliveries)
         by_log = {delivery.log: delivery for delivery in deliveries if delivery.log in incarnations}
 
-        def done(log: Log, outcomes: PieceOutcomes) -> None:
-            by_log[log].take(outcomes)
-            tell(by_log[log])
+        def on_done(log: Log, outcomes: PieceOutcomes) -> None:
+            by_log[log].set_outcomes(outcomes)
+            call.report(by_log[log])
 
         try:
             if by_log:
-                parts = await self._upload([delivery.left() for delivery in by_log.values()], incarnations)
-                for log, part in parts.items():
-                    by_log[log].wal_uri = part.data_key
-                await self.committer.commit(parts, done)
+                slices = await self._upload([delivery.remaining() for delivery in by_log.values()], incarnations)
+                for log, slice_ in slices.items():
+                    by_log[log].wal_uri = slice_.data_key
+                if call.before_commit is not None:
+                    await call.before_commit()
+                await self.committer.commit(slices, on_done, logs_per_call=call.logs_per_commit)
         finally:
             self.committer.known.release(incarnations)
 
-    async def _know(self, deliveries: Sequence[_Delivery], tell: Callable[[_Delivery], None]) -> dict[Log, int]:
-        """The incarnation of every log that can be appended to; the others get their error. Raises when the store
-        answered for none of them."""
+    async def _know(self, call: _Append, deliveries: Sequence[_Delivery]) -> dict[Log, int]:
+        """The incarnation of every log that takes appends; the others get their error. Raises when the store answered
+        for none of them."""
         know = self.committer.known.know
-        found = await asyncio.gather(*(know(delivery.log) for delivery in deliveries), return_exceptions=True)
+        answers = await asyncio.gather(*(know(delivery.log) for delivery in deliveries), return_exceptions=True)
         incarnations: dict[Log, int] = {}
         unanswered: list[tuple[_Delivery, StoreError]] = []
-        trouble: BaseException | None = None
-        for delivery, answer in zip(deliveries, found, strict=True):
+        failure: BaseException | None = None
+        for delivery, answer in zip(deliveries, answers, strict=True):
             if isinstance(answer, LogError):
-                delivery.fail(answer)
-                tell(delivery)
+                call.fail(delivery, answer)
             elif isinstance(answer, StoreError):
                 unanswered.append((delivery, answer))
             elif isinstance(answer, BaseException):
-                trouble = answer
+                failure = answer
             else:
                 incarnations[delivery.log] = answer
-        if trouble is None and len(unanswered) == len(deliveries):
-            trouble = unanswered[0][1]
-        if trouble is not None:
+        if failure is None and len(unanswered) == len(deliveries):
+            failure = unanswered[0][1]
+        if failure is not None:
             self.committer.known.release(incarnations)
-            raise trouble
+            raise failure
         for delivery, error in unanswered:
-            delivery.fail(AppendNotCommitted(*delivery.log, f"its control record could not be read: {error}"))
-            tell(delivery)
+            call.fail(delivery, AppendNotCommitted(*delivery.log, f"its control record could not be read: {error}"))
         return incarnations
 
     async def _upload(self, groups: Sequence[EncodedGroup], incarnations: dict[Log, int]) -> dict[Log, AppendSlice]:
@@ -265,5 +290,5 @@ class Appender:
         }
 
     async def close(self) -> None:
-        """Finish what is being settled, and leave no `pending` behind that is known to be settled."""
+        """Finish settling, and clear every `pending` that is known to be settled."""
         await self.committer.close()

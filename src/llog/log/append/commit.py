@@ -1,23 +1,21 @@
-"""Commit: move the counters of many logs, in rounds of one metadata write for all of them.
+"""Commit: advance the counters of many logs, in rounds of one metadata write for all of them.
 
-Each round decides every open log anew from the control record just read (R5), writes all of them in one call, and
-keeps for the next round those that somebody else moved, and those of whose pieces only a run could be committed
+Each round decides every open log anew from the control record just read (R5) and writes all of them in one call. Logs
+that another writer changed first stay for the next round, and so do groups of which only some pieces could be committed
 together. Both kinds of store share the rounds; they differ in what one log writes:
 
     atomic store       control and index entry in one group; `pending` stays null
-    compare-and-set    control with `pending`; that is the commit point. The entry follows, off the path of the
-                       acknowledgement, and the next append here may replace a `pending` that we have seen settled
+    compare-and-set    control with `pending`: that is the commit point. The entry follows off the path of the
+                       acknowledgement, and our next append may replace a `pending` that we have seen settled
 
-An answer that never came is resolved by reading, never by assuming (R4): see `resolve`.
+The outcome of a write without an answer is found by reading, never assumed (R4): see `resolve`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final, NamedTuple
-
-from msgspec.structs import replace
 
 from llog.errors import (
     AppendNotCommitted,
@@ -31,34 +29,29 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import ControlRecord, Pending, decode_value, encode_value
-from llog.log.append.attempt import Job, PieceOutcomes
-from llog.log.append.known import Known, KnownLogs
+from llog.log.append.known import CommitAttempt, KnownLogs, OnDone, PieceOutcomes
 from llog.log.append.pieces import AppendSlice
 from llog.log.append.resolve import resolve
-from llog.log.append.settle import StaleSelf, fence_inconsistent, settle
-from llog.log.append.settle_later import Settlements
+from llog.log.append.settle import Settlements, StaleSelf, free_entry_key, settle
 from llog.log.context import LogContext, get_all, write_all
-from llog.log.control import NothingNew, Refusal, Reserved, refusal_of, reserve
-from llog.log.index import entry_of, index_entry_of
+from llog.log.control import NothingNew, Refusal, Reserved, cleared, reserve
+from llog.log.index import index_entry_of
 from llog.log.keys import Log
 from llog.log.metrics import AppendCounters
 from llog.stores.metadata.port import ABSENT, Put
 
-# The same for an append, which waits less between them (LOG_CONFLICT_BACKOFF_MS_MAX): some seconds in all.
+# Rounds without progress before an append fails; they wait less than other rounds do, some seconds in all.
 LOG_APPEND_ROUNDS_MAX: Final = 256
-# Who lost to another writer waits no longer than this: its log moves, and a long wait only lets the winner win again.
+# The longest back-off after a lost race: the log moves fast, and a long wait only lets the winner win again.
 LOG_CONFLICT_BACKOFF_MS_MAX: Final = 32
-# … for this long; also on trial, where it met no others: after twice as many commits each time, up to so many.
+# The pause of a writer that lets other writers of the log go first (`Fairness`).
 LOG_YIELD_MS: Final = 16
 
 
-OnDone = Callable[[Log, PieceOutcomes], None]
+class _ControlWrite(NamedTuple):
+    """One log's write of a round, with the version it expects: control may have been read again before its answer."""
 
-
-class _Attempt(NamedTuple):
-    """One log's write of a round. What it expects is kept: by the time of its answer we may know more."""
-
-    job: Job
+    attempt: CommitAttempt
     made: Reserved
     version: int
     group: list[Put]
@@ -73,226 +66,227 @@ class Committer:
         self._settlements = Settlements(context, self.known, self.counters)
 
     # -- rounds -------------------------------------------------------------------------------------------------------
-    async def commit(self, parts: Mapping[Log, AppendSlice], on_done: OnDone | None = None) -> dict[Log, PieceOutcomes]:
-        """What became of every piece of every log. `on_done` is told of each log as soon as it is decided."""
-        # In one order for everybody, so nobody waits in a circle.
-        jobs = [Job(log, self.known[log], parts[log], on_done) for log in sorted(parts)]
-        try:
-            for job in jobs:
-                await job.take_turn()
-            await self._commit_in_turn(jobs)
-        finally:
-            for job in jobs:
-                job.leave_turn()
-        return {job.log: job.outcomes for job in jobs}
+    async def commit(
+        self, slices: Mapping[Log, AppendSlice], on_done: OnDone | None = None, *, logs_per_call: int | None = None
+    ) -> dict[Log, PieceOutcomes]:
+        """The outcome of every piece of every log. Calls `on_done` for each log as soon as it is decided.
 
-    async def _commit_in_turn(self, jobs: Sequence[Job]) -> None:
+        `logs_per_call` commits very many logs in steps, so that other tasks run in between. Logs commit independently:
+        a step that fails leaves the logs of earlier steps committed.
+        """
+        logs = sorted(slices)  # one order in all commits, so there is no circular wait
+        if logs_per_call is None or len(logs) <= logs_per_call:
+            return await self._commit([CommitAttempt(log, self.known[log], slices[log], on_done) for log in logs])
+        outcomes: dict[Log, PieceOutcomes] = {}
+        for first in range(0, len(logs), logs_per_call):
+            await asyncio.sleep(0)
+            step = logs[first : first + logs_per_call]
+            outcomes |= await self._commit([CommitAttempt(log, self.known[log], slices[log], on_done) for log in step])
+        return outcomes
+
+    async def _commit(self, attempts: Sequence[CommitAttempt]) -> dict[Log, PieceOutcomes]:
+        try:
+            for attempt in attempts:
+                await attempt.take_turn()
+            await self._commit_in_turn(attempts)
+        finally:
+            for attempt in attempts:
+                attempt.leave_turn()
+        return {attempt.log: attempt.outcomes for attempt in attempts}
+
+    async def _commit_in_turn(self, attempts: Sequence[CommitAttempt]) -> None:
         now_ms = self._context.now_ms()
-        # An atomic store lets writers through in the order they come: no need to look for others there.
+        # An atomic store serves writers in the order of their calls, so there is no need for a trial pause.
         trial = not self._atomic
-        yielding = [job for job in jobs if job.known.fairness.should_yield(now_ms, on_trial=trial)]
+        yielding = [attempt for attempt in attempts if attempt.known.fairness.should_yield(now_ms, on_trial=trial)]
         if yielding:
             self.counters.yields += len(yielding)
             await self._context.sleep(LOG_YIELD_MS / 1_000)
-        while jobs:
-            await self._write(await self._decide(jobs))
-            jobs = _still_open(jobs)
-            await self._look_again(jobs)
-            jobs = _still_open(jobs)
+        while attempts:
+            await self._write(await self._decide(attempts))
+            attempts = _still_open(attempts)
+            await self._refresh(attempts)
+            attempts = _still_open(attempts)
 
-    async def _decide(self, jobs: Sequence[Job]) -> list[tuple[Job, Reserved]]:
-        """What each log writes now; what needs no write is decided already.
+    async def _decide(self, attempts: Sequence[CommitAttempt]) -> list[tuple[CommitAttempt, Reserved]]:
+        """What each log writes now; logs that need no write are decided.
 
-        A refusal that rests on what we remember is doubted first, and so is a repeat (its log may have been deleted
-        since): no write would prove it, so it takes a strict read (R7). Beside new pieces they need none: the write of
-        those proves them.
+        A refusal or a repeat that rests on remembered control is doubted first (its log may have been deleted since):
+        no write would prove it, so it takes a strict read (R7). Beside new pieces the write of those proves it.
         """
-        unready = [job for job in jobs if not _is_ready(job)]
-        out = set()
+        unready = [attempt for attempt in attempts if not attempt.is_ready()]
+        skipped = set()
         if unready:
-            ready = await asyncio.gather(*(self._make_ready(job) for job in unready))
-            out = {job.log for job, it_is in zip(unready, ready, strict=True) if not it_is}
-        reserved: list[tuple[Job, Reserved]] = []
-        for job in jobs:
-            confirmed = job.begin_round()
-            if job.log in out:
+            ready = await asyncio.gather(*(self._make_ready(attempt) for attempt in unready))
+            skipped = {attempt.log for attempt, is_ready in zip(unready, ready, strict=True) if not is_ready}
+        reserved: list[tuple[CommitAttempt, Reserved]] = []
+        for attempt in attempts:
+            confirmed = attempt.begin_round()
+            if attempt.log in skipped:
                 continue
-            known = job.known
+            known = attempt.known
             decision = reserve(
                 known.control,
-                job.part,
+                attempt.slice,
                 producers=known.producers.states,
                 settled_append_id=known.settled_append_id,
             )
             if isinstance(decision, Reserved):
-                reserved.append((job, decision))
+                reserved.append((attempt, decision))
             elif isinstance(decision, NothingNew) and confirmed:
-                job.decide(decision.verdicts)
+                attempt.decide(decision.verdicts)
             elif isinstance(decision, Refusal) and confirmed:
-                job.refuse(decision)
+                attempt.refuse(decision)
             else:
-                job.doubted = True
+                attempt.doubted = True
         return reserved
 
-    async def _make_ready(self, job: Job) -> bool:
-        """Settle the append that stands in the way (R2), and know the producers as of the control record we hold; False
-        when the log is out of this round: decided, or control must be read again."""
-        known = job.known
+    async def _make_ready(self, attempt: CommitAttempt) -> bool:
+        """Settle the pending append (R2), and read producer state as of the known control record. False when the log
+        skips this round: it is decided, or control must be read again."""
+        known = attempt.known
         try:
             if not known.is_settled() and known.settling is not None:
-                await asyncio.wait([known.settling])  # our own last append, on its way already
+                await asyncio.wait([known.settling])  # our own last append
             pending = known.control.pending
             if pending is not None and not known.is_settled():
-                await settle(self._context, job.log, pending)
+                await settle(self._context, attempt.log, pending)
                 known.settled_append_id = pending.append_id
                 self.counters.settles += 1
-            return not job.part.has_claims() or await known.producers.catch_up(self._context, job.log, known.control)
-        except StaleSelf:
-            job.is_of_another_life()
-        except InconsistentReadState as error:
-            job.fail(error)
-        except (FormatError, InvalidArgument) as error:
-            job.fail(InconsistentReadState(*job.log, str(error)))
+            if not attempt.slice.has_claims():
+                return True
+            return await known.producers.catch_up(self._context, attempt.log, known.control)
+        except (StaleSelf, InconsistentReadState, FormatError, InvalidArgument) as error:
+            _fail_with(attempt, error)
         except MetadataStoreError:
             pass  # the next round asks again
         return False
 
-    async def _look_again(self, jobs: Sequence[Job]) -> None:
-        """Control as it is now, for those that got no further; doubts are put to rest by a strict read."""
-        for job in jobs:
-            if job.end_round() >= LOG_APPEND_ROUNDS_MAX:
-                job.fail(AppendNotCommitted(*job.log, f"other writers were faster {LOG_APPEND_ROUNDS_MAX} times"))
-        doubted = [job for job in jobs if job.open and job.doubted]
-        if doubted and await self._read_again(doubted, strict=True):
-            for job in doubted:
-                job.confirmed = True
-        moved = [job for job in jobs if job.open and not job.progressed and not job.confirmed]
-        if moved:
-            rounds = max(job.rounds for job in moved) - 1
+    async def _refresh(self, attempts: Sequence[CommitAttempt]) -> None:
+        """Read control again for the logs without progress; a strict read confirms doubted decisions."""
+        for attempt in attempts:
+            if attempt.end_round() >= LOG_APPEND_ROUNDS_MAX:
+                reason = f"other writers were faster {LOG_APPEND_ROUNDS_MAX} times; append again"
+                attempt.fail(AppendNotCommitted(*attempt.log, reason))
+        doubted = [attempt for attempt in attempts if attempt.open and attempt.doubted]
+        if doubted and await self._read_control(doubted, strict=True):
+            for attempt in doubted:
+                attempt.confirmed = True
+        lost = [attempt for attempt in attempts if attempt.open and not attempt.progressed and not attempt.confirmed]
+        if lost:
+            rounds = max(attempt.rounds for attempt in lost) - 1
             await self._context.back_off(rounds, longest_ms=LOG_CONFLICT_BACKOFF_MS_MAX)
-            await self._read_again(moved)
+            await self._read_control(lost)
 
-    async def _read_again(self, jobs: Sequence[Job], *, strict: bool = False) -> bool:
-        """False when there was no answer. Without `strict` it may be stale: a later round's write proves that it was
+    async def _read_control(self, attempts: Sequence[CommitAttempt], *, strict: bool = False) -> bool:
+        """False when the store did not answer. A read that is not strict may be stale; a later write proves it was
         not."""
-        keys = [self._context.keys.control(job.log) for job in jobs]
+        keys = [self._context.keys.control(attempt.log) for attempt in attempts]
         try:
             records = await get_all(self._context.metadata, keys, strict=strict)
         except MetadataStoreError:
             return False
-        for job, record in zip(jobs, records, strict=True):
-            if record is not None and record.version != job.known.version:
+        for attempt, record in zip(attempts, records, strict=True):
+            if record is not None and record.version != attempt.known.version:
                 try:
-                    job.known.move(decode_value(ControlRecord, record.value, record.key.path), record.version)
+                    attempt.known.update(decode_value(ControlRecord, record.value, record.key.path), record.version)
                 except FormatError as error:
-                    job.fail(InconsistentReadState(*job.log, str(error)))
+                    _fail_with(attempt, error)
         return True
 
     # -- writing ------------------------------------------------------------------------------------------------------
-    async def _write(self, reserved: Sequence[tuple[Job, Reserved]]) -> None:
-        attempts = [attempt for job, made in reserved if (attempt := self._attempt(job, made)) is not None]
-        answers = await write_all(self._context.metadata, [attempt.group for attempt in attempts])
-        landed: list[tuple[Log, Pending]] = []
+    async def _write(self, reserved: Sequence[tuple[CommitAttempt, Reserved]]) -> None:
+        writes = [write for attempt, made in reserved if (write := self._control_write(attempt, made)) is not None]
+        answers = await write_all(self._context.metadata, [write.group for write in writes])
+        committed: list[tuple[Log, Pending]] = []
         unclear: list[Awaitable[tuple[Log, Pending] | None]] = []
-        for attempt, answer in zip(attempts, answers, strict=True):
+        for write, answer in zip(writes, answers, strict=True):
             self.counters.cas_rounds += 1
             if isinstance(answer, tuple):
-                landed.append(self._landed(attempt, answer[0]))
+                committed.append(self._committed(write, answer[0]))
             elif isinstance(answer, VersionConflict):
                 self.counters.conflicts += 1
-                attempt.job.known.fairness.lost(self._context.now_ms())
+                write.attempt.known.fairness.lost(self._context.now_ms())
                 if self._atomic:
-                    unclear.append(self._clear_the_way(attempt))
+                    unclear.append(self._free_entry_key(write))
             elif isinstance(answer, MetadataUncertain):
-                unclear.append(self._find_out(attempt))
+                unclear.append(self._resolve(write))
             elif not answer.retriable:
-                attempt.job.fail(AppendNotCommitted(*attempt.job.log, str(answer)))
-            # Otherwise nothing happened, and the next round tries again.
-        await self._settle_later(landed)
+                write.attempt.fail(AppendNotCommitted(*write.attempt.log, str(answer)))
+            # Otherwise nothing was written, and the next round tries again.
+        await self._settle_later(committed)
         if unclear:
-            # Those that are decided need not wait for the others.
-            _still_open([attempt.job for attempt in attempts])
-            found = await asyncio.gather(*unclear)
-            await self._settle_later([pending for pending in found if pending is not None])
+            # Logs that are decided need not wait for the others.
+            _still_open([write.attempt for write in writes])
+            resolved = await asyncio.gather(*unclear)
+            await self._settle_later([pending for pending in resolved if pending is not None])
 
-    def _attempt(self, job: Job, made: Reserved) -> _Attempt | None:
-        keys, version = self._context.keys, job.known.version
-        key = keys.control(job.log)
-        control = replace(made.control, pending=None) if self._atomic else made.control
+    def _control_write(self, attempt: CommitAttempt, made: Reserved) -> _ControlWrite | None:
+        keys, version = self._context.keys, attempt.known.version
+        key = keys.control(attempt.log)
+        control = cleared(made.control) if self._atomic else made.control
         try:
             group = [Put(key, encode_value(control, key.path), version)]
         except UnsupportedFormat as error:  # a newer release wrote it (h18)
-            job.fail(InconsistentReadState(*job.log, str(error)))
+            _fail_with(attempt, error)
             return None
         if self._atomic:
             entry = encode_value(index_entry_of(made.pending))
-            group.append(Put(keys.index_entry(job.log, made.pending.end_offset), entry, ABSENT))
-        return _Attempt(job, made, version, group)
+            group.append(Put(keys.index_entry(attempt.log, made.pending.end_offset), entry, ABSENT))
+        return _ControlWrite(attempt, made, version, group)
 
-    def _landed(self, attempt: _Attempt, version: int) -> tuple[Log, Pending]:
-        job, made = attempt.job, attempt.made
-        job.known.move(replace(made.control, pending=None) if self._atomic else made.control, version)
-        job.known.producers.add(made.pending)
-        job.known.fairness.won(self._context.now_ms())
-        job.decide(made.verdicts)
+    def _committed(self, write: _ControlWrite, version: int) -> tuple[Log, Pending]:
+        attempt, made = write.attempt, write.made
+        attempt.known.update(cleared(made.control) if self._atomic else made.control, version)
+        attempt.known.producers.add(made.pending)
+        attempt.known.fairness.won(self._context.now_ms())
+        attempt.decide(made.verdicts)
         self.counters.appends += 1
-        return job.log, made.pending
+        return attempt.log, made.pending
 
-    async def _settle_later(self, landed: Sequence[tuple[Log, Pending]]) -> None:
-        if landed and not self._atomic:
-            await self._settlements.later(landed)
+    async def _settle_later(self, committed: Sequence[tuple[Log, Pending]]) -> None:
+        if committed and not self._atomic:
+            await self._settlements.settle_later(committed)
 
-    async def _clear_the_way(self, attempt: _Attempt) -> None:
-        """A refused group on an atomic store: control moved (the usual case), or something stands at the entry's key:
-        a phantom, which is removed by version, or what must not be, which fences the log."""
-        job, pending, metadata = attempt.job, attempt.made.pending, self._context.metadata
+    async def _free_entry_key(self, write: _ControlWrite) -> None:
+        attempt, [_, entry] = write.attempt, write.group
         try:
-            control, record = await metadata.get_many([put.key for put in attempt.group], strict=True)
-            if control is None or control.version != attempt.version or record is None:
-                return
-            entry = entry_of(record)
-            if entry.value.incarnation < pending.incarnation:
-                await metadata.delete(record.key, expected=record.version)
-            elif entry.value.incarnation == pending.incarnation:
-                reason = f"{record.key.path} is there already"
-                await fence_inconsistent(self._context, job.log, pending.incarnation, reason)
+            await free_entry_key(
+                self._context, attempt.log, write.made.pending, entry.key, control_version=write.version
+            )
         except MetadataStoreError:
-            return  # the next round meets it again
-        except StaleSelf:
-            job.is_of_another_life()
-        except InconsistentReadState as error:
-            job.fail(error)
-        except (FormatError, InvalidArgument) as error:
-            job.fail(InconsistentReadState(*job.log, str(error)))
+            return  # the next round meets the obstacle again
+        except (StaleSelf, InconsistentReadState, FormatError, InvalidArgument) as error:
+            _fail_with(attempt, error)
 
-    async def _find_out(self, attempt: _Attempt) -> tuple[Log, Pending] | None:
-        """R4: what became of an append whose answer never came? Its pending append, if that is still to be settled."""
-        job, made, known = attempt.job, attempt.made, attempt.job.known
+    async def _resolve(self, write: _ControlWrite) -> tuple[Log, Pending] | None:
+        """R4: find the outcome of a write without an answer; returns its append if that is still to be settled."""
+        attempt, made = write.attempt, write.made
         self.counters.uncertain += 1
         try:
-            found = await resolve(
-                self._context, job.log, attempt_version=attempt.version, made=made, group=attempt.group
+            resolution = await resolve(
+                self._context, attempt.log, attempt_version=write.version, made=made, group=write.group
             )
         except (FormatError, InvalidArgument) as error:
-            job.fail_run(made.run, AppendUncertain(*job.log, str(error)))
+            attempt.fail_run(made.run, AppendUncertain(*attempt.log, str(error)))
             return None
-        if found.control is not None:
-            known.move(found.control, found.version)
-            known.producers.forget()
-        if found.error is not None:
-            job.fail_run(made.run, found.error)
+        if resolution.control is not None:
+            attempt.known.update(resolution.control, resolution.version)
+            attempt.known.producers.forget()
+        if resolution.error is not None:
+            attempt.fail_run(made.run, resolution.error)
             return None
         self.counters.resolved += 1
-        if found.committed:
+        if resolution.committed:
             self.counters.appends += 1
-            job.decide(made.verdicts)
-            return None if found.pending is None else (job.log, found.pending)
-        job.settle_pieces(found.pieces)
+            attempt.decide(made.verdicts)
+            return None if resolution.pending is None else (attempt.log, resolution.pending)
+        attempt.set_outcomes(resolution.pieces)
         return None
 
     # -- the end ------------------------------------------------------------------------------------------------------
     async def clear_settled(self) -> None:
-        """Take away what is settled and still stands as pending: for logs that nobody appends to any more."""
+        """Remove settled `pending` values, for logs without further appends."""
         if not self._atomic:
             await self._settlements.clear_settled()
 
@@ -301,17 +295,18 @@ class Committer:
             await self._settlements.close()
 
 
-def _is_ready(job: Job) -> bool:
-    """Is all that `reserve` needs in hand?"""
-    known: Known = job.known
-    if refusal_of(known.control, job.part) is not None:
-        return True
-    return known.is_settled() and (not job.part.has_claims() or known.producers.complete(known.control))
+def _fail_with(attempt: CommitAttempt, error: Exception) -> None:
+    if isinstance(error, StaleSelf):
+        attempt.set_stale()
+    elif isinstance(error, InconsistentReadState):
+        attempt.fail(error)
+    else:  # a value that cannot be read, or that a newer release wrote
+        attempt.fail(InconsistentReadState(*attempt.log, str(error)))
 
 
-def _still_open(jobs: Sequence[Job]) -> list[Job]:
-    """Those that are decided make way for the log's next flush, and are told of, without waiting for the others."""
-    for job in jobs:
-        if not job.open:
-            job.leave_turn()
-    return [job for job in jobs if job.open]
+def _still_open(attempts: Sequence[CommitAttempt]) -> list[CommitAttempt]:
+    """The open ones. Decided logs leave their turn and report at once, without waiting for the others."""
+    for attempt in attempts:
+        if not attempt.open:
+            attempt.leave_turn()
+    return [attempt for attempt in attempts if attempt.open]

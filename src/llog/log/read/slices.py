@@ -30,7 +30,7 @@ from llog.formats.records.record_batch import (
 )
 from llog.formats.records.record_columns import BinaryColumn, RecordColumns, frozen, no_headers, null_column
 from llog.log.index import Entry
-from llog.log.read.fetch import is_fresh, is_segment
+from llog.log.read.fetch import EntrySlice, is_fresh, is_segment
 from llog.log.read.records import RecordRun
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -141,6 +141,72 @@ def encode_payloads(
     return encode_columns(columns, base_offset=start_offset, partition_leader_epoch=epoch, timestamp_type=log_time)
 
 
+# -- batches with their offsets ----------------------------------------------------------------------------------------
+
+
+class Chunk(NamedTuple):
+    """Whole, checked batches of one log with their final offsets.
+
+    Records with the offsets `start_offset` … `end_offset` are in it, or key compaction removed them.
+    """
+
+    start_offset: int
+    end_offset: int
+    data: Buffer
+    batches: BatchColumns
+
+
+def chunks_of(slices: Sequence[EntrySlice], buffers: Sequence[Buffer]) -> list[Chunk]:
+    """The batches of slices of one log. Adjacent slices of blobs become one chunk: a log of small appends has many."""
+    rows = _rows([one.entry for one in slices])
+    return [_chunk(slices[first:stop], buffers[first:stop]) for first, stop in rows]
+
+
+def _chunk(row: Sequence[EntrySlice], buffers: Sequence[Buffer]) -> Chunk:
+    entry, _, _, start_offset, end_offset, record_count = row[0]
+    value, source, data = entry.value, entry.value.data_key, buffers[0]
+    if is_segment(entry):
+        check = SegmentCheck(source, entry.start_offset, end_offset)
+        batches = check.batches(data)
+        check.check_count(record_count)
+        return Chunk(start_offset, end_offset, memoryview(data).toreadonly(), batches)
+    if is_fresh(entry):
+        writable, batches = _patched([one.entry for one in row], buffers)
+        return Chunk(start_offset, row[-1].end_offset, memoryview(writable).toreadonly(), batches)
+    if value.encoding == BYTES_BATCH:
+        return payload_chunk(data, value.msg_count, start_offset, value.epoch, value.created_at_ms, source)
+    raise UnsupportedFormat(source, f"encoding {value.encoding!r}")
+
+
+def payload_chunk(
+    data: Buffer, msg_count: int, start_offset: int, epoch: int, created_at_ms: int, source: str
+) -> Chunk:
+    """Bare payloads as one RecordBatch."""
+    batch = encode_payloads(data, msg_count, start_offset, epoch, created_at_ms, source)
+    return Chunk(start_offset, start_offset + msg_count - 1, batch, walk(batch, source, rule=BatchRule.COMPACTED))
+
+
+def _patched(entries: Sequence[Entry], buffers: Sequence[Buffer]) -> tuple[bytearray, BatchColumns]:
+    """The batches of adjacent slices with their offsets, in a copy: a store may share the bytes it returns."""
+    first, data = entries[0], bytearray().join(buffers)
+    lengths, counts = [len(buffer) for buffer in buffers], [entry.value.msg_count for entry in entries]
+    return data, patch_slices(data, lengths, counts, first.start_offset, first.value.epoch, first.value.data_key)
+
+
+def _rows(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
+    """First and stop position of entries that are checked in one pass: adjacent slices of blobs with one epoch."""
+    first = 0
+    for stop in range(1, len(entries) + 1):
+        if stop == len(entries) or not _follows(entries[stop], entries[stop - 1]):
+            yield first, stop
+            first = stop
+
+
+def _follows(entry: Entry, before: Entry) -> bool:
+    adjacent = entry.start_offset == before.end_offset + 1 and entry.value.epoch == before.value.epoch
+    return adjacent and is_fresh(entry) and is_fresh(before)
+
+
 # -- records -----------------------------------------------------------------------------------------------------------
 
 EntryBytes = tuple[Entry, Buffer]
@@ -149,7 +215,8 @@ EntryBytes = tuple[Entry, Buffer]
 
 def decode_slices(slices: Sequence[EntryBytes], offset: int) -> Iterator[RecordRun]:
     """The records of these entries from `offset` on; the last run ends where the last entry does."""
-    for row in rows_of(slices):
+    for first, stop in _rows([entry for entry, _ in slices]):
+        row = slices[first:stop]
         # A compacted entry may begin below the offsets already returned (I5), so `offset` advances with each row.
         next_offset = row[-1][0].end_offset + 1
         yield from runs_of(_decode_row(row), offset, next_offset)
@@ -169,23 +236,6 @@ def runs_of(chunks: Iterable[RecordColumns], offset: int, next_offset: int) -> I
         yield RecordRun(_no_records(), next_offset)
 
 
-def rows_of(slices: Sequence[EntryBytes]) -> Iterator[list[EntryBytes]]:
-    """Slices that are checked and decoded in one pass: adjacent slices of blobs with one epoch. Any other is alone."""
-    row: list[EntryBytes] = []
-    for item in slices:
-        if row and not _follows(item[0], row[-1][0]):
-            yield row
-            row = []
-        row.append(item)
-    if row:
-        yield row
-
-
-def _follows(entry: Entry, before: Entry) -> bool:
-    adjacent = entry.start_offset == before.end_offset + 1 and entry.value.epoch == before.value.epoch
-    return adjacent and is_fresh(entry) and is_fresh(before)
-
-
 def _decode_row(row: Sequence[EntryBytes]) -> Iterator[RecordColumns]:
     entry, data = row[0]
     value, source = entry.value, entry.value.data_key
@@ -202,18 +252,15 @@ def _decode_row(row: Sequence[EntryBytes]) -> Iterator[RecordColumns]:
 
 
 def _decode_fresh(row: Sequence[EntryBytes]) -> Iterator[RecordColumns]:
-    first, source = row[0][0], row[0][0].value.data_key
-    writable = bytearray().join([data for _, data in row])  # a copy: a store may share the bytes it returns
-    lengths, counts = [len(data) for _, data in row], [entry.value.msg_count for entry, _ in row]
     try:
-        batches = patch_slices(writable, lengths, counts, first.start_offset, first.value.epoch, source)
+        writable, batches = _patched([entry for entry, _ in row], [data for _, data in row])
     except FormatError:
         if len(row) == 1:
             raise
         for item in row:  # one by one, so that the error names the right object
             yield from _decode_fresh([item])
         return
-    yield from decode_in_chunks(writable, batches, source)
+    yield from decode_in_chunks(writable, batches, row[0][0].value.data_key)
 
 
 def _no_records() -> RecordColumns:

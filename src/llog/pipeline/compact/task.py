@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from llog.concurrency import ByteBudget
 from llog.errors import LlogError, ObjectRangeInvalid
 from llog.formats.buffers import Buffer
 from llog.formats.segment import Segment, SegmentBuilder
@@ -46,7 +47,6 @@ from llog.pipeline.compact.window import (
     WrittenSegment,
     finished,
 )
-from llog.pipeline.runtime.budget import ByteBudget
 from llog.pipeline.runtime.tasks import Task, TaskFailed, TaskTools
 
 # Windows that one process rewrites at a time: the threads of one use all cores, and its bytes are in memory.

@@ -20,8 +20,8 @@ from llog.limits import GIB, MIB
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.export.decode import Decoding
-from llog.pipeline.scan.split_plan import gathered_pieces, plan_again
-from llog.pipeline.scan.splits import LogRange, Piece, Split, plan_splits
+from llog.pipeline.scan.plan import gather_parts, plan_again
+from llog.pipeline.scan.splits import ScanRange, Split, SplitPart, plan_splits
 from llog.pipeline.scan.subscription import LogEnds
 
 # What one task reads, and with it about how large the files become; what one commit holds.
@@ -75,7 +75,7 @@ def wanted_ranges(
     reached: Mapping[int, int],
     *,
     allow_gaps: bool,
-) -> list[LogRange]:
+) -> list[ScanRange]:
     """From where the target stands to the ends. Records that retention took before they were exported are an error
     unless gaps are allowed; the first export of all begins with what there is."""
     ranges = []
@@ -88,7 +88,7 @@ def wanted_ranges(
                 raise RecordsLost(*log, start, reason)
             start = at.log_start_offset
         if start < at.next_offset:
-            ranges.append(LogRange(log, start, at.next_offset, subject.incarnation))
+            ranges.append(ScanRange(log, start, at.next_offset, subject.incarnation))
     return ranges
 
 
@@ -103,7 +103,7 @@ async def plan_round(
     context: LogContext,
     subject: Subject,
     number: int,
-    ranges: Sequence[LogRange],
+    ranges: Sequence[ScanRange],
     ends: Mapping[Log, LogEnds],
     reached: Mapping[int, int],
     sizes: Sizes,
@@ -112,13 +112,13 @@ async def plan_round(
     by_date: bool,
 ) -> tuple[ExportPlan, list[Split]]:
     """The next round, of about `commit_bytes`: the beginnings of all ranges."""
-    pieces: list[Piece] = []
+    parts: list[SplitPart] = []
     # Partitions without a record now are part of it: what they get from here on is wanted.
     next_offsets = {log.partition: at.log_start_offset for log, at in ends.items()} | dict(reached)
     for wanted, found in zip(ranges, await _beginnings(context, ranges, sizes), strict=True):
-        pieces += found
+        parts += found
         next_offsets[wanted.log.partition] = found[-1].stop_offset
-    splits = plan_splits(pieces, sizes.split_bytes)
+    splits = plan_splits(parts, sizes.split_bytes)
     plan = ExportPlan(
         number=number,
         subject=subject,
@@ -131,16 +131,16 @@ async def plan_round(
     return plan, splits
 
 
-async def _beginnings(context: LogContext, ranges: Sequence[LogRange], sizes: Sizes) -> list[list[Piece]]:
+async def _beginnings(context: LogContext, ranges: Sequence[ScanRange], sizes: Sizes) -> list[list[SplitPart]]:
     """Of each range its share of a commit."""
     share = max(1, sizes.commit_bytes // len(ranges))
-    return [_up_to(share, pieces) for pieces in await gathered_pieces(context, ranges, bytes_max=share)]
+    return [_up_to(share, parts) for parts in await gather_parts(context, ranges, bytes_max=share)]
 
 
-def _up_to(share: int, pieces: list[Piece]) -> list[Piece]:
-    """The index is walked by pages, so that more may have come; at least one piece is taken."""
-    sizes_up_to = list(accumulate(piece.wanted_bytes() for piece in pieces))
-    return pieces[: bisect_left(sizes_up_to, share) + 1]
+def _up_to(share: int, parts: list[SplitPart]) -> list[SplitPart]:
+    """The index is walked by pages, so that more may have come; at least one part is taken."""
+    sizes_up_to = list(accumulate(part.wanted_bytes() for part in parts))
+    return parts[: bisect_left(sizes_up_to, share) + 1]
 
 
 async def splits_again(
@@ -150,7 +150,7 @@ async def splits_again(
     splits = []
     for number in numbers:
         ranges = [
-            LogRange(
+            ScanRange(
                 Log(plan.subject.topic, one.partition), one.start_offset, one.stop_offset, plan.subject.incarnation
             )
             for one in plan.splits[number]
@@ -161,8 +161,8 @@ async def splits_again(
             error.args = (f"{error}; {_HINT}",)
             raise
         ordered = sorted(
-            (piece for split in found for piece in split.pieces),
-            key=lambda piece: (piece.partition, piece.start_offset),
+            (part for split in found for part in split.parts),
+            key=lambda part: (part.partition, part.start_offset),
         )
         splits.append(Split(tuple(ordered), sum(split.byte_length for split in found)))
     return splits
@@ -170,10 +170,10 @@ async def splits_again(
 
 def _ranges_of(split: Split) -> tuple[OffsetRange, ...]:
     ranges: list[OffsetRange] = []
-    for piece in split.pieces:
+    for part in split.parts:
         last = ranges[-1] if ranges else None
-        if last is not None and (last.partition, last.stop_offset) == (piece.partition, piece.start_offset):
-            ranges[-1] = replace(last, stop_offset=piece.stop_offset)
+        if last is not None and (last.partition, last.stop_offset) == (part.partition, part.start_offset):
+            ranges[-1] = replace(last, stop_offset=part.stop_offset)
         else:
-            ranges.append(OffsetRange(piece.partition, piece.start_offset, piece.stop_offset))
+            ranges.append(OffsetRange(part.partition, part.start_offset, part.stop_offset))
     return tuple(ranges)

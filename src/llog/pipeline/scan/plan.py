@@ -1,26 +1,41 @@
-"""What a reader asks for, as one value, and the plan that answers it: the same for Spark and for `llog.scan`.
+"""The plan of a read: from a `ScanRequest` to splits, through the sparse index. The same for Spark and `llog.scan`.
 
-What must stay true: narrowing (a pushed filter) only ever leaves out what its filter would refuse, and everything that
-it refuses, so that whoever pushed it need not look again.
+Entries come from `IndexWalk`, so a gap, a phantom and a changed entry mean what they mean to every reader (R9, R10).
+Planning reads no object, and walks a bounded number of logs at a time.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from typing import Final
+
 import msgspec
 
+from llog.concurrency import gather_bounded
 from llog.errors import InvalidArgument, OffsetOutOfRange, PartitionNotInitialized, RecordsLost
-from llog.limits import SPLIT_BYTES_DEFAULT, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, SPLITS_MAX
+from llog.limits import (
+    SPLIT_BYTES_DEFAULT,
+    SPLIT_BYTES_MAX,
+    SPLIT_BYTES_MIN,
+    SPLIT_PLAN_LOGS_IN_FLIGHT_MAX,
+    SPLITS_MAX,
+)
 from llog.log.context import LogContext
+from llog.log.index import Entry
 from llog.log.keys import OFFSET_MAX, PARTITION_MAX
-from llog.pipeline.scan.positions import LATEST, Positions, offsets_at, ranges_between
+from llog.log.read.timestamps import known_newest_ms
+from llog.log.read.view import IndexWalk, checked_view, view
 from llog.pipeline.scan.record_shape import Shape
-from llog.pipeline.scan.split_plan import newer_than, plan_again, splits_of
-from llog.pipeline.scan.splits import LogRange, Split
-from llog.pipeline.scan.subscription import Subscription, find_logs
+from llog.pipeline.scan.splits import Keep, ScanRange, Split, SplitPart, parts_of, plan_splits
+from llog.pipeline.scan.subscription import LATEST, ReadBound, Subscription, find_logs, offsets_at, ranges_between
+
+_log: Final = logging.getLogger("llog.pipeline")
 
 
 class Narrowing(msgspec.Struct, frozen=True):
-    """What filters leave of the logs; None: all."""
+    """The logs and offsets that pushed filters leave; None: all. It excludes exactly what the filters refuse, so Spark
+    need not apply them again."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -29,7 +44,7 @@ class Narrowing(msgspec.Struct, frozen=True):
     offset_from: int = 0
     offset_before: int = OFFSET_MAX + 1
 
-    def of(self, wanted: LogRange) -> LogRange | None:
+    def of(self, wanted: ScanRange) -> ScanRange | None:
         log, start, stop = wanted.log, wanted.start_offset, wanted.stop_offset
         if self.topics is not None and log.topic not in self.topics:
             return None
@@ -43,8 +58,8 @@ class Narrowing(msgspec.Struct, frozen=True):
 
 class ScanRequest(msgspec.Struct, frozen=True, kw_only=True):
     subscription: Subscription
-    starting: Positions = Positions("startingOffsets")
-    ending: Positions = Positions("endingOffsets", all_logs=LATEST)
+    starting: ReadBound = ReadBound("startingOffsets")
+    ending: ReadBound = ReadBound("endingOffsets", all_logs=LATEST)
     split_bytes: int = SPLIT_BYTES_DEFAULT
     splits_min: int = 1
     fail_on_data_loss: bool = True
@@ -75,13 +90,107 @@ async def plan_scan(context: LogContext, request: ScanRequest) -> list[Split]:
     return await splits_between(context, request, narrowed)
 
 
-async def splits_between(context: LogContext, request: ScanRequest, ranges: list[LogRange]) -> list[Split]:
+async def splits_between(context: LogContext, request: ScanRequest, ranges: list[ScanRange]) -> list[Split]:
     since_us = request.shape.since_us
-    # A record has whole milliseconds: the first that can fit is the next one.
+    # Records have whole milliseconds: round up.
     keep = None if since_us is None else newer_than(-(-since_us // 1_000))
     size = request.split_bytes
     try:
         return await splits_of(context, ranges, split_bytes=size, splits_min=request.splits_min, keep=keep)
     except (OffsetOutOfRange, PartitionNotInitialized, RecordsLost):
-        # Retention or a deletion came since the ranges were made.
+        # Retention or a deletion happened since the ranges were computed.
         return await plan_again(context, ranges, split_bytes=size, fail_on_data_loss=request.fail_on_data_loss)
+
+
+async def splits_of(
+    context: LogContext,
+    ranges: Sequence[ScanRange],
+    *,
+    split_bytes: int = SPLIT_BYTES_DEFAULT,
+    splits_min: int = 1,
+    keep: Keep | None = None,
+) -> list[Split]:
+    """Splits that tile the ranges, without the entries that `keep` refuses."""
+    parts = [part for group in await gather_parts(context, ranges, keep=keep) for part in group]
+    return plan_splits(parts, split_bytes, splits_min=splits_min)
+
+
+async def plan_again(
+    context: LogContext,
+    ranges: Sequence[ScanRange],
+    *,
+    split_bytes: int = SPLIT_BYTES_DEFAULT,
+    fail_on_data_loss: bool = True,
+) -> list[Split]:
+    """Splits of the rest of an older plan when its objects are gone (R10): compacted since, or lost."""
+    left: list[ScanRange] = []
+    for wanted in ranges:
+        loss = await _find_loss(context, wanted)
+        if loss is None:
+            left.append(wanted)
+            continue
+        rest, reason = loss
+        if fail_on_data_loss:
+            raise RecordsLost(*wanted.log, wanted.start_offset, reason)
+        _log.warning("%s: records from offset %d on are lost: %s", wanted.log, wanted.start_offset, reason)
+        left += [] if rest is None else [rest]
+    return await splits_of(context, left, split_bytes=split_bytes)
+
+
+async def _find_loss(context: LogContext, wanted: ScanRange) -> tuple[ScanRange | None, str] | None:
+    """The rest of a range and why some of it is lost; None if nothing is lost."""
+    try:
+        seen = await view(context, wanted.log, strict=True)
+    except PartitionNotInitialized:
+        return None, "its topic was deleted"
+    if wanted.incarnation is not None and seen.control.incarnation != wanted.incarnation:
+        return None, "its topic was deleted and created again"
+    start = max(wanted.start_offset, seen.log_start_offset)
+    if start == wanted.start_offset:
+        return None
+    rest = wanted._replace(start_offset=start) if start < wanted.stop_offset else None
+    return rest, f"the log now begins at offset {seen.log_start_offset}"
+
+
+async def gather_parts(
+    context: LogContext, ranges: Sequence[ScanRange], *, keep: Keep | None = None, bytes_max: int | None = None
+) -> list[list[SplitPart]]:
+    """The parts of each range, or of its beginning (`parts_between`)."""
+
+    async def walk(wanted: ScanRange) -> list[SplitPart]:
+        return await parts_between(context, wanted, keep=keep, bytes_max=bytes_max)
+
+    return await gather_bounded(ranges, walk, limit=SPLIT_PLAN_LOGS_IN_FLIGHT_MAX)
+
+
+async def parts_between(
+    context: LogContext, wanted: ScanRange, *, keep: Keep | None = None, bytes_max: int | None = None
+) -> list[SplitPart]:
+    """The parts that tile a range. With `bytes_max` the walk stops once the parts exceed it."""
+    log, offset, stop_offset, incarnation = wanted
+    seen = await checked_view(context, log, offset, end_is_data=False)
+    if incarnation is not None and seen.control.incarnation != incarnation:
+        raise RecordsLost(*log, offset, "the topic was deleted and created again")
+    parts: list[SplitPart] = []
+    size = 0
+    walk = IndexWalk(context, log, offset, seen)
+    while walk.offset < stop_offset and (bytes_max is None or size < bytes_max):
+        entries = await walk.ahead(stop_offset - 1)
+        if not entries:
+            raise OffsetOutOfRange(*log, stop_offset, seen.log_start_offset, walk.offset)
+        rest = ScanRange(log, walk.offset, stop_offset)
+        added = list(parts_of(rest, entries, keep))
+        parts += added
+        size += sum(part.wanted_bytes() for part in added)
+        walk.passed(entries[-1].end_offset + 1)
+    return parts
+
+
+def newer_than(timestamp_ms: int) -> Keep:
+    """Refuse entries known to hold only older records."""
+
+    def keep(entry: Entry) -> bool:
+        newest_ms = known_newest_ms(entry)
+        return newest_ms is None or newest_ms >= timestamp_ms
+
+    return keep

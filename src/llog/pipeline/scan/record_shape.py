@@ -1,7 +1,7 @@
-"""How a reader wants its records: which columns, which instants, in Arrow batches of a bounded size.
+"""The shape in which a reader wants its records: columns, time range, Arrow batches of bounded size.
 
-What must stay true: nothing here looks at records one by one; a batch shares the memory of the decoded columns; it
-holds about SPLIT_BATCH_BYTES_MAX, unless a single record is larger.
+A batch shares the memory of the decoded columns and holds about SPLIT_BATCH_BYTES_MAX, unless a single record is
+larger. No Python runs per record.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from llog.errors import InvalidArgument
 from llog.formats.arrow import SCHEMA, to_arrow
 from llog.formats.records.record_columns import Longs, RecordColumns
 from llog.limits import SPLIT_BATCH_BYTES_MAX
-from llog.pipeline.scan.splits import Piece
+from llog.pipeline.scan.splits import SplitPart
 
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
-# What a record takes in the columns of one length, and its places in the others.
+# Bytes of a record in the fixed-width columns, plus its offsets in the others.
 _ROW_BYTES: Final = 48
 
 
@@ -29,31 +29,31 @@ class Shape(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] | None = None
     """In this order; None: all of them."""
     since_us: int | None = None
-    """Only records at least as new, in microseconds …"""
+    """Only records at least as new, in microseconds since 1970."""
     before_us: int | None = None
-    """… and older than this."""
+    """Only older records."""
 
     def __post_init__(self) -> None:
         for name in self.columns or ():
             if name not in SCHEMA.names:
-                raise InvalidArgument("columns", f"{name!r} is none of {', '.join(SCHEMA.names)}")
+                raise InvalidArgument("columns", f"{name!r} must be one of {', '.join(SCHEMA.names)}")
 
     @property
     def schema(self) -> pa.Schema:
         return SCHEMA if self.columns is None else pa.schema([SCHEMA.field(name) for name in self.columns])
 
-    def batches_of(self, columns: RecordColumns, piece: Piece, stop_offset: int) -> Iterator[pa.RecordBatch]:
-        """The records below `stop_offset` that are wanted."""
+    def batches_of(self, columns: RecordColumns, part: SplitPart, stop_offset: int) -> Iterator[pa.RecordBatch]:
+        """The wanted records below `stop_offset`."""
         rows = columns.row_of(stop_offset)
         if rows == 0:
             return
-        batch = to_arrow(columns, topic=piece.topic, partition=piece.partition)
+        batch = to_arrow(columns, topic=part.topic, partition=part.partition)
         selected = batch if self.columns is None else batch.select(list(self.columns))
         begin = 0
         for end in _cuts(columns, rows):
-            part = self._within(selected.slice(begin, end - begin), batch["timestamp"].slice(begin, end - begin))
-            if part.num_rows:
-                yield part
+            rows_cut = self._within(selected.slice(begin, end - begin), batch["timestamp"].slice(begin, end - begin))
+            if rows_cut.num_rows:
+                yield rows_cut
             begin = end
 
     def _within(self, batch: pa.RecordBatch, timestamps: pa.Array) -> pa.RecordBatch:
@@ -67,7 +67,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def _cuts(columns: RecordColumns, rows: int) -> list[int]:
-    """Where batches end: each holds so many bytes, or one record."""
+    """The rows at which batches end."""
     ends = _bytes_up_to(columns)
     if int(ends[rows - 1]) <= SPLIT_BATCH_BYTES_MAX + SPLIT_BATCH_BYTES_MAX // 4:
         return [rows]
@@ -82,7 +82,7 @@ def _cuts(columns: RecordColumns, rows: int) -> list[int]:
 
 
 def _bytes_up_to(columns: RecordColumns) -> Longs:
-    """How many bytes the rows up to and with each one take."""
+    """For each row, the bytes of all rows up to and including it."""
     headers = columns.headers
     lists = headers.offsets.astype(np.int64)
     ends: Longs = np.arange(1, len(columns) + 1, dtype=np.int64) * _ROW_BYTES

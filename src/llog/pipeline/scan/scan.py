@@ -1,15 +1,14 @@
-"""`llog.scan`: a topic's records as Arrow record batches, without Spark, on the same plan and the same kernels.
+"""`llog.scan`: a topic's records as Arrow record batches, without Spark, with the same planner and kernels.
 
     for batch in llog.scan("orders"):
         ...
     table = llog.scan("orders", columns=["key", "value"], starting_timestamp=yesterday).to_arrow()
-    duckdb.sql("select count(*) from scan")            # scan = llog.scan("orders"): anything that takes Arrow takes it
+    duckdb.sql("select count(*) from scan")            # scan = llog.scan("orders"): an Arrow stream
 
-A scan is a question, not a cursor: each iteration plans anew, from the log as it is then, and ends where it ended when
-the plan was made. Splits are read by a few threads at once and come in order: by topic, partition and offset where a
-log was compacted; slices of shared blobs by the time they were written.
-
-What must stay true: stores and threads live as long as an iteration does; what waits for the caller is bounded.
+Each iteration plans anew from the current log, and reads up to the end the log had when it was planned. A few threads
+read splits concurrently; batches come in order: by topic, partition and offset for compacted records, by time of
+writing for slices of shared blobs. Stores and threads live as long as an iteration, and the batches that wait for the
+caller are bounded.
 """
 
 from __future__ import annotations
@@ -29,17 +28,15 @@ from llog.log.keys import OFFSET_MAX, Log, check_topic
 from llog.log.metrics import LogMetrics
 from llog.log.read.fetch import Fetcher
 from llog.opening import OpenedLog, open_log
-from llog.pipeline.scan.plan import ScanRequest, plan_scan
-from llog.pipeline.scan.positions import EARLIEST, LATEST, Positions
-from llog.pipeline.scan.pump import LoopThread, pumped
+from llog.pipeline.scan.plan import ScanRequest, plan_again, plan_scan
+from llog.pipeline.scan.pump import LoopThread, pump
 from llog.pipeline.scan.record_shape import Shape
-from llog.pipeline.scan.split_plan import plan_again
 from llog.pipeline.scan.split_read import split_batches
-from llog.pipeline.scan.splits import LogRange, Split
-from llog.pipeline.scan.subscription import Subscription
+from llog.pipeline.scan.splits import ScanRange, Split
+from llog.pipeline.scan.subscription import EARLIEST, LATEST, ReadBound, Subscription
 from llog.settings import Settings
 
-# `llog.scan`: splits read at the same time, and Arrow batches that wait for the caller, of each.
+# Splits that a scan reads at the same time.
 SCAN_THREADS_DEFAULT: Final = 2
 SCAN_THREADS_MAX: Final = 32
 
@@ -66,22 +63,22 @@ def scan(
     metrics: LogMetrics | None = None,
     **overrides: object,
 ) -> Scan:
-    """The records of a topic, of several, or of all whose name fits `pattern`; of some `partitions`, if told.
+    """The records of a topic, of several topics, or of all topics whose name matches `pattern`.
 
-    Offsets are `earliest`, `latest`, an offset for all partitions, `{partition: offset}`, or
-    `{topic: {partition: offset}}`; the ending one is the first that is not read. Timestamps are milliseconds or a
-    datetime with a zone, and beat offsets: the first record at least as new. Keywords beside these are settings:
-    `metadata_url=…`, `objects_url=…`; without any, those of the environment count.
+    `partitions` limits the scan to some partitions. Offsets are `earliest`, `latest`, an offset for all partitions,
+    `{partition: offset}`, or `{topic: {partition: offset}}`; the ending offset is excluded. Timestamps are milliseconds
+    since 1970 or a datetime with a time zone, mean the first record at least as new, and take precedence over offsets.
+    Further keywords are settings: `metadata_url=…`, `objects_url=…`; the default is the environment.
     """
     _check_number("threads", threads, 1, SCAN_THREADS_MAX)
     _check_number("split_bytes", split_bytes, SPLIT_BYTES_MIN, SPLIT_BYTES_MAX)
     if isinstance(columns, str):
-        raise InvalidArgument("columns", f"{columns!r} is a text: name them in a list")
-    topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
+        raise InvalidArgument("columns", f"{columns!r} is one string; give a list of column names")
+    topics = _topics(topic)
     request = ScanRequest(
         subscription=_subscription(topics, partitions, pattern),
-        starting=_positions("starting_offsets", starting_offsets, "starting_timestamp", starting_timestamp, topics),
-        ending=_positions("ending_offsets", ending_offsets, "ending_timestamp", ending_timestamp, topics),
+        starting=_bound("starting_offsets", starting_offsets, "starting_timestamp", starting_timestamp, topics),
+        ending=_bound("ending_offsets", ending_offsets, "ending_timestamp", ending_timestamp, topics),
         split_bytes=split_bytes,
         fail_on_data_loss=fail_on_data_loss,
         shape=Shape(None if columns is None else tuple(columns)),
@@ -91,7 +88,7 @@ def scan(
 
 
 class Scan:
-    """Iterate over it, or hand it to whatever takes Arrow; as often as you like."""
+    """Iterate over it, or pass it to any consumer of Arrow streams, as often as needed."""
 
     def __init__(self, request: ScanRequest, settings: Settings, threads: int, metrics: LogMetrics | None) -> None:
         self._request, self._settings, self._threads, self._metrics = request, settings, threads, metrics
@@ -101,7 +98,7 @@ class Scan:
         return self._request.shape.schema
 
     def plan(self) -> list[Split]:
-        """What an iteration would read now, and in which parts."""
+        """The splits that an iteration would read now."""
         with self._opened() as (loop, opened):
             return loop.run(plan_scan(opened.context, self._request))
 
@@ -114,13 +111,13 @@ class Scan:
             context = opened.context
             fetcher = Fetcher(context.find_object, context_metrics)
 
-            async def replan(ranges: Sequence[LogRange]) -> list[Split]:
+            async def replan(ranges: Sequence[ScanRange]) -> list[Split]:
                 return await plan_again(
                     context, ranges, split_bytes=request.split_bytes, fail_on_data_loss=request.fail_on_data_loss
                 )
 
             splits = loop.run(plan_scan(context, request))
-            yield from pumped(
+            yield from pump(
                 loop,
                 lambda split: split_batches(fetcher, split, shape=request.shape, replan=replan, decode_in=decoders),
                 splits,
@@ -128,11 +125,11 @@ class Scan:
             )
 
     def reader(self) -> pa.RecordBatchReader:
-        """The batches as a stream, for what wants them one after the other."""
+        """The batches as an Arrow stream."""
         return pa.RecordBatchReader.from_batches(self.schema, iter(self))
 
     def to_arrow(self) -> pa.Table:
-        """All of it, in memory."""
+        """All records as one table in memory."""
         return pa.Table.from_batches(list(self), self.schema)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -160,36 +157,38 @@ def _subscription(topics: tuple[str, ...], partitions: Sequence[int] | None, pat
     if partitions is None:
         return Subscription(topics, pattern)
     if not isinstance(partitions, Iterable):
-        raise InvalidArgument("partitions", f"{partitions!r} is no list of numbers")
+        raise InvalidArgument("partitions", f"{partitions!r} must be a list of partition numbers")
     if pattern is not None or not topics:
-        raise InvalidArgument("partitions", "are chosen of topics that are named")
+        raise InvalidArgument("partitions", "need topics by name; a pattern or no topic was given")
     numbers = [_partition("partitions", number) for number in partitions]
     if not numbers:
-        raise InvalidArgument("partitions", "none is named")
+        raise InvalidArgument("partitions", "the list is empty")
     return Subscription(assigned=tuple(Log(check_topic(topic), number) for topic in topics for number in numbers))
 
 
-def _positions(
+def _bound(
     offsets_option: str, offsets: Offsets, time_option: str, instant: Instant | None, topics: tuple[str, ...]
-) -> Positions:
+) -> ReadBound:
     ending = offsets_option.startswith("ending")
     if instant is not None:
-        # Nothing as new: a reader that begins there finds nothing yet, one that ends there reads all.
-        return Positions(time_option, timestamp_ms=_milliseconds(time_option, instant), newer_than_all="latest")
+        # Newer than every record: a start there reads nothing yet, an end there reads everything.
+        return ReadBound(time_option, timestamp_ms=_milliseconds(time_option, instant), newer_than_all="latest")
     if isinstance(offsets, str):
         if offsets not in _NAMED:
             raise InvalidArgument(offsets_option, f"{offsets!r} is neither 'earliest' nor 'latest'")
-        return Positions(offsets_option, all_logs=_NAMED[offsets])
+        return ReadBound(offsets_option, all_logs=_NAMED[offsets])
     if (offset := _whole(offsets)) is not None:
         if not EARLIEST <= offset <= OFFSET_MAX:
-            raise InvalidArgument(offsets_option, f"{offset} is no offset")
-        return Positions(offsets_option, all_logs=offset)
+            raise InvalidArgument(offsets_option, f"{offset} must be an offset, -1 (latest) or -2 (earliest)")
+        return ReadBound(offsets_option, all_logs=offset)
     if not isinstance(offsets, Mapping):
-        raise InvalidArgument(offsets_option, f"{offsets!r} is neither a name, nor an offset, nor offsets by partition")
+        raise InvalidArgument(
+            offsets_option, f"{offsets!r} must be 'earliest', 'latest', an offset, or offsets by partition"
+        )
     by_topic = {key: value for key, value in offsets.items() if isinstance(key, str) and isinstance(value, Mapping)}
     if len(by_topic) != len(offsets):
         if by_topic or len(topics) != 1:
-            raise InvalidArgument(offsets_option, "of several topics: {topic: {partition: offset}}")
+            raise InvalidArgument(offsets_option, "several topics need {topic: {partition: offset}}")
         by_topic = {topics[0]: offsets}  # type: ignore[dict-item]
     by_log = {
         Log(topic, _partition(offsets_option, number)): offset
@@ -198,26 +197,36 @@ def _positions(
     }
     for log, value in by_log.items():
         if _whole(value) is None:
-            raise InvalidArgument(offsets_option, f"{log}: {value!r} is no offset, nor -1 (latest) or -2 (earliest)")
-    return Positions(offsets_option, by_log=by_log, all_logs=LATEST if ending else EARLIEST)
+            raise InvalidArgument(
+                offsets_option, f"{log}: {value!r} is neither an offset nor -1 (latest) or -2 (earliest)"
+            )
+    return ReadBound(offsets_option, by_log=by_log, all_logs=LATEST if ending else EARLIEST)
 
 
 def _milliseconds(option: str, instant: Instant) -> int:
     if (milliseconds := _whole(instant)) is not None:
         return milliseconds
     if not isinstance(instant, datetime):
-        raise InvalidArgument(option, f"{instant} is neither milliseconds since 1970 nor a datetime")
+        raise InvalidArgument(option, f"{instant} must be milliseconds since 1970 or a datetime")
     if instant.tzinfo is None:
-        raise InvalidArgument(option, f"{instant} has no time zone")
+        raise InvalidArgument(option, f"{instant} needs a time zone")
     microseconds = round(instant.timestamp() * 1_000_000)
     return -(-microseconds // 1_000)
 
 
-# -- what callers hand in ----------------------------------------------------------------------------------------------
+# -- checks of arguments -----------------------------------------------------------------------------------------------
+
+
+def _topics(topic: object) -> tuple[str, ...]:
+    if topic is None or isinstance(topic, str):
+        return () if topic is None else (topic,)
+    if not isinstance(topic, Iterable):
+        raise InvalidArgument("topic", f"{topic!r} must be a topic name or a list of topic names")
+    return tuple(check_topic(name) for name in topic)
 
 
 def _whole(value: object) -> int | None:
-    """A whole number of whichever kind (numpy has its own); None for anything else."""
+    """An integer of any kind, numpy's included; None for anything else."""
     if isinstance(value, bool):
         return None
     return index(value) if isinstance(value, SupportsIndex) else None
@@ -226,11 +235,11 @@ def _whole(value: object) -> int | None:
 def _partition(argument: str, value: object) -> int:
     number = _whole(value)
     if number is None:
-        raise InvalidArgument(argument, f"{value!r} is no partition")
+        raise InvalidArgument(argument, f"{value!r} must be a partition number")
     return number
 
 
 def _check_number(argument: str, value: object, least: int, most: int) -> None:
     number = _whole(value)
     if number is None or not least <= number <= most:
-        raise InvalidArgument(argument, f"{value!r} must be a whole number from {least} to {most}")
+        raise InvalidArgument(argument, f"{value!r} must be an integer from {least} to {most}")

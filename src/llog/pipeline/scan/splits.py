@@ -1,17 +1,17 @@
-"""Splits: what one task reads. Values, and the pure decision how the wanted offsets of many logs are divided.
+"""Splits: the unit that one task reads. Values, and the pure decision how to divide the wanted offsets of many logs.
 
-A `Piece` is an index entry with the offsets that are wanted of it; a `Split` is pieces of about `split_bytes`. Whoever
-reads a split needs no metadata.
+A `SplitPart` is an index entry with the offsets wanted of it; a `Split` is parts of about `split_bytes`. Reading a
+split needs no metadata.
 
-- A segment longer than a split is cut by offsets into pieces of one length; each is a split of its own. Nobody looks
-  into the segment to plan: the task finds its batches in the footer. A batch that stands across a cut is read by both.
-- Shorter segments of a log stand together in splits, in order.
-- Slices of shared blobs are grouped by blob, over all logs: a blob is read by one split wherever it fits, so scanning
-  64 partitions does not take 64 requests per blob. A slice has no index to enter it by, so it is only cut where more
-  splits are asked for than there would be: each part reads all of it.
+- A segment longer than a split is cut by offsets into parts of equal length; each is a split of its own. Planning does
+  not read the segment: the task finds its batches in the footer. Both tasks read a batch that spans a cut.
+- Shorter segments of a log share splits, in order.
+- Slices of shared blobs are grouped by blob, over all logs: one split reads a blob if it fits, so scanning 64
+  partitions does not take 64 requests per blob. A slice has no index, so it is cut only to reach `splits_min`: each
+  task then reads the whole slice.
 
-What must stay true: the pieces of all splits tile the wanted offsets exactly, each offset in one piece; within a split
-a log's pieces come in offset order; no split is longer than `split_bytes`, unless a single piece is.
+The parts of all splits tile the wanted offsets: each offset is in exactly one part. In a split, the parts of a log are
+in offset order. No split is longer than `split_bytes`, unless a single part is.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from llog.limits import SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, SPLITS_MAX
 from llog.log.index import Entry
 from llog.log.keys import Log
 
-# Pieces of one split: a log of tiny appends would make tasks of a few MiB of plan otherwise.
-SPLIT_PIECES_MAX: Final = 4_096
+# Parts of one split: bounds the size of a task's plan when a log has many tiny appends.
+SPLIT_PARTS_MAX: Final = 4_096
 
 
 Keep = Callable[[Entry], bool]
 
 
-class LogRange(NamedTuple):
-    """Offsets of one log: `stop_offset` is the first that is not wanted."""
+class ScanRange(NamedTuple):
+    """Offsets of one log to read; `stop_offset` is excluded."""
 
     log: Log
     start_offset: int
     stop_offset: int
     incarnation: int | None = None
-    """The life of the topic these offsets are of, where it is known."""
+    """Of the topic these offsets belong to; None: unknown."""
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """Some offsets of one index entry, with as much of the entry as a reader needs."""
+class SplitPart(msgspec.Struct, frozen=True, array_like=True):
+    """Offsets of one index entry to read, with the fields of the entry that a reader needs."""
 
     topic: str
     partition: int
     start_offset: int
     stop_offset: int
-    """The first that is not wanted."""
+    """Excluded."""
     end_offset: int
-    """The entry's own: its last offset."""
+    """The last offset of the entry."""
     msg_count: int
     type: EntryType
     encoding: str
@@ -92,7 +92,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def in_segment(self) -> bool:
-        """What `fetch.is_segment` says of its entry, without making one: a plan has many pieces."""
+        """`fetch.is_segment` of the entry, without building the entry: a plan has many parts."""
         return self.type == "COMPACTED" and self.encoding == "kafka-v2"
 
     @property
@@ -100,7 +100,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
         return self.start_offset <= self.end_offset - self.msg_count + 1 and self.stop_offset > self.end_offset
 
     def wanted_bytes(self) -> int:
-        """About what reading it fetches. Of an object of unknown length: as much as a split may be."""
+        """About how many bytes reading it fetches; the size of a split if the object's length is unknown."""
         if self.byte_length is None:
             return SPLIT_BYTES_MAX
         if not self.in_segment:
@@ -112,14 +112,14 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Split(msgspec.Struct, frozen=True, array_like=True):
-    pieces: tuple[Piece, ...]
+    parts: tuple[SplitPart, ...]
     byte_length: int
-    """About what reading it fetches."""
+    """About how many bytes reading it fetches."""
 
 
-def piece_of(log: Log, entry: Entry, start_offset: int, stop_offset: int) -> Piece:
+def part_of(log: Log, entry: Entry, start_offset: int, stop_offset: int) -> SplitPart:
     value = entry.value
-    return Piece(
+    return SplitPart(
         topic=log.topic,
         partition=log.partition,
         start_offset=start_offset,
@@ -139,87 +139,85 @@ def piece_of(log: Log, entry: Entry, start_offset: int, stop_offset: int) -> Pie
     )
 
 
-def pieces_of(wanted: LogRange, entries: Iterable[Entry], keep: Keep | None = None) -> Iterator[Piece]:
-    """The wanted offsets of entries that tile the log, without entries that `keep` refuses.
-
-    Where one begins below the end of the one before it (I5), it yields.
-    """
+def parts_of(wanted: ScanRange, entries: Iterable[Entry], keep: Keep | None = None) -> Iterator[SplitPart]:
+    """The wanted offsets of each entry, without entries that `keep` refuses. Entries that overlap an earlier one (I5)
+    contribute only the offsets after it."""
     offset = wanted.start_offset
     for entry in entries:
         stop = min(entry.end_offset + 1, wanted.stop_offset)
         if stop > offset:
             if keep is None or keep(entry):
-                yield piece_of(wanted.log, entry, offset, stop)
+                yield part_of(wanted.log, entry, offset, stop)
             offset = stop
 
 
-def plan_splits(pieces: Sequence[Piece], split_bytes: int, *, splits_min: int = 1) -> list[Split]:
-    """Divide the pieces. `splits_min` asks for as many splits at least; fewer come where single records are large."""
+def plan_splits(parts: Sequence[SplitPart], split_bytes: int, *, splits_min: int = 1) -> list[Split]:
+    """Divide the parts into at least `splits_min` splits, or fewer if single records are too large for that."""
     if not SPLIT_BYTES_MIN <= split_bytes <= SPLIT_BYTES_MAX:
         raise InvalidArgument("split_bytes", f"{split_bytes} must be from {SPLIT_BYTES_MIN} to {SPLIT_BYTES_MAX}")
-    total = sum(piece.wanted_bytes() for piece in pieces)
-    # Of one length rather than full ones and a rest: the last task is waited for.
+    total = sum(part.wanted_bytes() for part in parts)
+    # Splits of equal length instead of full ones and a rest: a job waits for its longest task.
     count = max(splits_min, math.ceil(total / split_bytes), 1)
     target = max(1, math.ceil(total / count))
-    # A segment that makes a split as it is stays whole: its parts would need the footer, and tasks cost too.
+    # A segment that fits into a split stays whole: its parts would need the footer, and each task has a cost.
     more_asked = splits_min > 1 and count == splits_min
     longest = target if more_asked else split_bytes
-    cut, whole = list[Piece](), list[Piece]()
-    for piece in pieces:
-        may_be_cut = piece.in_segment or more_asked
-        (cut if piece.wanted_bytes() > longest and may_be_cut else whole).append(piece)
-    splits = [_split([part]) for piece in cut for part in _parts(piece, target)]
+    cut, whole = list[SplitPart](), list[SplitPart]()
+    for part in parts:
+        may_be_cut = part.in_segment or more_asked
+        (cut if part.wanted_bytes() > longest and may_be_cut else whole).append(part)
+    splits = [_split([cut_part]) for part in cut for cut_part in _cut(part, target)]
     splits += _packed(whole, target)
     if len(splits) > SPLITS_MAX:
         raise InvalidArgument("split_bytes", f"{split_bytes} makes {len(splits)} splits, more than {SPLITS_MAX}")
-    return sorted(splits, key=lambda split: _order(split.pieces[0]))
+    return sorted(splits, key=lambda split: _order(split.parts[0]))
 
 
-def _order(piece: Piece) -> tuple[str, int, int]:
-    return piece.topic, piece.partition, piece.start_offset
+def _order(part: SplitPart) -> tuple[str, int, int]:
+    return part.topic, part.partition, part.start_offset
 
 
-def _split(pieces: Iterable[Piece]) -> Split:
-    ordered = tuple(sorted(pieces, key=_order))
-    return Split(ordered, sum(piece.wanted_bytes() for piece in ordered))
+def _split(parts: Iterable[SplitPart]) -> Split:
+    ordered = tuple(sorted(parts, key=_order))
+    return Split(ordered, sum(part.wanted_bytes() for part in ordered))
 
 
-def _parts(piece: Piece, target: int) -> Iterator[Piece]:
-    """A piece in parts of one length, as far as its records are."""
-    offsets = piece.stop_offset - piece.start_offset
-    count = min(offsets, math.ceil(piece.wanted_bytes() / target))
-    cuts = [piece.start_offset + offsets * i // count for i in range(count + 1)]
+def _cut(part: SplitPart, target: int) -> Iterator[SplitPart]:
+    """The part in parts of equal length, if its records are of equal length."""
+    offsets = part.stop_offset - part.start_offset
+    count = min(offsets, math.ceil(part.wanted_bytes() / target))
+    cuts = [part.start_offset + offsets * i // count for i in range(count + 1)]
     for start, stop in pairwise(cuts):
-        yield replace(piece, start_offset=start, stop_offset=stop)
+        yield replace(part, start_offset=start, stop_offset=stop)
 
 
-def _packed(pieces: Sequence[Piece], target: int) -> Iterator[Split]:
-    gathered, size = list[Piece](), 0
-    for unit in _units(pieces):
-        unit_bytes = sum(piece.wanted_bytes() for piece in unit)
-        # What is read together stays together, unless it is too much for one split anyway.
-        if gathered and (size + unit_bytes > target or len(gathered) + len(unit) > SPLIT_PIECES_MAX):
+def _packed(parts: Sequence[SplitPart], target: int) -> Iterator[Split]:
+    gathered, size = list[SplitPart](), 0
+    for unit in _units(parts):
+        unit_bytes = sum(part.wanted_bytes() for part in unit)
+        # Parts of one blob stay in one split, unless they exceed a split anyway.
+        if gathered and (size + unit_bytes > target or len(gathered) + len(unit) > SPLIT_PARTS_MAX):
             yield _split(gathered)
             gathered, size = [], 0
-        for piece in unit:
-            piece_bytes = piece.wanted_bytes()
-            if gathered and (size + piece_bytes > target or len(gathered) >= SPLIT_PIECES_MAX):
+        for part in unit:
+            part_bytes = part.wanted_bytes()
+            if gathered and (size + part_bytes > target or len(gathered) >= SPLIT_PARTS_MAX):
                 yield _split(gathered)
                 gathered, size = [], 0
-            gathered.append(piece)
-            size += piece_bytes
+            gathered.append(part)
+            size += part_bytes
     if gathered:
         yield _split(gathered)
 
 
-def _units(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Segments one by one, in the order of their logs; slices blob by blob, as they lie there (names are by time)."""
-    segments = [piece for piece in pieces if piece.in_segment]
-    for piece in sorted(segments, key=_order):
-        yield [piece]
+def _units(parts: Sequence[SplitPart]) -> Iterator[list[SplitPart]]:
+    """Segments one by one in log order, then the slices of each blob together. Blob names sort by time."""
+    segments = [part for part in parts if part.in_segment]
+    for part in sorted(segments, key=_order):
+        yield [part]
     slices = sorted(
-        (piece for piece in pieces if not piece.in_segment),
-        key=lambda piece: (piece.data_key, piece.byte_offset or 0),
+        (part for part in parts if not part.in_segment),
+        key=lambda part: (part.data_key, part.byte_offset or 0),
     )
-    for _, of_blob in groupby(slices, key=lambda piece: piece.data_key):
+    for _, of_blob in groupby(slices, key=lambda part: part.data_key):
         yield list(of_blob)

@@ -1,12 +1,11 @@
-"""Where a stream stands: offsets of many logs as one value, and how far one trigger may go.
+"""The offset of a stream: the next offset of each log as one JSON value, and how far one trigger may go.
 
-The value is Kafka's JSON, `{"orders": {"0": 23}}`: the next offset to read of every partition. Beside it stands which
-life of each topic these are offsets of, `{"@lives": {"orders": 1}}`, and of which topic, by its id: `{"@ids": {…}}` (no
-topic has such a name). A topic that was deleted and created again has other records at the same offsets, and so has one
-of a cluster that was emptied and filled again. Checkpoints of before there were ids are read, too.
+The value is Kafka's JSON, `{"orders": {"0": 23}}`, with the incarnation of each topic under `"@lives"` and its id under
+`"@ids"` (no topic has such a name). A topic that was deleted and created again, or that belongs to a cluster that was
+emptied and filled again, has other records at the same offsets. Checkpoints without ids are valid.
 
-What must stay true: a trigger never takes an offset back; with work to do, it goes on by one record at least, whatever
-the limits; both limits, where given, hold together.
+A trigger never moves an offset back. If there is something to read it advances by at least one record, whatever the
+limits. If both limits are given, both hold.
 """
 
 from __future__ import annotations
@@ -21,68 +20,69 @@ import msgspec
 from llog.errors import InvalidArgument
 from llog.log.context import LogContext
 from llog.log.keys import Log, check_topic
-from llog.pipeline.scan.split_plan import gathered_pieces
-from llog.pipeline.scan.splits import LogRange, Piece
+from llog.pipeline.scan.plan import gather_parts
+from llog.pipeline.scan.splits import ScanRange, SplitPart
 from llog.pipeline.scan.subscription import LogEnds
 
-_LIVES: Final = "@lives"
+# The name in existing checkpoints.
+_INCARNATIONS: Final = "@lives"
 _IDS: Final = "@ids"
 
 
 class StreamOffsets(msgspec.Struct, frozen=True):
     offsets: dict[Log, int]
-    lives: dict[str, int]
+    incarnations: dict[str, int]
     ids: dict[str, str] = {}
 
     def to_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {}
+        offsets: dict[str, Any] = {}
         for log, offset in sorted(self.offsets.items()):
-            told.setdefault(log.topic, {})[str(log.partition)] = offset
+            offsets.setdefault(log.topic, {})[str(log.partition)] = offset
         ids = {_IDS: dict(sorted(self.ids.items()))} if self.ids else {}
-        return {**told, _LIVES: dict(sorted(self.lives.items())), **ids}
+        return {**offsets, _INCARNATIONS: dict(sorted(self.incarnations.items())), **ids}
 
 
-def from_json(told: Mapping[str, Any]) -> StreamOffsets:
-    """Raises `InvalidArgument` for what no stream of ours wrote."""
+def from_json(value: Mapping[str, Any]) -> StreamOffsets:
+    """Raises `InvalidArgument` for a value that this source did not write."""
     try:
-        lives = {check_topic(topic): int(life) for topic, life in told.get(_LIVES, {}).items()}
-        ids = {check_topic(topic): str(topic_id) for topic, topic_id in told.get(_IDS, {}).items()}
+        incarnations = {check_topic(topic): int(number) for topic, number in value.get(_INCARNATIONS, {}).items()}
+        ids = {check_topic(topic): str(topic_id) for topic, topic_id in value.get(_IDS, {}).items()}
         offsets = {
             Log(check_topic(topic), int(partition)): int(offset)
-            for topic, partitions in told.items()
-            if topic not in (_LIVES, _IDS)
+            for topic, partitions in value.items()
+            if topic not in (_INCARNATIONS, _IDS)
             for partition, offset in partitions.items()
         }
     except (AttributeError, TypeError, ValueError) as error:
-        raise InvalidArgument("checkpoint", f"{told!r:.200} holds no offsets of this source: {error}") from None
-    return StreamOffsets(offsets, lives, ids)
+        raise InvalidArgument("checkpoint", f"{value!r:.200} is not an offset of this source: {error}") from None
+    return StreamOffsets(offsets, incarnations, ids)
 
 
 def stream_at(offsets: dict[Log, int], ends: Mapping[Log, LogEnds]) -> StreamOffsets:
-    """These offsets, of the topics as they are now."""
-    lives = {log.topic: at.incarnation for log, at in ends.items()}
-    return StreamOffsets(offsets, lives, {log.topic: at.topic_id for log, at in ends.items()})
+    """These offsets with the current incarnations and ids of their topics."""
+    incarnations = {log.topic: at.incarnation for log, at in ends.items()}
+    return StreamOffsets(offsets, incarnations, {log.topic: at.topic_id for log, at in ends.items()})
 
 
-def why_another(told: StreamOffsets, log: Log, at: LogEnds) -> str | None:
-    """Why this log is not the one whose offset is told; None where it may be."""
-    if told.lives.get(log.topic, at.incarnation) != at.incarnation:
+def mismatch(stream: StreamOffsets, log: Log, at: LogEnds) -> str | None:
+    """Why the log now at this name is not the one that the stream's offset belongs to; None if it may be the same."""
+    if stream.incarnations.get(log.topic, at.incarnation) != at.incarnation:
         return "its topic was deleted and created again"
-    if told.ids.get(log.topic, at.topic_id) != at.topic_id:
-        return "its topic is another one of the same name: the cluster was emptied, or is another"
-    if told.offsets[log] > at.next_offset:
-        return f"the log ends at {at.next_offset} now: it is not the one that was read"
+    if stream.ids.get(log.topic, at.topic_id) != at.topic_id:
+        return "its topic is another one of the same name: the cluster was emptied, or this is another cluster"
+    if stream.offsets[log] > at.next_offset:
+        return f"the log now ends at offset {at.next_offset}: it is not the log that was read"
     return None
 
 
-def is_same_life(begin: StreamOffsets, end: StreamOffsets, topic: str) -> bool:
-    """Do both tell of one topic? (One of them may be of before there were ids.)"""
-    ids = {told.ids[topic] for told in (begin, end) if topic in told.ids}
-    return begin.lives.get(topic) == end.lives.get(topic) and len(ids) <= 1
+def is_same_topic(begin: StreamOffsets, end: StreamOffsets, topic: str) -> bool:
+    """Both belong to the same incarnation of the same topic. A value from an old checkpoint may have no ids."""
+    ids = {stream.ids[topic] for stream in (begin, end) if topic in stream.ids}
+    return begin.incarnations.get(topic) == end.incarnations.get(topic) and len(ids) <= 1
 
 
 def limited_by_offsets(starts: Mapping[Log, int], stops: Mapping[Log, int], limit: int) -> dict[Log, int]:
-    """Each log's share of `limit` by what it has to give, as Spark's Kafka source does it."""
+    """`limit` divided among the logs in proportion to their unread records, as in Spark's Kafka source."""
     sizes = {log: stops[log] - start for log, start in starts.items() if stops[log] > start}
     total = sum(sizes.values())
     if total <= limit:
@@ -90,7 +90,7 @@ def limited_by_offsets(starts: Mapping[Log, int], stops: Mapping[Log, int], limi
     chosen = dict(starts)
     for log, size in sizes.items():
         share = limit * size / total
-        # Whoever has little gets one, or it would wait until the others are done.
+        # A log with few records gets at least one, so that it does not wait until the others are done.
         chosen[log] = min(stops[log], starts[log] + math.floor(share if share >= 1 else math.ceil(share)))
     return chosen
 
@@ -98,37 +98,39 @@ def limited_by_offsets(starts: Mapping[Log, int], stops: Mapping[Log, int], limi
 async def limited_by_bytes(
     context: LogContext, starts: Mapping[Log, int], stops: Mapping[Log, int], limit: int
 ) -> dict[Log, int]:
-    """As far as `limit` bytes go, the oldest entries first: so no log waits for ever behind a busier one.
+    """As far as `limit` bytes go, oldest entries first, so that no log waits forever behind a busier one.
 
-    Of each log an equal share is looked at, and once more what that leaves over. Whole entries are taken, and a part of
-    a segment. Where not even the first entry fits, it is taken.
+    Each log gets an equal share, and a second round divides what is left. Whole entries are taken, or a part of a
+    segment. The first entry is taken even if it does not fit.
     """
     chosen, spare = dict(starts), limit
     for _ in range(2):
-        left = [LogRange(log, at, stops[log]) for log, at in chosen.items() if stops[log] > at]
+        left = [ScanRange(log, at, stops[log]) for log, at in chosen.items() if stops[log] > at]
         if not left or spare <= 0:
             break
-        known = await gathered_pieces(context, left, bytes_max=spare // len(left) + 1)
-        spare -= _take_oldest(known, chosen, spare, one_at_least=spare == limit)
+        candidates = await gather_parts(context, left, bytes_max=spare // len(left) + 1)
+        spare -= _take_oldest(candidates, chosen, spare, one_at_least=spare == limit)
     return chosen
 
 
-def _take_oldest(known: Sequence[list[Piece]], chosen: dict[Log, int], bytes_max: int, *, one_at_least: bool) -> int:
-    """Move `chosen` over pieces, a log's in their order; how many bytes they have."""
-    heads = [(pieces[0].created_at_ms, number, 0) for number, pieces in enumerate(known) if pieces]
+def _take_oldest(
+    candidates: Sequence[list[SplitPart]], chosen: dict[Log, int], bytes_max: int, *, one_at_least: bool
+) -> int:
+    """Move `chosen` over parts, those of a log in order; returns the bytes of the parts taken."""
+    heads = [(parts[0].created_at_ms, number, 0) for number, parts in enumerate(candidates) if parts]
     heapify(heads)
     used = 0
     while heads and used < bytes_max:
-        _, number, place = heappop(heads)
-        piece = known[number][place]
-        size, rest = piece.wanted_bytes(), bytes_max - used
-        if size <= rest or (one_at_least and used == 0 and not piece.in_segment):
-            chosen[piece.log], used = piece.stop_offset, used + size
-            if place + 1 < len(known[number]):
-                heappush(heads, (known[number][place + 1].created_at_ms, number, place + 1))
-        elif piece.in_segment:
-            offsets = (piece.stop_offset - piece.start_offset) * rest // size
+        _, number, index = heappop(heads)
+        part = candidates[number][index]
+        size, rest = part.wanted_bytes(), bytes_max - used
+        if size <= rest or (one_at_least and used == 0 and not part.in_segment):
+            chosen[part.log], used = part.stop_offset, used + size
+            if index + 1 < len(candidates[number]):
+                heappush(heads, (candidates[number][index + 1].created_at_ms, number, index + 1))
+        elif part.in_segment:
+            offsets = (part.stop_offset - part.start_offset) * rest // size
             offsets = max(offsets, 1) if one_at_least and used == 0 else offsets
             if offsets:
-                chosen[piece.log], used = piece.start_offset + offsets, used + rest
+                chosen[part.log], used = part.start_offset + offsets, used + rest
     return used

@@ -20,8 +20,7 @@ from llog.errors import InvalidArgument
 from llog.limits import SPLIT_BYTES_DEFAULT, SPLITS_MAX
 from llog.log.keys import Log, check_topic
 from llog.pipeline.scan.plan import ScanRequest
-from llog.pipeline.scan.positions import EARLIEST, LATEST, Positions
-from llog.pipeline.scan.subscription import Subscription
+from llog.pipeline.scan.subscription import EARLIEST, LATEST, ReadBound, Subscription
 from llog.settings import Settings
 from llog.spark.source.option_settings import (
     SETTINGS_PREFIX,
@@ -227,7 +226,7 @@ def _assigned(options: _Given) -> tuple[Log, ...]:
     return tuple(logs)
 
 
-def _starting(options: _Given, kind: Kind) -> Positions:
+def _starting(options: _Given, kind: Kind) -> ReadBound:
     default = EARLIEST if kind == "batch" else LATEST
     at = _positions(options, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", default)
     named = (at.all_logs,) if at.by_log is None else at.by_log.values()
@@ -236,7 +235,7 @@ def _starting(options: _Given, kind: Kind) -> Positions:
     return at
 
 
-def _ending(options: _Given) -> Positions:
+def _ending(options: _Given) -> ReadBound:
     at = _positions(options, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", LATEST)
     if at.option == "endingOffsets" and EARLIEST in ((at.all_logs,) if at.by_log is None else at.by_log.values()):
         raise InvalidArgument("endingOffsets", "earliest (-2) is where a batch begins; nothing would be read")
@@ -244,17 +243,17 @@ def _ending(options: _Given) -> Positions:
     return at if at.option == "endingOffsets" else msgspec.structs.replace(at, newer_than_all="latest")
 
 
-def _positions(options: _Given, timestamp: str, by_timestamp: str, offsets: str, default: int) -> Positions:
+def _positions(options: _Given, timestamp: str, by_timestamp: str, offsets: str, default: int) -> ReadBound:
     strategy = (options.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in ("error", "latest"):
         raise InvalidArgument("startingOffsetsByTimestampStrategy", f"{strategy!r} is neither error nor latest")
     newer_than_all = cast(Literal["error", "latest"], strategy)
     if options.has(timestamp):
-        return Positions(timestamp, timestamp_ms=options.number(timestamp, 0), newer_than_all=newer_than_all)
+        return ReadBound(timestamp, timestamp_ms=options.number(timestamp, 0), newer_than_all=newer_than_all)
     if options.has(by_timestamp):
         by_log = options.by_log(by_timestamp)
-        return Positions(by_timestamp, timestamps_by_log=by_log, newer_than_all=newer_than_all)
+        return ReadBound(by_timestamp, timestamps_by_log=by_log, newer_than_all=newer_than_all)
     text = options.text(offsets)
     if text is None or text.lower() in _NAMED:
-        return Positions(offsets, all_logs=default if text is None else _NAMED[text.lower()])
-    return Positions(offsets, by_log=options.by_log(offsets))
+        return ReadBound(offsets, all_logs=default if text is None else _NAMED[text.lower()])
+    return ReadBound(offsets, by_log=options.by_log(offsets))

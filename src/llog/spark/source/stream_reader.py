@@ -35,19 +35,18 @@ from llog.errors import RecordsLost
 from llog.log.keys import Log
 from llog.opening import OpenedLog, open_log
 from llog.pipeline.scan.plan import splits_between
-from llog.pipeline.scan.positions import offsets_at, ranges_between
 from llog.pipeline.scan.pump import LoopThread
 from llog.pipeline.scan.record_shape import Shape
 from llog.pipeline.scan.stream_offsets import (
     StreamOffsets,
     from_json,
-    is_same_life,
+    is_same_topic,
     limited_by_bytes,
     limited_by_offsets,
+    mismatch,
     stream_at,
-    why_another,
 )
-from llog.pipeline.scan.subscription import LogEnds, find_logs
+from llog.pipeline.scan.subscription import LogEnds, find_logs, offsets_at, ranges_between
 from llog.spark.source.asking import answered
 from llog.spark.source.options import SourceOptions
 from llog.spark.source.reader import SplitPartition
@@ -182,8 +181,8 @@ class _Planner:
         return min(at.next_offset, self._target.get(log, at.log_start_offset))
 
     async def _find(self) -> dict[Log, LogEnds]:
-        there_only = not self._request.fail_on_data_loss
-        return await find_logs(self._opened.context, self._request.subscription, there_only=there_only)
+        skip_missing = not self._request.fail_on_data_loss
+        return await find_logs(self._opened.context, self._request.subscription, skip_missing=skip_missing)
 
     def _starts(self, begin: StreamOffsets, ends: Mapping[Log, LogEnds]) -> dict[Log, int]:
         """Where each log is to be read on from: those that are new, or of a new life, from their beginning."""
@@ -192,7 +191,7 @@ class _Planner:
         starts: dict[Log, int] = {}
         for log, at in ends.items():
             known = begin.offsets.get(log)
-            if known is not None and (reason := why_another(begin, log, at)):
+            if known is not None and (reason := mismatch(begin, log, at)):
                 self._lost(log, known, reason)
                 known = None
             if known is not None and known < at.log_start_offset:
@@ -214,7 +213,7 @@ class _Planner:
         for log in sorted(end.offsets.keys() - ends.keys()):
             self._lost(log, begin.offsets.get(log, 0), GONE)
         for log, at in list(ends.items()):
-            if reason := why_another(end, log, at):
+            if reason := mismatch(end, log, at):
                 self._lost(log, begin.offsets.get(log, 0), reason)
                 del ends[log]
         ranges = ranges_between(
@@ -233,7 +232,7 @@ class _Planner:
         starts: dict[Log, int] = {}
         for log, at in ends.items():
             first = min(at.log_start_offset, end.offsets[log])
-            known = begin.offsets.get(log, first) if is_same_life(begin, end, log.topic) else first
+            known = begin.offsets.get(log, first) if is_same_topic(begin, end, log.topic) else first
             # A trigger takes no offset back: one behind the end is of a log that was there before.
             starts[log] = known if known <= end.offsets[log] else first
         return starts
@@ -245,11 +244,11 @@ class _Planner:
             return
         group = GroupPositions(self._opened.context)
         # Of a topic that was deleted and created again they would mean records that nobody has read.
-        ends = await find_logs(self._opened.context, self._request.subscription, there_only=True)
+        ends = await find_logs(self._opened.context, self._request.subscription, skip_missing=True)
         positions = {
             log: Position(offset)
             for log, offset in sorted(begin.offsets.items())
-            if log in ends and why_another(begin, log, ends[log]) is None
+            if log in ends and mismatch(begin, log, ends[log]) is None
         }
         for log, error in (await group.commit_all(self._options.group, positions)).items():
             if error is not None:

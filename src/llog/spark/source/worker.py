@@ -27,12 +27,11 @@ from llog.limits import SPARK_WORKER_TOOLS_MAX
 from llog.log.context import LogContext
 from llog.log.read.fetch import Fetcher
 from llog.opening import opened_log
-from llog.pipeline.scan.plan import ScanRequest
-from llog.pipeline.scan.pump import LoopThread, pumped
+from llog.pipeline.scan.plan import ScanRequest, plan_again
+from llog.pipeline.scan.pump import LoopThread, pump
 from llog.pipeline.scan.record_shape import Shape
-from llog.pipeline.scan.split_plan import plan_again
 from llog.pipeline.scan.split_read import split_batches
-from llog.pipeline.scan.splits import LogRange, Split
+from llog.pipeline.scan.splits import ScanRange, Split
 from llog.settings import Settings
 from llog.settings.urls import mask_url, scheme_of
 from llog.spark.runner.worker_memory import keep_freed_memory
@@ -115,10 +114,10 @@ def read_work(encoded: bytes) -> Iterator[pa.RecordBatch]:
     work = _DECODER.decode(encoded)
     fetcher = _process.opened(work).fetcher
 
-    async def replan(ranges: Sequence[LogRange]) -> list[Split]:
+    async def replan(ranges: Sequence[ScanRange]) -> list[Split]:
         return await _planned_again(work, ranges)
 
-    return pumped(
+    return pump(
         _process.loop,
         lambda split: split_batches(fetcher, split, shape=work.shape, replan=replan),
         [work.split],
@@ -126,7 +125,7 @@ def read_work(encoded: bytes) -> Iterator[pa.RecordBatch]:
     )
 
 
-async def _planned_again(work: SplitWork, ranges: Sequence[LogRange]) -> list[Split]:
+async def _planned_again(work: SplitWork, ranges: Sequence[ScanRange]) -> list[Split]:
     try:
         async with opened_log(_settings_to_plan(work)) as opened:
             if work.cluster_id is None or await _cluster_id(opened.context) != work.cluster_id:

@@ -38,8 +38,7 @@ from llog.errors import (
 )
 from llog.limits import OBJECT_FILE_THREADS, OBJECT_LIST_PAGE_MAX
 from llog.stores.objects.buffers import flat_views
-from llog.stores.objects.file_tree import TEMPORARY_DIRECTORY, DurableTree, NotKnownDurable
-from llog.stores.objects.file_walk import walk
+from llog.stores.objects.file_tree import TEMPORARY_DIRECTORY, DurableTree, NotKnownDurable, walk
 from llog.stores.objects.port import (
     Buffer,
     ByteRange,

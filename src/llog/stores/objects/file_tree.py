@@ -22,10 +22,12 @@ import errno
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from llog.errors import InvalidArgument
 from llog.limits import MIB, OBJECT_WRITE_VECTOR_MAX
+from llog.stores.objects.port import ObjectMeta, check_name
 
 # Files this large are allocated before they are written.
 OBJECT_FILE_RESERVE_BYTES_MIN: Final = MIB
@@ -195,3 +197,57 @@ def write_vectors(descriptor: int, views: Sequence[memoryview | bytes]) -> None:
                 break
             written -= len(view)
             first += 1
+
+
+# -- listing -----------------------------------------------------------------------------------------------------------
+
+
+def walk(root: str, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
+    """Files below `root` whose name begins with `prefix` and sorts after `start_after`, in order."""
+    directory, slash, _ = prefix.rpartition("/")
+    if slash and not _is_name(directory):
+        return
+    yield from _walk(root, directory + slash, prefix, start_after)
+
+
+def _walk(root: str, directory: str, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
+    for name in _sorted_names(root, directory, prefix, start_after):
+        if name.endswith("/"):
+            yield from _walk(root, name, prefix, start_after)
+            continue
+        try:
+            status = os.stat(os.path.join(root, name), follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        yield ObjectMeta(name, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def _sorted_names(root: str, directory: str, prefix: str, start_after: str) -> list[str]:
+    """Full names in one directory that may hold or be a wanted object; a directory's name ends with a slash."""
+    names = []
+    try:
+        with os.scandir(os.path.join(root, directory)) as entries:
+            for entry in entries:
+                name = directory + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    below = name + "/"
+                    wanted = below.startswith(prefix) or prefix.startswith(below)
+                    if wanted and (below > start_after or start_after.startswith(below)) and _is_name(name):
+                        names.append(below)
+                    continue
+                wanted = name.startswith(prefix) and name > start_after
+                if wanted and entry.is_file(follow_symlinks=False) and _is_name(name):
+                    names.append(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    # Code point order is the byte order of UTF-8.
+    names.sort()
+    return names
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_name(name)
+    except InvalidArgument:
+        return False
+    return name.partition("/")[0] != TEMPORARY_DIRECTORY

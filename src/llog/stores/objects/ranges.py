@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from llog.errors import InvalidArgument
-from llog.limits import MIB, OBJECT_RANGE_GAP_BYTES_MAX, OBJECT_RANGES_MAX
+from llog.limits import KIB, MIB, OBJECT_RANGES_MAX
 from llog.stores.objects.port import Buffer, ByteRange, check_name, check_range
 
+# Ranges closer than this share a request: reading the gap takes less time than another round trip.
+OBJECT_RANGE_GAP_BYTES_MAX: Final = 128 * KIB
 # Ranges are merged only while the request stays within this length.
 OBJECT_FETCH_BYTES_MAX: Final = 64 * MIB
 

@@ -46,9 +46,18 @@ from llog.stores.objects.port import (
     total_bytes,
 )
 from llog.stores.objects.ranges import RangeFetch, check_ranges, cut, last_byte, plan_fetches
-from llog.stores.objects.s3_client import S3Settings, allowed_ms, bucket_and_root, open_client
+from llog.stores.objects.s3_client import (
+    S3Settings,
+    allowed_ms,
+    bucket_and_root,
+    is_name,
+    is_possible_prefix,
+    list_offset,
+    list_prefix,
+    open_client,
+    page_end,
+)
 from llog.stores.objects.s3_errors import translate
-from llog.stores.objects.s3_listing import is_name, is_possible_prefix, list_offset, list_prefix, page_end
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta as S3ObjectMeta

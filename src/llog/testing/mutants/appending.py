@@ -36,7 +36,11 @@ APPENDING = (
         "'read again'",
         (
             Edit(RESOLVE, "start=start, strict=True)", "start=start)"),
-            Edit(RESOLVE, 'return _owner_is(entry, attempt)\n    return "stale"', 'break\n    return "not_committed"'),
+            Edit(
+                RESOLVE,
+                'return _weigh_entry(entry, attempt)\n    return "stale"',
+                'break\n    return "not_committed"',
+            ),
         ),
     ),
     Mutant(
@@ -110,7 +114,7 @@ APPENDING = (
         "R3: settling is create-if-absent, when a writer settles its own append",
         (
             Edit(
-                "llog.log.append.settle_later",
+                "llog.log.append.settle",
                 "encode_value(index_entry_of(pending)), ABSENT)]",
                 "encode_value(index_entry_of(pending)))]",
             ),

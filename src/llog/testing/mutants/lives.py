@@ -35,12 +35,12 @@ DELETION = (
     Mutant(
         "h01a",
         "R3, R13: an entry of a higher incarnation means that the settler is stale",
-        (Edit(SETTLE, "return _There.FUTURE", "return _There.PHANTOM"),),
+        (Edit(SETTLE, "return _Occupant.FUTURE", "return _Occupant.PHANTOM"),),
     ),
     Mutant(
         "h01a",
         "R3, R13: an entry of a lower incarnation is a phantom, and replaced",
-        (Edit(SETTLE, "return _There.PHANTOM", "return _There.DONE"),),
+        (Edit(SETTLE, "return _Occupant.PHANTOM", "return _Occupant.SETTLED"),),
         "phantom",
     ),
     Mutant(
@@ -137,14 +137,14 @@ VACUUMING = (
         (
             Edit(
                 APPEND,
-                "incarnations = await self._know(deliveries, tell)",
-                "early = await self._upload([d.left() for d in deliveries], {d.log: 0 for d in deliveries})\n"
-                "        incarnations = await self._know(deliveries, tell)",
+                "incarnations = await self._know(call, deliveries)",
+                "early = await self._upload([d.remaining() for d in deliveries], {d.log: 0 for d in deliveries})\n"
+                "        incarnations = await self._know(call, deliveries)",
             ),
             Edit(
                 APPEND,
-                "parts = await self._upload([delivery.left() for delivery in by_log.values()], incarnations)",
-                "parts = {log: early[log]._replace(incarnation=incarnations[log]) for log in by_log}",
+                "slices = await self._upload([delivery.remaining() for delivery in by_log.values()], incarnations)",
+                "slices = {log: early[log]._replace(incarnation=incarnations[log]) for log in by_log}",
             ),
             *UNKNOWN_LOGS_NAME_NOTHING,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llog.log.append.fairness import (
+from llog.log.append.known import (
     LOG_CONTENDED_MS,
     LOG_YIELD_AFTER_COMMITS,
     LOG_YIELD_GAP_MS,

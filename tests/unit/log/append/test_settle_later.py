@@ -13,7 +13,7 @@ from llog.formats.records.encode import encode_records
 from llog.formats.values import ControlRecord, decode_value
 from llog.limits import LOG_IDLE_CLEAR_MS
 from llog.log.append.append import Appended, Appender, EncodedGroup
-from llog.log.append.settle_later import LOG_IDLE_CLEAR_ATTEMPTS_MAX
+from llog.log.append.settle import LOG_IDLE_CLEAR_ATTEMPTS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llog.concurrency import ByteBudget
 from llog.formats.values import IndexEntry
 from llog.log.index import Entry
 from llog.log.keys import Log
@@ -23,7 +24,6 @@ from llog.pipeline.compact.plan import (
     plan_shares,
     window_of_runs,
 )
-from llog.pipeline.runtime.budget import ByteBudget
 from tests.patience import PATIENCE_SECONDS
 
 ONE, TWO = Log("orders", 0), Log("orders", 1)

@@ -308,7 +308,7 @@ async def test_a_file_that_is_there_is_never_written_over(exporting: Exporting) 
     await export(exporting.context, Noting(tools), "orders", target)
     [item] = planned
     item = replace(item, file_name="another")
-    some = replace(item, split=replace(item.split, pieces=item.split.pieces[:1]))
+    some = replace(item, split=replace(item.split, parts=item.split.parts[:1]))
     [first] = (await export_split(tools, some)).files
     store = await exporting.open_store(item.store_url)
     before = bytes(await store.get(first.name))

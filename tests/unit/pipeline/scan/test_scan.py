@@ -29,10 +29,9 @@ from llog.log.read.fetch import Fetcher
 from llog.log.topics.delete import delete_topic
 from llog.opening import OpenedLog
 from llog.pipeline.compact.once import compact_once
-from llog.pipeline.scan.plan import ScanRequest, plan_scan, splits_between
-from llog.pipeline.scan.split_plan import plan_again
+from llog.pipeline.scan.plan import ScanRequest, plan_again, plan_scan, splits_between
 from llog.pipeline.scan.split_read import split_batches
-from llog.pipeline.scan.splits import LogRange, Split
+from llog.pipeline.scan.splits import ScanRange, Split
 from llog.pipeline.scan.subscription import Subscription, find_logs
 from llog.settings import Settings
 from tests.benchmarks.log_setup import record_batch
@@ -89,7 +88,7 @@ async def test_a_scan_gives_what_the_reader_gives(opened: OpenedLog, settings: S
 
 async def _present(opened: OpenedLog) -> set[Log]:
     splits = await plan_scan(opened.context, ScanRequest(subscription=Subscription(pattern=".*")))
-    return {piece.log for split in splits for piece in split.pieces}
+    return {part.log for split in splits for part in split.parts}
 
 
 async def test_segments_cut_into_many_splits_give_every_record_once(opened: OpenedLog, settings: Settings) -> None:
@@ -104,7 +103,7 @@ async def test_segments_cut_into_many_splits_give_every_record_once(opened: Open
     scan = llog.scan("orders", settings=settings, split_bytes=SPLIT_BYTES_MIN)
     splits = scan.plan()
     assert len(splits) > 5, "more splits than partitions, out of one segment"
-    assert {piece.type for split in splits for piece in split.pieces} == {"COMPACTED"}
+    assert {part.type for split in splits for part in split.parts} == {"COMPACTED"}
     assert rows_of(scan.to_arrow()) == expected
 
 
@@ -176,7 +175,7 @@ async def test_a_compaction_that_stands_still_half_way_changes_nothing(opened: O
         stopping: Any = StopsAtWrite(context.metadata, writes)
         try:
             done = await compact_once(replace(context, metadata=stopping), log)
-        except Stopped:
+        except* Stopped:
             done = None
         table = scanned(settings, topic=log.topic, split_bytes=SPLIT_BYTES_MIN)
         assert rows_of(table) == before, writes
@@ -244,7 +243,7 @@ async def test_columns_come_as_chosen(opened: OpenedLog, settings: Settings) -> 
     table = scanned(settings, topic="orders", columns=["offset", "value"])
     assert table.schema.names == ["offset", "value"]
     assert table["value"].to_pylist() == [row.value for row in await rows_read(opened, [Log("orders", 0)])]
-    with pytest.raises(InvalidArgument, match="columns: 'valeu' is none of key, value"):
+    with pytest.raises(InvalidArgument, match="columns: 'valeu' must be one of key, value"):
         llog.scan("orders", settings=settings, columns=["valeu"])
 
 
@@ -303,13 +302,13 @@ async def test_errors_name_what_is_wrong(opened: OpenedLog, settings: Settings) 
     await append(opened, [random_group(random.Random(1), log) for log in LOGS])
     with pytest.raises(TopicNotFound, match="nowhere: no such topic"):
         scanned(settings, topic="nowhere")
-    with pytest.raises(InvalidArgument, match="starting_offsets: names no position for orders:1"):
+    with pytest.raises(InvalidArgument, match="starting_offsets: names no offset for orders:1"):
         scanned(settings, topic="orders", starting_offsets={0: 1})
     with pytest.raises(OffsetOutOfRange, match="ending_offsets: orders:0: offset 9999 is outside 1 … "):
         scanned(settings, topic="orders", ending_offsets={0: 9_999, 1: -1})
-    with pytest.raises(InvalidArgument, match=r"starting_timestamp: .* has no time zone"):
+    with pytest.raises(InvalidArgument, match=r"starting_timestamp: .* needs a time zone"):
         llog.scan("orders", settings=settings, starting_timestamp=datetime(2026, 1, 1))
-    with pytest.raises(InvalidArgument, match="subscription: name topics, or a pattern"):
+    with pytest.raises(InvalidArgument, match="subscription: give exactly one of topics, a pattern"):
         llog.scan(settings=settings)
     with pytest.raises(InvalidArgument, match="pattern '\\('"):
         llog.scan(pattern="(", settings=settings)
@@ -318,26 +317,28 @@ async def test_errors_name_what_is_wrong(opened: OpenedLog, settings: Settings) 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"columns": "offset"}, "columns: 'offset' is a text: name them in a list"),
-        ({"partitions": 0}, "partitions: 0 is no list of numbers"),
-        ({"partitions": ["0"]}, "partitions: '0' is no partition"),
-        ({"split_bytes": 1}, "split_bytes: 1 must be a whole number from"),
-        ({"split_bytes": "64MiB"}, "split_bytes: '64MiB' must be a whole number from"),
-        ({"threads": "2"}, "threads: '2' must be a whole number from 1 to"),
-        ({"starting_offsets": None}, "starting_offsets: None is neither"),
-        ({"starting_offsets": 1.5}, "starting_offsets: 1.5 is neither"),
-        ({"starting_offsets": -3}, "starting_offsets: -3 is no offset"),
-        ({"ending_offsets": {0: 1.5}}, "ending_offsets: orders:0: 1.5 is no offset"),
-        ({"ending_offsets": {0: "latest"}}, "ending_offsets: orders:0: 'latest' is no offset"),
-        ({"starting_offsets": {"0": 1}}, "starting_offsets: '0' is no partition"),
-        ({"starting_offsets": {"orders": {"0": 1}}}, "starting_offsets: '0' is no partition"),
-        ({"starting_timestamp": 1.5}, "starting_timestamp: 1.5 is neither milliseconds"),
-        ({"ending_timestamp": date(2026, 1, 1)}, "ending_timestamp: 2026-01-01 is neither milliseconds"),
+        ({"columns": "offset"}, "columns: 'offset' is one string; give a list"),
+        ({"topic": 5}, "topic: 5 must be a topic name or a list of topic names"),
+        ({"topic": ["orders", 5]}, "topic: 5"),
+        ({"partitions": 0}, "partitions: 0 must be a list of partition numbers"),
+        ({"partitions": ["0"]}, "partitions: '0' must be a partition number"),
+        ({"split_bytes": 1}, "split_bytes: 1 must be an integer from"),
+        ({"split_bytes": "64MiB"}, "split_bytes: '64MiB' must be an integer from"),
+        ({"threads": "2"}, "threads: '2' must be an integer from 1 to"),
+        ({"starting_offsets": None}, "starting_offsets: None must be"),
+        ({"starting_offsets": 1.5}, "starting_offsets: 1.5 must be"),
+        ({"starting_offsets": -3}, "starting_offsets: -3 must be an offset"),
+        ({"ending_offsets": {0: 1.5}}, "ending_offsets: orders:0: 1.5 is neither an offset"),
+        ({"ending_offsets": {0: "latest"}}, "ending_offsets: orders:0: 'latest' is neither an offset"),
+        ({"starting_offsets": {"0": 1}}, "starting_offsets: '0' must be a partition number"),
+        ({"starting_offsets": {"orders": {"0": 1}}}, "starting_offsets: '0' must be a partition number"),
+        ({"starting_timestamp": 1.5}, "starting_timestamp: 1.5 must be milliseconds"),
+        ({"ending_timestamp": date(2026, 1, 1)}, "ending_timestamp: 2026-01-01 must be milliseconds"),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        llog.scan("orders", **arguments)
+        llog.scan(**{"topic": "orders", **arguments})
     assert words in str(refused.value)
 
 
@@ -350,7 +351,9 @@ async def test_offset_0_is_before_the_first_record_and_loses_nothing(opened: Ope
         assert rows_of(scanned(settings, topic="orders", starting_offsets=start)) == rows
     assert len(scanned(settings, topic="orders", ending_offsets=0)) == 0
     await delete_records(opened.context, log, 3)
-    with pytest.raises(RecordsLost, match="starting_offsets: orders:0: offset 1 is lost: the log begins at 3 now"):
+    with pytest.raises(
+        RecordsLost, match="starting_offsets: orders:0: offset 1 is lost: the log now begins at offset 3"
+    ):
         scanned(settings, topic="orders", starting_offsets=0)
 
 
@@ -371,14 +374,14 @@ async def test_records_that_go_while_a_read_is_planned_are_lost_data_like_any_ot
     log, context = Log("orders", 0), opened.context
     await append(opened, [random_group(random.Random(1), log)])
     [ends] = (await find_logs(context, Subscription(("orders",)))).values()
-    seen = [LogRange(log, 1, ends.next_offset, ends.incarnation)]
+    seen = [ScanRange(log, 1, ends.next_offset, ends.incarnation)]
     await delete_records(context, log, 4)
     request = ScanRequest(subscription=Subscription(("orders",)))
-    with pytest.raises(RecordsLost, match="offset 1 is lost: the log begins at 4 now"):
+    with pytest.raises(RecordsLost, match="offset 1 is lost: the log now begins at offset 4"):
         await splits_between(context, request, seen)
     lenient = msgspec.structs.replace(request, fail_on_data_loss=False)
     [split] = await splits_between(context, lenient, seen)
-    assert [(piece.start_offset, piece.stop_offset) for piece in split.pieces] == [(4, ends.next_offset)]
+    assert [(part.start_offset, part.stop_offset) for part in split.parts] == [(4, ends.next_offset)]
     await delete_topic(context, "orders")
     assert await splits_between(context, lenient, seen) == []
     await append(opened, [random_group(random.Random(2), log)])
@@ -389,7 +392,7 @@ async def test_planning_again_notices_a_new_life_of_the_topic(opened: OpenedLog)
     log, context = Log("orders", 0), opened.context
     await append(opened, [random_group(random.Random(1), log)])
     [split] = await plan_scan(context, ScanRequest(subscription=Subscription(("orders",))))
-    left = [LogRange(log, 1, 2, split.pieces[0].incarnation)]
+    left = [ScanRange(log, 1, 2, split.parts[0].incarnation)]
     assert len(await plan_again(context, left)) == 1
     await delete_topic(context, "orders")
     with pytest.raises(RecordsLost, match="its topic was deleted"):

@@ -16,7 +16,7 @@ from llog.limits import SPLIT_BYTES_MIN
 from llog.log.index import Entry
 from llog.log.keys import Log
 from llog.log.read.fetch import is_segment
-from llog.pipeline.scan.splits import LogRange, Piece, pieces_of, plan_splits
+from llog.pipeline.scan.splits import ScanRange, SplitPart, parts_of, plan_splits
 
 SMALL = SPLIT_BYTES_MIN
 
@@ -36,9 +36,9 @@ def entry(end: int, count: int, *, segment: bool, key: str = "b", at: int = 0, l
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> tuple[list[LogRange], list[Piece]]:
+def plans(draw: st.DrawFn) -> tuple[list[ScanRange], list[SplitPart]]:
     """Logs of segments, then slices of shared blobs, and what is wanted of them."""
-    ranges, pieces = list[LogRange](), list[Piece]()
+    ranges, parts = list[ScanRange](), list[SplitPart]()
     for partition in range(draw(st.integers(1, 4))):
         log, end, entries = Log("t", partition), 0, []
         for number in range(draw(st.integers(0, 3))):
@@ -52,26 +52,26 @@ def plans(draw: st.DrawFn) -> tuple[list[LogRange], list[Piece]]:
             entries.append(entry(end, count, segment=False, key=f"b{number}", at=partition * SMALL, length=length))
         if end:
             start = draw(st.integers(1, end))
-            wanted = LogRange(log, start, draw(st.integers(start, end)) + 1)
+            wanted = ScanRange(log, start, draw(st.integers(start, end)) + 1)
             ranges.append(wanted)
-            pieces += pieces_of(wanted, entries)
-    return ranges, pieces
+            parts += parts_of(wanted, entries)
+    return ranges, parts
 
 
 @given(plans(), st.integers(1, 40))
 @hypothesis_settings(max_examples=80, deadline=None)
 def test_splits_tile_the_wanted_offsets_and_keep_their_size(
-    plan: tuple[list[LogRange], list[Piece]], splits_min: int
+    plan: tuple[list[ScanRange], list[SplitPart]], splits_min: int
 ) -> None:
-    ranges, pieces = plan
-    splits = plan_splits(pieces, SMALL, splits_min=splits_min)
+    ranges, parts = plan
+    splits = plan_splits(parts, SMALL, splits_min=splits_min)
     found: dict[Log, list[tuple[int, int]]] = defaultdict(list)
     for split in splits:
-        assert len(split.pieces) == 1 or split.byte_length <= SMALL
-        order = [(piece.log, piece.start_offset) for piece in split.pieces]
-        assert order == sorted(order), "a log's pieces come in offset order"
-        for piece in split.pieces:
-            found[piece.log].append((piece.start_offset, piece.stop_offset))
+        assert len(split.parts) == 1 or split.byte_length <= SMALL
+        order = [(part.log, part.start_offset) for part in split.parts]
+        assert order == sorted(order), "a log's parts come in offset order"
+        for part in split.parts:
+            found[part.log].append((part.start_offset, part.stop_offset))
     for log, start, stop, _ in ranges:
         offset = start
         for begin, end in sorted(found.pop(log)):
@@ -82,38 +82,38 @@ def test_splits_tile_the_wanted_offsets_and_keep_their_size(
 
 
 def test_a_long_segment_makes_more_splits_than_there_are_partitions() -> None:
-    pieces = list(pieces_of(LogRange(Log("t", 0), 1, 10_001), [entry(10_000, 10_000, segment=True, length=10 * SMALL)]))
-    splits = plan_splits(pieces, SMALL)
-    assert [len(split.pieces) for split in splits] == [1] * 10
+    parts = list(parts_of(ScanRange(Log("t", 0), 1, 10_001), [entry(10_000, 10_000, segment=True, length=10 * SMALL)]))
+    splits = plan_splits(parts, SMALL)
+    assert [len(split.parts) for split in splits] == [1] * 10
     assert {split.byte_length for split in splits} == {SMALL}
 
 
 def test_as_many_splits_are_made_as_are_asked_for() -> None:
-    pieces = list(pieces_of(LogRange(Log("t", 0), 1, 1_001), [entry(1_000, 1_000, segment=True)]))
-    assert len(plan_splits(pieces, SMALL, splits_min=7)) == 7
+    parts = list(parts_of(ScanRange(Log("t", 0), 1, 1_001), [entry(1_000, 1_000, segment=True)]))
+    assert len(plan_splits(parts, SMALL, splits_min=7)) == 7
 
 
 def test_a_slice_is_cut_only_where_more_splits_are_asked_for() -> None:
-    pieces = list(pieces_of(LogRange(Log("t", 0), 3, 13), [entry(20, 20, segment=False, length=2 * SMALL)]))
-    assert plan_splits(pieces, SMALL)[0].pieces == tuple(pieces)
-    cut = [piece for split in plan_splits(pieces, SMALL, splits_min=4) for piece in split.pieces]
-    assert [(piece.start_offset, piece.stop_offset) for piece in cut] == [(3, 5), (5, 8), (8, 10), (10, 13)]
-    assert len(plan_splits(pieces, SMALL, splits_min=40)) == 10, "one record each"
+    parts = list(parts_of(ScanRange(Log("t", 0), 3, 13), [entry(20, 20, segment=False, length=2 * SMALL)]))
+    assert plan_splits(parts, SMALL)[0].parts == tuple(parts)
+    cut = [part for split in plan_splits(parts, SMALL, splits_min=4) for part in split.parts]
+    assert [(part.start_offset, part.stop_offset) for part in cut] == [(3, 5), (5, 8), (8, 10), (10, 13)]
+    assert len(plan_splits(parts, SMALL, splits_min=40)) == 10, "one record each"
 
 
 def test_the_slices_of_a_blob_stay_in_one_split_whichever_logs_they_are_of() -> None:
-    pieces = list[Piece]()
+    parts = list[SplitPart]()
     for partition in range(16):
-        wanted = LogRange(Log("t", partition), 1, 81)
+        wanted = ScanRange(Log("t", partition), 1, 81)
         at = partition * 1_000
-        pieces += pieces_of(
+        parts += parts_of(
             wanted, [entry(10 * (n + 1), 10, segment=False, key=f"b{n}", at=at, length=1_000) for n in range(8)]
         )
-    splits = plan_splits(pieces, SMALL)
+    splits = plan_splits(parts, SMALL)
     homes: dict[str, set[int]] = defaultdict(set)
     for number, split in enumerate(splits):
-        for piece in split.pieces:
-            homes[piece.data_key].add(number)
+        for part in split.parts:
+            homes[part.data_key].add(number)
     assert len(splits) > 1
     assert all(len(numbers) == 1 for numbers in homes.values())
 
@@ -121,9 +121,9 @@ def test_the_slices_of_a_blob_stay_in_one_split_whichever_logs_they_are_of() -> 
 def test_an_entry_that_begins_below_the_one_before_it_yields() -> None:
     """Between the swap and the deletes of a compaction (I5)."""
     entries = [entry(10, 10, segment=False), entry(30, 30, segment=True)]
-    pieces = list(pieces_of(LogRange(Log("t", 0), 3, 26), entries))
-    assert [(piece.start_offset, piece.stop_offset) for piece in pieces] == [(3, 11), (11, 26)]
-    assert not pieces[1].wants_all
+    parts = list(parts_of(ScanRange(Log("t", 0), 3, 26), entries))
+    assert [(part.start_offset, part.stop_offset) for part in parts] == [(3, 11), (11, 26)]
+    assert not parts[1].wants_all
 
 
 @pytest.mark.parametrize("segment", [True, False])
@@ -131,9 +131,9 @@ def test_an_entry_that_begins_below_the_one_before_it_yields() -> None:
 def test_a_piece_knows_a_segment_as_readers_do(segment: bool, encoding: str) -> None:
     there = entry(10, 10, segment=segment)
     there = there._replace(value=replace(there.value, encoding=encoding))
-    [piece] = pieces_of(LogRange(Log("t", 0), 1, 11), [there])
-    assert piece.in_segment == is_segment(there) == is_segment(piece.entry)
-    assert piece.wanted_bytes() == (1_000 if not segment or piece.in_segment else 1_100)
+    [part] = parts_of(ScanRange(Log("t", 0), 1, 11), [there])
+    assert part.in_segment == is_segment(there) == is_segment(part.entry)
+    assert part.wanted_bytes() == (1_000 if not segment or part.in_segment else 1_100)
 
 
 def test_a_split_size_out_of_bounds_is_refused() -> None:

@@ -16,7 +16,7 @@ from llog.formats.values import IndexEntry
 from llog.log.index import Entry
 from llog.log.keys import Log
 from llog.pipeline.compact.once import compact_once
-from llog.pipeline.scan.splits import LogRange, Piece, pieces_of
+from llog.pipeline.scan.splits import ScanRange, SplitPart, parts_of
 from llog.pipeline.scan.stream_offsets import (
     StreamOffsets,
     _take_oldest,
@@ -37,7 +37,7 @@ def test_offsets_are_kafka_s_json_and_come_back() -> None:
     with_ids = StreamOffsets({A: 3}, {"a": 1}, {"a": "5d1f"})
     assert with_ids.to_json() == {"a": {"0": 3}, "@lives": {"a": 1}, "@ids": {"a": "5d1f"}}
     assert from_json(with_ids.to_json()) == with_ids
-    with pytest.raises(InvalidArgument, match=r"checkpoint: .* holds no offsets of this source"):
+    with pytest.raises(InvalidArgument, match=r"checkpoint: .* is not an offset of this source"):
         from_json({"a": 5})
 
 
@@ -85,21 +85,21 @@ async def test_a_limit_in_bytes_goes_through_every_log_to_the_end(tmp_path: Path
 
 
 def test_the_oldest_entries_are_taken_first_whichever_log_they_are_of() -> None:
-    def pieces(log: Log, *ages: int) -> list[Piece]:
+    def parts(log: Log, *ages: int) -> list[SplitPart]:
         value = IndexEntry(type="WAL", msg_count=10, data_key="b", encoding="kafka-v2", created_at_ms=0)
         entries = [
             Entry(10 * (n + 1), replace(value, created_at_ms=age, byte_offset=0, byte_length=100), 1)
             for n, age in enumerate(ages)
         ]
-        return list(pieces_of(LogRange(log, 1, 10 * len(ages) + 1), entries))
+        return list(parts_of(ScanRange(log, 1, 10 * len(ages) + 1), entries))
 
-    known = [pieces(A, 5, 6, 7), pieces(B, 1, 2, 9)]
+    known = [parts(A, 5, 6, 7), parts(B, 1, 2, 9)]
     chosen = {A: 1, B: 1}
     assert _take_oldest(known, chosen, 399, one_at_least=True) == 300
     assert chosen == {A: 11, B: 21}
     assert _take_oldest(known, chosen := {A: 1, B: 1}, 50, one_at_least=True) == 100
     assert chosen == {A: 1, B: 11}, "one entry, though it does not fit"
-    segment = [replace(piece, type="COMPACTED", footer_length=0) for piece in pieces(A, 5)]
+    segment = [replace(part, type="COMPACTED", footer_length=0) for part in parts(A, 5)]
     assert _take_oldest([segment, known[1]], chosen := {A: 1, B: 1}, 50, one_at_least=True) == 100
     assert chosen == {A: 1, B: 11}, "nothing is left for the segment, and nothing is taken back"
     assert _take_oldest([segment, []], chosen := {A: 1, B: 1}, 50, one_at_least=True) == 50

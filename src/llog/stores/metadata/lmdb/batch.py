@@ -8,7 +8,8 @@ over whole columns; everything else takes the careful way, group by group (`tran
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from llog.errors import InvalidArgument
 from llog.stores.metadata.port import ABSENT, CheckedWrites, GroupOutcome, Put, Session, Write
@@ -50,3 +51,46 @@ class LmdbBatch:
             # The same iterator named n times deals out tuples of n.
             return list(zip(*[versions] * sizes.pop(), strict=True))
         return [tuple(itertools.islice(versions, len(group))) for group in self.groups]
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+# Records whose version the writer remembers from its own last transactions.
+LMDB_KNOWN_VERSIONS_MAX: Final = 65_536
+
+
+class KnownVersions:
+    """Used by the writer thread alone."""
+
+    def __init__(self) -> None:
+        self.versions: dict[bytes, int] = {}
+        self._last_number = -1
+
+    def begin(self, number: int) -> None:
+        if number != self._last_number + 1:
+            self.forget_all()
+
+    def commits(self, number: int) -> None:
+        """The transaction of this number is about to be committed, and it did change something."""
+        self._last_number = number
+
+    def note(self, batch: LmdbBatch, first_version: int) -> None:
+        """The batch was written, with versions counted up from there. Records that are new are left out: an index
+        entry is not moved again."""
+        given = zip(batch.keys, range(first_version, first_version + len(batch.keys)), strict=True)
+        if batch.moves_only:
+            self.versions.update(given)
+        else:
+            moved = [expected is not None and expected >= 0 for expected in batch.expected]
+            self.versions.update(itertools.compress(given, moved))
+        if len(self.versions) > LMDB_KNOWN_VERSIONS_MAX:
+            self.versions.clear()
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            self.versions.pop(key, None)
+
+    def forget_all(self) -> None:
+        self.versions.clear()
+        self._last_number = -1

@@ -16,8 +16,9 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -27,9 +28,59 @@ from llog.errors import MetadataDenied, MetadataMisconfigured, MetadataStoreErro
 from llog.limits import GIB, METADATA_KEY_BYTES_MAX, MIB
 from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.failures import translate
-from llog.stores.metadata.lmdb.gate import MapGate
 from llog.stores.metadata.lmdb.layout import FORMAT, FORMAT_KEY, SESSION_ID_BYTES, check_format
 from llog.stores.metadata.lmdb.writer import Writer
+
+
+class MapGate:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._users = 0
+        self._resizing = False
+
+    def try_enter(self) -> bool:
+        with self._changed:
+            if self._resizing:
+                return False
+            self._users += 1
+            return True
+
+    def enter(self) -> None:
+        with self._changed:
+            while self._resizing:
+                self._changed.wait()
+            self._users += 1
+
+    def leave(self) -> None:
+        with self._changed:
+            self._users -= 1
+            if self._resizing and not self._users:
+                self._changed.notify_all()
+
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else is inside. New ones wait until this is over, so it comes soon."""
+        with self._changed:
+            while self._resizing:
+                self._changed.wait()
+            self._resizing = True
+            while self._users:
+                self._changed.wait()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._resizing = False
+                self._changed.notify_all()
+
 
 # The map starts small and doubles; it costs address space, not disk.
 LMDB_MAP_BYTES_START: Final = 64 * MIB

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from llog.errors import MetadataMisconfigured
 from llog.limits import METADATA_KEY_DEPTH_MAX
+from llog.stores.metadata.port import check_paths
 
 FORMAT: Final = b"llog-lmdb-1"
 FORMAT_KEY: Final = b"\xffformat"
@@ -102,3 +103,30 @@ def unpack_lease(value: bytes) -> Lease:
 def check_format(found: bytes | None, url: str) -> None:
     if found != FORMAT:
         raise MetadataMisconfigured("open", url, f"holds {found!r}, which this version does not read ({FORMAT!r})")
+
+
+# -- paths to stored keys ----------------------------------------------------------------------------------------------
+
+
+# Paths whose stored key is remembered, checked and encoded.
+LMDB_KNOWN_KEYS_MAX: Final = 65_536
+
+
+class StoredKeys:
+    """`StoredKeys()(paths)`: their keys in order; raises what `check_paths` raises. Used on one event loop."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bytes] = {}
+
+    def __call__(self, paths: Sequence[str]) -> list[bytes]:
+        known = self._known
+        try:
+            return list(map(known.__getitem__, paths))
+        except KeyError:
+            unknown = [path for path in paths if path not in known]
+        check_paths(unknown)
+        if len(known) + len(unknown) > LMDB_KNOWN_KEYS_MAX:
+            known.clear()
+            unknown = list(paths)
+        known.update(zip(unknown, record_keys(unknown), strict=True))
+        return list(map(known.__getitem__, paths))

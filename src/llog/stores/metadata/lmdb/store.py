@@ -37,8 +37,7 @@ from llog.stores.metadata.lmdb.batch import LmdbBatch
 from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.environment import Environment, give_back, lease_out
 from llog.stores.metadata.lmdb.failures import translate
-from llog.stores.metadata.lmdb.keys import StoredKeys
-from llog.stores.metadata.lmdb.layout import record_keys
+from llog.stores.metadata.lmdb.layout import StoredKeys, record_keys
 from llog.stores.metadata.lmdb.reading import Page, RecordReader, RunOutLease, find_children, find_many, find_tree
 from llog.stores.metadata.lmdb.session import LmdbSession
 from llog.stores.metadata.port import (

@@ -18,9 +18,8 @@ from typing import Final
 import lmdb
 
 from llog.errors import MetadataStoreError, SessionLost, VersionConflict
-from llog.stores.metadata.lmdb.batch import LmdbBatch
+from llog.stores.metadata.lmdb.batch import KnownVersions, LmdbBatch
 from llog.stores.metadata.lmdb.clock import BootClock
-from llog.stores.metadata.lmdb.known import KnownVersions
 from llog.stores.metadata.lmdb.layout import (
     EPHEMERAL_VALUE_AT,
     SESSION_ID_BYTES,

@@ -22,8 +22,8 @@ import lmdb
 
 from llog.errors import LlogError, MetadataStoreError, MetadataUnavailable, MetadataUncertain, StoreClosed
 from llog.limits import LMDB_WAIT_MS_MAX
+from llog.stores.metadata.lmdb.batch import KnownVersions
 from llog.stores.metadata.lmdb.failures import translate
-from llog.stores.metadata.lmdb.known import KnownVersions
 from llog.stores.metadata.lmdb.transaction import Transaction
 
 if TYPE_CHECKING:

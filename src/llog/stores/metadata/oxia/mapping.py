@@ -14,9 +14,11 @@ from llog.errors import (
     MetadataUnavailable,
     MetadataUncertain,
     SessionLost,
+    SettingsError,
     StoreClosed,
     VersionConflict,
 )
+from llog.settings.urls import OxiaTarget, mask_url, parse_oxia_url
 from llog.stores.metadata.oxia import client as oxia
 
 _TABLE: Final[dict[type[oxia.OxiaError], type[MetadataStoreError]]] = {
@@ -46,3 +48,15 @@ def to_outcome(error: oxia.OxiaError, operation: str, subject: str) -> MetadataS
         return MetadataUnavailable(operation, subject, "the store was closed before it was sent")
     found = to_llog(error, operation, subject)
     return found if isinstance(found, MetadataStoreError) else MetadataStoreError(operation, subject, str(error))
+
+
+# -- URL ---------------------------------------------------------------------------------------------------------------
+
+
+def parse_url(url: str) -> OxiaTarget:
+    """Raises `SettingsError`."""
+    try:
+        return parse_oxia_url(url)
+    except ValueError as reason:
+        accepted = "oxia://host[:port][,host[:port]…][/namespace], or oxia+tls://… for TLS"
+        raise SettingsError("LLOG_METADATA_URL", mask_url(url), f"{reason}; accepted: {accepted}") from None
