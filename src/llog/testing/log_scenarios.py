@@ -32,6 +32,7 @@ from llog.testing.history.operators import (
     compact_chore,
     delete_now_and_then,
     fence_now_and_then,
+    job_chore,
     merge_chore,
     retain_now_and_then,
     vacuum_chore,
@@ -82,11 +83,14 @@ async def _no_backing_off(seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-def client(play: Play, *, pause_ms: int = 20, backs_off: bool = True) -> Callable[[ActorContext], Awaitable[None]]:
+def client(
+    play: Play, *, encoding: str = "bytes-batch-v1", pause_ms: int = 20, backs_off: bool = True
+) -> Callable[[ActorContext], Awaitable[None]]:
     """A client of the workload as a simulated process."""
 
     async def live(ctx: ActorContext) -> None:
-        await play(Client(ctx.name, context_of(ctx, backs_off=backs_off), ctx.record, pause_ms=pause_ms))
+        context = context_of(ctx, backs_off=backs_off)
+        await play(Client(ctx.name, context, ctx.record, encoding=encoding, pause_ms=pause_ms))
 
     return live
 
@@ -154,7 +158,7 @@ ROLES: Final[dict[str, Role]] = {
     "producer": lambda c, n, logs: write_idempotently(c, (ORDERS, VISITS), 4 * n, producer_id_of(c.name)),
     "reader": lambda c, n, logs: follow(c, logs, 8 * n),
     "compactor": lambda c, n, logs: tend(c, logs, 3 * n, [compact_chore]),
-    "merger": lambda c, n, logs: tend(c, logs, 3 * n, [compact_chore, merge_chore]),
+    "merger": lambda c, n, logs: tend(c, logs, 3 * n, [compact_chore, merge_chore, job_chore]),
     "retention": lambda c, n, logs: retain_now_and_then(c, logs, n),
     "fencer": lambda c, n, logs: fence_now_and_then(c, (ORDERS,), n),
     "vacuum": lambda c, n, logs: tend(c, logs, n, [vacuum_chore]),
@@ -170,8 +174,11 @@ def play_roles(world: World, roles: Mapping[str, int], logs: Sequence[Log] = LOG
     if world.seed % 4:
         # Elsewhere the first writers race to initialize the logs.
         world.alone("first", _recovering(partial(_initialize_all, logs=logs)))
+    # Compaction rewrites the two encodings on different paths.
+    encoding = "kafka-v2" if world.seed % 2 else "bytes-batch-v1"
     for name, amount in roles.items():
-        play = client(partial(_play, ROLES[name], amount, logs), pause_ms=PAUSES_MS.get(name, 120))
+        acting = partial(_play, ROLES[name], amount, logs)
+        play = client(acting, encoding=encoding, pause_ms=PAUSES_MS.get(name, 120))
         world.actor(name, play, restarts=1, restart_after_ms=200)
     world.run()
     # Both cost as much as a quarter of the run: each is done in every third.

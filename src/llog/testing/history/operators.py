@@ -11,10 +11,14 @@ from llog.log.keys import Log
 from llog.log.read.read import view
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
+from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.once import compact_once, merge_once
+from llog.pipeline.compact.plan import SegmentRules
+from llog.pipeline.compact.windows_here import WindowsHere
+from llog.pipeline.runtime.work import tools_of
 from llog.pipeline.vacuum.job import vacuum_here
 from llog.testing.history.judge_store import ASKED_BY
-from llog.testing.history.workload import TROUBLE, Client, act
+from llog.testing.history.workload import TROUBLE, Client, act, is_trouble
 
 RUN_OFFSETS_MAX = 2
 """Small runs, so that a log has several segments and merge has something to do."""
@@ -26,6 +30,14 @@ async def compact_chore(context: LogContext, log: Log) -> None:
 
 async def merge_chore(context: LogContext, log: Log) -> None:
     await merge_once(context, log)
+
+
+async def job_chore(context: LogContext, log: Log) -> None:
+    """The whole job: it claims every log, compacts all of them in common windows, and merges."""
+    options = CompactOptions(rules=SegmentRules(max_offsets=RUN_OFFSETS_MAX))
+    report = await compact(context, WindowsHere(tools_of(context)), options=options, merge=True)
+    bugs = [one for one in report.failed if not is_trouble(one.error_type)]
+    assert not bugs, bugs
 
 
 async def vacuum_chore(context: LogContext, log: Log) -> None:
