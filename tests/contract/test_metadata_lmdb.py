@@ -13,7 +13,7 @@ from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.lmdb import LmdbStore
 from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.port import MetadataStore
-from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStore
+from llog.testing.metadata_contract import MetadataStoreContract, OpenStore, StoreLink
 
 
 class JumpingClock(BootClock):
@@ -23,7 +23,7 @@ class JumpingClock(BootClock):
         return super().now_ms() + self.ahead_ms
 
 
-class SleepyLink(Link):
+class SleepyLink(StoreLink):
     """No connection to break: replies are lost by the fault wrapper; a clock that jumps past every lease between two
     heartbeats is what a process meets that was stopped for a while."""
 
@@ -64,6 +64,6 @@ class TestLmdbStore(MetadataStoreContract):
             await store.close()
 
     @pytest.fixture
-    async def link(self, tmp_path: Path, clock: JumpingClock) -> AsyncIterator[Link]:
+    async def link(self, tmp_path: Path, clock: JumpingClock) -> AsyncIterator[StoreLink]:
         async with await LmdbStore.open(tmp_path / "metadata", clock=clock) as store:
             yield SleepyLink(store, clock)

@@ -11,7 +11,7 @@ import pytest
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import MetadataStore
-from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStore
+from llog.testing.metadata_contract import MetadataStoreContract, OpenStore, StoreLink
 
 # The model's clock may run faster than ours: sessions run out in a tenth of the time.
 CLOCK_SPEED = 10
@@ -23,7 +23,7 @@ def fast_clock() -> Callable[[], int]:
     return lambda: start_ms + int((time.monotonic() - start) * 1_000 * CLOCK_SPEED)
 
 
-class FaultyLink(Link):
+class FaultyLink(StoreLink):
     networked = False
 
     def __init__(self, inner: MemoryStore) -> None:
@@ -67,7 +67,7 @@ class MemoryContract(MetadataStoreContract):
             await store.close()
 
     @pytest.fixture
-    async def link(self, backing: MemoryBacking) -> AsyncIterator[Link]:
+    async def link(self, backing: MemoryBacking) -> AsyncIterator[StoreLink]:
         async with MemoryStore(backing) as store:
             link = FaultyLink(store)
             link.store = self.wrapped(link.faulty)

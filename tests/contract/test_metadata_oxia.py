@@ -8,7 +8,7 @@ import pytest
 
 from llog.stores.metadata.oxia.client import OxiaClient, OxiaOptions
 from llog.stores.metadata.oxia.store import OxiaStore
-from llog.testing.metadata_contract import Link, MetadataStoreContract, OpenStore, ProxiedLink
+from llog.testing.metadata_contract import MetadataStoreContract, OpenStore, ProxiedLink, StoreLink
 from llog.testing.proxy import TcpProxy
 from llog.testing.servers import OxiaServer
 from tests.patience import PATIENCE_SECONDS
@@ -41,7 +41,7 @@ class OxiaContract(MetadataStoreContract):
             await store.close()
 
     @pytest.fixture
-    async def link(self, server: OxiaServer) -> AsyncIterator[Link]:
+    async def link(self, server: OxiaServer) -> AsyncIterator[StoreLink]:
         async with TcpProxy("127.0.0.1", server.port) as proxy:
             store = await opened(proxy.port, SILENCE_TIMEOUT_MS)
             yield ProxiedLink(store, proxy)

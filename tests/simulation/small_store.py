@@ -29,7 +29,7 @@ from llog.formats.values import (
 )
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
-from llog.testing.history import Checker, Dump, Noted, Phase, StoredObject, Violation
+from llog.testing.history import Checker, Dump, DumpedObject, Noted, Phase, Violation
 from llog.testing.history.events import (
     Act,
     ActAsked,
@@ -57,7 +57,7 @@ class SmallStore:
 
     def __init__(self) -> None:
         self.records: dict[str, bytes] = {}
-        self.objects: dict[str, StoredObject] = {}
+        self.objects: dict[str, DumpedObject] = {}
         self.history: list[Noted] = []
         self._ops, self._ids = itertools.count(), itertools.count(1)
         self.put(KEYS.topic(LOG.topic).path, TopicRecord(topic_id="t", incarnation=1, state="LIVE", partition_count=1))
@@ -114,7 +114,7 @@ class SmallStore:
         group = BlobGroup(*LOG, len(tokens), "bytes-batch-v1", encode_bytes_batch([t.encode() for t in tokens]))
         blob = build_shared_blob([group], created_at_ms=NOW_MS, writer_id="w")
         uri = f"memory://small/{KEYS.blob_object(object_id)}"
-        self.objects[uri] = StoredObject(b"".join(bytes(part) for part in blob.buffers))
+        self.objects[uri] = DumpedObject(b"".join(bytes(part) for part in blob.buffers))
         [part] = blob.slices
         batches: tuple[ProducerBatch, ...] = ()
         if producer is not None:
@@ -155,7 +155,7 @@ class SmallStore:
         builder.add(batch, walk(batch, "test", rule=BatchRule.COMPACTED))
         segment = builder.finish(start_offset=start, end_offset=end, level=1, created_at_ms=NOW_MS)
         uri = f"memory://small/{KEYS.segment_object(LOG, new_object_id(NOW_MS, lambda bits: next(self._ids)))}"
-        self.objects[uri] = StoredObject(b"".join(bytes(part) for part in segment.buffers))
+        self.objects[uri] = DumpedObject(b"".join(bytes(part) for part in segment.buffers))
         for path in [self.entry_key(offset) for offset in range(start, end)]:
             self.records.pop(path, None)
         entry = IndexEntry(

@@ -18,9 +18,9 @@ from llog.testing.sim import (
     ONE_CRASH_OR_STALL,
     ONE_OF_ANY,
     ActorContext,
-    Fault,
-    Faults,
-    Scenario,
+    SimFault,
+    SimFaults,
+    SimScenario,
     World,
     explore,
     find,
@@ -68,7 +68,7 @@ def test_random_runs_of_the_careful_counter_are_green() -> None:
 
 
 def outcomes_of(
-    scenario_faults: Faults, *, actors: int = 2, prune: bool = True, ordered: bool = True
+    scenario_faults: SimFaults, *, actors: int = 2, prune: bool = True, ordered: bool = True
 ) -> tuple[set[object], int]:
     """Every final state that the search comes to, and how many runs it took."""
     outcomes: set[object] = set()
@@ -93,14 +93,14 @@ def outcomes_of(
         errors = tuple(type(a.error).__name__ for a in world.scheduler.actors)
         outcomes.add((records, told, errors, tuple(a.crashed for a in world.scheduler.actors)))
 
-    found = explore(Scenario("outcomes", play, search_faults=scenario_faults, ordered=ordered), prune=prune)
+    found = explore(SimScenario("outcomes", play, search_faults=scenario_faults, ordered=ordered), prune=prune)
     assert found.complete, found.red and found.red.printed
     return outcomes, found.runs
 
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("faults", [NO_FAULTS, ONE_CRASH, ONE_CRASH_OR_STALL, ONE_OF_ANY])
-def test_pruning_loses_no_outcome(faults: Faults, ordered: bool) -> None:
+def test_pruning_loses_no_outcome(faults: SimFaults, ordered: bool) -> None:
     pruned, runs = outcomes_of(faults, ordered=ordered)
     everything, all_runs = outcomes_of(faults, prune=False)
     assert pruned == everything
@@ -136,7 +136,7 @@ def drawn_actor(program: Sequence[tuple[str, str]]) -> Callable[[ActorContext], 
 
 @pytest.mark.parametrize("options", [{}, {"versions": Versions.OF_KEY, "objects_at_once": True}], ids=["plain", "more"])
 @pytest.mark.parametrize("faults", [NO_FAULTS, ONE_CRASH, ONE_CRASH_OR_STALL], ids=["none", "crash", "crash-or-stall"])
-def test_the_reduced_search_of_drawn_programs_loses_no_outcome(faults: Faults, options: dict[str, Any]) -> None:
+def test_the_reduced_search_of_drawn_programs_loses_no_outcome(faults: SimFaults, options: dict[str, Any]) -> None:
     reduced_runs = all_runs = 0
     for seed in range(100 if SOAK else 12):
         draw = random.Random(seed)
@@ -154,11 +154,11 @@ def test_the_reduced_search_of_drawn_programs_loses_no_outcome(faults: Faults, o
             records = tuple((path, record.value) for path, record in sorted(world.records().items()))
             outcomes.add((told, crashed, records, tuple(sorted(world.objects()))))
 
-        reduced = explore(Scenario("drawn", play, search_faults=faults, ordered=False, options=options))
+        reduced = explore(SimScenario("drawn", play, search_faults=faults, ordered=False, options=options))
         assert reduced.complete, reduced.red and reduced.red.printed
         found = set(outcomes)
         outcomes.clear()
-        everything = explore(Scenario("drawn", play, search_faults=faults), prune=False)
+        everything = explore(SimScenario("drawn", play, search_faults=faults), prune=False)
         assert everything.complete
         assert found == outcomes, (seed, programs)
         reduced_runs, all_runs = reduced_runs + reduced.runs, all_runs + everything.runs
@@ -189,8 +189,14 @@ def test_pruning_loses_no_outcome_of_sessions_and_watchers() -> None:
         world.run()
         outcomes.add((it.result, *(event.event for event in world.history), *world.records()))
 
-    kinds = {Fault.SESSION_EXPIRY, Fault.LOST_NOTICE, Fault.STALL_AFTER, Fault.DELAY_REPLY, Fault.DELAY_REQUEST}
-    what = Scenario("sessions", play, search_faults=Faults(frozenset(kinds), budget=1), ordered=False)
+    kinds = {
+        SimFault.SESSION_EXPIRY,
+        SimFault.LOST_NOTICE,
+        SimFault.STALL_AFTER,
+        SimFault.DELAY_REPLY,
+        SimFault.DELAY_REQUEST,
+    }
+    what = SimScenario("sessions", play, search_faults=SimFaults(frozenset(kinds), budget=1), ordered=False)
     pruned = explore(what)
     assert pruned.complete, pruned.red and pruned.red.printed
     found = set(outcomes)
@@ -220,7 +226,7 @@ def test_a_crash_is_tried_at_every_call() -> None:
         if it.crashed:
             crashes.add((world.scheduler.faults_met[0], *world.records()))
 
-    found = explore(Scenario("crashes", play, search_faults=Faults(CRASHES, budget=1)))
+    found = explore(SimScenario("crashes", play, search_faults=SimFaults(CRASHES, budget=1)))
     assert found.complete
     assert crashes == {
         ("CRASH_BEFORE",),
@@ -249,7 +255,7 @@ def test_a_late_write_is_tried_at_every_later_point_and_never() -> None:
         world.calm()
         orders.add(" ".join(line.split(": ")[1].split(" →")[0] for line in world.trace.lines() if "→" in line))
 
-    found = explore(Scenario("late", play, search_faults=Faults(frozenset({Fault.LATE_WRITE}), budget=1)))
+    found = explore(SimScenario("late", play, search_faults=SimFaults(frozenset({SimFault.LATE_WRITE}), budget=1)))
     assert found.complete
     assert {order.replace("puts log", "late") for order in orders} >= {"late one two", "one late two", "one two late"}
     assert "one two" in orders
@@ -275,9 +281,9 @@ def test_a_stale_read_after_an_acknowledged_write_is_found_though_the_end_is_the
         told = [event.event for event in world.history]
         assert not ("missed" in told and told.index("acknowledged") < told.index("begins")), told
 
-    faults = Faults(frozenset({Fault.STALE_READ}), budget=1)
-    assert explore(Scenario("stale", play, search_faults=faults)).red is not None
-    assert explore(Scenario("fresh", play)).complete
+    faults = SimFaults(frozenset({SimFault.STALE_READ}), budget=1)
+    assert explore(SimScenario("stale", play, search_faults=faults)).red is not None
+    assert explore(SimScenario("fresh", play)).complete
 
 
 def napping_writers(world: World) -> None:
@@ -299,9 +305,9 @@ def napping_writers(world: World) -> None:
 
 
 def test_a_short_nap_may_end_while_calls_wait_and_a_long_one_does_not() -> None:
-    assert explore(Scenario("short", napping_writers)).red is not None
-    assert explore(Scenario("patient", napping_writers, options={"patience_ms": 4})).complete
-    assert any(not run_seed(Scenario("random", napping_writers), seed).ok for seed in range(100))
+    assert explore(SimScenario("short", napping_writers)).red is not None
+    assert explore(SimScenario("patient", napping_writers, options={"patience_ms": 4})).complete
+    assert any(not run_seed(SimScenario("random", napping_writers), seed).ok for seed in range(100))
 
 
 def test_coarse_clocks_let_a_search_meet_equal_states_more_often() -> None:
@@ -317,8 +323,8 @@ def test_coarse_clocks_let_a_search_meet_equal_states_more_often() -> None:
         world.actor("b", actor)
         world.run()
 
-    fine = explore(Scenario("fine", play))
-    coarse = explore(Scenario("coarse", play, options={"tick_ms": 60_000}))
+    fine = explore(SimScenario("fine", play))
+    coarse = explore(SimScenario("coarse", play, options={"tick_ms": 60_000}))
     assert fine.complete
     assert coarse.complete
     assert 2 * coarse.states < fine.states
@@ -352,5 +358,5 @@ def test_recovery_after_calm_runs_alone_and_adds_no_choices() -> None:
         world.alone("look", repair)
         choices.add(len(world.chooser.taken) - before)
 
-    assert explore(Scenario("recovery", play, search_faults=ONE_CRASH_OR_STALL)).complete
+    assert explore(SimScenario("recovery", play, search_faults=ONE_CRASH_OR_STALL)).complete
     assert choices == {0}

@@ -15,17 +15,17 @@ from llog.testing.sim import (
     HOUR_MS,
     ActorContext,
     Fate,
-    Fault,
-    Faults,
     Puppet,
     Script,
     SeededChooser,
+    SimFault,
+    SimFaults,
     World,
 )
 from tests.simulation.actors import K, get_once, put_once
 
 
-def after_put(fault: Fault) -> tuple[World, Puppet]:
+def after_put(fault: SimFault) -> tuple[World, Puppet]:
     world = World()
     writer = Script(world).actor("w", put_once)
     writer.run_until("put").perform(fault)
@@ -35,20 +35,20 @@ def after_put(fault: Fault) -> tuple[World, Puppet]:
 @pytest.mark.parametrize(
     ("fault", "told", "stored"),
     [
-        (Fault.LOST_REPLY, "MetadataUncertain", True),
-        (Fault.LOST_REQUEST, "MetadataUncertain", False),
-        (Fault.LATE_WRITE, "MetadataUncertain", False),
-        (Fault.UNAVAILABLE, "MetadataUnavailable", False),
-        (Fault.CRASH_BEFORE, None, False),
-        (Fault.CRASH_AFTER, None, True),
-        (Fault.CRASH_IN_FLIGHT, None, False),
-        (Fault.STALL_BEFORE, None, False),
-        (Fault.STALL_AFTER, None, True),
-        (Fault.DELAY_REQUEST, None, False),
-        (Fault.DELAY_REPLY, None, True),
+        (SimFault.LOST_REPLY, "MetadataUncertain", True),
+        (SimFault.LOST_REQUEST, "MetadataUncertain", False),
+        (SimFault.LATE_WRITE, "MetadataUncertain", False),
+        (SimFault.UNAVAILABLE, "MetadataUnavailable", False),
+        (SimFault.CRASH_BEFORE, None, False),
+        (SimFault.CRASH_AFTER, None, True),
+        (SimFault.CRASH_IN_FLIGHT, None, False),
+        (SimFault.STALL_BEFORE, None, False),
+        (SimFault.STALL_AFTER, None, True),
+        (SimFault.DELAY_REQUEST, None, False),
+        (SimFault.DELAY_REPLY, None, True),
     ],
 )
-def test_what_a_fault_of_a_write_does_and_tells(fault: Fault, told: str | None, stored: bool) -> None:
+def test_what_a_fault_of_a_write_does_and_tells(fault: SimFault, told: str | None, stored: bool) -> None:
     world, writer = after_put(fault)
     with world:
         assert ("k" in world.records(), writer.result) == (stored, told)
@@ -57,13 +57,13 @@ def test_what_a_fault_of_a_write_does_and_tells(fault: Fault, told: str | None, 
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        (Fault.LOST_REPLY, "MetadataTimeout"),
-        (Fault.UNAVAILABLE, "MetadataUnavailable"),
-        (Fault.CRASH_BEFORE, None),
-        (Fault.STALE_READ, b"old"),
+        (SimFault.LOST_REPLY, "MetadataTimeout"),
+        (SimFault.UNAVAILABLE, "MetadataUnavailable"),
+        (SimFault.CRASH_BEFORE, None),
+        (SimFault.STALE_READ, b"old"),
     ],
 )
-def test_what_a_fault_of_a_read_tells(fault: Fault, told: object) -> None:
+def test_what_a_fault_of_a_read_tells(fault: SimFault, told: object) -> None:
     async def prepare(ctx: ActorContext) -> None:
         await ctx.metadata.put(K, b"old")
         await ctx.metadata.put(K, b"new")
@@ -75,8 +75,10 @@ def test_what_a_fault_of_a_read_tells(fault: Fault, told: object) -> None:
         assert reader.result == told
 
 
-@pytest.mark.parametrize("fault", [Fault.STALL_BEFORE, Fault.STALL_AFTER, Fault.DELAY_REQUEST, Fault.DELAY_REPLY])
-def test_who_was_delayed_ends_later(fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [SimFault.STALL_BEFORE, SimFault.STALL_AFTER, SimFault.DELAY_REQUEST, SimFault.DELAY_REPLY]
+)
+def test_who_was_delayed_ends_later(fault: SimFault) -> None:
     world, writer = after_put(fault)
     with world:
         before_ms = world.now_ms()
@@ -113,7 +115,7 @@ def test_a_crashed_actor_never_acts_again_not_even_in_its_finally() -> None:
 
     with World() as world:
         script = Script(world)
-        script.actor("stubborn", stubborn).run_until("put", "k").perform(Fault.CRASH_AFTER)
+        script.actor("stubborn", stubborn).run_until("put", "k").perform(SimFault.CRASH_AFTER)
         script.actor("other", other)
         script.finish()
         assert acted == []
@@ -176,14 +178,14 @@ def test_requests_of_a_crashed_actor_may_still_arrive() -> None:
 
     with World() as world:
         script = Script(world)
-        script.actor("it", two_at_once).run_until("put", "a").perform(Fault.CRASH_BEFORE, path="a")
+        script.actor("it", two_at_once).run_until("put", "a").perform(SimFault.CRASH_BEFORE, path="a")
         assert [call.words() for call in script.late()] == ["puts b: 1"]
         script.land("put", "b")
         assert set(world.records()) == {"b"}
 
 
 def test_a_request_on_its_way_may_land_after_somebody_took_the_place_of_the_dead() -> None:
-    world, writer = after_put(Fault.CRASH_IN_FLIGHT)
+    world, writer = after_put(SimFault.CRASH_IN_FLIGHT)
     with world:
         script = Script(world)
         assert writer.actor.crashed
@@ -196,7 +198,7 @@ def test_another_takes_the_place_of_a_crashed_actor() -> None:
     async def worker(ctx: ActorContext) -> None:
         await ctx.metadata.put(Key(f"by/{ctx.name}"), b"1")
 
-    faults = Faults(frozenset({Fault.CRASH_AFTER}), budget=2, rate=1.0)
+    faults = SimFaults(frozenset({SimFault.CRASH_AFTER}), budget=2, rate=1.0)
     with World(SeededChooser(0), faults=faults) as world:
         world.actor("worker", worker, restarts=5)
         world.run()
@@ -208,14 +210,14 @@ def test_another_takes_the_place_of_a_crashed_actor() -> None:
 
 
 def test_a_late_write_lands_when_its_condition_still_holds() -> None:
-    world, _ = after_put(Fault.LATE_WRITE)
+    world, _ = after_put(SimFault.LATE_WRITE)
     with world:
         Script(world).land("put", "k")
         assert world.records()["k"].value == b"w"
 
 
 def test_a_late_write_is_refused_when_its_condition_holds_no_more() -> None:
-    world, _ = after_put(Fault.LATE_WRITE)
+    world, _ = after_put(SimFault.LATE_WRITE)
     with world:
         script = Script(world)
         assert script.actor("other", put_once).finish() == "done"
@@ -236,7 +238,7 @@ def test_a_write_whose_caller_gave_up_may_land_later() -> None:
     with World() as world:
         script = Script(world)
         it = script.actor("it", impatient)
-        it.run_until("put").perform(Fate(Fault.DELAY_REQUEST, ms=60_000))
+        it.run_until("put").perform(Fate(SimFault.DELAY_REQUEST, ms=60_000))
         assert it.finish() == "gave up"
         script.pass_time(60_000)
         assert "k" not in world.records()
@@ -247,7 +249,7 @@ def test_a_write_whose_caller_gave_up_may_land_later() -> None:
 def test_calm_decides_what_becomes_of_late_writes() -> None:
     outcomes = set()
     for seed in range(20):
-        faults = Faults(frozenset({Fault.LATE_WRITE}), budget=1, rate=1.0)
+        faults = SimFaults(frozenset({SimFault.LATE_WRITE}), budget=1, rate=1.0)
         with World(SeededChooser(seed), faults=faults) as world:
             world.actor("w", put_once)
             world.run()
@@ -292,7 +294,7 @@ def test_every_old_answer_of_a_read_is_on_the_menu_and_no_other() -> None:
     async def reader(ctx: ActorContext) -> object:
         return await get_once(ctx)
 
-    with World(faults=Faults(frozenset({Fault.STALE_READ}), budget=1, stale_states_max=9), shards=3) as world:
+    with World(faults=SimFaults(frozenset({SimFault.STALE_READ}), budget=1, stale_states_max=9), shards=3) as world:
         world.alone("writer", write_three)
         puppet = Script(world).actor("reader", reader).run_until("get")
         [call] = puppet.waiting()
@@ -322,8 +324,8 @@ def test_a_stale_scan_sees_what_was_deleted_since() -> None:
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("fault", "stored"), [(Fault.LOST_REPLY, True), (Fault.LOST_REQUEST, False)])
-def test_an_object_put_without_an_answer_is_uncertain(fault: Fault, stored: bool) -> None:
+@pytest.mark.parametrize(("fault", "stored"), [(SimFault.LOST_REPLY, True), (SimFault.LOST_REQUEST, False)])
+def test_an_object_put_without_an_answer_is_uncertain(fault: SimFault, stored: bool) -> None:
     async def writer(ctx: ActorContext) -> None:
         await ctx.objects.put("o", [b"1"])
 
@@ -345,7 +347,7 @@ def test_an_object_read_without_an_answer_is_a_timeout_and_a_list_may_fail_betwe
     for actor in (reader, lister):
         with World() as world:
             it = Script(world).actor("it", actor, may_fail=(ObjectStoreTimeout,))
-            it.run_until("*").perform(Fault.LOST_REPLY)
+            it.run_until("*").perform(SimFault.LOST_REPLY)
             assert isinstance(it.actor.error, ObjectStoreTimeout)
 
 
@@ -358,5 +360,5 @@ def test_a_crash_leaves_any_part_of_several_deletes_done() -> None:
     with World() as world:
         it = Script(world).actor("it", deleter)
         it.run_until("delete_object", "b").perform(path="b")
-        it.perform(Fault.CRASH_BEFORE, path="c")
+        it.perform(SimFault.CRASH_BEFORE, path="c")
         assert set(world.objects()) == {"a", "c"}

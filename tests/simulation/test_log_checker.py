@@ -22,9 +22,9 @@ from llog.formats.values import (
     encode_value,
 )
 from llog.log.ids import new_object_id
-from llog.testing.history import Broken, Checker, Dump, Noted, Phase, StoredObject, decode_lines, encode_line
+from llog.testing.history import Broken, Checker, Dump, DumpedObject, Noted, Phase, decode_lines, encode_line
 from llog.testing.history.events import AppendTold, ReadAsked
-from llog.testing.history.judge_changes import Change, ChangeJudge
+from llog.testing.history.judge_changes import ChangeJudge, JournalChange
 from tests.simulation.small_store import KEYS, LOG, NOW_MS, SmallStore
 
 
@@ -220,7 +220,7 @@ def segment_gone(small: SmallStore) -> None:
 def _flip(small: SmallStore, uri: str, position: int) -> None:
     content = bytearray(small.objects[uri].content)
     content[position] ^= 1
-    small.objects[uri] = StoredObject(bytes(content))
+    small.objects[uri] = DumpedObject(bytes(content))
 
 
 def blob_rotten(small: SmallStore) -> None:
@@ -441,10 +441,10 @@ def test_an_object_that_nobody_names_must_go() -> None:
     assert "wal-shared" in found[0].key
     small.objects = {uri: stored for uri, stored in small.objects.items() if "wal-shared" not in uri}
     young = KEYS.segment_object(LOG, new_object_id(NOW_MS + 9_500, lambda bits: 1))
-    small.objects[f"memory://small/{young}"] = StoredObject(b"")
+    small.objects[f"memory://small/{young}"] = DumpedObject(b"")
     assert small.violations(Phase.CLEANED) == [], "its grace is not over"
     old = KEYS.segment_object(LOG, new_object_id(NOW_MS, lambda bits: 1))
-    small.objects[f"memory://small/{old}"] = StoredObject(b"")
+    small.objects[f"memory://small/{old}"] = DumpedObject(b"")
     [violation] = small.violations(Phase.CLEANED)
     assert (violation.invariant, violation.log) == ("I13", LOG)
 
@@ -545,9 +545,9 @@ CHANGES: list[tuple[str, str, list[tuple[str, Value | None]]]] = [
 ]
 
 
-def change_of(path: str, value: Value | None) -> Change:
+def change_of(path: str, value: Value | None) -> JournalChange:
     path = KEYS.index_entry(LOG, int(path)).path if path.isdecimal() else path
-    return Change(path, None if value is None else encode_value(value))
+    return JournalChange(path, None if value is None else encode_value(value))
 
 
 @pytest.mark.parametrize(("invariant", "what", "steps"), CHANGES, ids=lambda v: v if isinstance(v, str) else "")
@@ -564,15 +564,18 @@ def test_a_change_that_must_not_be_is_found_when_it_happens(
 
 def test_an_append_that_lands_as_it_should_is_no_violation_at_any_step() -> None:
     small, judge = SmallStore(), ChangeJudge(KEYS)
-    steps = [Change(CONTROL, encode_value(small.control))]
+    steps = [JournalChange(CONTROL, encode_value(small.control))]
     small.store(["a"])
-    steps += [Change(CONTROL, encode_value(small.control)), Change(small.entry_key(1), encode_value(small.entry(1)))]
+    steps += [
+        JournalChange(CONTROL, encode_value(small.control)),
+        JournalChange(small.entry_key(1), encode_value(small.entry(1))),
+    ]
     small.store(["b"], pending=True)
     pending = small.control
-    steps.append(Change(CONTROL, encode_value(pending)))
+    steps.append(JournalChange(CONTROL, encode_value(pending)))
     assert pending.pending is not None
-    steps.append(Change(small.entry_key(2), encode_value(entry(1, append_id=pending.pending.append_id))))
-    steps.append(Change(CONTROL, encode_value(replace(pending, pending=None))))
+    steps.append(JournalChange(small.entry_key(2), encode_value(entry(1, append_id=pending.pending.append_id))))
+    steps.append(JournalChange(CONTROL, encode_value(replace(pending, pending=None))))
     assert judge.feed(steps) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from llog.testing.mutants import MUTANTS, Edit, Mutant, MutantOutOfDate
 from llog.testing.mutants.__main__ import judge, main, run
-from llog.testing.mutants.hook import install
+from llog.testing.mutants.child import install
 from llog.testing.mutants.mutant import check_up_to_date
 
 SOAK = os.environ.get("LLOG_SOAK") == "1"

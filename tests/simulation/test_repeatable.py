@@ -16,9 +16,9 @@ from llog.stores.metadata.port import Key
 from llog.testing.sim import (
     MANY,
     ActorContext,
-    Faults,
     ReplayChooser,
-    Scenario,
+    SimFaults,
+    SimScenario,
     World,
     check_repeatable,
     find,
@@ -81,7 +81,7 @@ def test_sets_of_tasks_and_futures_keep_one_order() -> None:
         world.run()
         world.trace.note(str(world.history))
 
-    check_repeatable(Scenario("sets", play, faults=MANY), seed=5)
+    check_repeatable(SimScenario("sets", play, faults=MANY), seed=5)
 
 
 def test_code_that_the_seed_does_not_decide_is_found() -> None:
@@ -94,7 +94,7 @@ def test_code_that_the_seed_does_not_decide_is_found() -> None:
         world.alone("it", actor)
 
     with pytest.raises(SimulationNotRepeatable, match="puts k: 0"):
-        check_repeatable(Scenario("changing", play, faults=Faults()), seed=1)
+        check_repeatable(SimScenario("changing", play, faults=SimFaults()), seed=1)
 
 
 def test_another_process_gives_the_same_trace() -> None:

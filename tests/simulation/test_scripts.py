@@ -11,7 +11,7 @@ from llog.errors import (
     MetadataUncertain,
     SimulationStuck,
 )
-from llog.testing.sim import MANY, ActorContext, Fault, Faults, Script, SeededChooser, World
+from llog.testing.sim import MANY, ActorContext, Script, SeededChooser, SimFault, SimFaults, World
 from tests.simulation.actors import K, get_once, put_once
 
 
@@ -20,9 +20,9 @@ def test_a_fault_that_cannot_befall_a_call_is_refused() -> None:
         script = Script(world)
         reader = script.actor("r", get_once).run_until("get")
         with pytest.raises(InvalidArgument, match="late write cannot befall a call that gets k"):
-            reader.perform(Fault.LATE_WRITE)
+            reader.perform(SimFault.LATE_WRITE)
         with pytest.raises(InvalidArgument, match="no older answer"):
-            reader.perform(Fault.STALE_READ)
+            reader.perform(SimFault.STALE_READ)
 
 
 def test_a_script_that_waits_for_what_never_comes_says_so() -> None:
@@ -64,11 +64,11 @@ def test_random_runs_meet_every_fault_within_their_budget() -> None:
             world.run()
             assert 0 <= world.scheduler.faults_left <= MANY.budget
             met.update(world.scheduler.faults_met)
-    assert met == {fault.name for fault in Fault}
+    assert met == {fault.name for fault in SimFault}
 
 
 def test_a_faultless_actor_meets_no_fault() -> None:
-    faults = Faults(frozenset(Fault), budget=100, rate=1.0)
+    faults = SimFaults(frozenset(SimFault), budget=100, rate=1.0)
     with World(SeededChooser(3), faults=faults) as world:
         it = world.actor("it", put_once, faultless=True)
         world.run()

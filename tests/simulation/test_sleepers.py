@@ -8,7 +8,7 @@ from llog.errors import (
     SessionLost,
 )
 from llog.stores.metadata.port import ChangeKind, Key
-from llog.testing.sim import HOUR_MS, ActorContext, Fate, Fault, Script, World
+from llog.testing.sim import HOUR_MS, ActorContext, Fate, Script, SimFault, World
 from tests.simulation.actors import K, get_once, put_once
 
 
@@ -29,7 +29,7 @@ def test_a_zombie_wakes_hours_later_and_finds_its_session_gone() -> None:
         script = Script(world)
         zombie = script.actor("zombie", holder).run_until("get")
         fell_asleep_ms = world.now_ms()
-        zombie.perform(Fault.STALL_AFTER)
+        zombie.perform(SimFault.STALL_AFTER)
         assert script.actor("other", get_once).finish() == b"mine"
         script.pass_time(10_000)
         assert script.actor("another", put_once).finish() == "done"
@@ -48,7 +48,7 @@ def test_a_short_nap_costs_no_session() -> None:
 
     with World() as world:
         it = Script(world).actor("it", holder).run_until("get")
-        it.perform(Fate(Fault.STALL_BEFORE, ms=5_000))
+        it.perform(Fate(SimFault.STALL_BEFORE, ms=5_000))
         assert it.finish() is False
 
 
@@ -70,7 +70,7 @@ def test_all_of_a_sleeping_process_sleeps() -> None:
     with World() as world:
         start_ms = world.now_ms()
         it = Script(world).actor("it", two_tasks)
-        it.run_until("get").perform(Fault.STALL_AFTER)
+        it.run_until("get").perform(SimFault.STALL_AFTER)
         woke_ms = start_ms + 2 * HOUR_MS
         # The tick that was due in its sleep comes when it wakes.
         assert it.finish() == [woke_ms, woke_ms + 1_000]
@@ -80,7 +80,7 @@ def test_a_script_wakes_a_sleeper_early() -> None:
     with World() as world:
         script = Script(world)
         it = script.actor("it", put_once).run_until("put")
-        it.perform(Fault.STALL_BEFORE)
+        it.perform(SimFault.STALL_BEFORE)
         it.wake()
         assert it.finish() == "done"
         assert world.trace.lines()[-1].endswith("it puts k expecting nothing there: it → version 1")
@@ -112,5 +112,5 @@ def test_a_watcher_that_missed_something_is_told_to_read_again() -> None:
         it = script.actor("watcher", watcher)
         script.settle()
         script.actor("writer", put_once).finish()
-        it.run_until("notice").perform(Fault.LOST_NOTICE)
+        it.run_until("notice").perform(SimFault.LOST_NOTICE)
         assert it.finish() == [ChangeKind.RESYNC]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from llog.stores.metadata.port import ABSENT, Key
-from llog.testing.sim import NO_FAULTS, ONE_CRASH, ONE_OF_ANY, ActorContext, Fault, Faults, Script, World
+from llog.testing.sim import NO_FAULTS, ONE_CRASH, ONE_OF_ANY, ActorContext, Script, SimFault, SimFaults, World
 from llog.testing.sim.actor import ActorFunction
 
 K = Key("k")
@@ -29,7 +29,7 @@ async def get(ctx: ActorContext) -> None:
     await ctx.metadata.get(K)
 
 
-def state_after(play: Callable[[Script], None], *, faults: Faults = NO_FAULTS, tick_ms: int = 1) -> int:
+def state_after(play: Callable[[Script], None], *, faults: SimFaults = NO_FAULTS, tick_ms: int = 1) -> int:
     with World(faults=faults, tick_ms=tick_ms) as world:
         world.scheduler.tracking = True
         play(Script(world))
@@ -69,7 +69,7 @@ def reader_and_writer(*order: str) -> Callable[[Script], None]:
         reader, writer = script.actor("reader", get), script.actor("writer", put(b"1"))
         for who in order:
             if who == "reader":
-                reader.run_until("get").perform(Fault.DELAY_REPLY)
+                reader.run_until("get").perform(SimFault.DELAY_REPLY)
             else:
                 writer.finish()
 
@@ -80,7 +80,7 @@ def late_write(*, lands: bool) -> Callable[[Script], None]:
     """It is refused when it lands: the store shows no trace of it."""
 
     def play(script: Script) -> None:
-        script.actor("late", put(b"late", expected=ABSENT)).run_until("put").perform(Fault.LATE_WRITE)
+        script.actor("late", put(b"late", expected=ABSENT)).run_until("put").perform(SimFault.LATE_WRITE)
         script.actor("other", put(b"1")).finish()
         if lands:
             script.land()

@@ -10,8 +10,8 @@ from llog.testing.sim import (
     MANY,
     ONE_CRASH_OR_STALL,
     ActorContext,
-    Fault,
     Script,
+    SimFault,
     World,
     scenario,
     script,
@@ -118,7 +118,7 @@ def scripted_late_write(script: Script) -> None:
     """A write without an answer lands after its writer has looked and not found it, but not over another's."""
     writer = script.actor("writer", increment_carefully)
     other = script.actor("other", increment_carefully)
-    writer.run_until("put").perform(Fault.LATE_WRITE)
+    writer.run_until("put").perform(SimFault.LATE_WRITE)
     assert writer.actor.ended
     other.finish()
     script.land("put", "toy/counter")

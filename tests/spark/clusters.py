@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from llog.spark.sessions.java import find_java
-from llog.testing.servers import Process, Server, free_port, port_open
+from llog.testing.servers import Server, ServerProcess, free_port, port_open
 from tests.spark.cluster_stage import BUCKET, ENDPOINT, METADATA_URL
 from tests.spark.cluster_watch import executors_of
 
@@ -97,16 +97,16 @@ class Standalone(Server):
     def _known(self) -> int:
         return self._main.log.read_text(errors="replace").count(" Registering worker ")
 
-    def _worker(self, number: int) -> Process:
+    def _worker(self, number: int) -> ServerProcess:
         place = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.directory / f"work-{number}"), self.master]
         return self._process(f"worker-{number}", WORKER_CLASS, "--port", "0", *place)
 
-    def _process(self, name: str, main_class: str, *arguments: str) -> Process:
+    def _process(self, name: str, main_class: str, *arguments: str) -> ServerProcess:
         import pyspark
 
         program = Path(pyspark.__file__).parent / "bin" / "spark-class"
         command = [str(program), main_class, "--host", "127.0.0.1", "--webui-port", "0", *arguments]
-        process = Process(command, log=self.directory / f"{name}.log", env=self._environ, cwd=self.directory)
+        process = ServerProcess(command, log=self.directory / f"{name}.log", env=self._environ, cwd=self.directory)
         process.env = {key: value for key, value in process.env.items() if key not in _NOT_FOR_EXECUTORS}
         return process
 

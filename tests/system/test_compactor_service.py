@@ -32,7 +32,7 @@ from llog.log.keys import Log
 from llog.log.rewrite.publish import Compacted
 from llog.log.topics.delete import TopicDeleted
 from llog.settings import Settings
-from llog.testing.servers import STOP_SECONDS_MAX, OxiaServer, Process
+from llog.testing.servers import STOP_SECONDS_MAX, OxiaServer, ServerProcess
 from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 
@@ -99,7 +99,7 @@ class Service:
         self.name, self.history = name, directory / f"history-{name}"
         args = [sys.executable, "-m", "tests.system.test_compactor_service", str(self.history)]
         env = env | {"LLOG_COMPACTOR_ID": name, "PYTHONPATH": str(ROOT)}
-        self.process = Process(args, log=directory / f"log-{name}", env=env, cwd=ROOT)
+        self.process = ServerProcess(args, log=directory / f"log-{name}", env=env, cwd=ROOT)
         self.process.start()
 
     def wait_started(self) -> str:

@@ -33,9 +33,9 @@ from llog.testing.servers import (
     Minio,
     OxiaServer,
     PostgresServer,
-    Process,
     S3Server,
     Server,
+    ServerProcess,
     VersityGateway,
 )
 from tests.patience import PATIENCE_SECONDS
@@ -147,9 +147,9 @@ async def is_well(url: str) -> bool:
         return (await http.get("/ready")).status_code == 200
 
 
-def main_process(server: Server) -> Process:
+def main_process(server: Server) -> ServerProcess:
     process = server.process  # type: ignore[attr-defined]
-    assert isinstance(process, Process)
+    assert isinstance(process, ServerProcess)
     return process
 
 

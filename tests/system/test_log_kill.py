@@ -29,8 +29,8 @@ from llog.testing.servers import (
     Minio,
     OxiaServer,
     PostgresServer,
-    Process,
     S3Server,
+    ServerProcess,
     VersityGateway,
     wait_until,
 )
@@ -61,7 +61,7 @@ class Worker:
         self.name = f"{self._number}.{self._life}"
         self._history = self._directory / f"history-{self.name}"
         args = [sys.executable, "-m", "tests.system.log_worker", self.role, self.name, str(self._history)]
-        self.process = Process(args, log=self._directory / f"log-{self.name}", env=self._env)
+        self.process = ServerProcess(args, log=self._directory / f"log-{self.name}", env=self._env)
         self.process.start()
 
     def recorded_bytes(self) -> int:

@@ -17,7 +17,7 @@ from llog.errors import MetadataTimeout, MetadataUnavailable, MetadataUncertain,
 from llog.stores.metadata.oxia.client import Get, OxiaClient, OxiaError, OxiaOptions
 from llog.stores.metadata.oxia.store import OxiaStore
 from llog.stores.metadata.port import ABSENT, Key, Record
-from llog.testing.servers import OxiaCluster, Process
+from llog.testing.servers import OxiaCluster, ServerProcess
 from tests.patience import PATIENCE_SECONDS
 from tests.servers import started
 
@@ -96,7 +96,7 @@ class Count:
                 await self.moved.wait()
 
 
-async def leader_of(cluster: OxiaCluster, store: OxiaStore) -> tuple[str, Process]:
+async def leader_of(cluster: OxiaCluster, store: OxiaStore) -> tuple[str, ServerProcess]:
     address = (await store.client.leader_link(0)).address
     return address, cluster.node_at(address)
 

@@ -25,8 +25,8 @@ from llog.log.keys import Keys, Log
 from llog.log.topics.create import initialize
 from llog.stores.metadata.port import Change as Notice
 from llog.stores.metadata.port import ChangeKind
-from llog.testing.history import Broken, Checker, Client, Dump, Noted, Phase, StoredObject, operations_of
-from llog.testing.history.judge_changes import Change, ChangeJudge
+from llog.testing.history import Broken, Checker, Client, Dump, DumpedObject, Noted, Phase, operations_of
+from llog.testing.history.judge_changes import ChangeJudge, JournalChange
 from llog.testing.history.operations import Operations
 from llog.testing.history.operators import (
     compact_chore,
@@ -40,8 +40,8 @@ from llog.testing.history.operators import (
 from llog.testing.history.recovery import clean, compact_all, probe, resume
 from llog.testing.history.workload import follow, tend, write, write_idempotently
 from llog.testing.sim import HOUR_MS, MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
-from llog.testing.sim.metadata_server import MetadataServer, Versions, Watcher
-from llog.testing.sim_context import log_context
+from llog.testing.sim.actor import log_context
+from llog.testing.sim.metadata_server import MetadataServer, SimWatcher, Versions
 
 ORDERS, CLICKS, VISITS = Log("orders", 0), Log("orders", 1), Log("visits", 0)
 LOGS: Final = (ORDERS, CLICKS, VISITS)
@@ -53,7 +53,7 @@ FAULTS: Final = replace(MANY, stall_ms=(50, 1_500, 15_000, 2 * HOUR_MS), skew_ms
 Play = Callable[[Client], Awaitable[None]]
 
 
-class Journal(Watcher):
+class Journal(SimWatcher):
     """Judges every change of the metadata as it happens: what must not be for a moment is not covered up later."""
 
     of_client = False
@@ -66,7 +66,7 @@ class Journal(Watcher):
     def offer(self, shard: int, change: Notice) -> None:
         cells = self._server.shards[shard].cells
         value = cells[change.path].value if change.kind is ChangeKind.PUT else None
-        found = self._judge.feed([Change(change.path, value)])
+        found = self._judge.feed([JournalChange(change.path, value)])
         if found:
             raise Broken(Phase.LEFT, found)
 
@@ -109,7 +109,7 @@ def watch_changes(world: World) -> None:
 
 def dump_of(world: World) -> Dump:
     store = world.bucket("objects").inner
-    objects = {store.uri(name): StoredObject(content) for name, content in world.objects().items()}
+    objects = {store.uri(name): DumpedObject(content) for name, content in world.objects().items()}
     return Dump({path: record.value for path, record in world.records().items()}, objects, world.now_ms())
 
 

@@ -22,7 +22,7 @@ from llog.log.producers.idempotence import ProducerClaim
 from llog.log.read.read import iter_runs, view
 from llog.pipeline.compact.once import compact_once
 from llog.testing.sim import MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
-from llog.testing.sim_context import log_context
+from llog.testing.sim.actor import log_context
 
 ORDERS = Log("orders", 0)
 PRODUCERS = (1, 2, 3)

@@ -101,7 +101,7 @@ def port_open(port: int) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-class Process:
+class ServerProcess:
     """One child process that can be killed, paused and started again with the same command line."""
 
     def __init__(
@@ -212,7 +212,7 @@ class OxiaServer(Server):
         args = [program, "standalone", "-p", self.address, "-m", f"127.0.0.1:{self._metrics_port}"]
         args += ["--data-dir", str(self.directory / "db"), "--wal-dir", str(self.directory / "wal")]
         args += ["--shards", str(shards)] + ([] if sync else ["--wal-sync-data=false"])
-        self.process = Process(args, log=self.directory / "log")
+        self.process = ServerProcess(args, log=self.directory / "log")
 
     def start(self) -> None:
         self.process.start()
@@ -231,11 +231,11 @@ class OxiaCluster(Server):
         super().__init__()
         self.public = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
         self.internal = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
-        self.nodes: list[Process] = []
+        self.nodes: list[ServerProcess] = []
         for i, (public, internal) in enumerate(zip(self.public, self.internal, strict=True)):
             args = [self.program, "server", "-p", public, "-i", internal, "-m", f"127.0.0.1:{free_port()}"]
             args += ["--data-dir", str(self.directory / f"db{i}"), "--wal-dir", str(self.directory / f"wal{i}")]
-            self.nodes.append(Process(args, log=self.directory / f"log{i}"))
+            self.nodes.append(ServerProcess(args, log=self.directory / f"log{i}"))
         servers = "".join(
             f"  - public: {public}\n    internal: {internal}\n"
             for public, internal in zip(self.public, self.internal, strict=True)
@@ -248,7 +248,7 @@ class OxiaCluster(Server):
         args = [self.program, "coordinator", "-f", str(config), "-i", f"127.0.0.1:{free_port()}"]
         args += ["-m", f"127.0.0.1:{free_port()}", "--metadata", "file"]
         args += ["--file-clusters-status-path", str(self.directory / "status.json")]
-        self.coordinator = Process(args, log=self.directory / "coordinator-log")
+        self.coordinator = ServerProcess(args, log=self.directory / "coordinator-log")
         self.address = self.public[0]
 
     def start(self) -> None:
@@ -263,7 +263,7 @@ class OxiaCluster(Server):
         command = [self.program, "health", "--host", host, "--port", port]
         return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
 
-    def node_at(self, address: str) -> Process:
+    def node_at(self, address: str) -> ServerProcess:
         """The process that serves clients at `address`."""
         return self.nodes[self.public.index(address)]
 
@@ -278,7 +278,7 @@ class S3Server(Server):
     bucket = "llog-test"
     name: str
     port: int
-    process: Process
+    process: ServerProcess
 
     @property
     def endpoint(self) -> str:
@@ -305,7 +305,7 @@ class VersityGateway(S3Server):
         args = [program, "--port", f"127.0.0.1:{self.port}", "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--quiet"]
         # Without --disableotmp, listings show the gateway's own temporary files.
         args += ["--keep-alive", "posix", "--disableotmp", str(self.directory / "data")]
-        self.process = Process(args, log=self.directory / "log")
+        self.process = ServerProcess(args, log=self.directory / "log")
 
 
 class Minio(S3Server):
@@ -319,7 +319,7 @@ class Minio(S3Server):
         args += ["--console-address", f"127.0.0.1:{free_port()}", str(self.directory / "data")]
         env = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
         env |= {"MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
-        self.process = Process(args, log=self.directory / "log", env=env)
+        self.process = ServerProcess(args, log=self.directory / "log", env=env)
 
     def start(self) -> None:
         super().start()
@@ -361,7 +361,7 @@ class PostgresServer(Server):
         self.url = f"postgresql://llog@127.0.0.1:{self.port}/postgres"
         args = [str(self.bin / "postgres"), "-D", str(self.data), "-p", str(self.port), "-h", "127.0.0.1"]
         args += ["-k", str(self.directory), "-c", "fsync=on"]
-        self.process = Process(args, log=self.directory / "log", user=self.user, cwd=self.directory)
+        self.process = ServerProcess(args, log=self.directory / "log", user=self.user, cwd=self.directory)
 
     def start(self) -> None:
         if not self.data.exists():
@@ -422,7 +422,7 @@ class PrometheusServer(Server):
         (self.directory / "prometheus.yml").write_text(json.dumps(config))
         args = [program, f"--config.file={self.directory / 'prometheus.yml'}"]
         args += [f"--storage.tsdb.path={self.directory / 'data'}", f"--web.listen-address=127.0.0.1:{self.port}"]
-        self.process = Process(args, log=self.directory / "log")
+        self.process = ServerProcess(args, log=self.directory / "log")
 
     def start(self) -> None:
         import urllib.request

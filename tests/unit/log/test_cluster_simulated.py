@@ -10,8 +10,8 @@ import pytest
 
 from llog.errors import MetadataStoreError, ObjectStoreError
 from llog.log.cluster import compare_cluster, join_cluster
-from llog.testing.sim import MANY, ActorContext, Scenario, World, run_seed
-from llog.testing.sim_context import log_context
+from llog.testing.sim import MANY, ActorContext, SimScenario, World, run_seed
+from llog.testing.sim.actor import log_context
 
 SEEDS = 5_000 if os.environ.get("LLOG_SOAK") == "1" else 100
 FAULTS = replace(MANY, rate=0.1)
@@ -47,7 +47,7 @@ def start_together(world: World) -> None:
 
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "compare-and-set"])
 def test_processes_that_start_together_found_one_cluster(atomic: bool) -> None:
-    scenario = Scenario("start-together", start_together, FAULTS, options={"atomic_groups": atomic})
+    scenario = SimScenario("start-together", start_together, FAULTS, options={"atomic_groups": atomic})
     for seed in range(SEEDS):
         run = run_seed(scenario, seed, keep_trace=False)
         assert run.ok, f"seed {seed}: {run.error!r}\n{run.printed[-3_000:]}"

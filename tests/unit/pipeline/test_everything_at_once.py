@@ -31,7 +31,7 @@ from llog.pipeline.runtime.log_choice import chosen_logs
 from llog.pipeline.vacuum.job import vacuum
 from llog.testing.history.recovery import resume
 from llog.testing.log_scenarios import FAULTS, GRACE_MS, watch_changes
-from llog.testing.sim import Scenario, World, check_repeatable, run_seed
+from llog.testing.sim import SimScenario, World, check_repeatable, run_seed
 from tests.unit.pipeline.everything import (
     LOGS,
     NEIGHBOUR,
@@ -184,7 +184,9 @@ async def exported(player: Player) -> list[tuple[int, int, Row]]:
 MANY_FAULTS: Final = replace(FAULTS, budget=10, skew_ms_max=GRACE_MS // 10 - 5)
 """Clocks are as far from the stores' as vacuum lets them be."""
 SCENARIOS: Final = {
-    atomic: Scenario("everything", play, MANY_FAULTS, options={"atomic_groups": atomic, "shards": 1 if atomic else 2})
+    atomic: SimScenario(
+        "everything", play, MANY_FAULTS, options={"atomic_groups": atomic, "shards": 1 if atomic else 2}
+    )
     for atomic in (True, False)
 }
 

@@ -41,32 +41,32 @@ from llog.stores.objects.port import ObjectStore
 V = TypeVar("V", CompactionRecord, CompactorClaim, ProducerPage, ProducerSnapshot, SegmentRecord)
 
 
-class Removed(NamedTuple):
+class LeftoversRemoved(NamedTuple):
     """`found` counts every value that was met; a pass that found none is the last."""
 
     found: int = 0
     entries: int = 0
     segments: int = 0
 
-    def plus(self, other: Removed) -> Removed:
-        return Removed(self.found + other.found, self.entries + other.entries, self.segments + other.segments)
+    def plus(self, other: LeftoversRemoved) -> LeftoversRemoved:
+        return LeftoversRemoved(self.found + other.found, self.entries + other.entries, self.segments + other.segments)
 
 
-async def remove_leftovers(context: LogContext, log: Log) -> Removed:
+async def remove_leftovers(context: LogContext, log: Log) -> LeftoversRemoved:
     """One pass over a log that is deleted; nothing for any other. Safe at any time, against anyone."""
     found = await context.metadata.get(context.keys.control(log), strict=True)
     if found is None:
-        return Removed()
+        return LeftoversRemoved()
     control = decode_value(ControlRecord, found.value, found.key.path)
     if control.log_state != "DELETED":
-        return Removed()
+        return LeftoversRemoved()
     try:
         return await remove_dead(context, log, control.incarnation)
     except StaleSelf:
-        return Removed()
+        return LeftoversRemoved()
 
 
-async def remove_dead(context: LogContext, log: Log, incarnation: int) -> Removed:
+async def remove_dead(context: LogContext, log: Log, incarnation: int) -> LeftoversRemoved:
     """One pass. Only for a log whose tombstone of `incarnation`, or of a later life, stands. Raises `StaleSelf`."""
     # No compactor gets anywhere from here on.
     found = await _remove_compaction(context, log, incarnation)
@@ -75,7 +75,7 @@ async def remove_dead(context: LogContext, log: Log, incarnation: int) -> Remove
     await _remove_segments(context, log, incarnation)
     found += await _remove_producers(context, log, incarnation)
     found += await _remove_one(context, context.keys.claim(log), CompactorClaim, incarnation)
-    return Removed(found + len(segments) + entries, entries, len(segments))
+    return LeftoversRemoved(found + len(segments) + entries, entries, len(segments))
 
 
 # -- the parts -------------------------------------------------------------------------------------------------------

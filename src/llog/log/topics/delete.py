@@ -33,7 +33,7 @@ from llog.formats.values import (
 from llog.limits import TOPIC_ROUNDS_MAX
 from llog.log.append.settle import StaleSelf
 from llog.log.change import change_value, lost_race_or_unavailable
-from llog.log.cleanup.leftovers import Removed, remove_dead
+from llog.log.cleanup.leftovers import LeftoversRemoved, remove_dead
 from llog.log.context import LogContext
 from llog.log.control import new_control
 from llog.log.keys import Log
@@ -116,19 +116,19 @@ async def _end(context: LogContext, topic: str, incarnation: int) -> None:
 # -- one log ---------------------------------------------------------------------------------------------------------
 
 
-async def _delete_log(context: LogContext, log: Log, topic: TopicRecord) -> Removed:
+async def _delete_log(context: LogContext, log: Log, topic: TopicRecord) -> LeftoversRemoved:
     """Step 2. A later life of the log means that somebody finished this deletion: nothing is left to do."""
     incarnation = topic.incarnation
     try:
         if await _advance(context, log, incarnation, "DELETE_PARTITION_MARKED") == "DELETE_PARTITION_FINISHED":
-            return Removed()
+            return LeftoversRemoved()
         await _bury(context, log, topic)
         await _advance(context, log, incarnation, "DELETE_PARTITION_STARTED")
         removed = await _remove_all(context, log, incarnation)
         await _advance(context, log, incarnation, "DELETE_PARTITION_FINISHED")
         return removed
     except StaleSelf:
-        return Removed()
+        return LeftoversRemoved()
 
 
 def plan_advance(
@@ -197,9 +197,9 @@ async def _bury(context: LogContext, log: Log, topic: TopicRecord) -> None:
     )
 
 
-async def _remove_all(context: LogContext, log: Log, incarnation: int) -> Removed:
+async def _remove_all(context: LogContext, log: Log, incarnation: int) -> LeftoversRemoved:
     """Repeat passes until one finds nothing: a value that changed during a pass is removed by the next."""
-    total = Removed()
+    total = LeftoversRemoved()
     for round_number in range(TOPIC_DELETE_PASSES_MAX):
         try:
             removed = await remove_dead(context, log, incarnation)

@@ -6,12 +6,7 @@ from llog.errors import LlogError
 from llog.formats.values import ControlRecord
 from llog.log.append.append import Appended
 from llog.log.keys import Log
-from llog.testing.hazards.checks import (
-    expect_compacts_to_the_end,
-    expect_contents,
-    value_at,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     COMPACTION,
     CONTROL,
     INDEX,
@@ -25,9 +20,12 @@ from llog.testing.hazards.parts import (
     delete_below,
     entry_key,
     expect,
+    expect_compacts_to_the_end,
+    expect_contents,
     hours_pass,
     orphaned,
     reborn,
+    value_at,
     written,
 )
 from llog.testing.sim import Script, script

@@ -6,12 +6,7 @@ from llog.errors import ClusterMismatch, LlogError
 from llog.log.append.append import Appended
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.testing.hazards.checks import (
-    expect_compacts_to_the_end,
-    expect_landed,
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     COMPACTION,
     CONTROL,
     alone,
@@ -22,6 +17,9 @@ from llog.testing.hazards.parts import (
     delete_below,
     doing,
     expect,
+    expect_compacts_to_the_end,
+    expect_landed,
+    expect_told_truth,
     hours_pass,
     orphaned,
     written,

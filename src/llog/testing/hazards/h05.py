@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from llog.errors import AppendUncertain
 from llog.log.append.append import Appended
-from llog.testing.hazards.checks import (
-    expect_compacts_to_the_end,
-    expect_landed,
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     COMPACTION,
     CONTROL,
     INDEX,
@@ -17,9 +12,12 @@ from llog.testing.hazards.parts import (
     compact,
     entry_key,
     expect,
+    expect_compacts_to_the_end,
+    expect_landed,
+    expect_told_truth,
     written,
 )
-from llog.testing.sim import Fault, Puppet, Script, script
+from llog.testing.sim import Puppet, Script, SimFault, script
 
 
 def _without_an_answer(script: Script) -> Puppet:
@@ -27,7 +25,7 @@ def _without_an_answer(script: Script) -> Puppet:
     written(script, b"first")
     writer = script.actor("writer", append(b"once"))
     writer.run_until("put_object").run_until("put", CONTROL)
-    return writer.perform(Fault.LATE_WRITE)
+    return writer.perform(SimFault.LATE_WRITE)
 
 
 @script("h05a", atomic_groups=False)

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from llog.testing.hazards.checks import (
-    expect_compacts_to_the_end,
-    expect_landed,
-    expect_told_truth,
-    snapshot_of,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     COMPACTION,
     INDEX,
     SNAPSHOT,
@@ -19,6 +13,10 @@ from llog.testing.hazards.parts import (
     delete_below,
     entry_key,
     expect,
+    expect_compacts_to_the_end,
+    expect_landed,
+    expect_told_truth,
+    snapshot_of,
     written,
 )
 from llog.testing.sim import Script, script

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from llog.testing.hazards.checks import (
+from llog.testing.hazards.toolkit import (
+    append,
+    compact,
     entries_of,
+    entry_key,
     expect_compacts_to_the_end,
     expect_told_truth,
     object_name,
-)
-from llog.testing.hazards.parts import (
-    append,
-    compact,
-    entry_key,
     reaches,
     written,
 )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from llog.testing.hazards.checks import (
-    expect_compacts_to_the_end,
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     COMPACTION,
     INDEX,
     alone,
     compact,
     entry_key,
+    expect_compacts_to_the_end,
+    expect_told_truth,
     written,
 )
-from llog.testing.sim import Fault, Script, script
+from llog.testing.sim import Script, SimFault, script
 
 
 @script("h08a", atomic_groups=False)
@@ -58,7 +56,7 @@ def the_end_key_seems_not_to_be_there(script: Script) -> None:
     past = script.moment()
     written(script, b"two")
     compactor = script.actor("compactor", compact())
-    compactor.run_until("put", entry_key(2)).perform(Fault.LOST_REPLY)  # swapped, and nobody told it
+    compactor.run_until("put", entry_key(2)).perform(SimFault.LOST_REPLY)  # swapped, and nobody told it
     compactor.run_until("get", f"{INDEX}/*")  # refused the second time: what stands there?
     compactor.reads_as_of(past)
     compactor.perform(operation="get", path=f"{INDEX}/*")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from llog.testing.hazards.checks import (
-    control_of,
-    entries_of,
-    expect_compacts_to_the_end,
-    expect_contents,
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     alone,
     append,
     apply_retention,
+    control_of,
     delete_below,
+    entries_of,
     entry_key,
     expect,
+    expect_compacts_to_the_end,
+    expect_contents,
+    expect_told_truth,
     written,
 )
 from llog.testing.sim import Script, script

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from llog.errors import LlogError
-from llog.testing.hazards.checks import (
-    entries_of,
-    object_name,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     INDEX,
     alone,
     compact,
+    entries_of,
     expect,
+    object_name,
     read_from,
     written,
 )

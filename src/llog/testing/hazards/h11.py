@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from llog.testing.hazards.checks import (
-    expect_no_orphans,
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     COMPACTION,
     SEGMENTS,
     alone,
@@ -14,6 +10,8 @@ from llog.testing.hazards.parts import (
     compact,
     delete_below,
     entry_key,
+    expect_no_orphans,
+    expect_told_truth,
     hours_pass,
     merge,
     written,

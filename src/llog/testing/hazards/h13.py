@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from llog.testing.hazards.checks import (
-    expect_compacts_to_the_end,
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     alone,
     append,
     compact,
     entry_key,
+    expect_compacts_to_the_end,
+    expect_told_truth,
 )
 from llog.testing.sim import Script, script
 

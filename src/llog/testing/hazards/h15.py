@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from llog.testing.hazards.checks import (
-    compaction_of,
-    expect_compacts_to_the_end,
-    expect_tiled,
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     alone,
     append,
     compact,
+    compaction_of,
     expect,
+    expect_compacts_to_the_end,
+    expect_tiled,
+    expect_told_truth,
     written,
 )
 from llog.testing.sim import Script, script

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from llog.errors import LogFenced
 from llog.log.fence import fence, unfence
-from llog.testing.hazards.checks import (
-    control_of,
-    expect_contents,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     CONTROL,
     ORDERS,
     alone,
     append,
+    control_of,
     doing,
     expect,
+    expect_contents,
     written,
 )
-from llog.testing.sim import Fault, Script, script
+from llog.testing.sim import Script, SimFault, script
 
 
 @script("h16", atomic_groups=False)
@@ -25,14 +23,14 @@ def a_repeated_fence_does_not_undo_what_somebody_did_since(script: Script) -> No
     written(script, b"one")
     # The operator's tool crashed after the fence; a colleague opened the log again; the tool is started once more.
     tool = script.actor("tool", doing(lambda context: fence(context, ORDERS, expected_epoch=0)))
-    tool.run_until("put", CONTROL).perform(Fault.CRASH_AFTER)
+    tool.run_until("put", CONTROL).perform(SimFault.CRASH_AFTER)
     alone(script, doing(lambda context: unfence(context, ORDERS)), "colleague")
     alone(script, doing(lambda context: fence(context, ORDERS, expected_epoch=0)), "tool")
     state = control_of(script).log_state
     expect(state == "OPEN", f"a repeated fence left the log {state}")
     # The reply alone is lost, and the tool tries again by itself.
     tool = script.actor("retrying tool", doing(lambda context: fence(context, ORDERS)))
-    tool.run_until("put", CONTROL).perform(Fault.LOST_REPLY)
+    tool.run_until("put", CONTROL).perform(SimFault.LOST_REPLY)
     alone(script, doing(lambda context: unfence(context, ORDERS)), "colleague")
     tool.finish()
     state = control_of(script).log_state

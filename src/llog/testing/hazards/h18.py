@@ -6,16 +6,14 @@ import json
 
 from llog.log.append.append import Appended
 from llog.log.context import LogContext
-from llog.testing.hazards.checks import (
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     KEYS,
     ORDERS,
     alone,
     append,
     doing,
     expect,
+    expect_told_truth,
     written,
 )
 from llog.testing.sim import Script, script

@@ -21,9 +21,8 @@ from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.rows import SinkGroup
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import put_blob
-from llog.testing.hazards.checks import contents, entries_of
-from llog.testing.hazards.parts import KEYS, HazardViolated, alone, doing, expect, reaches
-from llog.testing.sim import Fault, Puppet, Script, script
+from llog.testing.hazards.toolkit import KEYS, HazardViolated, alone, contents, doing, entries_of, expect, reaches
+from llog.testing.sim import Puppet, Script, SimFault, script
 from llog.testing.sim.actor import ActorFunction
 
 TOPIC: Final = "sales"
@@ -101,7 +100,7 @@ def _contents(script: Script, log: Log) -> list[tuple[int, bytes | None]]:
     return contents(script, log) if there else []
 
 
-def _step(driver: Puppet, fault: Fault | None = None) -> bool:
+def _step(driver: Puppet, fault: SimFault | None = None) -> bool:
     """Its next call; False when it is at its end."""
     if driver.actor.ended or not reaches(driver, "*"):
         return False
@@ -200,7 +199,7 @@ def _replies_are_lost(script: Script) -> None:
     for every in (1, 2, 3):
         query = f"lost-{every}"
         driver, calls = first_driver(script, query), 0
-        while _step(driver, Fault.LOST_REPLY if calls % every == 0 else None):
+        while _step(driver, SimFault.LOST_REPLY if calls % every == 0 else None):
             calls += 1
         told = driver.result
         expect(isinstance(told, (SinkResult, LlogError)), f"{query}: {told!r}")

@@ -12,7 +12,7 @@ from llog.pipeline.sink.commit import SinkResult
 from llog.pipeline.sink.plan import plan_key
 from llog.pipeline.vacuum.job import VacuumReport, vacuum
 from llog.testing.hazards.h24 import expect_once, first_driver, replayed, steps
-from llog.testing.hazards.parts import KEYS, doing, expect, hours_pass, reaches
+from llog.testing.hazards.toolkit import KEYS, doing, expect, hours_pass, reaches
 from llog.testing.sim import Puppet, Script, script
 
 

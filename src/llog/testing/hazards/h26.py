@@ -6,17 +6,15 @@ from typing import Any
 
 from llog.log.append.append import Appender
 from llog.log.keys import Log
-from llog.testing.hazards.checks import (
-    expect_no_orphans,
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     ORDERS,
     alone,
     append,
     compact,
     context_of,
     entry_key,
+    expect_no_orphans,
+    expect_told_truth,
     reborn,
     record_group,
     written,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from llog.log.append.append import Appended
-from llog.testing.hazards.checks import (
-    expect_landed,
-    expect_told_truth,
-)
-from llog.testing.hazards.parts import (
+from llog.testing.hazards.toolkit import (
     alone,
     append,
     claim,
     compact,
     expect,
+    expect_landed,
+    expect_told_truth,
 )
 from llog.testing.sim import HOUR_MS, Script, script
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llog.log.append.append import Appended, Appender
-from llog.testing.hazards.checks import contents
-from llog.testing.hazards.parts import ORDERS, claim, context_of, entry_key, expect, reborn, record_group
+from llog.testing.hazards.toolkit import ORDERS, claim, contents, context_of, entry_key, expect, reborn, record_group
 from llog.testing.sim import ActorContext, Script, script
 
 

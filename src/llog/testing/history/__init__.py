@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from llog.testing.history.checker import Checker
 from llog.testing.history.events import Noted, decode_lines, encode_line
-from llog.testing.history.image import Dump, StoredObject, dump_stores
+from llog.testing.history.image import Dump, DumpedObject, dump_stores
 from llog.testing.history.operations import operations_of
 from llog.testing.history.verdict import Broken, Phase, Violation
 from llog.testing.history.workload import Client
@@ -20,9 +20,9 @@ __all__ = [
     "Checker",
     "Client",
     "Dump",
+    "DumpedObject",
     "Noted",
     "Phase",
-    "StoredObject",
     "Violation",
     "decode_lines",
     "dump_stores",

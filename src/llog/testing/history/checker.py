@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llog.log.keys import Keys
-from llog.testing.history.contents import Contents, Tokens
+from llog.testing.history.contents import EntryContents, Tokens
 from llog.testing.history.events import Noted
 from llog.testing.history.image import Dump, image_of
-from llog.testing.history.judge_changes import Change, ChangeJudge
+from llog.testing.history.judge_changes import ChangeJudge, JournalChange
 from llog.testing.history.judge_clients import Case, judge_clients
 from llog.testing.history.judge_producers import judge_producers
 from llog.testing.history.judge_store import judge_leftovers, judge_lives, judge_log
@@ -29,11 +29,11 @@ class Checker:
     def __init__(self, keys: Keys, *, grace_ms: int = 0) -> None:
         """`grace_ms`: how old an object that nobody names may be in a store that was cleaned."""
         self._keys, self._grace_ms = keys, grace_ms
-        self._contents = Contents()
+        self._contents = EntryContents()
         self._changes = ChangeJudge(keys)
 
     def check(
-        self, history: Iterable[Noted] | Operations, dump: Dump, phase: Phase, changes: Iterable[Change] = ()
+        self, history: Iterable[Noted] | Operations, dump: Dump, phase: Phase, changes: Iterable[JournalChange] = ()
     ) -> None:
         """Raises `Broken`. `changes` are those of the metadata since the last check, where somebody kept them."""
         found = self.violations(history, dump, phase, changes)
@@ -41,7 +41,7 @@ class Checker:
             raise Broken(phase, found)
 
     def violations(
-        self, history: Iterable[Noted] | Operations, dump: Dump, phase: Phase, changes: Iterable[Change] = ()
+        self, history: Iterable[Noted] | Operations, dump: Dump, phase: Phase, changes: Iterable[JournalChange] = ()
     ) -> list[Violation]:
         told = history if isinstance(history, Operations) else operations_of(history)
         image = image_of(dump.records, self._keys)

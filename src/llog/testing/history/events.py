@@ -97,18 +97,18 @@ class Noted(NamedTuple):
     event: AnyEvent
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _EventLine(msgspec.Struct, frozen=True):
     at: int
     actor: str
     event: AnyEvent
 
 
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(_Line)
+_decoder: Final = msgspec.json.Decoder(_EventLine)
 
 
 def encode_line(noted: Noted) -> bytes:
-    return _encoder.encode(_Line(noted.at, noted.actor, noted.event)) + b"\n"
+    return _encoder.encode(_EventLine(noted.at, noted.actor, noted.event)) + b"\n"
 
 
 def decode_lines(data: bytes) -> Iterable[Noted]:

@@ -30,7 +30,7 @@ from llog.stores.objects.port import ObjectMeta, ObjectStore
 READS_IN_FLIGHT_MAX: Final = 16
 
 
-class StoredObject(NamedTuple):
+class DumpedObject(NamedTuple):
     content: bytes
     modified_at_ms: int = 0
 
@@ -40,7 +40,7 @@ class Dump(NamedTuple):
 
     records: Mapping[str, bytes]
     """Metadata values by path."""
-    objects: Mapping[str, StoredObject]
+    objects: Mapping[str, DumpedObject]
     """Objects by URI."""
     now_ms: int = 0
 
@@ -176,9 +176,9 @@ async def dump_stores(
     known = {} if before is None else before.objects
     slots = asyncio.Semaphore(READS_IN_FLIGHT_MAX)
 
-    async def stored(meta: ObjectMeta) -> StoredObject:
+    async def stored(meta: ObjectMeta) -> DumpedObject:
         async with slots:
-            return known.get(objects.uri(meta.name)) or StoredObject(
+            return known.get(objects.uri(meta.name)) or DumpedObject(
                 bytes(await objects.get(meta.name)), meta.last_modified_ms
             )
 

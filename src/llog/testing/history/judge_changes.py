@@ -26,7 +26,7 @@ from llog.log.keys import Keys, Log, ParsedKey
 from llog.testing.history.verdict import Violation
 
 
-class Change(NamedTuple):
+class JournalChange(NamedTuple):
     path: str
     value: bytes | None
     """None: it was removed."""
@@ -64,7 +64,7 @@ class ChangeJudge:
         self._topics: dict[str, TopicRecord] = {}
         self.violations: list[Violation] = []
 
-    def feed(self, changes: Iterable[Change]) -> list[Violation]:
+    def feed(self, changes: Iterable[JournalChange]) -> list[Violation]:
         """What is wrong so far."""
         for change in changes:
             self._judge(change)
@@ -73,7 +73,7 @@ class ChangeJudge:
     def _say(self, invariant: str, state: _State, offset: int, key: str, text: str) -> None:
         self.violations.append(Violation(invariant, state.log, offset, key, text))
 
-    def _judge(self, change: Change) -> None:
+    def _judge(self, change: JournalChange) -> None:
         path = change.path
         if path not in self._parsed:
             self._parsed[path] = self._keys.parse(path)

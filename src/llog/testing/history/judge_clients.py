@@ -16,7 +16,7 @@ from llog.testing.history.operations import Action, Append, Operations, Read
 from llog.testing.history.verdict import Violation
 
 
-class Batch(NamedTuple):
+class AppendedBatch(NamedTuple):
     """What was to be appended: one attempt, or several of an idempotent producer."""
 
     tokens: tuple[str, ...]
@@ -37,9 +37,11 @@ class Case:
     def __init__(self, log: Log, told: Operations, image: LogImage | None, there: Tokens | None) -> None:
         self.log, self.told, self.image, self.there = log, told, image, there
         self.deletions = [act for act in told.acts if act.act == "delete_topic"]
-        self.batches: dict[tuple[str, ...], Batch] = {}
+        self.batches: dict[tuple[str, ...], AppendedBatch] = {}
         for attempt in told.appends:
-            self.batches.setdefault(attempt.asked.tokens, Batch(attempt.asked.tokens, [])).attempts.append(attempt)
+            self.batches.setdefault(attempt.asked.tokens, AppendedBatch(attempt.asked.tokens, [])).attempts.append(
+                attempt
+            )
         self.batch_of = {token: batch for batch in self.batches.values() for token in batch.tokens}
         control = image.control if image is not None else None
         self.start = control.log_start_offset if there is not None and control is not None else 0
@@ -109,7 +111,7 @@ def _stored_once(case: Case) -> Iterator[Violation]:
                 yield case.violation("I3", -1, text)
 
 
-def _whole(case: Case, batch: Batch, places: Mapping[str, list[int]]) -> Iterator[Violation]:
+def _whole(case: Case, batch: AppendedBatch, places: Mapping[str, list[int]]) -> Iterator[Violation]:
     """All of a batch that lies above the log's start is there, in its order, or none of it is."""
     found = [places[token][0] if token in places else -1 for token in batch.tokens]
     present = [(position, offset) for position, offset in enumerate(found) if offset >= 0]

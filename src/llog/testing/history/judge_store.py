@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from llog.formats.values import IndexEntry
 from llog.log.ids import created_at_ms_of, is_object_id
 from llog.log.keys import Keys, Log
-from llog.testing.history.contents import Contents, Tokens, Unreadable
+from llog.testing.history.contents import EntryContents, Tokens, UnreadableEntry
 from llog.testing.history.image import Covering, Dump, Image, LogImage
 from llog.testing.history.verdict import Phase, Violation
 
@@ -18,7 +18,7 @@ ASKED_BY = "asked by "
 """How the reason of a fence begins that a client asked for; any other was put there by the log itself."""
 
 
-def judge_log(image: LogImage, dump: Dump, contents: Contents, phase: Phase) -> tuple[list[Violation], Tokens]:
+def judge_log(image: LogImage, dump: Dump, contents: EntryContents, phase: Phase) -> tuple[list[Violation], Tokens]:
     """Violations of one living log, and what it holds."""
     found = [*_tiling(image, phase), *_cursor(image, phase), *_epochs(image), *_snapshot(image)]
     tokens: Tokens = {}
@@ -31,7 +31,7 @@ def judge_log(image: LogImage, dump: Dump, contents: Contents, phase: Phase) -> 
     for entry in entries:
         try:
             held = contents.of(image.log, entry, dump.objects)
-        except Unreadable as error:
+        except UnreadableEntry as error:
             found.append(Violation("I8", image.log, entry.start_offset, entry.key, str(error)))
             continue
         tokens.update((offset, token) for offset, token in held.items() if offset >= start)

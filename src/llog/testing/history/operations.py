@@ -75,7 +75,7 @@ class Action(NamedTuple):
         return self.told_at if self.done else NEVER
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     actor: str
     at: int
     log: Log
@@ -86,7 +86,7 @@ class Operations(NamedTuple):
     appends: list[Append]
     reads: list[Read]
     acts: list[Action]
-    seen: list[Seen]
+    seen: list[Observation]
 
     def of(self, log: Log) -> Operations:
         """Those that concern one log; what happens to a topic happens to all of its logs."""
@@ -113,7 +113,7 @@ def operations_of(history: Iterable[Noted]) -> Operations:
         event = noted.event
         name = (noted.actor, event.op)
         if isinstance(event, Observed):
-            found.seen.append(Seen(noted.actor, noted.at, Log(event.topic, event.partition), event))
+            found.seen.append(Observation(noted.actor, noted.at, Log(event.topic, event.partition), event))
         elif isinstance(event, AppendAsked | ReadAsked | ActAsked):
             if name in asked:
                 raise InvalidArgument("history", f"{name} was asked twice")

@@ -14,8 +14,7 @@ from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.compact.plan import SegmentRules
-from llog.pipeline.compact.windows_here import WindowsHere
-from llog.pipeline.runtime.work import tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum.job import vacuum_here
 from llog.testing.history.judge_store import ASKED_BY
 from llog.testing.history.workload import TROUBLE, Client, act, is_trouble
@@ -35,7 +34,7 @@ async def merge_chore(context: LogContext, log: Log) -> None:
 async def job_chore(context: LogContext, log: Log) -> None:
     """The whole job: it claims every log, compacts all of them in common windows, and merges."""
     options = CompactOptions(rules=SegmentRules(max_offsets=RUN_OFFSETS_MAX))
-    report = await compact(context, WindowsHere(tools_of(context)), options=options, merge=True)
+    report = await compact(context, LocalTasks(tools_of(context)), options=options, merge=True)
     bugs = [one for one in report.failed if not is_trouble(one.error_type)]
     assert not bugs, bugs
 

@@ -18,17 +18,16 @@ import pytest
 _MODULES = ("base", "faults", "lifecycle", "model", "order", "reads", "sessions", "watching", "writes")
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
 
-from llog.testing.metadata_contract.base import Link, OpenStore, ProxiedLink  # noqa: E402
+from llog.testing.metadata_contract.base import OpenStore, ProxiedLink, StoreLink  # noqa: E402
 from llog.testing.metadata_contract.faults import FaultClaims  # noqa: E402
 from llog.testing.metadata_contract.lifecycle import LifecycleClaims  # noqa: E402
-from llog.testing.metadata_contract.model import ModelClaims  # noqa: E402
 from llog.testing.metadata_contract.order import OrderClaims  # noqa: E402
 from llog.testing.metadata_contract.reads import ReadClaims  # noqa: E402
 from llog.testing.metadata_contract.sessions import SessionClaims  # noqa: E402
 from llog.testing.metadata_contract.watching import WatchClaims  # noqa: E402
-from llog.testing.metadata_contract.writes import WriteClaims  # noqa: E402
+from llog.testing.metadata_contract.writes import ModelClaims, WriteClaims  # noqa: E402
 
-__all__ = ["Link", "MetadataStoreContract", "OpenStore", "ProxiedLink"]
+__all__ = ["MetadataStoreContract", "OpenStore", "ProxiedLink", "StoreLink"]
 
 
 class MetadataStoreContract(

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 60.0
 SOAK = os.environ.get("LLOG_SOAK") == "1"
 
 
-class Link(abc.ABC):
+class StoreLink(abc.ABC):
     """A client (`store`) whose way to the store can be broken and healed."""
 
     store: MetadataStore
@@ -48,7 +48,7 @@ class Link(abc.ABC):
         """As if nothing had been; connections broken meanwhile stay broken."""
 
 
-class ProxiedLink(Link):
+class ProxiedLink(StoreLink):
     """A client that reaches its server through a `TcpProxy`."""
 
     def __init__(self, store: MetadataStore, proxy: TcpProxy) -> None:
@@ -67,7 +67,7 @@ class ProxiedLink(Link):
         self.proxy.heal()
 
 
-class Claims:
+class StoreClaims:
     """The base of all claims. A subclass overrides `open_store` and `link`."""
 
     clock_speed = 1.0
@@ -78,7 +78,7 @@ class Claims:
         pytest.fail("the adapter's test class must provide the fixture open_store")
 
     @pytest.fixture
-    async def link(self) -> Link:
+    async def link(self) -> StoreLink:
         pytest.fail("the adapter's test class must provide the fixture link")
 
     @pytest.fixture

@@ -20,9 +20,9 @@ from llog.stores.metadata.port import ABSENT, Key, MetadataStore, Put, Record
 from llog.testing.metadata_contract.base import (
     PATIENCE_SECONDS,
     SOAK,
-    Claims,
-    Link,
     OpenStore,
+    StoreClaims,
+    StoreLink,
     below,
     in_time,
     patiently,
@@ -40,7 +40,7 @@ async def put_patiently(store: MetadataStore, key: Key, value: bytes) -> int:
     return await patiently(lambda: store.put(key, value))
 
 
-async def into_silence(link: Link, write: Awaitable[object]) -> MetadataStoreError:
+async def into_silence(link: StoreLink, write: Awaitable[object]) -> MetadataStoreError:
     """Do this write while no reply comes back; how it failed. Anything but "may have" or "did not" is wrong."""
     await link.lose_replies()
     try:
@@ -56,9 +56,9 @@ def check_verdict(error: MetadataStoreError, landed: bool) -> None:
     assert isinstance(error, UncertainOutcome) or not landed, f"it happened, and the adapter denied it: {error!r}"
 
 
-class FaultClaims(Claims):
+class FaultClaims(StoreClaims):
     async def test_a_create_whose_reply_is_lost_is_uncertain_and_a_read_decides(
-        self, link: Link, open_store: OpenStore, root: str
+        self, link: StoreLink, open_store: OpenStore, root: str
     ) -> None:
         witness = await open_store()
         key = below(root, "a")
@@ -75,7 +75,7 @@ class FaultClaims(Claims):
                 await patiently(lambda: link.store.put(key, b"again", expected=ABSENT))
 
     async def test_a_conditional_put_is_never_repeated_by_the_adapter(
-        self, link: Link, open_store: OpenStore, root: str
+        self, link: StoreLink, open_store: OpenStore, root: str
     ) -> None:
         """A repeat would meet its own first attempt and report a conflict that never was."""
         witness = await open_store()
@@ -91,13 +91,13 @@ class FaultClaims(Claims):
             assert await witness.get(key, strict=True) == record
             held = record
 
-    async def test_a_delete_whose_reply_is_lost_is_uncertain(self, link: Link, root: str) -> None:
+    async def test_a_delete_whose_reply_is_lost_is_uncertain(self, link: StoreLink, root: str) -> None:
         key = below(root, "a")
         version = await put_patiently(link.store, key, b"0")
         error = await into_silence(link, link.store.delete(key, expected=version))
         check_verdict(error, await in_time(read_patiently(link.store, key)) is None)
 
-    async def test_every_group_of_a_lost_reply_is_uncertain(self, link: Link, root: str) -> None:
+    async def test_every_group_of_a_lost_reply_is_uncertain(self, link: StoreLink, root: str) -> None:
         keys = [below(root, f"{i:03d}") for i in range(100)]
         await put_patiently(link.store, below(root, "warm"), b"1")
         await link.lose_replies()
@@ -112,7 +112,7 @@ class FaultClaims(Claims):
         if link.store.capabilities.atomic_groups:
             assert len({record is None for record in found}) == 1
 
-    async def test_a_read_without_an_answer_is_a_timeout_not_an_uncertainty(self, link: Link, root: str) -> None:
+    async def test_a_read_without_an_answer_is_a_timeout_not_an_uncertainty(self, link: StoreLink, root: str) -> None:
         await put_patiently(link.store, below(root, "a"), b"1")
         await link.lose_replies()
         with pytest.raises((MetadataTimeout, MetadataUnavailable)) as failed:
@@ -123,7 +123,7 @@ class FaultClaims(Claims):
         assert await in_time(read_patiently(link.store, below(root, "a"))) is not None
 
     async def test_tokens_appended_over_a_bad_link_land_exactly_once(
-        self, link: Link, open_store: OpenStore, root: str
+        self, link: StoreLink, open_store: OpenStore, root: str
     ) -> None:
         """The protocol's way out of uncertainty, on every store: read, look for the own token, go on from there."""
         witness = await open_store()
@@ -135,7 +135,7 @@ class FaultClaims(Claims):
         assert record is not None
         assert record.value.decode().split() == tokens
 
-    async def test_the_client_finds_its_way_back_after_a_cut(self, link: Link, root: str) -> None:
+    async def test_the_client_finds_its_way_back_after_a_cut(self, link: StoreLink, root: str) -> None:
         if not link.networked:
             pytest.skip("this store has no connections")
         key = below(root, "a")
@@ -155,7 +155,7 @@ class FaultClaims(Claims):
             assert record is not None
             assert record.value == str(turn).encode()
 
-    async def test_calls_under_way_when_the_connection_is_cut_end(self, link: Link, root: str) -> None:
+    async def test_calls_under_way_when_the_connection_is_cut_end(self, link: StoreLink, root: str) -> None:
         if not link.networked:
             pytest.skip("this store has no connections")
         keys = [below(root, f"{i:03d}") for i in range(50)]
@@ -177,7 +177,7 @@ class FaultClaims(Claims):
                 assert isinstance(answer, MetadataUncertain), repr(answer)
 
 
-async def append_token(link: Link, key: Key, token: str, *, lose_reply: bool) -> None:
+async def append_token(link: StoreLink, key: Key, token: str, *, lose_reply: bool) -> None:
     while True:
         record = await read_patiently(link.store, key)
         held = record.value.decode().split() if record else []

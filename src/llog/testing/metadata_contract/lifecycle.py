@@ -10,12 +10,12 @@ import pytest
 
 from llog.errors import StoreClosed
 from llog.stores.metadata.port import Key, MetadataStore, Put
-from llog.testing.metadata_contract.base import Claims, OpenStore, below, in_time
+from llog.testing.metadata_contract.base import OpenStore, StoreClaims, below, in_time
 
 CLOCK_SKEW_MS_MAX = 3_600_000
 
 
-class LifecycleClaims(Claims):
+class LifecycleClaims(StoreClaims):
     async def test_a_closed_store_refuses_everything(self, store: MetadataStore, root: str) -> None:
         await store.put(below(root, "a"), b"1")
         await store.close()

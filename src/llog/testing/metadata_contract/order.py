@@ -10,7 +10,7 @@ import pytest
 from llog.errors import InvalidArgument
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.stores.metadata.port import Key, MetadataStore, Put, Record, after, last_segment
-from llog.testing.metadata_contract.base import Claims, below, names_of, versions_of
+from llog.testing.metadata_contract.base import StoreClaims, below, names_of, versions_of
 
 # In byte order of UTF-8. UTF-16 order would put 😀 before \ufffd, a locale's order é before f.
 ORDERED_NAMES = [
@@ -26,7 +26,7 @@ async def fill(store: MetadataStore, root: str, paths: list[str]) -> None:
         versions_of(outcome)
 
 
-class OrderClaims(Claims):
+class OrderClaims(StoreClaims):
     async def test_ceiling_finds_the_name_itself_or_the_next(self, store: MetadataStore, root: str) -> None:
         parent = below(root, "index")
         await fill(store, root, [f"index/{end:020d}" for end in (9, 19, 100)])

@@ -7,7 +7,7 @@ import pytest
 from llog.errors import InvalidArgument
 from llog.limits import METADATA_GET_MANY_MAX, METADATA_KEY_BYTES_MAX, METADATA_KEY_DEPTH_MAX
 from llog.stores.metadata.port import Key, MetadataStore, Put, Record
-from llog.testing.metadata_contract.base import Claims, OpenStore, below, versions_of
+from llog.testing.metadata_contract.base import OpenStore, StoreClaims, below, versions_of
 
 BAD_PATHS = [
     "",
@@ -27,7 +27,7 @@ BAD_PATHS = [
 ]
 
 
-class ReadClaims(Claims):
+class ReadClaims(StoreClaims):
     async def test_a_missing_key_reads_as_none(self, store: MetadataStore, root: str) -> None:
         assert await store.get(below(root, "missing")) is None
         assert await store.get(below(root, "missing"), strict=True) is None

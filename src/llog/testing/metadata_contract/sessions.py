@@ -9,7 +9,16 @@ import pytest
 from llog.errors import InvalidArgument, MetadataUnavailable, MetadataUncertain, SessionLost, VersionConflict
 from llog.limits import METADATA_SESSION_TIMEOUT_MS_MAX, METADATA_SESSION_TIMEOUT_MS_MIN
 from llog.stores.metadata.port import ABSENT, Key, MetadataStore, Put, Record, Session
-from llog.testing.metadata_contract.base import Claims, Link, OpenStore, below, in_time, names_of, patiently, soon
+from llog.testing.metadata_contract.base import (
+    OpenStore,
+    StoreClaims,
+    StoreLink,
+    below,
+    in_time,
+    names_of,
+    patiently,
+    soon,
+)
 
 LONG_MS = 60_000
 SHORT_MS = METADATA_SESSION_TIMEOUT_MS_MIN
@@ -17,7 +26,7 @@ SHORT_MS = METADATA_SESSION_TIMEOUT_MS_MIN
 ATTEMPTS_MAX = 5
 
 
-class SessionClaims(Claims):
+class SessionClaims(StoreClaims):
     async def test_an_ephemeral_record_says_so(self, store: MetadataStore, root: str) -> None:
         key = below(root, "claim")
         session = await store.open_session(timeout_ms=LONG_MS)
@@ -72,7 +81,7 @@ class SessionClaims(Claims):
 
     @pytest.mark.slow
     async def test_ephemeral_records_vanish_when_heartbeats_stop(
-        self, link: Link, open_store: OpenStore, root: str
+        self, link: StoreLink, open_store: OpenStore, root: str
     ) -> None:
         witness = await open_store()
         key = below(root, "claim")

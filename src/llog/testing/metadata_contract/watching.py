@@ -11,7 +11,16 @@ import pytest
 from llog.errors import InvalidArgument, StoreClosed
 from llog.limits import METADATA_WATCH_QUEUE_MAX
 from llog.stores.metadata.port import NOT_TOLD, Change, ChangeKind, MetadataStore, Put
-from llog.testing.metadata_contract.base import Claims, Link, OpenStore, below, in_time, patiently, soon, versions_of
+from llog.testing.metadata_contract.base import (
+    OpenStore,
+    StoreClaims,
+    StoreLink,
+    below,
+    in_time,
+    patiently,
+    soon,
+    versions_of,
+)
 
 
 async def changes_until(changes: AsyncIterator[Change], path: str) -> list[Change]:
@@ -33,7 +42,7 @@ def require_watch(store: MetadataStore) -> None:
         pytest.skip("this store has no watch")
 
 
-class WatchClaims(Claims):
+class WatchClaims(StoreClaims):
     async def test_watch_is_refused_where_it_is_not_claimed(self, store: MetadataStore, root: str) -> None:
         if store.capabilities.watch:
             pytest.skip("this store has a watch")
@@ -130,7 +139,7 @@ class WatchClaims(Claims):
             assert {path: last.get(path) for path in latest} == latest
 
     async def test_a_watcher_cut_off_sees_later_changes_or_a_resync(
-        self, link: Link, open_store: OpenStore, root: str
+        self, link: StoreLink, open_store: OpenStore, root: str
     ) -> None:
         require_watch(link.store)
         if not link.networked:

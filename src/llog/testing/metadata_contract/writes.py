@@ -9,7 +9,8 @@ import pytest
 from llog.errors import InvalidArgument, ValueTooLarge, VersionConflict
 from llog.limits import METADATA_VALUE_BYTES_MAX, METADATA_WRITE_GROUPS_MAX, MIB
 from llog.stores.metadata.port import ABSENT, Delete, Key, MetadataStore, Put, Record, Write
-from llog.testing.metadata_contract.base import SOAK, Claims, OpenStore, below, in_time, versions_of
+from llog.testing.metadata_contract.base import SOAK, OpenStore, StoreClaims, below, in_time, versions_of
+from llog.testing.model_check import STEPS, check_agreement
 
 MANY_KEYS = 100_000 if SOAK else 10_000
 BATCH = 2_000
@@ -20,7 +21,7 @@ async def value_at(store: MetadataStore, key: Key) -> bytes | None:
     return None if record is None else record.value
 
 
-class WriteClaims(Claims):
+class WriteClaims(StoreClaims):
     # -- one record -----------------------------------------------------------------------------------------------
     async def test_put_creates_and_replaces(self, store: MetadataStore, root: str) -> None:
         key = below(root, "a")
@@ -280,3 +281,11 @@ class WriteClaims(Claims):
         assert [r and (r.value, r.version) for r in found] == [
             (key.path.encode(), version) for key, version in zip(keys, versions, strict=True)
         ]
+
+
+class ModelClaims(StoreClaims):
+    """The store agrees with the reference model, step by step (`llog.testing.model_check`)."""
+
+    @pytest.mark.parametrize("seed", range(40) if SOAK else range(4))
+    async def test_store_and_model_agree_step_by_step(self, store: MetadataStore, root: str, seed: int) -> None:
+        await check_agreement(store, root, seed, 400 if SOAK else STEPS)

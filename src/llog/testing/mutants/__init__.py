@@ -12,7 +12,18 @@ found exactly once is an error of its own ("out of date"), never a mutant that q
 
 from __future__ import annotations
 
-from llog.testing.mutants.catalogue import MUTANTS, NOT_COVERED
+from typing import Final
+
+from llog.testing.mutants.appending import APPENDING
+from llog.testing.mutants.deletion import DELETION, VACUUMING
 from llog.testing.mutants.mutant import Edit, Mutant, MutantOutOfDate
+from llog.testing.mutants.rewriting import REWRITING
+from llog.testing.mutants.sinking import SINKING
 
 __all__ = ["MUTANTS", "NOT_COVERED", "Edit", "Mutant", "MutantOutOfDate"]
+
+MUTANTS: Final[tuple[Mutant, ...]] = tuple(
+    sorted((*APPENDING, *REWRITING, *DELETION, *VACUUMING, *SINKING), key=lambda mutant: mutant.name)
+)
+
+NOT_COVERED: Final[dict[str, str]] = {}

@@ -27,24 +27,24 @@ MUTANT_SECONDS_MAX: Final = 60
 PROGRAM = "python -m llog.testing.mutants"
 
 
-class Verdict(NamedTuple):
+class MutantResult(NamedTuple):
     mutant: Mutant
     killed: bool
     words: str
 
 
-def judge(mutant: Mutant, code: int, output: str) -> Verdict:
+def judge(mutant: Mutant, code: int, output: str) -> MutantResult:
     violated = re.search(rf"^sim: {re.escape(mutant.row)}: script: HazardViolated: (.*)", output, re.MULTILINE)
     if code == 1 and violated is not None:
-        return Verdict(mutant, True, violated[1])
+        return MutantResult(mutant, True, violated[1])
     if code == 0:
-        return Verdict(mutant, False, f"SURVIVED: {mutant.why}")
+        return MutantResult(mutant, False, f"SURVIVED: {mutant.why}")
     lines = [line for line in output.splitlines() if line.strip()] or ["no output"]
     told = next((line for line in lines if line.startswith(("sim: ", "mutants: "))), lines[-1])
-    return Verdict(mutant, False, f"NOT JUDGED (exit {code}): {told}")
+    return MutantResult(mutant, False, f"NOT JUDGED (exit {code}): {told}")
 
 
-def run(mutant: Mutant) -> Verdict:
+def run(mutant: Mutant) -> MutantResult:
     command = [sys.executable, "-m", "llog.testing.mutants.child", mutant.name]
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     try:
@@ -58,7 +58,7 @@ def run(mutant: Mutant) -> Verdict:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Verdict(mutant, False, f"NOT JUDGED: no end after {MUTANT_SECONDS_MAX} s")
+        return MutantResult(mutant, False, f"NOT JUDGED: no end after {MUTANT_SECONDS_MAX} s")
     return judge(mutant, done.returncode, done.stdout)
 
 

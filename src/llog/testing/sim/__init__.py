@@ -6,7 +6,7 @@ a fault somewhere), random long runs by seed. `python -m llog.testing.sim` is th
 
 from __future__ import annotations
 
-from llog.testing.sim.actor import Actor, ActorContext, Event, Options
+from llog.testing.sim.actor import Actor, ActorContext, ActorOptions, Event
 from llog.testing.sim.chooser import Chooser, ReplayChooser, ScriptChooser, SeededChooser
 from llog.testing.sim.explore import Exploration, explore
 from llog.testing.sim.faults import (
@@ -20,14 +20,14 @@ from llog.testing.sim.faults import (
     ONE_STALL,
     STALLS,
     Fate,
-    Fault,
-    Faults,
     Moment,
+    SimFault,
+    SimFaults,
 )
 from llog.testing.sim.scenario import (
     SCENARIOS,
-    Run,
-    Scenario,
+    SimRun,
+    SimScenario,
     check_repeatable,
     find,
     replay,
@@ -52,21 +52,21 @@ __all__ = [
     "STALLS",
     "Actor",
     "ActorContext",
+    "ActorOptions",
     "Chooser",
     "Event",
     "Exploration",
     "Fate",
-    "Fault",
-    "Faults",
     "Moment",
-    "Options",
     "Puppet",
     "ReplayChooser",
-    "Run",
-    "Scenario",
     "Script",
     "ScriptChooser",
     "SeededChooser",
+    "SimFault",
+    "SimFaults",
+    "SimRun",
+    "SimScenario",
     "World",
     "check_repeatable",
     "explore",

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from llog.errors import SimulationNotRepeatable
 from llog.limits import SIM_EXPLORE_RUNS_MAX, SIM_EXPLORE_STATES_MAX
 from llog.testing.sim.explore import explore, trimmed
-from llog.testing.sim.scenario import SCENARIOS, Run, Scenario, check_repeatable, replay, run_script, run_seed
+from llog.testing.sim.scenario import SCENARIOS, SimRun, SimScenario, check_repeatable, replay, run_script, run_seed
 
 # Random runs that one process plays before it tells of them.
 SIM_JOB_SCHEDULES_MAX: Final = 100
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if red else 0
 
 
-def run_one(what: Scenario, options: argparse.Namespace, seed: int) -> bool:
+def run_one(what: SimScenario, options: argparse.Namespace, seed: int) -> bool:
     """Whether it was green; prints a line, and more when it was not."""
     again = ["--load", what.module, "--scenario", what.name]
     if what.scripted:
@@ -108,7 +108,7 @@ def run_one(what: Scenario, options: argparse.Namespace, seed: int) -> bool:
     return run_random(what, options, seed, again)
 
 
-def run_search(what: Scenario, options: argparse.Namespace, again: Sequence[str]) -> bool:
+def run_search(what: SimScenario, options: argparse.Namespace, again: Sequence[str]) -> bool:
     started = time.monotonic()
     found = explore(what, states_max=options.states_max, runs_max=options.runs_max)
     said = f"search: {found} ({time.monotonic() - started:.1f} s)"
@@ -118,7 +118,7 @@ def run_search(what: Scenario, options: argparse.Namespace, again: Sequence[str]
     return True
 
 
-def run_random(what: Scenario, options: argparse.Namespace, seed: int, again: Sequence[str]) -> bool:
+def run_random(what: SimScenario, options: argparse.Namespace, seed: int, again: Sequence[str]) -> bool:
     started, calls = time.monotonic(), 0
     try:
         check_repeatable(what, seed)
@@ -138,7 +138,7 @@ def run_random(what: Scenario, options: argparse.Namespace, seed: int, again: Se
     return True
 
 
-class Batch(NamedTuple):
+class PlayedSchedules(NamedTuple):
     """Some schedules, one after the other."""
 
     calls: int
@@ -146,7 +146,7 @@ class Batch(NamedTuple):
     """The seed of the first red one; the rest was not played."""
 
 
-def run_batches(what: Scenario, options: argparse.Namespace, seed: int) -> Iterator[Batch]:
+def run_batches(what: SimScenario, options: argparse.Namespace, seed: int) -> Iterator[PlayedSchedules]:
     """All schedules in the order of their seeds, played by as many processes as asked for."""
     numbers = range(seed, seed + options.schedules)
     batches = [numbers[i : i + SIM_JOB_SCHEDULES_MAX] for i in range(0, len(numbers), SIM_JOB_SCHEDULES_MAX)]
@@ -159,11 +159,11 @@ def run_batches(what: Scenario, options: argparse.Namespace, seed: int) -> Itera
         yield from pool.imap(_run_batch_of, [(what.name, batch) for batch in batches])
 
 
-def _run_batch_of(job: tuple[str, range]) -> Batch:
+def _run_batch_of(job: tuple[str, range]) -> PlayedSchedules:
     return run_batch(*job)
 
 
-def run_batch(name: str, seeds: range, trace: bool = False) -> Batch:
+def run_batch(name: str, seeds: range, trace: bool = False) -> PlayedSchedules:
     what, calls = SCENARIOS[name], 0
     # What is there now stays: looking through it again and again for garbage costs a tenth of the time.
     gc.collect()
@@ -173,15 +173,15 @@ def run_batch(name: str, seeds: range, trace: bool = False) -> Batch:
             run = run_seed(what, number, keep_trace=trace)
             calls += run.calls
             if not run.ok:
-                return Batch(calls, number)
+                return PlayedSchedules(calls, number)
             if trace:
                 tell(run, f"seed {number}", [], True)
     finally:
         gc.unfreeze()
-    return Batch(calls, None)
+    return PlayedSchedules(calls, None)
 
 
-def tell(run: Run, how: str, again: Sequence[str], trace: bool) -> bool:
+def tell(run: SimRun, how: str, again: Sequence[str], trace: bool) -> bool:
     if run.ok:
         print(f"sim: {run.scenario.name}: {how}: ok", flush=True)
         if trace:

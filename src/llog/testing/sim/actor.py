@@ -10,15 +10,18 @@ it left behind never run again, and requests they had sent may or may not still 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from llog.log.context import LogContext, LogOptions
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore
 from llog.testing.sim.calls import digest
 from llog.testing.sim.faults import Moment
-from llog.testing.sim.process import Process
+from llog.testing.sim.process import SimProcess
 
 if TYPE_CHECKING:
     from llog.stores.metadata.memory import MemorySession
@@ -37,7 +40,7 @@ class Event(NamedTuple):
     event: Any
 
 
-class Options(NamedTuple):
+class ActorOptions(NamedTuple):
     """How an actor lives."""
 
     skew_ms: int | None = None
@@ -54,12 +57,12 @@ class Options(NamedTuple):
     """… this much later."""
 
 
-class Actor(Process):
+class Actor(SimProcess):
     """The outside of an actor, for scenarios and checkers."""
 
     function: ActorFunction
 
-    def __init__(self, name: str, number: int, options: Options, skew_ms: int) -> None:
+    def __init__(self, name: str, number: int, options: ActorOptions, skew_ms: int) -> None:
         super().__init__(name)
         self.number, self.options, self.skew_ms = number, options, skew_ms
         self.calls = self.naps = 0
@@ -134,3 +137,55 @@ class ActorContext:
     def record(self, event: Any) -> None:
         """Tell the checker. Must not change afterwards."""
         self._world.record(self._actor, event)
+
+
+def log_context(
+    ctx: ActorContext,
+    *,
+    options: LogOptions | None = None,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> LogContext:
+    """A process's stores, clock and randomness as the log's coroutines take them."""
+    objects = ctx.objects
+
+    async def find(uri: str) -> tuple[ObjectStore, str]:
+        return objects, objects.name_of(uri)
+
+    return LogContext(
+        metadata=ctx.metadata,
+        wal=objects,
+        segments=objects,
+        find_object=find,
+        now_ms=ctx.now_ms,
+        random_bits=ctx.random_bits,
+        sleep=sleep,
+        options=LogOptions() if options is None else options,
+    )
+
+
+def waits_of(actors: Sequence[Actor], waiting: Sequence[Call]) -> list[str]:
+    """A line for each call or await that a living actor waits for: for the message of a run that cannot go on."""
+    lines: list[str] = []
+    for actor in actors:
+        if actor.ended:
+            continue
+        calls = [call for call in waiting if call.actor is actor]
+        lines += [f"{actor.name} ({actor.state}) is held: it {call.words()}" for call in calls]
+        if not calls:
+            lines += [f"{actor.name} ({actor.state}) waits in {where(t.get_coro())}" for t in actor.unfinished_tasks()]
+    return lines
+
+
+def where(coroutine: Any) -> str:
+    """The innermost place at which a coroutine is suspended, and the last one before it outside asyncio."""
+    places: list[str] = []
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
+        if frame is not None:
+            name = getattr(coroutine, "__qualname__", type(coroutine).__name__)
+            places.append(f"{name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})")
+        awaited = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
+        if awaited is None or not (inspect.iscoroutine(awaited) or inspect.isasyncgen(awaited)):
+            break
+        coroutine = awaited
+    return " → ".join(places[-3:]) or "an unknown place"

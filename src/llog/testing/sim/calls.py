@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llog.errors import StoreError
-from llog.testing.sim.faults import WRITE_FAULTS, Fault, Moment
+from llog.testing.sim.faults import WRITE_FAULTS, Moment, SimFault
 
 if TYPE_CHECKING:
     from llog.testing.sim.actor import Actor
@@ -33,7 +33,7 @@ class Call:
     __slots__ = ("abandoned", "actor", "future", "give_up", "number", "untouchable")
 
     operation: str
-    faults: frozenset[Fault] = WRITE_FAULTS
+    faults: frozenset[SimFault] = WRITE_FAULTS
     writes: bool = True
     """It can change the store: without an answer nobody knows whether it did."""
     of_one_object: bool = False

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from llog.errors import ReplayDiverged
 from llog.testing.sim.actor import Actor
 from llog.testing.sim.calls import Call
-from llog.testing.sim.faults import Fate, Fault
+from llog.testing.sim.faults import Fate, SimFault
 
 
 class Landing(NamedTuple):
@@ -181,7 +181,7 @@ class SeededChooser(Chooser):
             self.taken.append(0)
             return None
         # By kind first: a fault that comes in many measures is not more likely for it.
-        kinds: list[Fault] = list(dict.fromkeys(fate.fault for fate in fates))
+        kinds: list[SimFault] = list(dict.fromkeys(fate.fault for fate in fates))
         kind = self._random.choice(kinds)
         position = self._random.choice([i for i, fate in enumerate(fates) if fate.fault is kind])
         self.taken.append(position + 1)

@@ -24,21 +24,21 @@ from llog.limits import SIM_EXPLORE_RUNS_MAX, SIM_EXPLORE_STATES_MAX
 from llog.testing.sim.calls import Call
 from llog.testing.sim.chooser import Chooser, Menu, Move
 from llog.testing.sim.faults import Fate
-from llog.testing.sim.scenario import Run, Scenario, replay
+from llog.testing.sim.scenario import SimRun, SimScenario, replay
 from llog.testing.sim.sleep import KnownFuture, SleepSets
 from llog.testing.sim.world import World
 
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    scenario: Scenario
+    scenario: SimScenario
     runs: int
     states: int
     calls: int
     depth: int
     """The most choices in one run."""
     cut_by: str | None
-    red: Run | None
+    red: SimRun | None
     """The first red run, if there was one."""
 
     @property
@@ -103,7 +103,7 @@ class _SearchChooser(Chooser):
 
 
 def explore(
-    what: Scenario,
+    what: SimScenario,
     *,
     states_max: int = SIM_EXPLORE_STATES_MAX,
     runs_max: int = SIM_EXPLORE_RUNS_MAX,
@@ -116,7 +116,7 @@ def explore(
     path: list[int] | None = []
     runs = calls = depth = states = 0
     cut_by: str | None = None
-    red: Run | None = None
+    red: SimRun | None = None
     while path is not None and red is None:
         if runs >= runs_max or states >= states_max:
             cut_by = f"{runs_max} runs" if runs >= runs_max else f"{states_max} states"
@@ -136,7 +136,7 @@ def explore(
     return Exploration(what, runs, states, calls, depth, cut_by, red)
 
 
-def _play(what: Scenario, world: World, chooser: _SearchChooser, seen: set[int], prune: bool) -> bool:
+def _play(what: SimScenario, world: World, chooser: _SearchChooser, seen: set[int], prune: bool) -> bool:
     """Whether the run was red."""
 
     def look() -> None:
@@ -150,13 +150,13 @@ def _play(what: Scenario, world: World, chooser: _SearchChooser, seen: set[int],
     return _is_red(what, world)
 
 
-def _play_reduced(what: Scenario, world: World, chooser: _SearchChooser, sleep: SleepSets) -> bool:
+def _play_reduced(what: SimScenario, world: World, chooser: _SearchChooser, sleep: SleepSets) -> bool:
     sleep.begin(world.scheduler)
     world.scheduler.at_each_step = lambda: sleep.look(lambda: world.state(history=False))
     return _is_red(what, world)
 
 
-def _is_red(what: Scenario, world: World) -> bool:
+def _is_red(what: SimScenario, world: World) -> bool:
     world.scheduler.tracking = True
     try:
         what.play(world)

@@ -20,7 +20,7 @@ Moment = tuple[int, ...]
 """A point in the life of the metadata store: how many changes each shard had seen."""
 
 
-class Fault(Enum):
+class SimFault(Enum):
     CRASH_BEFORE = "crash before the effect"
     CRASH_AFTER = "crash between the effect and the reply"
     CRASH_IN_FLIGHT = "crash with the request on its way"
@@ -46,36 +46,38 @@ class Fault(Enum):
 
 
 _EITHER: Final = frozenset(
-    {Fault.CRASH_BEFORE, Fault.STALL_BEFORE, Fault.STALL_AFTER, Fault.DELAY_REQUEST, Fault.DELAY_REPLY}
+    {SimFault.CRASH_BEFORE, SimFault.STALL_BEFORE, SimFault.STALL_AFTER, SimFault.DELAY_REQUEST, SimFault.DELAY_REPLY}
 )
 # A crash after a read is a crash before whatever comes next.
-READ_FAULTS: Final = _EITHER | {Fault.UNAVAILABLE, Fault.LOST_REPLY, Fault.STALE_READ}
-STRICT_READ_FAULTS: Final = READ_FAULTS - {Fault.STALE_READ}
+READ_FAULTS: Final = _EITHER | {SimFault.UNAVAILABLE, SimFault.LOST_REPLY, SimFault.STALE_READ}
+STRICT_READ_FAULTS: Final = READ_FAULTS - {SimFault.STALE_READ}
 WRITE_FAULTS: Final = _EITHER | {
-    Fault.CRASH_IN_FLIGHT,
-    Fault.CRASH_AFTER,
-    Fault.LOST_REPLY,
-    Fault.LOST_REQUEST,
-    Fault.LATE_WRITE,
-    Fault.UNAVAILABLE,
+    SimFault.CRASH_IN_FLIGHT,
+    SimFault.CRASH_AFTER,
+    SimFault.LOST_REPLY,
+    SimFault.LOST_REQUEST,
+    SimFault.LATE_WRITE,
+    SimFault.UNAVAILABLE,
 }
-QUIET_FAULTS: Final = _EITHER | {Fault.CRASH_AFTER}
+QUIET_FAULTS: Final = _EITHER | {SimFault.CRASH_AFTER}
 """Of calls that may not fail: closing a session."""
-NOTICE_FAULTS: Final = frozenset({Fault.CRASH_BEFORE, Fault.STALL_BEFORE, Fault.DELAY_REPLY, Fault.LOST_NOTICE})
+NOTICE_FAULTS: Final = frozenset(
+    {SimFault.CRASH_BEFORE, SimFault.STALL_BEFORE, SimFault.DELAY_REPLY, SimFault.LOST_NOTICE}
+)
 
 BEFORE_EFFECT: Final = frozenset(
     {
-        Fault.CRASH_BEFORE,
-        Fault.CRASH_IN_FLIGHT,
-        Fault.LOST_REQUEST,
-        Fault.LATE_WRITE,
-        Fault.UNAVAILABLE,
-        Fault.STALL_BEFORE,
-        Fault.DELAY_REQUEST,
+        SimFault.CRASH_BEFORE,
+        SimFault.CRASH_IN_FLIGHT,
+        SimFault.LOST_REQUEST,
+        SimFault.LATE_WRITE,
+        SimFault.UNAVAILABLE,
+        SimFault.STALL_BEFORE,
+        SimFault.DELAY_REQUEST,
     }
 )
 """The store is as it was: it makes no difference to others when they happen."""
-DEPEND_ON_THE_PAST: Final = frozenset({Fault.STALE_READ, Fault.LOST_NOTICE})
+DEPEND_ON_THE_PAST: Final = frozenset({SimFault.STALE_READ, SimFault.LOST_NOTICE})
 """It matters when they happen, to whatever others do."""
 
 HOUR_MS: Final = 3_600_000
@@ -84,17 +86,17 @@ HOUR_MS: Final = 3_600_000
 class Fate(NamedTuple):
     """A fault with its measure."""
 
-    fault: Fault
+    fault: SimFault
     ms: int = 0
     moment: Moment = ()
     """Of a stale read: the state it answers from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class SimFaults:
     """What may happen in one run."""
 
-    kinds: frozenset[Fault] = frozenset()
+    kinds: frozenset[SimFault] = frozenset()
     budget: int = 0
     """How many faults in all."""
     rate: float = 0.02
@@ -113,21 +115,21 @@ class Faults:
             raise InvalidArgument("faults", "stalls and delays last at least a millisecond")
 
 
-NO_FAULTS: Final = Faults()
-CRASHES: Final = frozenset({Fault.CRASH_BEFORE, Fault.CRASH_AFTER})
-STALLS: Final = frozenset({Fault.STALL_BEFORE, Fault.STALL_AFTER})
-ONE_CRASH: Final = Faults(CRASHES, budget=1)
-ONE_STALL: Final = Faults(STALLS, budget=1)
-ONE_CRASH_OR_STALL: Final = Faults(CRASHES | STALLS, budget=1)
-ONE_OF_ANY: Final = Faults(frozenset(Fault), budget=1)
-MANY: Final = Faults(frozenset(Fault), budget=8, stall_ms=(50, 15_000, 2 * HOUR_MS), skew_ms_max=2_000)
+NO_FAULTS: Final = SimFaults()
+CRASHES: Final = frozenset({SimFault.CRASH_BEFORE, SimFault.CRASH_AFTER})
+STALLS: Final = frozenset({SimFault.STALL_BEFORE, SimFault.STALL_AFTER})
+ONE_CRASH: Final = SimFaults(CRASHES, budget=1)
+ONE_STALL: Final = SimFaults(STALLS, budget=1)
+ONE_CRASH_OR_STALL: Final = SimFaults(CRASHES | STALLS, budget=1)
+ONE_OF_ANY: Final = SimFaults(frozenset(SimFault), budget=1)
+MANY: Final = SimFaults(frozenset(SimFault), budget=8, stall_ms=(50, 15_000, 2 * HOUR_MS), skew_ms_max=2_000)
 """For random runs."""
 
 
-def measured(fault: Fault, faults: Faults) -> list[Fate]:
+def measured(fault: SimFault, faults: SimFaults) -> list[Fate]:
     """One fault in all the measures a run may give it. How stale a read can be depends on the read."""
     if fault in STALLS:
         return [Fate(fault, ms) for ms in faults.stall_ms]
-    if fault in (Fault.DELAY_REQUEST, Fault.DELAY_REPLY):
+    if fault in (SimFault.DELAY_REQUEST, SimFault.DELAY_REPLY):
         return [Fate(fault, ms) for ms in faults.delay_ms]
-    return [] if fault is Fault.STALE_READ else [Fate(fault)]
+    return [] if fault is SimFault.STALE_READ else [Fate(fault)]

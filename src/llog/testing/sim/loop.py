@@ -26,7 +26,7 @@ from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple
 
 from llog.errors import SimulationForbidden, SimulationTooLong
 from llog.limits import SIM_STEPS_MAX
-from llog.testing.sim.process import PROCESS, Process, SimFuture, SimHandle, SimTask, SimTimer, close_coroutine
+from llog.testing.sim.process import PROCESS, SimFuture, SimHandle, SimProcess, SimTask, SimTimer, close_coroutine
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -43,7 +43,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.timers: list[tuple[float, int, SimTimer]] = []
         self._numbers = itertools.count(1)
         self._engine_context = Context()
-        self._generators: dict[int, Process | None] = {}
+        self._generators: dict[int, SimProcess | None] = {}
         self._thread = threading.get_ident()
         self._running = self._closed = False
 
@@ -204,7 +204,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self.timers.clear()
 
-    def discard(self, processes: Iterable[Process]) -> None:
+    def discard(self, processes: Iterable[SimProcess]) -> None:
         """Close, and throw away what is left of the processes."""
         self.close()
         left = [process for process in processes if process.unfinished_tasks()]

@@ -11,10 +11,10 @@ from llog.stores.metadata.port import ABSENT, ANY, Change, ChangeKind, Delete, K
 from llog.testing.sim.actor import Actor
 from llog.testing.sim.calls import Call, answer_words, excerpt
 from llog.testing.sim.faults import NOTICE_FAULTS, QUIET_FAULTS, READ_FAULTS, STRICT_READ_FAULTS, WRITE_FAULTS, Moment
-from llog.testing.sim.metadata_server import MetadataServer, Watcher
+from llog.testing.sim.metadata_server import MetadataServer, SimWatcher
 
 
-class Footprint(NamedTuple):
+class CallFootprint(NamedTuple):
     """What a call looks at, and what it changes."""
 
     reads: frozenset[str] = frozenset()
@@ -22,7 +22,7 @@ class Footprint(NamedTuple):
     """Keys whose direct children it looks at."""
     writes: frozenset[str] = frozenset()
 
-    def disturbs(self, other: Footprint) -> bool:
+    def disturbs(self, other: CallFootprint) -> bool:
         if self.writes & (other.reads | other.writes):
             return True
         return bool(other.scans) and any(path.rpartition("/")[0] in other.scans for path in self.writes)
@@ -35,7 +35,7 @@ class MetadataCall(Call):
         super().__init__(actor)
         self.server = server
 
-    def footprint(self) -> Footprint | None:
+    def footprint(self) -> CallFootprint | None:
         """None: nobody can tell."""
         return None
 
@@ -74,8 +74,8 @@ class GetCall(ReadCall):
         super().__init__(actor, server, strict)
         self.key = key
 
-    def footprint(self) -> Footprint:
-        return Footprint(reads=frozenset((self.key.path,)))
+    def footprint(self) -> CallFootprint:
+        return CallFootprint(reads=frozenset((self.key.path,)))
 
     def perform(self) -> Record | None:
         return self.server.find(self.key)
@@ -107,8 +107,8 @@ class ScanCall(ReadCall):
         super().__init__(actor, server, strict)
         self.parent, self.start, self.stop, self.limit = parent, start, stop, limit
 
-    def footprint(self) -> Footprint:
-        return Footprint(scans=frozenset((self.parent.path,)))
+    def footprint(self) -> CallFootprint:
+        return CallFootprint(scans=frozenset((self.parent.path,)))
 
     def perform(self) -> list[Record]:
         return self.server.scan(self.parent, self.start, self.stop, self.limit)
@@ -168,8 +168,8 @@ class TimeCall(ReadCall):
     def __init__(self, actor: Actor, server: MetadataServer) -> None:
         super().__init__(actor, server, strict=True)
 
-    def footprint(self) -> Footprint:
-        return Footprint()
+    def footprint(self) -> CallFootprint:
+        return CallFootprint()
 
     def perform(self) -> int:
         return self.server.backing.clock_ms()
@@ -192,13 +192,13 @@ class WriteCall(MetadataCall):
         super().__init__(actor, server)
         self.groups = groups
 
-    def footprint(self) -> Footprint | None:
+    def footprint(self) -> CallFootprint | None:
         writes = [write for group in self.groups for write in group]
         heard = any(watcher.of_client for watcher in self.server.watchers)
         if heard or any(isinstance(write, Put) and write.session is not None for write in writes):
             return None
         # Its conditions look at the very keys that it changes.
-        return Footprint(writes=frozenset(write.key.path for write in writes))
+        return CallFootprint(writes=frozenset(write.key.path for write in writes))
 
     def perform(self) -> Any:
         backing = self.server.backing
@@ -279,7 +279,7 @@ class NoticeCall(MetadataCall):
     faults = NOTICE_FAULTS
     writes = False
 
-    def __init__(self, actor: Actor, server: MetadataServer, watcher: Watcher) -> None:
+    def __init__(self, actor: Actor, server: MetadataServer, watcher: SimWatcher) -> None:
         super().__init__(actor, server)
         self.watcher = watcher
 

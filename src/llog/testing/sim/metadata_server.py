@@ -104,7 +104,7 @@ class JournaledShard(_Shard):
         return cells
 
 
-class Watcher:
+class SimWatcher:
     """Changes that one reader has not heard of yet; too many become one RESYNC."""
 
     of_client = True
@@ -131,7 +131,7 @@ class MetadataServer:
         self.backing = MemoryBacking(shards=shards, atomic_groups=atomic_groups, clock_ms=clock_ms, name="sim")
         self.shards: Final = [JournaledShard(number, self._changed, versions) for number in range(shards)]
         self.backing.shards = list(self.shards)
-        self.watchers: list[Watcher] = []
+        self.watchers: list[SimWatcher] = []
         self._reader = MemoryStore(self.backing)
 
     def _changed(self, shard: int, path: str, version: int | None) -> None:

@@ -48,7 +48,7 @@ from llog.testing.sim.metadata_calls import (
     TreeCall,
     WriteCall,
 )
-from llog.testing.sim.metadata_server import MetadataServer, Watcher
+from llog.testing.sim.metadata_server import MetadataServer, SimWatcher
 
 # Paths that were found to be valid keys, remembered over all runs of a process; forgotten all at once when full.
 SIM_CHECKED_PATHS_MAX: Final = 65_536
@@ -203,7 +203,7 @@ class SimMetadataStore(MetadataStore):
             self._server.watchers.remove(watch.watcher)
             self._watches.remove(watch)
 
-    async def next_change(self, watcher: Watcher) -> Change:
+    async def next_change(self, watcher: SimWatcher) -> Change:
         change: Change = await self._submit(NoticeCall(self._actor, self._server, watcher))
         return change
 
@@ -219,7 +219,7 @@ class SimMetadataStore(MetadataStore):
 
 class _Watch(AsyncIterator[Change]):
     def __init__(self, store: SimMetadataStore, prefix: str, shard: int | None) -> None:
-        self.watcher = Watcher(prefix, shard, self._wake)
+        self.watcher = SimWatcher(prefix, shard, self._wake)
         self._store = store
         self._event = asyncio.Event()
         self._ended = False

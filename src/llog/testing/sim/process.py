@@ -15,10 +15,10 @@ from typing import Any, Final
 SIM_COROUTINE_CLOSES_MAX: Final = 10
 
 
-PROCESS: Final[ContextVar[Process | None]] = ContextVar("llog_sim_process", default=None)
+PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("llog_sim_process", default=None)
 
 
-class Process:
+class SimProcess:
     """What callbacks and tasks belong to: it runs, sleeps, or is dead."""
 
     def __init__(self, name: str) -> None:

@@ -4,7 +4,7 @@
     def two_writers(world: World) -> None:
         ...start actors, world.run(), world.calm(), assert what must hold...
 
-A scenario is red when it raises. What is wrong, the trace in words and the choices that led there are in its `Run`.
+A scenario is red when it raises. What is wrong, the trace in words and the choices that led there are in its `SimRun`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 from llog.errors import InvalidArgument, SimulationNotRepeatable
 from llog.testing.sim.chooser import Chooser, ReplayChooser, ScriptChooser, SeededChooser
-from llog.testing.sim.faults import NO_FAULTS, Faults
+from llog.testing.sim.faults import NO_FAULTS, SimFaults
 from llog.testing.sim.script import Script
 from llog.testing.sim.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class SimScenario:
     name: str
     play: Callable[[World], None]
-    faults: Faults = NO_FAULTS
+    faults: SimFaults = NO_FAULTS
     """What may happen in random runs."""
-    search_faults: Faults = NO_FAULTS
+    search_faults: SimFaults = NO_FAULTS
     """What may happen in an exhaustive search."""
     scripted: bool = False
     """It decides everything itself: one run is all there is."""
@@ -36,15 +36,15 @@ class Scenario:
     ordered: bool = True
     """It may be judged by the order in which actors recorded events; see `explore`."""
 
-    def world(self, chooser: Chooser, faults: Faults, seed: int) -> World:
+    def world(self, chooser: Chooser, faults: SimFaults, seed: int) -> World:
         return World(chooser, faults=faults, seed=seed, **self.options)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimRun:
     """What came of one run."""
 
-    scenario: Scenario
+    scenario: SimScenario
     error: Exception | None
     trace: Sequence[str]
     choices: Sequence[int]
@@ -57,21 +57,21 @@ class Run:
         return self.error is None
 
 
-SCENARIOS: dict[str, Scenario] = {}
+SCENARIOS: dict[str, SimScenario] = {}
 
 
 def scenario(
     name: str,
     *,
-    faults: Faults = NO_FAULTS,
-    search_faults: Faults = NO_FAULTS,
+    faults: SimFaults = NO_FAULTS,
+    search_faults: SimFaults = NO_FAULTS,
     ordered: bool = True,
     **options: Any,
 ) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
     """Register a scenario. `options` are arguments of its `World`: shards, atomic_groups, call_cost_ms, …"""
 
     def register(play: Callable[[World], None]) -> Callable[[World], None]:
-        _add(Scenario(name, play, faults, search_faults, False, play.__module__, options, ordered))
+        _add(SimScenario(name, play, faults, search_faults, False, play.__module__, options, ordered))
         return play
 
     return register
@@ -84,26 +84,26 @@ def script(name: str, **options: Any) -> Callable[[Callable[[Script], None]], Ca
         def play_world(world: World) -> None:
             play(Script(world))
 
-        _add(Scenario(name, play_world, scripted=True, module=play.__module__, options=options))
+        _add(SimScenario(name, play_world, scripted=True, module=play.__module__, options=options))
         return play
 
     return register
 
 
-def _add(new: Scenario) -> None:
+def _add(new: SimScenario) -> None:
     if new.name in SCENARIOS:
         raise InvalidArgument("name", f"there is a scenario {new.name!r} already")
     SCENARIOS[new.name] = new
 
 
-def find(name: str) -> Scenario:
+def find(name: str) -> SimScenario:
     if name not in SCENARIOS:
         known = ", ".join(sorted(SCENARIOS)) or "none are loaded"
         raise InvalidArgument("scenario", f"no scenario {name!r}; there are: {known}")
     return SCENARIOS[name]
 
 
-def play(what: Scenario, chooser: Chooser, faults: Faults, seed: int, *, keep_trace: bool = True) -> Run:
+def play(what: SimScenario, chooser: Chooser, faults: SimFaults, seed: int, *, keep_trace: bool = True) -> SimRun:
     """One run. Whatever the scenario raises makes it red."""
     with what.world(chooser, faults, seed) as world:
         error: Exception | None = None
@@ -112,7 +112,7 @@ def play(what: Scenario, chooser: Chooser, faults: Faults, seed: int, *, keep_tr
         except Exception as raised:
             error = raised
         keep = keep_trace or error is not None
-        return Run(
+        return SimRun(
             what,
             error,
             world.trace.lines() if keep else (),
@@ -122,21 +122,21 @@ def play(what: Scenario, chooser: Chooser, faults: Faults, seed: int, *, keep_tr
         )
 
 
-def run_seed(what: Scenario, seed: int, *, keep_trace: bool = True) -> Run:
+def run_seed(what: SimScenario, seed: int, *, keep_trace: bool = True) -> SimRun:
     """A random run."""
     return play(what, SeededChooser(seed), what.faults, seed, keep_trace=keep_trace)
 
 
-def run_script(what: Scenario) -> Run:
+def run_script(what: SimScenario) -> SimRun:
     return play(what, ScriptChooser(), NO_FAULTS, 0)
 
 
-def replay(what: Scenario, choices: Sequence[int], *, seed: int = 0, search: bool = True) -> Run:
+def replay(what: SimScenario, choices: Sequence[int], *, seed: int = 0, search: bool = True) -> SimRun:
     """The run that made these choices: in a search, or by the lots of a seed."""
     return play(what, ReplayChooser(choices), what.search_faults if search else what.faults, seed)
 
 
-def check_repeatable(what: Scenario, seed: int) -> None:
+def check_repeatable(what: SimScenario, seed: int) -> None:
     """Run one seed twice. Raises `SimulationNotRepeatable` with the first line that differs."""
     first, second = run_seed(what, seed).trace, run_seed(what, seed).trace
     for one, other in zip([*first, "the end"], [*second, "the end"], strict=False):

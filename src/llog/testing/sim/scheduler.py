@@ -18,18 +18,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from llog.errors import LlogError, SimulationActorFailed, SimulationError, SimulationStuck, SimulationTooLong
-from llog.testing.sim.actor import Actor
+from llog.testing.sim.actor import Actor, waits_of
 from llog.testing.sim.calls import Call, digest
 from llog.testing.sim.chooser import Chooser, Expiry, Landing, Move, TimePasses
-from llog.testing.sim.faults import Fate, Fault, Faults, measured
+from llog.testing.sim.faults import Fate, SimFault, SimFaults, measured
 from llog.testing.sim.loop import SimLoop
 from llog.testing.sim.trace import NO_ANSWER, Trace
-from llog.testing.sim.waits import waits_of
 
 _TIME: Final = TimePasses()
 
 
-class Pace(NamedTuple):
+class SimPace(NamedTuple):
     """How time and store calls go together."""
 
     call_cost_ms: float = 0
@@ -44,7 +43,7 @@ class Pace(NamedTuple):
 
 
 class Scheduler:
-    def __init__(self, loop: SimLoop, chooser: Chooser, faults: Faults, trace: Trace, pace: Pace) -> None:
+    def __init__(self, loop: SimLoop, chooser: Chooser, faults: SimFaults, trace: Trace, pace: SimPace) -> None:
         self.loop, self.chooser, self.faults, self.trace = loop, chooser, faults, trace
         self.actors: list[Actor] = []
         self.waiting: list[Call] = []
@@ -74,23 +73,23 @@ class Scheduler:
         self.on_crash: list[Callable[[Actor], None]] = []
         self.expire_sessions: Callable[[Actor], None]
         self._failures: list[Actor] = []
-        self._menus: dict[frozenset[Fault], tuple[list[Fate], bool]] = {}
-        self._sessions_expire = Fault.SESSION_EXPIRY in faults.kinds
+        self._menus: dict[frozenset[SimFault], tuple[list[Fate], bool]] = {}
+        self._sessions_expire = SimFault.SESSION_EXPIRY in faults.kinds
         self._call_cost_s, self._patience_s = pace.call_cost_ms / 1_000, pace.patience_ms / 1_000
-        self._fates: dict[Fault, Callable[[Call, Fate], None]] = {
-            Fault.CRASH_BEFORE: self._crash_before,
-            Fault.CRASH_AFTER: self._crash_after,
-            Fault.CRASH_IN_FLIGHT: self._crash_in_flight,
-            Fault.LOST_REPLY: self._lose_reply,
-            Fault.LOST_REQUEST: self._lose_request,
-            Fault.LATE_WRITE: self._make_late,
-            Fault.UNAVAILABLE: self._refuse,
-            Fault.STALL_BEFORE: self._stall_before,
-            Fault.STALL_AFTER: self._stall_after,
-            Fault.DELAY_REQUEST: self._delay_request,
-            Fault.DELAY_REPLY: self._delay_reply,
-            Fault.STALE_READ: self._answer_from_the_past,
-            Fault.LOST_NOTICE: self._miss,
+        self._fates: dict[SimFault, Callable[[Call, Fate], None]] = {
+            SimFault.CRASH_BEFORE: self._crash_before,
+            SimFault.CRASH_AFTER: self._crash_after,
+            SimFault.CRASH_IN_FLIGHT: self._crash_in_flight,
+            SimFault.LOST_REPLY: self._lose_reply,
+            SimFault.LOST_REQUEST: self._lose_request,
+            SimFault.LATE_WRITE: self._make_late,
+            SimFault.UNAVAILABLE: self._refuse,
+            SimFault.STALL_BEFORE: self._stall_before,
+            SimFault.STALL_AFTER: self._stall_after,
+            SimFault.DELAY_REQUEST: self._delay_request,
+            SimFault.DELAY_REPLY: self._delay_reply,
+            SimFault.STALE_READ: self._answer_from_the_past,
+            SimFault.LOST_NOTICE: self._miss,
         }
 
     # -- asking -------------------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ class Scheduler:
             self.land(move.call)
         elif isinstance(move, Expiry):
             self.faults_left -= 1
-            self.faults_met.append(Fault.SESSION_EXPIRY.name)
+            self.faults_met.append(SimFault.SESSION_EXPIRY.name)
             self.expire(move.actor)
         else:
             self.pass_time()
@@ -210,13 +209,13 @@ class Scheduler:
         menu = self._menus.get(call.faults)
         if menu is None:
             kinds = call.faults & self.faults.kinds
-            fixed = [fate for fault in Fault if fault in kinds for fate in measured(fault, self.faults)]
-            menu = self._menus[call.faults] = (fixed, Fault.STALE_READ in kinds)
+            fixed = [fate for fault in SimFault if fault in kinds for fate in measured(fault, self.faults)]
+            menu = self._menus[call.faults] = (fixed, SimFault.STALE_READ in kinds)
         fixed, may_be_stale = menu
         if not may_be_stale:
             return fixed
         moments = call.old_answers(self.faults.stale_states_max)
-        return [*fixed, *(Fate(Fault.STALE_READ, moment=moment) for moment in moments)]
+        return [*fixed, *(Fate(SimFault.STALE_READ, moment=moment) for moment in moments)]
 
     def pass_time(self) -> None:
         due_s = self.loop.next_due_s()
@@ -229,8 +228,8 @@ class Scheduler:
         self.calls_performed += 1
         if fate is None:
             moment = call.actor.reads_as_of
-            if moment is not None and Fault.STALE_READ in call.faults:
-                self._answer_from_the_past(call, Fate(Fault.STALE_READ, moment=moment))
+            if moment is not None and SimFault.STALE_READ in call.faults:
+                self._answer_from_the_past(call, Fate(SimFault.STALE_READ, moment=moment))
             else:
                 answer = self._effect(call)
                 self.trace.call(call, None, answer)

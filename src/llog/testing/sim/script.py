@@ -6,7 +6,7 @@
         other = script.actor("other", append_one)
         writer.run_until("put", "*/index/*")      # held just before it writes its index entry
         other.finish()                            # the other one goes all the way
-        writer.perform(Fault.LOST_REPLY)          # the entry is written, but the writer is not told
+        writer.perform(SimFault.LOST_REPLY)          # the entry is written, but the writer is not told
         writer.finish()
 
 Why it exists: each known hazard is one exact order of events. Written as a script it stays that order for ever, and
@@ -22,11 +22,10 @@ from collections.abc import Callable
 from typing import Any
 
 from llog.errors import InvalidArgument, SimulationStuck
-from llog.testing.sim.actor import Actor, ActorFunction, Options
+from llog.testing.sim.actor import Actor, ActorFunction, ActorOptions, waits_of
 from llog.testing.sim.calls import Call
-from llog.testing.sim.faults import HOUR_MS, STALLS, Fate, Fault, Moment
+from llog.testing.sim.faults import HOUR_MS, STALLS, Fate, Moment, SimFault
 from llog.testing.sim.trace import span_words
-from llog.testing.sim.waits import waits_of
 from llog.testing.sim.world import World
 
 
@@ -36,7 +35,7 @@ class Script:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def actor(self, name: str, run: ActorFunction, options: Options | None = None, **changes: Any) -> Puppet:
+    def actor(self, name: str, run: ActorFunction, options: ActorOptions | None = None, **changes: Any) -> Puppet:
         """Options as in `World.actor`."""
         return Puppet(self, self.world.actor(name, run, options, **changes))
 
@@ -91,7 +90,7 @@ class Script:
 
     # -- the past and the late ----------------------------------------------------------------------------------------
     def moment(self) -> Moment:
-        """Now, to be read from later: `puppet.reads_as_of(moment)` or `Fate(Fault.STALE_READ, moment=moment)`."""
+        """Now, to be read from later: `puppet.reads_as_of(moment)` or `Fate(SimFault.STALE_READ, moment=moment)`."""
         return self.world.metadata.moment()
 
     def late(self, operation: str = "*", path: str = "*") -> list[Call]:
@@ -137,7 +136,7 @@ class Puppet:
             raise SimulationStuck(reason, waits_of(self._scheduler.actors, self._scheduler.waiting))
         return self
 
-    def perform(self, fate: Fate | Fault | None = None, operation: str = "*", path: str = "*") -> Puppet:
+    def perform(self, fate: Fate | SimFault | None = None, operation: str = "*", path: str = "*") -> Puppet:
         """Perform the call it is held at (the first that fits), so or so, and let it go on to its next one."""
         self._script.settle()
         calls = self.waiting(operation, path)
@@ -150,14 +149,14 @@ class Puppet:
         self._script.inside(lambda: self._scheduler.perform(call, fate))
         return self
 
-    def _with_measure(self, call: Call, fate: Fate | Fault | None) -> Fate | None:
-        if isinstance(fate, Fault):
-            moments = call.old_answers(1) if fate is Fault.STALE_READ else []
+    def _with_measure(self, call: Call, fate: Fate | SimFault | None) -> Fate | None:
+        if isinstance(fate, SimFault):
+            moments = call.old_answers(1) if fate is SimFault.STALE_READ else []
             ms = 2 * HOUR_MS if fate in STALLS else 30_000
             fate = Fate(fate, ms, moments[0] if moments else ())
         if fate is not None and fate.fault not in call.faults:
             raise InvalidArgument("fate", f"{fate.fault.value} cannot befall a call that {call.words()}")
-        if fate is not None and fate.fault is Fault.STALE_READ and not fate.moment:
+        if fate is not None and fate.fault is SimFault.STALE_READ and not fate.moment:
             raise InvalidArgument("fate", f"there is no older answer when it {call.words()}")
         return fate
 

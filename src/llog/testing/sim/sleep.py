@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from llog.testing.sim.calls import Call
-from llog.testing.sim.faults import BEFORE_EFFECT, DEPEND_ON_THE_PAST, Fault
+from llog.testing.sim.faults import BEFORE_EFFECT, DEPEND_ON_THE_PAST, SimFault
 
 if TYPE_CHECKING:
     from llog.testing.sim.chooser import Move
@@ -32,7 +32,7 @@ class KnownFuture(Exception):
     """Ends a run: everything from here on was searched, or will be."""
 
 
-class Step(NamedTuple):
+class SleepStep(NamedTuple):
     """Equal for the same step of the same actor, in whichever run."""
 
     actor: int
@@ -40,7 +40,7 @@ class Step(NamedTuple):
     option: int
 
 
-Asleep = dict[Step, Call]
+Asleep = dict[SleepStep, Call]
 """With the call of one of the runs, to judge what it depends on."""
 
 
@@ -48,7 +48,7 @@ class _Point(NamedTuple):
     """One step of the run that is being played."""
 
     asleep: Asleep
-    missing: frozenset[Step] | None
+    missing: frozenset[SleepStep] | None
     """Not None: the state is known, and only these are worth trying."""
 
 
@@ -56,7 +56,7 @@ class SleepSets:
     """Of one search. `begin` at each run, then `look` at each step."""
 
     def __init__(self) -> None:
-        self._known: dict[int, frozenset[Step]] = {}
+        self._known: dict[int, frozenset[SleepStep]] = {}
         self._points: list[_Point] = []
         """Of the path that is being followed, and beyond."""
         self._point_of_choice: list[int] = []
@@ -94,7 +94,7 @@ class SleepSets:
         asleep = {} if self._all_awake else self._asleep_after_last_step()
         state, sleepers = state_of(), frozenset(asleep)
         known = self._known.get(state)
-        missing: frozenset[Step] | None = None
+        missing: frozenset[SleepStep] | None = None
         if known is None:
             self._known[state] = sleepers
         else:
@@ -112,7 +112,7 @@ class SleepSets:
         point = self._points[self._at - 1]
         call, fate = last
         option = PLAIN if fate is None else self._scheduler.menu(call).index(fate) + 1
-        if not self._is_worth(point, Step(call.actor.number, call.number, option)):
+        if not self._is_worth(point, SleepStep(call.actor.number, call.number, option)):
             raise KnownFuture
         asleep = dict(point.asleep)
         for passed in self._passed:
@@ -123,7 +123,7 @@ class SleepSets:
                     asleep[step] = passed
         return {step: other for step, other in asleep.items() if self._stays_asleep(step, other, call, option)}
 
-    def _stays_asleep(self, step: Step, other: Call, call: Call, option: int) -> bool:
+    def _stays_asleep(self, step: SleepStep, other: Call, call: Call, option: int) -> bool:
         if step.actor == call.actor.number:
             return False
         if option != PLAIN and step.option != PLAIN:
@@ -133,12 +133,12 @@ class SleepSets:
             return False
         return bool(faults & BEFORE_EFFECT) or call.commutes_with(other)
 
-    def _fault(self, call: Call, option: int) -> Fault | None:
+    def _fault(self, call: Call, option: int) -> SimFault | None:
         if option == PLAIN:
             return None
         menu = self._scheduler.menu(call)
         # How many old answers a read may have changes as it waits.
-        return menu[option - 1].fault if option <= len(menu) else Fault.STALE_READ
+        return menu[option - 1].fault if option <= len(menu) else SimFault.STALE_READ
 
     # -- at each choice -----------------------------------------------------------------------------------------------
     def at_choice(self) -> None:
@@ -163,9 +163,9 @@ class SleepSets:
     def _here(self) -> _Point:
         return self._points[self._at]
 
-    def _steps_of(self, call: Call) -> list[Step]:
+    def _steps_of(self, call: Call) -> list[SleepStep]:
         options = 1 + (len(self._scheduler.menu(call)) if self._scheduler.may_fail(call) else 0)
-        return [Step(call.actor.number, call.number, option) for option in range(options)]
+        return [SleepStep(call.actor.number, call.number, option) for option in range(options)]
 
-    def _is_worth(self, point: _Point, step: Step) -> bool:
+    def _is_worth(self, point: _Point, step: SleepStep) -> bool:
         return step not in point.asleep if point.missing is None else step in point.missing

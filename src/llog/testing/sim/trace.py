@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from llog.testing.sim.calls import Call
-from llog.testing.sim.faults import Fate, Fault
+from llog.testing.sim.faults import Fate, SimFault
 from llog.testing.sim.loop import SimLoop
 
 # Lines of a red run's trace that are printed: the first few and, of the rest, the last.
@@ -22,20 +22,20 @@ _Entry = tuple[float, Call | None, Any, Any]
 
 NO_ANSWER: Final = object()
 
-_FAULT_WORDS: Final[dict[Fault, str]] = {
-    Fault.CRASH_BEFORE: "it crashes before that",
-    Fault.CRASH_AFTER: "it crashes before it hears of it",
-    Fault.CRASH_IN_FLIGHT: "it crashes, the request is still on its way",
-    Fault.LOST_REPLY: "the reply is lost",
-    Fault.LOST_REQUEST: "the request is lost",
-    Fault.LATE_WRITE: "no answer comes, the request is still on its way",
-    Fault.UNAVAILABLE: "the store is unavailable",
-    Fault.STALL_BEFORE: "it sleeps for {span} before that",
-    Fault.STALL_AFTER: "it sleeps for {span} before it hears of it",
-    Fault.DELAY_REQUEST: "the request takes {span}",
-    Fault.DELAY_REPLY: "the reply takes {span}",
-    Fault.STALE_READ: "a stale answer",
-    Fault.LOST_NOTICE: "changes were missed",
+_FAULT_WORDS: Final[dict[SimFault, str]] = {
+    SimFault.CRASH_BEFORE: "it crashes before that",
+    SimFault.CRASH_AFTER: "it crashes before it hears of it",
+    SimFault.CRASH_IN_FLIGHT: "it crashes, the request is still on its way",
+    SimFault.LOST_REPLY: "the reply is lost",
+    SimFault.LOST_REQUEST: "the request is lost",
+    SimFault.LATE_WRITE: "no answer comes, the request is still on its way",
+    SimFault.UNAVAILABLE: "the store is unavailable",
+    SimFault.STALL_BEFORE: "it sleeps for {span} before that",
+    SimFault.STALL_AFTER: "it sleeps for {span} before it hears of it",
+    SimFault.DELAY_REQUEST: "the request takes {span}",
+    SimFault.DELAY_REPLY: "the reply takes {span}",
+    SimFault.STALE_READ: "a stale answer",
+    SimFault.LOST_NOTICE: "changes were missed",
 }
 
 

@@ -23,15 +23,15 @@ from llog.errors import InvalidArgument
 from llog.limits import SIM_STEPS_MAX
 from llog.stores.metadata.port import Record
 from llog.stores.objects.port import ObjectStore
-from llog.testing.sim.actor import Actor, ActorContext, ActorFunction, Event, Options
+from llog.testing.sim.actor import Actor, ActorContext, ActorFunction, ActorOptions, Event
 from llog.testing.sim.calls import digest
 from llog.testing.sim.chooser import Chooser, ScriptChooser
-from llog.testing.sim.faults import NO_FAULTS, Fault, Faults
+from llog.testing.sim.faults import NO_FAULTS, SimFault, SimFaults
 from llog.testing.sim.loop import SimLoop
 from llog.testing.sim.metadata_server import MetadataServer, Versions
 from llog.testing.sim.metadata_store import SimMetadataStore
 from llog.testing.sim.object_store import ObjectServer, SimObjectStore
-from llog.testing.sim.scheduler import Pace, Scheduler
+from llog.testing.sim.scheduler import Scheduler, SimPace
 from llog.testing.sim.trace import Trace
 
 START_MS = 1_700_000_000_000
@@ -42,7 +42,7 @@ class World:
         self,
         chooser: Chooser | None = None,
         *,
-        faults: Faults = NO_FAULTS,
+        faults: SimFaults = NO_FAULTS,
         seed: int = 0,
         shards: int = 1,
         atomic_groups: bool = True,
@@ -53,7 +53,7 @@ class World:
         patience_ms: float = 1_000,
         steps_max: int = SIM_STEPS_MAX,
     ) -> None:
-        """`call_cost_ms`, `tick_ms`, `patience_ms`: see `Pace`. `objects_at_once`: see `Scheduler`."""
+        """`call_cost_ms`, `tick_ms`, `patience_ms`: see `SimPace`. `objects_at_once`: see `Scheduler`."""
         self.seed = seed
         # Its refusals are added by name, which a type checker does not see.
         self.loop = SimLoop(steps_max=steps_max, tick_ms=tick_ms)  # type: ignore[abstract]
@@ -61,7 +61,7 @@ class World:
         self.chooser = ScriptChooser() if chooser is None else chooser
         self.chooser.fault_rate = faults.rate
         self.scheduler = Scheduler(
-            self.loop, self.chooser, faults, self.trace, Pace(call_cost_ms, tick_ms, patience_ms)
+            self.loop, self.chooser, faults, self.trace, SimPace(call_cost_ms, tick_ms, patience_ms)
         )
         self.scheduler.objects_at_once = objects_at_once
         self.metadata = MetadataServer(
@@ -80,9 +80,9 @@ class World:
         self.scheduler.expire_sessions = self._expire_sessions
 
     # -- actors -------------------------------------------------------------------------------------------------------
-    def actor(self, name: str, run: ActorFunction, options: Options | None = None, **changes: Any) -> Actor:
+    def actor(self, name: str, run: ActorFunction, options: ActorOptions | None = None, **changes: Any) -> Actor:
         """Start a process. Options by name: skew_ms, daemon, faultless, may_fail, restarts, restart_after_ms."""
-        options = (options or Options())._replace(**changes)
+        options = (options or ActorOptions())._replace(**changes)
         if name in self._names:
             raise InvalidArgument("name", f"there is an actor {name!r} already")
         self._names.add(name)
@@ -184,7 +184,7 @@ class World:
         """A hash of all that the rest of the run depends on, apart from the choices still to come."""
         scheduler = self.scheduler
         faults_left = scheduler.faults_left
-        stale = faults_left > 0 and Fault.STALE_READ in scheduler.faults.kinds
+        stale = faults_left > 0 and SimFault.STALE_READ in scheduler.faults.kinds
         return hash(
             (
                 self.phase,

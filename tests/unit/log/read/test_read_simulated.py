@@ -23,8 +23,8 @@ from llog.log.read.fetch import Fetcher
 from llog.log.read.read import iter_runs, view
 from llog.log.read.timestamps import max_timestamp, offset_for_timestamp
 from llog.pipeline.compact.once import compact_once
-from llog.testing.sim import MANY, ActorContext, Scenario, World, run_seed
-from llog.testing.sim_context import log_context
+from llog.testing.sim import MANY, ActorContext, SimScenario, World, run_seed
+from llog.testing.sim.actor import log_context
 
 SCHEDULES = 2_000 if os.environ.get("LLOG_SOAK") == "1" else 60
 
@@ -163,7 +163,7 @@ def test_readers_see_the_truth_while_everything_changes(atomic: bool, monkeypatc
     # Segments of a few hundred bytes come in many pieces, and may be gone before the last of them.
     monkeypatch.setattr("llog.log.read.read.LOG_READ_RANGE_BYTES_MIN", 8)
     tally = Tally()
-    scenario = Scenario("readers", partial(play, tally=tally), faults=MANY, options={"atomic_groups": atomic})
+    scenario = SimScenario("readers", partial(play, tally=tally), faults=MANY, options={"atomic_groups": atomic})
     for seed in range(SCHEDULES):
         run = run_seed(scenario, seed)
         assert run.ok, f"seed {seed}: {run.error}\n{run.printed}"

@@ -29,8 +29,8 @@ from llog.pipeline.sink.task import put_blob
 from llog.pipeline.vacuum.job import vacuum
 from llog.pipeline.vacuum.plans import PlannedBlobs
 from llog.testing.sim import HOUR_MS, MANY, ActorContext, World
+from llog.testing.sim.actor import log_context
 from llog.testing.sim.chooser import SeededChooser
-from llog.testing.sim_context import log_context
 
 SOAK = os.environ.get("LLOG_SOAK") == "1"
 SEEDS = range(2_000) if SOAK else range(10)

@@ -39,7 +39,7 @@ from llog.testing.log_scenarios import (
     told_in,
     watch_changes,
 )
-from llog.testing.sim import ActorContext, Scenario, World, run_seed
+from llog.testing.sim import ActorContext, SimScenario, World, run_seed
 
 SEEDS: Final = 400 if os.environ.get("LLOG_SOAK") == "1" else 5
 SEED_CHOSEN: Final = int(os.environ.get("LLOG_SIM_SEED", "-1"))
@@ -134,7 +134,7 @@ async def audit_at_last(context: LogContext) -> None:
 
 
 SCENARIOS: Final = {
-    atomic: Scenario("vacuum-job", play, FAULTS, options={"atomic_groups": atomic, "shards": 1 if atomic else 2})
+    atomic: SimScenario("vacuum-job", play, FAULTS, options={"atomic_groups": atomic, "shards": 1 if atomic else 2})
     for atomic in (True, False)
 }
 
