@@ -15,7 +15,7 @@ JOBS ?= 3
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
-setup: $(STAMP) ## make .venv with the package and all that development needs (nothing to do: does nothing)
+setup: $(STAMP) ## create .venv with the package and its development tools, and compile the kernels (once)
 
 $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" EXTRAS="$(EXTRAS)" scripts/setup.sh

@@ -132,7 +132,7 @@ class BackupContract:
         assert landed.start_offset == 13
         await again.close()
         await check_all(context)
-        with pytest.raises(RestoreRefused, match=r"not empty|held already"):
+        with pytest.raises(RestoreRefused, match=r"not empty|already held"):
             await restored(context, await backed_up(context, objects))
 
     async def test_an_interrupted_restore_goes_on(self, context: LogContext, objects: ObjectStore) -> None:
@@ -203,7 +203,7 @@ class BackupContract:
             return await inner(groups)
 
         context.metadata.write = meddling  # type: ignore[method-assign]
-        with pytest.raises(RestoreRefused, match="somebody else"):
+        with pytest.raises(RestoreRefused, match="another process"):
             await restore_backup(context, place, found, old_processes_ended=True)
         with pytest.raises((LogError, RestoreRefused)):
             await restore_backup(context, place, found, old_processes_ended=True)

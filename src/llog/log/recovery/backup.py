@@ -1,15 +1,14 @@
-"""Backup of a cluster's metadata: a consistent copy of each log, and of the keys that logs share.
+"""Back up a cluster's metadata: a consistent copy of each log, and of the keys that logs share (protocol section 12).
 
-The order that matters
-1. the cluster's keys (consumer groups, producer ids, plans of sinks): before the logs, so that no committed position
-   lies beyond the log it belongs to;
-2. the logs, each copied coherently (`coherent`): what the copy shows is the log as it was at one instant;
-3. the topics: after their logs, so that none of them is of an earlier life, or has fewer partitions, than what was
-   copied of its logs.
+The order matters:
+1. the cluster's keys (consumer groups, producer ids, sink plans) come before the logs, so that no committed position
+   lies beyond the end of its log;
+2. each log is copied coherently: the copy shows the log at one point in time (`llog.log.inspect.coherent`);
+3. the topics come after their logs, so that no topic record has an earlier incarnation or fewer partitions than the
+   copies of its logs.
 
-What must stay true: a log that moved on while it was copied is copied again, a bounded number of times; records bound
-to a session (claims, broker registrations) are left out; memory holds a few pages, however large a log is; nothing is
-called a backup before its last line is written.
+A log that changed while it was copied is copied again, a bounded number of times. Records bound to a session (claims,
+broker registrations) are left out. Memory holds a few pages, however large a log is.
 """
 
 from __future__ import annotations
@@ -30,27 +29,26 @@ from llog.log.keys import Log
 from llog.log.recovery.backup_places import BackupPlace
 from llog.stores.metadata.port import Record
 
-# Parts of a backup in an object store.
+# The size of one part of a backup.
 BACKUP_PART_BYTES: Final = 16 * MIB
-# Copies of one log that may turn out torn, because the log moved on, before the backup gives up.
+# Copies of one log that may fail, because the log changed meanwhile, before the backup gives up.
 BACKUP_LOG_ROUNDS_MAX: Final = 32
-# Logs copied ahead of the one being written, and the lines that each may have waiting.
+# Logs copied ahead of the one being written, and the lines that may wait for each.
 BACKUP_LOGS_AHEAD_MAX: Final = 16
 BACKUP_LINES_AHEAD_MAX: Final = 2_000
 
-
-# Bound to sessions, or to be decided anew by whoever restores.
-_LEFT_OUT = frozenset({"claim", "broker", "vacuum_hold"})
-_OF_LOGS = frozenset(
+# Bound to sessions, or decided by the restore.
+_LEFT_OUT: Final = frozenset({"claim", "broker", "vacuum_hold"})
+_OF_LOGS: Final = frozenset(
     {"topic", "control", "compaction", "index_entry", "producers", "producer_page", "segment", "partition_delete"}
 )
-_INDEX_ENTRY = re.compile(r"/partitions/[0-9]+/index/[0-9]{20}$")
+_INDEX_ENTRY: Final = re.compile(r"/partitions/[0-9]+/index/[0-9]{20}$")
 
 Emit = Callable[[Line], Awaitable[None]]
 
 
 async def write_backup(context: LogContext, place: BackupPlace, backup_id: str) -> BackupManifest:
-    """Copy everything below the root to `place`. What fails leaves no backup behind."""
+    """Copy everything below the root to `place`. A failure leaves no backup behind."""
     started_at_ms = context.now_ms()
     await place.begin()
     try:
@@ -89,7 +87,7 @@ async def write_backup(context: LogContext, place: BackupPlace, backup_id: str) 
 
 
 class _Writer:
-    """Lines to parts; counts what ended up in committed groups."""
+    """Writes lines as parts, and counts the records of committed groups."""
 
     def __init__(self, place: BackupPlace) -> None:
         self._place, self._encoder = place, BackupEncoder()
@@ -135,13 +133,13 @@ async def _cluster_id(context: LogContext) -> str:
 
 
 async def _copy_cluster(context: LogContext, emit: Emit) -> None:
-    """Everything that belongs to no log, kinds of key that this release does not know included."""
+    """Copy every key that belongs to no log, including kinds of keys that this release does not know."""
     await emit(Begin(kind="cluster"))
     records = 0
     async for record in context.metadata.scan_tree(context.keys.root):
         path = record.key.path
         if record.ephemeral or (_INDEX_ENTRY.search(path) and "@" not in path):
-            continue  # most keys by far are index entries, and parsing costs more than reading them
+            continue  # most keys are index entries, and parsing a key costs more than reading it
         parsed = context.keys.parse(path)
         if parsed is not None and parsed.kind in _LEFT_OUT | _OF_LOGS:
             continue
@@ -167,7 +165,7 @@ def _line(record: Record) -> BackedUp:
 
 
 async def _logs(context: LogContext) -> AsyncIterator[Log]:
-    """Every partition of every topic, of deleted ones too: their tombstones keep vacuum from guessing."""
+    """Every partition of every topic, including deleted topics: vacuum needs their tombstones."""
     async for record in context.metadata.scan_all(context.keys.topics(), strict=True):
         parsed = context.keys.parse(record.key.path)
         if parsed is not None:
@@ -177,7 +175,7 @@ async def _logs(context: LogContext) -> AsyncIterator[Log]:
 
 
 async def _all_logs(context: LogContext) -> AsyncIterator[Line]:
-    """The lines of all logs, log after log; a few logs are copied ahead, because every strict read waits a little."""
+    """The lines of all logs, log by log. A few logs are copied ahead, because every strict read takes a while."""
     ahead: list[_Copying] = []
     logs = _logs(context)
     try:
@@ -199,7 +197,7 @@ async def _all_logs(context: LogContext) -> AsyncIterator[Line]:
 
 
 class _Copying:
-    """A log being copied, and the lines of it that nobody took yet."""
+    """A log being copied, and the lines that wait to be written."""
 
     def __init__(self, context: LogContext, log: Log) -> None:
         self._queue: asyncio.Queue[Line | None] = asyncio.Queue(BACKUP_LINES_AHEAD_MAX)
@@ -224,25 +222,25 @@ class _Copying:
 
 
 async def copy_log(context: LogContext, log: Log, emit: Emit) -> None:
-    """One committed group, and before it those that turned out torn. Raises `LogBusy` when every one did."""
+    """Emit one committed group, after discarded ones for failed copies. Raises `LogBusy` when every copy failed."""
     async for _ in context.rounds(BACKUP_LOG_ROUNDS_MAX):
         head = await read_head(context, log)
         if head is None:
-            return  # nobody created it yet; whoever restores a topic without it begins it
+            return  # the log does not exist yet; after a restore, its first append creates it
         await emit(Begin(kind="log", topic=log.topic, partition=log.partition))
         records = await _copy_records(context, log, head, emit)
         if records is not None and is_coherent(head, await read_head(context, log)):
             await emit(_line(head.control_record))
             await emit(Commit(records=records + 1))
             return
-        await emit(Discard(reason="the log moved on while it was copied"))
-    raise LogBusy(*log, f"it moved on during each of {BACKUP_LOG_ROUNDS_MAX} copies; try again")
+        await emit(Discard(reason="the log changed while it was copied"))
+    raise LogBusy(*log, f"it changed during each of {BACKUP_LOG_ROUNDS_MAX} copies; try again")
 
 
 async def _copy_records(context: LogContext, log: Log, head: LogHead, emit: Emit) -> int | None:
-    """Everything but control, in the order in which it is restored; None when the copy is torn already."""
+    """Emit all records but control, in the order of a restore; None when the copy is already inconsistent."""
     if head.control.log_state == "DELETED":
-        return 0  # a tombstone stands alone
+        return 0  # a tombstone has no other records
     keys, records = context.keys, 0
     if head.compaction_record is not None:
         await emit(_line(head.compaction_record))
@@ -269,19 +267,19 @@ async def _copy_records(context: LogContext, log: Log, head: LogHead, emit: Emit
 
 
 def _belongs(record: Record, head: LogHead) -> bool | None:
-    """Is this entry part of the log as `head` shows it? None: the topic was created again meanwhile."""
+    """Whether the entry is part of the log that `head` shows; None: the topic was created again meanwhile."""
     try:
         entry = entry_of(record)
     except (FormatError, InvalidArgument):
-        return True  # damaged, and kept as it is: `llog log check` names it
+        return True  # a damaged entry is copied unchanged; `llog log check` reports it
     if entry.value.incarnation > head.control.incarnation:
         return None
-    same_life = entry.value.incarnation == head.control.incarnation
-    return not (same_life and entry.end_offset >= head.control.sequence_counter)
+    same_incarnation = entry.value.incarnation == head.control.incarnation
+    return not (same_incarnation and entry.end_offset >= head.control.sequence_counter)
 
 
 async def _snapshot(context: LogContext, log: Log) -> list[Record] | None:
-    """The pages of the producer snapshot and then its head; None when it moved on while they were read."""
+    """The pages of the producer snapshot, then its head; None when it changed meanwhile."""
     head_record = await context.metadata.get(context.keys.producers(log), strict=True)
     if head_record is None:
         return []

@@ -1,7 +1,7 @@
-"""Where a backup lies: one file, or parts in an object store with a manifest behind them.
+"""Where a backup is stored: one file, or parts in an object store followed by a manifest.
 
-What must stay true: a torn backup is never taken for a whole one. A file gets its name when all of it is on disk; in an
-object store the manifest is put last, names every part with length and checksum, and only backups with a manifest are
+An incomplete backup is never taken for a complete one. A file gets its name when all of it is on disk. In an object
+store the manifest is written last and names every part with length and checksum; only backups with a manifest are
 listed.
 """
 
@@ -25,6 +25,7 @@ from llog.limits import MIB
 from llog.log.keys import Keys
 from llog.stores.objects.port import Buffer, ObjectStore
 
+# How much of a backup file is read at a time.
 BACKUP_READ_BYTES: Final = 4 * MIB
 
 
@@ -35,26 +36,26 @@ class BackupPlace(abc.ABC):
 
     @abc.abstractmethod
     async def begin(self) -> None:
-        """Refuse at once what could not be finished."""
+        """Raise now what would prevent `finish`."""
 
     @abc.abstractmethod
     async def put_part(self, data: bytes) -> None: ...
 
     @abc.abstractmethod
     async def finish(self, manifest: BackupManifest) -> BackupManifest:
-        """Only now is there a backup. The answer has the parts filled in."""
+        """Complete the backup; return the manifest with its parts."""
 
     @abc.abstractmethod
     async def give_up(self) -> None:
-        """Remove what was written so far, as far as that is possible."""
+        """Remove what was written so far, if possible."""
 
     @abc.abstractmethod
     def parts(self) -> AsyncIterator[Buffer]:
-        """All bytes, in order, in pieces."""
+        """All bytes of the backup, in chunks."""
 
 
 class BackupFile(BackupPlace):
-    """One file; it must not exist yet when it is written."""
+    """One file. Writing never replaces an existing file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.where = path, str(path)
@@ -67,7 +68,7 @@ class BackupFile(BackupPlace):
 
     def _begin(self) -> None:
         if self.path.exists():
-            raise InvalidArgument("backup file", f"{self.where} exists already; it is not overwritten")
+            raise InvalidArgument("backup file", f"{self.where} already exists; choose another name")
         self._file = self._opened("xb", self._temporary)
 
     async def put_part(self, data: bytes) -> None:
@@ -91,9 +92,9 @@ class BackupFile(BackupPlace):
         os.fsync(self._file.fileno())
         self._file.close()
         try:
-            os.link(self._temporary, self.path)  # unlike a rename, it replaces nothing
+            os.link(self._temporary, self.path)  # unlike a rename, a link replaces nothing
         except FileExistsError:
-            raise InvalidArgument("backup file", f"{self.where} exists already; it is not overwritten") from None
+            raise InvalidArgument("backup file", f"{self.where} already exists; choose another name") from None
         self._temporary.unlink()
         directory = os.open(self.path.parent, os.O_RDONLY)
         try:
@@ -110,8 +111,8 @@ class BackupFile(BackupPlace):
     async def parts(self) -> AsyncIterator[Buffer]:
         file = await asyncio.to_thread(self._opened, "rb", self.path)
         try:
-            while piece := await asyncio.to_thread(file.read, BACKUP_READ_BYTES):
-                yield piece
+            while chunk := await asyncio.to_thread(file.read, BACKUP_READ_BYTES):
+                yield chunk
         finally:
             file.close()
 
@@ -126,16 +127,16 @@ class BackupObjects(BackupPlace):
         self._parts: list[BackupPart] = []
 
     async def begin(self) -> None:
-        """The id is drawn for this backup alone: nothing can be in the way."""
+        """The backup id is unique, so nothing can be in the way."""
 
     async def put_part(self, data: bytes) -> None:
         await self._store.put(self._keys.backup_part_object(self.backup_id, len(self._parts)), [data])
         self._parts.append(BackupPart(byte_length=len(data), crc32c=crc32c(data)))
 
     async def finish(self, manifest: BackupManifest) -> BackupManifest:
-        whole = replace(manifest, parts=tuple(self._parts))
-        await self._store.put(self._manifest_name, [encode_value(whole)])
-        return whole
+        complete = replace(manifest, parts=tuple(self._parts))
+        await self._store.put(self._manifest_name, [encode_value(complete)])
+        return complete
 
     async def give_up(self) -> None:
         names = [self._keys.backup_part_object(self.backup_id, part) for part in range(len(self._parts) + 1)]
@@ -145,7 +146,7 @@ class BackupObjects(BackupPlace):
         try:
             data = await self._store.get(self._manifest_name)
         except ObjectNotFound:
-            reason = "there is no manifest: the backup is torn, or there is none; it cannot be restored"
+            reason = "no manifest: the backup is incomplete or does not exist, and cannot be restored"
             raise TruncatedInput(self.where, reason) from None
         return decode_manifest(data, self._store.uri(self._manifest_name))
 
@@ -155,7 +156,7 @@ class BackupObjects(BackupPlace):
             try:
                 data = await self._store.get(name)
             except ObjectNotFound:
-                raise TruncatedInput(self.where, f"part {number} is missing; it cannot be restored") from None
+                raise TruncatedInput(self.where, f"part {number} is missing: the backup cannot be restored") from None
             if len(data) != part.byte_length:
                 raise InvalidField(
                     self._store.uri(name), f"has {len(data)} bytes, the manifest says {part.byte_length}"
@@ -167,7 +168,7 @@ class BackupObjects(BackupPlace):
 
 
 async def list_backups(store: ObjectStore, keys: Keys) -> AsyncIterator[BackupManifest]:
-    """Every whole backup in the store, oldest first."""
+    """Every complete backup in the store, oldest first."""
     async for found in store.list(keys.backups()):
         parsed = keys.parse_object(found.name)
         if parsed is not None and parsed.kind == "backup_manifest":

@@ -1,23 +1,23 @@
-"""Recover what was appended after a backup was taken, from the objects that hold it.
+"""Recover records that were appended after a backup was taken, from the objects that hold them.
 
-Metadata was lost and restored as of the backup; the blobs and segments written since are still there. In this order,
-because each step leaves less to the next:
+The metadata was lost and restored as of the backup; newer blobs and segments still exist. Each step leaves less to the
+next:
 
-1. segments, log by log: they carry final offsets, so what they hold beyond the restored counter is appended at the
-   offsets it had, as slices of the segment itself (which, and from where on: `recover_segments`);
-2. blobs, in the order of their instants: slices that neither an entry nor a segment of their log knows are appended,
-   also as they lie: no byte is copied;
-3. segments again: those that cover restored entries are published over them (`adopt`), because vacuum may have taken
-   the blobs that those entries name.
+1. segments, log by log: they carry final offsets, so their records beyond the restored counter are appended at the
+   offsets they had, as slices of the segment itself (`recover_segments`);
+2. blobs, in order of time: slices that neither an entry nor a segment of their log references are appended in place; no
+   byte is copied;
+3. segments again: those that cover restored entries are published over them, because vacuum may have removed the blobs
+   that those entries reference.
 
-All of it goes through the ordinary commit, so repeats of idempotent producers are recognised. What must stay true: the
-hold on vacuum stands from before the first look until an operator lifts it, which is why slices older than the commit
-horizon may be committed here; what is committed names its object, so a second run finds nothing left to do. Only
-blobs drawn before the restore are touched: the horizon keeps everybody else from committing those.
+All appends go through the ordinary commit, so repeats of idempotent producers are recognised. Vacuum is held from
+before the first step until an operator releases it; that is why slices older than the commit horizon may be committed
+here. A committed slice references its object, so a second run finds nothing left to do. Only blobs from before the
+restore are touched: the horizon keeps every other process from committing those.
 
-What cannot be known: the order between writers of different blobs after the last segment (instants of their ids stand
-in for it), and whether a slice without an entry had been refused (fenced, expired, a lost race) or never acknowledged:
-such records come back as if they had been appended. What is found and does not come back is told of, each with why.
+Two things cannot be known: the order between writers of different blobs after the last segment (their times decide),
+and whether a slice without an entry had been refused (fenced, expired, a lost race) or never acknowledged: such records
+come back as if they had been appended. Everything found and not recovered is reported with its reason.
 """
 
 from __future__ import annotations
@@ -37,44 +37,50 @@ from llog.log.append.settle import settle_and_clear
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log, check_topic
-from llog.log.recovery.adopt import adopt_segments
 from llog.log.recovery.recover_find import (
+    DOUBTFUL,
     FoundBlob,
     FoundSegment,
+    KnownBatches,
     LogSegments,
-    Named,
-    named_by,
+    ReferencedRanges,
+    is_opaque,
     newer_blobs,
     newer_segments,
     pieces_of,
+    read_ranges,
+    reads_of,
 )
-from llog.log.recovery.recover_prints import DOUBTFUL, KnownBatches, is_opaque, reads_of
-from llog.log.recovery.recover_segments import LATER_LIFE, SegmentPart, first_offset_of, plan_segments
+from llog.log.recovery.recover_segments import (
+    LATER_INCARNATION,
+    SegmentRest,
+    adopt_segments,
+    first_offset_of,
+    plan_segments,
+)
 from llog.log.recovery.restore import read_hold
 from llog.log.topics.create import initialize, load_topic
 from llog.stores.objects.port import ObjectStore
 
-# Slices that a recovery met too early by their producer's numbers, waiting for those before them.
+# Slices that wait because the sequence numbers of their producer show that others come first.
 RECOVER_POSTPONED_MAX: Final = 10_000
 
-
-DELETED_THEN = "its topic is deleted in the backup and was written to since: create it, and recover again"
+DELETED_THEN: Final = "its topic is deleted in the backup but was written to since: create it, and recover again"
 
 
 class UnknownSlice(NamedTuple):
-    """Records in an object that their log's metadata does not name."""
+    """Records in an object that the metadata of their log does not reference."""
 
     log: Log
     uri: str
     msg_count: int
     created_at_ms: int
     outcome: str = "found"
-    """`found` (nothing was done), `appended`, `repeated`, or why not: `refused: …` by the log as it is, `left: …` where
-    recovery has no way."""
+    """`found` (nothing was done), `appended`, `repeated`, `refused: …` (by the log), or `left: …` (recovery cannot)."""
     start_offset: int = -1
     end_offset: int = -1
     objects: int = 1
-    """How many objects this line tells of; `uri` is the first."""
+    """The number of objects this line stands for; `uri` is the first."""
 
 
 @dataclass
@@ -83,21 +89,21 @@ class Recovered:
     adopted: list[str] = field(default_factory=list)
     """URIs of segments that were published over restored entries."""
     unreadable: list[str] = field(default_factory=list)
-    """Objects that could not be read as what their name says."""
+    """Objects that are not what their name says."""
 
     @property
     def appended(self) -> int:
-        """Messages."""
+        """The number of messages."""
         return sum(one.msg_count for one in self.slices if one.outcome == "appended")
 
 
 async def recover(context: LogContext, *, dry_run: bool = False) -> Recovered:
-    """Append again what is newer than the restored backup; with `dry_run` only list it."""
+    """Append the records that are newer than the restored backup; with `dry_run`, only list them."""
     if context.wal is None or context.segments is None:
-        raise InvalidArgument("context", "has no store to look for blobs and segments in")
+        raise InvalidArgument("context", "has no object stores to search for blobs and segments")
     held = await read_hold(context)
     if held is None or held[0].state != "RESTORED":
-        raise RestoreRefused("recovery needs a completed restore that still holds vacuum: else objects may vanish")
+        raise RestoreRefused("recovery needs a completed restore that still holds vacuum: run `llog meta restore`")
     work = _Recovery(context, context.wal, context.segments, held[0], dry_run)
     try:
         await work.append_from_segments()
@@ -110,7 +116,7 @@ async def recover(context: LogContext, *, dry_run: bool = False) -> Recovered:
 
 
 class _Slice(NamedTuple):
-    """Pieces of one object that are to be appended to one log."""
+    """Pieces of one object, to be appended to one log."""
 
     log: Log
     uri: str
@@ -127,7 +133,7 @@ class _Recovery:
         self._hold, self._dry_run = hold, dry_run
         self._since_ms = hold.recover_since_ms
         self.committer = Committer(context, first_offset=1)
-        self._named: dict[Log, Named] = {}
+        self._ranges: dict[Log, ReferencedRanges] = {}
         self._damaged: dict[Log, str] = {}
         self._batches: dict[Log, KnownBatches] = {}
         self._left: dict[tuple[Log, str], int] = {}
@@ -139,35 +145,37 @@ class _Recovery:
     async def append_from_segments(self) -> None:
         async for found in newer_segments(self._context, self._segments, self._since_ms):
             self.done.unreadable += found.unreadable
-            fresh = await self._of_this_life(found)
+            fresh = await self._current_segments(found)
             if not fresh:
                 continue
             try:
                 if not self._dry_run:
                     await self._begin(found.log, fresh)
-                named = await self._named_by(found.log)
+                ranges = await self._referenced(found.log)
             except LogError as error:
                 self._damaged[found.log] = f"refused: {error.reason}"
-                named = None
-            if named is None:
+                ranges = None
+            if ranges is None:
                 self._leave(fresh, self._damaged[found.log])
                 continue
-            plan = await plan_segments(self._context, fresh, named)
+            plan = await plan_segments(self._context, fresh, ranges)
             for part in plan.appended:
-                await self._append_segment(found.log, part.segment, part.start_offset, named)
-            await self._note_contained(found, plan.contained, named)
+                await self._append_segment(found.log, part.segment, part.start_offset, ranges)
+            await self._note_contained(found, plan.contained, ranges)
             for part, reason in plan.left:
                 self._leave_part(part, f"left: {reason}")
 
-    async def _note_contained(self, found: LogSegments, contained: Sequence[FoundSegment], named: Named) -> None:
-        """All that these segments were made of, and what that was made of, is in the log."""
+    async def _note_contained(
+        self, found: LogSegments, contained: Sequence[FoundSegment], ranges: ReferencedRanges
+    ) -> None:
+        """Mark all sources of these segments, and their sources, as being in the log."""
         by_uri = {one.uri: one for one in found.segments}
         batches = self._batches.setdefault(found.log, KnownBatches())
         waiting, seen = list(contained), {one.uri for one in contained}
         while waiting:
             segment = waiting.pop()
             for source in segment.extension.sources:
-                named.add_whole(source)
+                ranges.add_whole(source)
                 if source in by_uri and source not in seen:
                     seen.add(source)
                     waiting.append(by_uri[source])
@@ -177,35 +185,35 @@ class _Recovery:
                 except (FormatError, ObjectNotFound):
                     self.done.unreadable.append(segment.uri)
 
-    async def _of_this_life(self, found: LogSegments) -> list[FoundSegment]:
-        """Those of the life that the log has, and has now; of a log that is not there yet, those of the last."""
+    async def _current_segments(self, found: LogSegments) -> list[FoundSegment]:
+        """Segments of the topic's live incarnation; for a topic that does not exist, those of the last incarnation."""
         topic = await self._topic(found.log.topic)
-        lives = [one.extension.incarnation for one in found.segments]
-        life = max(lives, default=0) if topic is None else topic.incarnation
-        later = [one for one in found.segments if one.extension.incarnation > life]
-        self._leave(later, f"left: {LATER_LIFE}")
+        last = max((one.extension.incarnation for one in found.segments), default=0)
+        current = last if topic is None else topic.incarnation
+        later = [one for one in found.segments if one.extension.incarnation > current]
+        self._leave(later, f"left: {LATER_INCARNATION}")
         if topic is not None and topic.state != "LIVE":
             return []
-        return [one for one in found.segments if one.extension.incarnation == life]
+        return [one for one in found.segments if one.extension.incarnation == current]
 
     async def _begin(self, log: Log, segments: Sequence[FoundSegment]) -> None:
-        """Before anything is planned: where a log begins must be the same for whoever goes on after a crash. It may be
-        half-begun, or a partition that the topic got since the backup."""
+        """Create the log before anything is planned, so that a run after a crash sees the same start. The log may be
+        half created, or of a partition that was added since the backup."""
         await initialize(self._context, log, first_offset=first_offset_of(segments))
         await settle_and_clear(self._context, log)
 
     def _leave(self, segments: Sequence[FoundSegment], reason: str) -> None:
         for segment in segments:
-            self._leave_part(SegmentPart(segment, segment.start_offset), reason)
+            self._leave_part(SegmentRest(segment, segment.start_offset), reason)
 
-    def _leave_part(self, part: SegmentPart, reason: str) -> None:
+    def _leave_part(self, part: SegmentRest, reason: str) -> None:
         segment, start_offset = part
         count, created_at_ms = segment.records_from(start_offset), segment.extension.created_at_ms
         log = Log(segment.extension.topic, segment.extension.partition)
         self.done.slices.append(UnknownSlice(log, segment.uri, count, created_at_ms, reason))
 
-    async def _append_segment(self, log: Log, segment: FoundSegment, position: int, named: Named) -> None:
-        """Its batches from `position` on, in slices that fit into memory."""
+    async def _append_segment(self, log: Log, segment: FoundSegment, position: int, ranges: ReferencedRanges) -> None:
+        """Append its batches from `position` on, in slices that fit into memory."""
         for begin, length in reads_of(segment, segment.footer.batches_from(position)):
             try:
                 data = await self._segments.get_range(segment.name, begin, length)
@@ -213,13 +221,13 @@ class _Recovery:
             except (FormatError, ObjectNotFound):
                 self.done.unreadable.append(segment.uri)
                 return
-            await self._append(_Slice(log, segment.uri, segment.extension.created_at_ms, "kafka-v2", pieces), named)
+            await self._append(_Slice(log, segment.uri, segment.extension.created_at_ms, "kafka-v2", pieces), ranges)
 
     # -- 2: blobs -----------------------------------------------------------------------------------------------------
     async def append_from_blobs(self) -> None:
         async for blob in newer_blobs(self._context, self._wal, self._since_ms):
             if created_at_ms_of(blob.blob_id) >= self._hold.held_at_ms:
-                continue  # drawn since the restore: its writer may be about to commit it
+                continue  # created since the restore: its writer may be about to commit it
             try:
                 data = await self._wal.get(blob.name)
                 _, slices = parse_shared_blob(data, blob.uri)
@@ -232,7 +240,7 @@ class _Recovery:
         await self._append_postponed()
 
     async def _append_postponed(self) -> None:
-        """What came too early, for as long as some of it finds its place."""
+        """Retry the postponed slices as long as some of them succeed."""
         left = len(self._postponed) + 1
         while 0 < len(self._postponed) < left:
             left, waiting = len(self._postponed), self._postponed
@@ -251,15 +259,15 @@ class _Recovery:
             return
         created_at_ms = created_at_ms_of(blob.blob_id)
         topic, hold = await self._topic(log.topic), self._hold
-        if topic is not None and is_of_dead_life(topic, created_at_ms, restored_at_ms=hold.held_at_ms):
+        if topic is not None and is_of_dead_incarnation(topic, created_at_ms, restored_at_ms=hold.held_at_ms):
             if topic.state == "DELETED" and created_at_ms >= hold.recover_since_ms + RESTORE_BLOB_SLACK_MS:
                 self._leave_in_blobs(log, blob.uri, part.msg_count, created_at_ms, f"left: {DELETED_THEN}")
             return
-        named = await self._named_by(log)
-        if named is None:
+        ranges = await self._referenced(log)
+        if ranges is None:
             self._leave_in_blobs(log, blob.uri, part.msg_count, created_at_ms, self._damaged[log])
             return
-        pieces = tuple(one for one in pieces if not named.holds(blob.uri, one.byte_offset, one.byte_length))
+        pieces = tuple(one for one in pieces if not ranges.holds(blob.uri, one.byte_offset, one.byte_length))
         known = self._batches.get(log)
         if pieces and known is not None and not known.is_empty():
             begins = {one: one.byte_offset - part.byte_offset for one in pieces}
@@ -272,13 +280,13 @@ class _Recovery:
                 count = sum(one.msg_count for one in pieces)
                 self._leave_in_blobs(log, blob.uri, count, created_at_ms, f"left: {DOUBTFUL}")
                 return
-        await self._append(_Slice(log, blob.uri, created_at_ms, part.encoding, pieces), named)
+        await self._append(_Slice(log, blob.uri, created_at_ms, part.encoding, pieces), ranges)
 
     # -- 3: segments over restored entries ----------------------------------------------------------------------------
     async def adopt(self) -> None:
         async for found in newer_segments(self._context, self._segments, self._since_ms):
             topic = await self._topic(found.log.topic)
-            if topic is None or topic.state != "LIVE" or await self._named_by(found.log) is None:
+            if topic is None or topic.state != "LIVE" or await self._referenced(found.log) is None:
                 continue
             fresh = [one for one in found.segments if one.extension.incarnation == topic.incarnation]
             try:
@@ -289,14 +297,14 @@ class _Recovery:
                 self.done.adopted += [segment.uri for segment in adopted]
 
     # -- both ---------------------------------------------------------------------------------------------------------
-    async def _named_by(self, log: Log) -> Named | None:
-        """None: what the log has cannot be told, because a value of it is damaged."""
-        if log not in self._named and log not in self._damaged:
+    async def _referenced(self, log: Log) -> ReferencedRanges | None:
+        """None: a record of the log is damaged, so what it references is unknown."""
+        if log not in self._ranges and log not in self._damaged:
             try:
-                self._named[log] = await named_by(self._context, log, self._hold)
+                self._ranges[log] = await read_ranges(self._context, log, self._hold)
             except (FormatError, InvalidArgument) as error:
                 self._damaged[log] = f"refused: the log is damaged ({error})"
-        return self._named.get(log)
+        return self._ranges.get(log)
 
     async def _topic(self, topic: str) -> TopicRecord | None:
         if topic not in self._topics or self._topics[topic] is None:
@@ -304,9 +312,9 @@ class _Recovery:
             self._topics[topic] = None if found is None else found[0]
         return self._topics[topic]
 
-    async def _append(self, part: _Slice, named: Named) -> None:
-        """The pieces that the log does not name yet."""
-        left = [piece for piece in part.pieces if not named.holds(part.uri, piece.byte_offset, piece.byte_length)]
+    async def _append(self, part: _Slice, ranges: ReferencedRanges) -> None:
+        """Append the pieces that the log does not reference yet."""
+        left = [piece for piece in part.pieces if not ranges.holds(part.uri, piece.byte_offset, piece.byte_length)]
         if not left:
             return
         part = part._replace(pieces=tuple(left))
@@ -317,8 +325,8 @@ class _Recovery:
             await self._commit(part, last_time=len(self._postponed) >= RECOVER_POSTPONED_MAX)
 
     async def _commit(self, part: _Slice, *, last_time: bool) -> None:
-        """Pieces out of order wait, unless this is their last time: of two blobs drawn in one millisecond, or by two
-        clocks, nobody can tell which came first, but an idempotent producer's numbers do."""
+        """Commit the pieces. Those out of order are postponed, unless `last_time`: the times of two blobs do not show
+        which came first when they are equal or of two clocks, but the sequence numbers of a producer do."""
         pieces = tuple(piece._replace(number=number) for number, piece in enumerate(part.pieces))
         known = self.committer.known
         outcomes: Sequence[PieceOutcome | None]
@@ -334,8 +342,8 @@ class _Recovery:
         early = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, OutOfOrderSequence) and not last_time]
         if early:
             self._postponed.append(part._replace(pieces=tuple(pieces[i] for i in early)))
-        told = [(pieces[i], outcomes[i]) for i in range(len(pieces)) if i not in set(early)]
-        self._note(part.log, part.uri, part.created_at_ms, told)
+        settled = [(pieces[i], outcomes[i]) for i in range(len(pieces)) if i not in set(early)]
+        self._note(part.log, part.uri, part.created_at_ms, settled)
 
     async def _commit_known(
         self, part: _Slice, incarnation: int, pieces: tuple[PlacedPiece, ...]
@@ -344,7 +352,7 @@ class _Recovery:
             append_id=f"{self._context.random_bits(128):032x}",
             incarnation=incarnation,
             data_key=part.uri,
-            # Not its own instant: the horizon is above it, and vacuum is held.
+            # Not its own time, which is below the horizon; vacuum is held.
             blob_created_at_ms=max(part.created_at_ms, self._hold.held_at_ms),
             encoding=part.encoding,
             pieces=pieces,
@@ -352,7 +360,7 @@ class _Recovery:
         return (await self.committer.commit({part.log: slice_}))[part.log]
 
     def _leave_in_blobs(self, log: Log, uri: str, msg_count: int, created_at_ms: int, reason: str) -> None:
-        """One line for all blobs of a log that are left for one reason: there may be thousands."""
+        """Report all blobs of a log with the same reason in one line: there may be thousands."""
         at = self._left.get((log, reason))
         if at is None:
             self._left[log, reason] = len(self.done.slices)
@@ -364,32 +372,32 @@ class _Recovery:
     def _note(
         self, log: Log, uri: str, created_at_ms: int, outcomes: list[tuple[PlacedPiece, PieceOutcome | None]]
     ) -> None:
-        """One line per run of neighbours with the same fate."""
+        """Report neighbours with the same outcome in one line."""
         for piece, outcome in outcomes:
-            told = _told(outcome)
+            text = _outcome_text(outcome)
             start, end = (outcome.start_offset, outcome.end_offset) if isinstance(outcome, Landed) else (-1, -1)
             last = self.done.slices[-1] if self.done.slices else None
             if (
                 last is not None
-                and (last.log, last.uri, last.outcome) == (log, uri, told)
+                and (last.log, last.uri, last.outcome) == (log, uri, text)
                 and last.end_offset + 1 == start
             ):
                 count = last.msg_count + piece.msg_count
                 self.done.slices[-1] = last._replace(msg_count=count, end_offset=end)
             else:
-                self.done.slices.append(UnknownSlice(log, uri, piece.msg_count, created_at_ms, told, start, end))
+                self.done.slices.append(UnknownSlice(log, uri, piece.msg_count, created_at_ms, text, start, end))
 
 
-def is_of_dead_life(topic: TopicRecord, created_at_ms: int, *, restored_at_ms: int) -> bool:
-    """Was the slice written for a life of the topic that is over? (A topic made by the recovery itself is younger than
-    everything in it.)"""
+def is_of_dead_incarnation(topic: TopicRecord, created_at_ms: int, *, restored_at_ms: int) -> bool:
+    """The slice was written for a deleted incarnation of the topic. (A topic that recovery itself created is younger
+    than all its records.)"""
     if topic.state != "LIVE":
         return True
-    # A first life has none before it, whatever the clocks of its writers say.
+    # A first incarnation has no predecessor, whatever the clocks of its writers say.
     return topic.incarnation > 1 and created_at_ms < topic.created_at_ms < restored_at_ms
 
 
-def _told(outcome: PieceOutcome | None) -> str:
+def _outcome_text(outcome: PieceOutcome | None) -> str:
     if isinstance(outcome, Landed):
         return "repeated" if outcome.repeated else "appended"
     return "refused: the topic was created again" if outcome is None else f"refused: {outcome.reason}"

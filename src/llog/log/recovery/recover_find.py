@@ -1,21 +1,33 @@
-"""What lies in the object stores that restored metadata does not know: blobs and segments newer than the backup.
+"""Find blobs and segments newer than a restored backup, and which of their records a log already has.
 
-Object names begin with their instant, so "newer" is read off the name. What must stay true: only what no entry, pending
-append, run or segment of a log names counts as unknown to that log; a source of a segment that the log has counts as
-named, because its records are in the segment. That its catalogue knows a segment is not enough: a compactor may have
-registered one over appends that came after the copy, and died.
+Object names begin with their time, so "newer" shows in the name. An object is unknown to a log unless an entry, the
+pending append, the run in flight or a segment of the log references it. The sources of a segment that the log has count
+as referenced, because their records are in the segment. A catalogue record alone is not enough: a compactor may have
+registered a segment over later appends and died.
+
+A merged segment names its source segments, and those name the blobs. When the source segments are gone, a blob that
+other logs still need looks unknown to this log, and its records would be appended twice. Rewriting changes only the
+offsets of a batch, which its checksum does not cover, so `KnownBatches` recognises the same batch again. Each copy
+counts once. Batches that key compaction rewrote or dropped cannot be recognised: blobs older than such a segment are
+left and reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from llog.errors import FormatError, ObjectNotFound
 from llog.formats.backup import VacuumHold
-from llog.formats.records.record_batch import verify_crcs, walk
+from llog.formats.buffers import Buffer
+from llog.formats.records.bytes_batch import decode_bytes_batch
+from llog.formats.records.encode import encode_columns
+from llog.formats.records.record_batch import BatchRule, TimestampType, verify_crcs, walk
+from llog.formats.records.record_columns import columns_from_rows
 from llog.formats.segment import SegmentExtension, SegmentFooter
 from llog.formats.values import IndexEntry, SegmentRecord, decode_value
+from llog.limits import LOG_CHECK_READ_BYTES
 from llog.log.append.pieces import PlacedPiece
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of, is_object_id
@@ -24,7 +36,15 @@ from llog.log.inspect.check_objects import read_footer
 from llog.log.inspect.coherent import read_head, run_of
 from llog.log.keys import Log
 from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
-from llog.stores.objects.port import Buffer, ObjectStore
+from llog.stores.objects.port import ObjectStore
+
+DOUBTFUL: Final = "key compaction removed the segments made from it, so its records cannot be recognised"
+
+BatchPrint = tuple[int, int, int]
+"""What identifies a batch: checksum, length in bytes, last offset delta."""
+
+
+# -- objects ---------------------------------------------------------------------------------------------------------
 
 
 class FoundBlob(NamedTuple):
@@ -35,7 +55,7 @@ class FoundBlob(NamedTuple):
 
 
 class FoundSegment(NamedTuple):
-    """A segment that describes itself."""
+    """A segment with the footer and extension that describe it."""
 
     segment_id: str
     name: str
@@ -57,7 +77,7 @@ class FoundSegment(NamedTuple):
         return int(self.footer.entries["record_count"].sum(dtype="int64"))
 
     def is_dense(self) -> bool:
-        """Holds every offset: no key compaction took any."""
+        """It has a record for every offset: key compaction removed none."""
         return self.record_count == self.end_offset - self.start_offset + 1
 
     def records_from(self, offset: int) -> int:
@@ -65,7 +85,7 @@ class FoundSegment(NamedTuple):
 
 
 async def newer_blobs(context: LogContext, wal: ObjectStore, since_ms: int) -> AsyncIterator[FoundBlob]:
-    """In order of their instants."""
+    """Blobs created since, in order of time."""
     first = f"{context.keys.blobs()}{since_ms:012x}"
     async for found in wal.list(context.keys.blobs(), start_after=first):
         parsed = context.keys.parse_object(found.name)
@@ -80,7 +100,7 @@ class LogSegments(NamedTuple):
 
 
 async def newer_segments(context: LogContext, store: ObjectStore, since_ms: int) -> AsyncIterator[LogSegments]:
-    """Log after log; logs without any are left out."""
+    """Segments created since, log by log; logs without any are omitted."""
     log: Log | None = None
     names: list[str] = []
     async for found in store.list(f"{context.keys.root}/"):
@@ -114,14 +134,17 @@ async def _described(store: ObjectStore, log: Log, names: Sequence[str]) -> LogS
     return LogSegments(log, tuple(segments), tuple(unreadable))
 
 
-class Named:
-    """The byte ranges of newer objects that one log's metadata names."""
+# -- what a log references -------------------------------------------------------------------------------------------
+
+
+class ReferencedRanges:
+    """The byte ranges of newer objects that the metadata of one log references."""
 
     def __init__(self) -> None:
         self._ranges: dict[str, list[tuple[int, int]]] = {}
         self._whole: set[str] = set()
         self.restored_counter: int | None = 0
-        """Where the log ended when it was restored; None when it was compacted since so that nobody can tell."""
+        """Where the log ended when it was restored; None when later compaction hides it."""
 
     def add_entry(self, value: IndexEntry) -> None:
         if value.byte_offset is None or value.byte_length is None or value.type == "COMPACTED":
@@ -137,7 +160,7 @@ class Named:
         return uri in self._whole
 
     def knows(self, uri: str) -> bool:
-        """At least some of it."""
+        """The log references at least a part of the object."""
         return uri in self._whole or uri in self._ranges
 
     def holds(self, uri: str, byte_offset: int, byte_length: int) -> bool:
@@ -147,9 +170,9 @@ class Named:
         return any(first <= byte_offset and end <= last for first, last in self._ranges.get(uri, ()))
 
 
-async def named_by(context: LogContext, log: Log, hold: VacuumHold) -> Named:
-    """What the log names of objects newer than the backup; older ones are of no interest, and not kept."""
-    named = Named()
+async def read_ranges(context: LogContext, log: Log, hold: VacuumHold) -> ReferencedRanges:
+    """What the log references of objects newer than the backup. Older objects are not kept."""
+    ranges = ReferencedRanges()
 
     def is_new(uri: str) -> bool:
         object_id = uri.rpartition("/")[2]
@@ -157,35 +180,35 @@ async def named_by(context: LogContext, log: Log, hold: VacuumHold) -> Named:
 
     head = await read_head(context, log)
     if head is None:
-        return named
+        return ranges
     control, end = head.control, _RestoredEnd(hold.held_at_ms)
     run = run_of(control, head.compaction)
     if run is not None:
-        named.add_whole(run.data_key)
+        ranges.add_whole(run.data_key)
     async for record in context.metadata.scan_all(context.keys.index(log), strict=True):
         entry = entry_of(record)
         if entry.value.incarnation == control.incarnation and entry.end_offset < control.sequence_counter:
             end.pass_by(entry)
             if is_new(entry.value.data_key):
-                named.add_entry(entry.value)
+                ranges.add_entry(entry.value)
     if control.pending is not None:
         pending = Entry(control.pending.end_offset, index_entry_of(control.pending), 0)
         end.pass_by(pending)
         if is_new(pending.value.data_key):
-            named.add_entry(pending.value)
-    named.restored_counter = end.offset(control.sequence_counter)
+            ranges.add_entry(pending.value)
+    ranges.restored_counter = end.offset(control.sequence_counter)
     async for record in context.metadata.scan_all(context.keys.segments(log), strict=True):
         segment = decode_value(SegmentRecord, record.value, record.key.path)
         if segment.incarnation == control.incarnation and segment.end_offset < control.sequence_counter:
             adopted_over = segment.adopted_over or ()
             for source in filter(is_new, (*segment.sources, *adopted_over)):
-                named.add_whole(source)
-    return named
+                ranges.add_whole(source)
+    return ranges
 
 
 class _RestoredEnd:
-    """Where a log ended when it was restored, told by its entries in their order: the first that was appended since
-    begins there. What recovery appends is of the instant of the restore, what others append is later."""
+    """Finds where a log ended when it was restored: at the first entry that was appended since. Entries that recovery
+    appends carry the time of the restore, all others a later one."""
 
     def __init__(self, restored_at_ms: int) -> None:
         self._restored_at_ms = restored_at_ms
@@ -200,7 +223,7 @@ class _RestoredEnd:
         else:
             self._is_passed = True
             if entry.value.type == "COMPACTED":
-                self._offset = None  # the end is inside
+                self._offset = None  # the end is inside this segment
             elif self._offset is None:
                 self._offset = entry.start_offset
 
@@ -208,10 +231,78 @@ class _RestoredEnd:
         return self._offset if self._is_passed else counter
 
 
-def pieces_of(data: Buffer, encoding: str, byte_offset: int, msg_count: int, source: str) -> tuple[PlacedPiece, ...]:
-    """A slice as it would be appended: each batch of an idempotent producer for itself, so that repeats are known.
+# -- batches ---------------------------------------------------------------------------------------------------------
 
-    `byte_offset` is where `data` lies in its object. Checksums of the batches are compared.
+
+class KnownBatches:
+    """The batches that the segments of one log hold."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[BatchPrint] = Counter()
+        self.doubtful_before_ms = 0
+        """Blobs older than this may be in a segment whose batches cannot be recognised."""
+
+    async def add(self, store: ObjectStore, segment: FoundSegment) -> None:
+        if not segment.is_dense():
+            self.doubtful_before_ms = max(self.doubtful_before_ms, segment.extension.created_at_ms)
+        for first, byte_length in reads_of(segment, 0):
+            data = await store.get_range(segment.name, first, byte_length)
+            self._counts.update(_prints_of(data, segment.uri, BatchRule.COMPACTED))
+
+    def is_empty(self) -> bool:
+        return not self._counts and not self.doubtful_before_ms
+
+    def take(self, body: Buffer, encoding: str, created_at_ms: int, source: str) -> bool:
+        """True, and counted as used, when the log already has all batches of this piece."""
+        if encoding == "kafka-v2":
+            prints = _prints_of(body, source, BatchRule.PRODUCED)
+        else:
+            # Encode the payloads as compaction does.
+            columns = columns_from_rows(decode_bytes_batch(body, source).to_list(), timestamps_ms=created_at_ms)
+            encoded = encode_columns(columns, timestamp_type=TimestampType.LOG_APPEND_TIME)
+            prints = _prints_of(encoded, source, BatchRule.PRODUCED)
+        wanted = Counter(prints)
+        if not wanted <= self._counts:
+            return False
+        self._counts -= wanted
+        return True
+
+
+def reads_of(segment: FoundSegment, first: int) -> Iterable[tuple[int, int]]:
+    """Byte ranges of whole batches, each small enough to hold in memory, from batch `first` on."""
+    entries, stop = segment.footer.entries, len(segment.footer.entries)
+    ends = entries["byte_position"].astype("int64") + entries["batch_length"]
+    while first < stop:
+        begin, last = int(entries["byte_position"][first]), first + 1
+        while last < stop and int(ends[last]) - begin <= LOG_CHECK_READ_BYTES:
+            last += 1
+        yield begin, int(ends[last - 1]) - begin
+        first = last
+
+
+def is_opaque(context: LogContext, segment: FoundSegment, existing: Sequence[FoundSegment], since_ms: int) -> bool:
+    """The segment was made from a segment that is gone, and the blobs of that one may still exist."""
+    uris = {one.uri for one in existing}
+    return any(_is_segment(context, uri, since_ms) for uri in segment.extension.sources if uri not in uris)
+
+
+def _is_segment(context: LogContext, uri: str, since_ms: int) -> bool:
+    object_id = uri.rpartition("/")[2]
+    if not is_object_id(object_id) or created_at_ms_of(object_id) < since_ms:
+        return False  # its blobs are older, too
+    return f"/{context.keys.blobs()}" not in uri
+
+
+def _prints_of(data: Buffer, source: str, rule: BatchRule) -> list[BatchPrint]:
+    batches = walk(data, source, rule=rule)
+    counts = batches.last_offset_delta.tolist()
+    return list(zip(batches.crc.tolist(), batches.length.tolist(), counts, strict=True))
+
+
+def pieces_of(data: Buffer, encoding: str, byte_offset: int, msg_count: int, source: str) -> tuple[PlacedPiece, ...]:
+    """The pieces of a slice: one per batch, so that repeats of an idempotent producer are recognised.
+
+    `byte_offset` is the position of `data` in its object. Checksums of the batches are verified.
     """
     if encoding != "kafka-v2":
         return (PlacedPiece(0, byte_offset, len(data), msg_count),)

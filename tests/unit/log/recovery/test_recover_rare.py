@@ -185,7 +185,7 @@ async def test_records_that_only_a_segment_made_by_key_holds_are_told_of(
     for dry_run in (True, False, False):
         done = await recover(target, dry_run=dry_run)
         assert [(one.outcome[:4], one.msg_count) for one in done.slices] == [("left", 2)], done
-        assert "by key" in done.slices[0].outcome
+        assert "key compaction" in done.slices[0].outcome
         assert is_incomplete(done), "a script must see it"
 
 

@@ -1,0 +1,264 @@
+"""Put the records of a backup back: many at a time, each only where no record exists, and changed where that is needed.
+
+What happened between the backup and the loss is unknown. Where that could do harm, a value changes to one that is safe
+in every case:
+
+- horizons rise to the time of the restore. Vacuum may have raised them, and deleted objects, since the backup, so no
+  object created before may be committed or published by a process that slept (R8);
+- a run in flight gets the version that its end key has now, or a version that no key has if the end key was not what
+  the run was planned on: then the run is abandoned, as it would have been;
+- the next producer id leaps ahead, because clients use ids that were given since the backup;
+- the logs of a topic that was deleted while the backup was taken become tombstones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from llog.errors import MetadataStoreError, MetadataUnavailable, RestoreRefused, VersionConflict
+from llog.formats.backup import BackedUp, BackupDecoder, Begin, Commit, Line
+from llog.formats.values import (
+    ClusterId,
+    CompactionRecord,
+    ControlRecord,
+    ProducerIdBlock,
+    TopicRecord,
+    Value,
+    decode_value,
+    encode_value,
+)
+from llog.limits import MIB, RESTORE_ROUNDS_MAX
+from llog.log.context import LogContext
+from llog.log.keys import Log, ParsedKey
+from llog.log.recovery.backup_places import BackupPlace
+from llog.stores.metadata.port import ABSENT, Key, Put
+
+if TYPE_CHECKING:
+    from llog.log.recovery.restore import BackupContents
+
+# One write to the store takes at most so many records and bytes.
+RESTORE_BATCH_RECORDS: Final = 500
+RESTORE_BATCH_BYTES: Final = 4 * MIB
+# How far the next producer id moves: more than were given since the backup.
+RESTORE_PRODUCER_ID_LEAP: Final = 2**32
+# A version that no store ever gives.
+NO_VERSION: Final = 2**63 - 1
+
+
+async def put_back(
+    context: LogContext, place: BackupPlace, contents: BackupContents, restored_at_ms: int, puts: RestorePuts
+) -> None:
+    identity: BackedUp | None = None
+    log: _LogRestore | None = None
+    async for line in _counting_lines(place, contents):
+        if isinstance(line, Begin):
+            topic = contents.topics.get(line.topic)
+            log = (
+                _LogRestore(context, Log(line.topic, line.partition), topic, restored_at_ms, puts)
+                if line.kind == "log"
+                else None
+            )
+        elif isinstance(line, Commit):
+            if log is not None:
+                await log.finish()
+        elif isinstance(line, BackedUp):
+            if log is not None:
+                await log.put(line)
+                continue
+            parsed = context.keys.parse(line.path)
+            if parsed is not None and parsed.kind == "cluster_id":
+                identity = line
+            else:
+                await puts.put(context.keys.key_of(line.path), _shared_value(parsed, line))
+    await puts.flush()
+    if identity is not None:
+        # The disk of the WAL may be lost too, so every store joins the cluster again, with or without a marker.
+        cluster = replace(decode_value(ClusterId, identity.value, identity.path), stores=())
+        await puts.put(context.keys.cluster_id(), encode_value(cluster, identity.path))
+        await puts.flush()
+
+
+def _shared_value(parsed: ParsedKey | None, line: BackedUp) -> bytes:
+    if parsed is None or parsed.kind != "producer_ids":
+        return line.value
+    block = decode_value(ProducerIdBlock, line.value, line.path)
+    return encode_value(plan_producer_ids(block), line.path)
+
+
+async def _counting_lines(place: BackupPlace, contents: BackupContents) -> AsyncIterator[Line]:
+    """The lines of the groups that were not discarded."""
+    decoder = BackupDecoder(place.where)
+    group = -1
+    async for piece in place.parts():
+        for line in decoder.feed(piece):
+            if isinstance(line, Begin):
+                group += 1
+            if group not in contents.discarded:
+                yield line
+    decoder.close()
+
+
+class _LogRestore:
+    """Restores one log: the compaction record after all others, then the control record."""
+
+    def __init__(
+        self, context: LogContext, log: Log, topic: TopicRecord | None, restored_at_ms: int, puts: RestorePuts
+    ) -> None:
+        self._context, self._log, self._topic, self._puts = context, log, topic, puts
+        self._restored_at_ms = restored_at_ms
+        self._control: ControlRecord | None = None
+        self._compaction: CompactionRecord | None = None
+        self._end_key = ""
+        self._end_key_version: int | None = None
+        self._control_key, self._compaction_key = context.keys.control(log), context.keys.compaction(log)
+
+    async def put(self, line: BackedUp) -> None:
+        if line.path == self._control_key.path:
+            self._control = decode_value(ControlRecord, line.value, line.path)
+        elif self._topic is not None and self._topic.state == "DELETED":
+            return  # deleted while the backup was taken: only the tombstone is restored
+        elif line.path == self._compaction_key.path:
+            self._compaction = decode_value(CompactionRecord, line.value, line.path)
+            run = self._compaction.in_flight
+            index_entry = self._context.keys.index_entry
+            self._end_key = "" if run is None else index_entry(self._log, run.end_offset).path
+        else:
+            if line.path == self._end_key:
+                self._end_key_version = line.version
+            await self._puts.put(Key(line.path, self._control_key.route), line.value)
+
+    async def finish(self) -> None:
+        """Write the two guarding records last: a control record means that the log is complete."""
+        await self._puts.flush()
+        if self._compaction is not None:
+            await self._put_compaction(self._compaction)
+        if self._control is not None:
+            control = plan_control(self._control, self._topic, restored_at_ms=self._restored_at_ms)
+            await self._put(self._control_key, control)
+
+    async def _put_compaction(self, record: CompactionRecord) -> None:
+        now: int | None = None
+        if record.in_flight is not None:
+            key = self._context.keys.index_entry(self._log, record.in_flight.end_offset)
+            found = await self._context.metadata.get(key, strict=True)
+            now = None if found is None else found.version
+        planned = plan_compaction(
+            record,
+            restored_at_ms=self._restored_at_ms,
+            end_key_version_then=self._end_key_version,
+            end_key_version_now=now,
+        )
+        await self._put(self._compaction_key, planned)
+
+    async def _put(self, key: Key, value: Value) -> None:
+        await self._puts.put(key, encode_value(value, key.path))
+        await self._puts.flush()
+
+
+# -- values that change -----------------------------------------------------------------------------------------------
+
+
+def plan_control(control: ControlRecord, topic: TopicRecord | None, *, restored_at_ms: int) -> ControlRecord:
+    raised = replace(control, commit_horizon_ms=max(control.commit_horizon_ms, restored_at_ms))
+    return replace(raised, log_state="DELETED", pending=None) if is_dead(control, topic) else raised
+
+
+def is_dead(control: ControlRecord, topic: TopicRecord | None) -> bool:
+    """The log belongs to an incarnation that the topic record says is deleted."""
+    if control.log_state == "DELETED":
+        return True
+    return topic is not None and topic.state == "DELETED" and control.incarnation <= topic.incarnation
+
+
+def plan_compaction(
+    record: CompactionRecord,
+    *,
+    restored_at_ms: int,
+    end_key_version_then: int | None,
+    end_key_version_now: int | None,
+) -> CompactionRecord:
+    """`then` and `now` are the versions of the key at the end of the run, in the backup and after its restore."""
+    raised = replace(record, segment_horizon_ms=max(record.segment_horizon_ms, restored_at_ms))
+    run = record.in_flight
+    if run is None:
+        return raised
+    as_planned = end_key_version_then == run.end_version and end_key_version_now is not None
+    version = end_key_version_now if as_planned and end_key_version_now is not None else NO_VERSION
+    return replace(raised, in_flight=replace(run, end_version=version))
+
+
+def plan_producer_ids(block: ProducerIdBlock) -> ProducerIdBlock:
+    return replace(block, next_producer_id=block.next_producer_id + RESTORE_PRODUCER_ID_LEAP)
+
+
+# -- writes ----------------------------------------------------------------------------------------------------------
+
+
+class RestorePuts:
+    """Collects puts; `flush` returns once all of them are written.
+
+    Nothing is overwritten. A key that exists is fine when it has the same value (after a lost answer, or a crash of the
+    same restore); another value means that another process writes to the store, and the restore stops.
+    """
+
+    def __init__(self, context: LogContext) -> None:
+        self._context = context
+        self._waiting: dict[Key, bytes] = {}
+        self._bytes = 0
+        self.written = 0
+
+    async def put(self, key: Key, value: bytes) -> None:
+        self._waiting[key] = value
+        self._bytes += len(value)
+        if len(self._waiting) >= RESTORE_BATCH_RECORDS or self._bytes >= RESTORE_BATCH_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        self.written += len(self._waiting)
+        last_error: MetadataStoreError | None = None
+        for round_number in range(RESTORE_ROUNDS_MAX):
+            if not self._waiting:
+                self._bytes = 0
+                return
+            if round_number:
+                await self._context.back_off(round_number)
+            last_error = await self._write_all()
+        raise last_error or MetadataUnavailable("restore", next(iter(self._waiting)).path, "no answer")
+
+    async def _write_all(self) -> MetadataStoreError | None:
+        """One attempt at all waiting puts; the last retriable error."""
+        groups = [(Put(key, value, ABSENT),) for key, value in self._waiting.items()]
+        last_error: MetadataStoreError | None = None
+        unsettled: list[Key] = []
+        for (put,), outcome in zip(groups, await self._context.metadata.write(groups), strict=True):
+            if isinstance(outcome, tuple):
+                del self._waiting[put.key]
+            elif outcome.retriable or isinstance(outcome, VersionConflict):
+                last_error = outcome
+                unsettled.append(put.key)
+            else:
+                raise outcome
+        if unsettled:
+            await self._compare(unsettled)
+        return last_error
+
+    async def _compare(self, keys: list[Key]) -> None:
+        """Forget refused or unanswered puts that the store already has."""
+        try:
+            found = await self._context.metadata.get_many(keys, strict=True)
+        except MetadataStoreError as error:
+            if error.retriable:
+                return
+            raise
+        for key, record in zip(keys, found, strict=True):
+            if record is None:
+                continue
+            if record.value != self._waiting[key]:
+                raise RestoreRefused(
+                    f"{key.path} already has another value, so another process writes to this store: stop every "
+                    "broker, compactor and job, empty the store below the root, and restore again"
+                )
+            del self._waiting[key]
