@@ -32,10 +32,11 @@ from typing import Any, Final, Self, TypeVar
 
 from llog.api.aio import results_of
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
-from llog.broker.broker import Broker, warm_kernels
+from llog.broker.broker import Broker
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
 from llog.errors import InvalidArgument, StoreClosed
 from llog.formats.records.record_columns import Header
+from llog.formats.warm_up import warm_up
 from llog.http.json import plain_scan
 from llog.http.serve import serve
 from llog.log.keys import Log, check_partition, check_topic
@@ -203,7 +204,7 @@ class EmbeddedBroker:
 async def _warm_after(listening: asyncio.Event) -> None:
     """Not before: two that load at the same time would only wait for each other."""
     await listening.wait()
-    await asyncio.to_thread(warm_kernels)
+    await asyncio.to_thread(warm_up)
     await asyncio.to_thread(plain_scan.warm_up)
 
 

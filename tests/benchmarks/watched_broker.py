@@ -15,7 +15,7 @@ from typing import Final
 
 import uvloop
 
-from llog.broker.process_memory import keep_freed_memory, spare_what_is_there
+from llog.broker.process_memory import freeze_start_up_objects, keep_freed_memory
 from llog.http.serve import serve
 from llog.settings import Settings
 
@@ -52,7 +52,7 @@ async def run() -> None:
             stop.set()
 
     def started(url: str, _broker: object) -> None:
-        spare_what_is_there()
+        freeze_start_up_objects()
         print(url, flush=True)
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), asked)
 

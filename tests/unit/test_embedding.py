@@ -107,7 +107,7 @@ def test_what_was_held_in_memory_is_given_back() -> None:
 
 async def test_the_first_requests_wait_for_compiled_code_and_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = threading.Event()
-    monkeypatch.setattr(embedding, "warm_kernels", lambda: loaded.wait(PATIENCE_SECONDS))
+    monkeypatch.setattr(embedding, "warm_up", lambda: loaded.wait(PATIENCE_SECONDS))
     with llog.testing.broker() as broker:
         body = {"topic_partitions": [{"topic": "orders", "partition": 0, "records": ["alpha"]}]}
         async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:

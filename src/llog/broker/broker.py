@@ -1,11 +1,11 @@
-"""The broker: everything that lives in one running broker process, opened, wired together and closed in one place.
+"""The broker: opens, connects and closes everything that runs in one broker process.
 
     stores (metered) ─► appender ─► batching ─► produce
-                    └─► tail cache ◄─┘ (what was just committed)
+                    └─► tail cache ◄─┘ (committed appends)
                     └─► reader ─► consume
 
-Front ends know it as `BrokerServices` and bring their own sockets. What must stay true: it keeps nothing that is not in
-the stores; closing it answers everybody that was accepted, then lets go of the stores.
+Front ends know it as `BrokerServices` and bring their own sockets. A broker keeps no state that is not in the stores.
+Closing it answers every accepted request, then closes the stores.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from llog.broker.tail.cache import TailCache, feed, monotonic_ms
 from llog.broker.tail.shared import SharedTailCache
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import InvalidArgument, SettingsError
-from llog.formats.records.decode import decode_batches
-from llog.formats.records.encode import encode_records
-from llog.formats.records.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
-from llog.formats.records.record_batch import patch_offsets, verify_crcs, walk
+from llog.formats.warm_up import warm_up
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.opening import OpenedLog, Use, open_log
@@ -44,7 +41,7 @@ ROLES: Final[tuple[Role, ...]] = ("both", "write", "read")
 
 
 class Broker:
-    """Made by `open`; used on one event loop."""
+    """Created by `open`; used on one event loop."""
 
     def __init__(
         self,
@@ -82,28 +79,27 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._state: Literal["starting", "ok", "stopping"] = "starting"
         self.beside: Mapping[str, object] = {}
-        """What runs beside it in its stack (`llog up`), for its health page; none of it makes a broker less healthy."""
+        """Other services of its stack (`llog up`), shown on the health page; they do not affect the broker's status."""
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------------
     @classmethod
     async def open(
         cls, settings: Settings, *, role: Role = "both", broker_id: str | None = None, warm: bool = True
     ) -> Broker:
-        """Open the stores and start. Raises what a store, or a cluster that is not ours, has to say. Without `warm`,
-        whoever opens it calls `warm_kernels` before the first request."""
+        """Open the stores and start. Without `warm`, the caller runs `warm_up` before the first request."""
         if role not in ROLES:
-            raise InvalidArgument("role", f"{role!r} is none of {', '.join(ROLES)}")
+            raise InvalidArgument("role", f"{role!r} is not one of {', '.join(ROLES)}")
         metrics = BrokerMetrics()
         meters = Meters(settings, metrics)
-        # The store of segments too, although a broker puts none: on a disk that was lost and replaced, WAL and metadata
-        # are empty alike, and only that store still says that there is a cluster to be restored, not one to be founded.
+        # The segment store is opened for writing too, although a broker puts no segments: if a disk was replaced, WAL
+        # and metadata are both empty, and only the segment store shows that a cluster must be restored, not created.
         use = Use.NOTHING if role == "read" else Use.PUT
         opened = await open_log(settings, blobs=use, segments=use, wrapping=meters.wrapping)
         try:
             broker_id = settings.client_identifier if broker_id is None else broker_id
             broker = cls(settings, opened, metrics, role=role, broker_id=broker_id, meters=meters)
             if warm:
-                await asyncio.to_thread(warm_kernels)
+                await asyncio.to_thread(warm_up)
             broker._start()
         except BaseException:
             await opened.close()
@@ -139,7 +135,7 @@ class Broker:
                 metrics=self.metrics,
             )
         except OSError as error:
-            reason = f"it cannot be used: {error}"
+            reason = f"the directory cannot be used: {error}"
             raise SettingsError("LLOG_TAIL_CACHE_DIR", str(settings.tail_cache_dir), reason) from error
 
     def _batching(self) -> BatchingProducer:
@@ -163,7 +159,7 @@ class Broker:
             self._producer.shed(reason)
 
     async def listens(self, host: str, port: int) -> None:
-        """A front end listens there: the cluster, the health page and the metrics may know."""
+        """A front end listens at this address: register it and show it on the health page and in the metrics."""
         self.host, self.port = host, port
         self.metrics.set_broker(
             broker_id=self.broker_id,
@@ -179,7 +175,7 @@ class Broker:
         await self._registration.start({"http": f"{host}:{port}"}, roles=roles, started_at_ms=self.started_at_ms)
 
     async def close(self, *, at_once: asyncio.Event | None = None) -> None:
-        """Answer everybody that was accepted, then let go; once `at_once` is set, without waiting. Idempotent."""
+        """Answer all accepted requests, then close; once `at_once` is set, do not wait for them. Idempotent."""
         if self._state == "stopping":
             return
         self._state = "stopping"
@@ -196,7 +192,7 @@ class Broker:
         finally:
             await self._opened.close()
 
-    # -- what front ends ask for --------------------------------------------------------------------------------------
+    # -- for front ends ------------------------------------------------------------------------------------------------
     @property
     def writes(self) -> bool:
         return self.role != "read"
@@ -206,12 +202,15 @@ class Broker:
         return self.role != "write"
 
     def refusal(self) -> str:
-        """Why no record can be accepted now; empty: they can."""
+        """Why no record can be accepted now; empty if records are accepted."""
         return self._troubles.refusal()
 
     async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
         if self._producer is None:
-            raise InvalidArgument("role", "this broker only reads")
+            raise InvalidArgument(
+                "role",
+                "this broker only reads; send records to a broker with role write or both",
+            )
         done = await self._producer.append_timed(groups)
         self._fenced.refused(done.outcomes)
         return done
@@ -221,7 +220,7 @@ class Broker:
 
     def log_changed(self, log: Log) -> None:
         self._cache.forget(log)
-        self._fenced.look_at(log)
+        self._fenced.check(log)
 
     def ready(self) -> bool:
         return self.health()["status"] == "ok"
@@ -229,9 +228,9 @@ class Broker:
     def health(self) -> Mapping[str, object]:
         reasons = self._troubles.reasons()
         if self.pool.under_pressure:
-            reasons.append("buffers are three quarters full: the object store takes less than producers bring")
+            reasons.append("buffers are three quarters full: producers send faster than the object store accepts")
         if self._registration.lost:
-            reasons.append("this broker's registration was lost, and is not there again yet")
+            reasons.append("this broker's registration was lost; it is trying to register again")
         status = "ok" if self._state == "ok" else self._state
         page: dict[str, object] = {
             "status": "degraded" if reasons and status == "ok" else status,
@@ -241,25 +240,14 @@ class Broker:
             "started_at_ms": self.started_at_ms,
             "role": self.role,
             "acknowledged_means": acknowledged_means(self.settings),
-            # No fault of the broker, nor always one at all: an operator may have closed the log on purpose.
+            # Does not affect the status: an operator may have fenced the log on purpose.
             "fenced": self._fenced.shown(),
         }
         return {**page, **self.beside} | ({"reasons": reasons} if reasons else {})
 
 
-def warm_kernels() -> None:
-    """Compiled code is loaded when it is first used, which takes seconds: not on somebody's first request."""
-    batch = bytearray(encode_records([b"warm"], timestamps_ms=0))
-    columns = walk(batch, "warm-up")
-    verify_crcs(batch, columns, "warm-up")
-    decode_batches(batch, patch_offsets(batch, columns, 0, 0), "warm-up")
-    encode_plain_batches([["warm"] * PLAIN_KERNEL_RECORDS_MIN], timestamp_ms=0)
-
-
 def acknowledged_means(settings: Settings) -> str:
-    """What an answer to a producer promises, in words for the health page and the banner."""
+    """What an acknowledgement guarantees, as text for the health page and the banner."""
     kind = settings.wal_url.partition(":")[0]
-    place = {"file": "on this disk (or the file system it is)", "memory": "in memory only", "s3": "in S3"}.get(
-        kind, kind
-    )
+    place = {"file": "on this disk (or its file system)", "memory": "in memory only", "s3": "in S3"}.get(kind, kind)
     return f"records are durable {place} and ordered in the metadata store"

@@ -1,10 +1,8 @@
-"""Logs that this broker found closed to appends, each with the reason: for its health page.
+"""Fenced logs that this broker met, with the reason of each, for its health page.
 
-Why it exists: whoever asks why producers are refused asks the broker that refuses them. A broker does not look at every
-log of the cluster (the compactor does, and tells of all); it knows those that it was asked to append to, or to fence.
-
-What must stay true: what is shown was read, not remembered: a log opened again elsewhere goes from the page with the
-next look; nothing is read while none is closed; there are only so many.
+A user whose producers are refused asks the broker that refuses them. A broker knows the logs it was asked to append to
+or to fence; the compactor reports all of the cluster. The page shows what the last read returned, so a log unfenced
+elsewhere disappears with the next check. Nothing is read while no log is fenced.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from llog.formats.values import ControlRecord, decode_value
 from llog.log.context import LogContext
 from llog.log.keys import Log
 
-# How many of those that it met are shown, and how often it looks whether they are still closed.
+# Fenced logs that are shown, and how often their control records are read.
 BROKER_FENCED_LOGS_MAX: Final = 100
-BROKER_FENCED_LOOK_MS: Final = 2_000
+BROKER_FENCED_CHECK_MS: Final = 2_000
 
 
 _log: Final = logging.getLogger("llog.broker")
@@ -31,22 +29,22 @@ _log: Final = logging.getLogger("llog.broker")
 class FencedLogs:
     """One per broker, on its event loop."""
 
-    def __init__(self, context: LogContext, *, look_ms: int = BROKER_FENCED_LOOK_MS) -> None:
-        self._context, self._look_ms = context, look_ms
+    def __init__(self, context: LogContext, *, check_ms: int = BROKER_FENCED_CHECK_MS) -> None:
+        self._context, self._check_ms = context, check_ms
         self._watched: dict[Log, str | None] = {}
-        """With the reason, once it was read."""
+        """Each with its fence reason, once it was read."""
         self._more = asyncio.Event()
 
     def refused(self, outcomes: Sequence[object]) -> None:
-        """Take those among them that were closed."""
+        """Note the logs of outcomes that are `LogFenced`."""
         for outcome in outcomes:
             if isinstance(outcome, LogFenced):
                 log = Log(outcome.topic, outcome.partition)
-                if log not in self._watched:  # a producer may go on trying
-                    self.look_at(log)
+                if log not in self._watched:  # a producer may keep trying
+                    self.check(log)
 
-    def look_at(self, log: Log) -> None:
-        """It may be closed now, or open again."""
+    def check(self, log: Log) -> None:
+        """Read the log's state soon: it may have been fenced or unfenced."""
         if log in self._watched or len(self._watched) < BROKER_FENCED_LOGS_MAX:
             self._watched.setdefault(log, None)
             self._more.set()
@@ -55,21 +53,21 @@ class FencedLogs:
         return [f"{log}: {reason}" for log, reason in sorted(self._watched.items()) if reason is not None]
 
     async def run(self) -> None:
-        """Look again and again, until it is cancelled."""
+        """Check repeatedly, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._look_ms / 1_000 if self._watched else None):
+                async with asyncio.timeout(self._check_ms / 1_000 if self._watched else None):
                     await self._more.wait()
             self._more.clear()
             try:
-                await self.look()
+                await self.refresh()
             except LlogError as error:
-                _log.debug("closed logs could not be looked at: %s", error)  # the store's trouble is told elsewhere
+                _log.debug("control records of fenced logs cannot be read: %s", error)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         logs = list(self._watched)
-        found = await self._context.metadata.get_many([self._context.keys.control(log) for log in logs], strict=True)
-        for log, record in zip(logs, found, strict=True):
+        records = await self._context.metadata.get_many([self._context.keys.control(log) for log in logs], strict=True)
+        for log, record in zip(logs, records, strict=True):
             control = None if record is None else decode_value(ControlRecord, record.value, record.key.path)
             if control is not None and control.log_state == "FENCED":
                 self._watched[log] = control.fence_reason

@@ -1,6 +1,6 @@
-"""A broker's registration: an ephemeral record that says where it listens, there as long as the broker is.
+"""A broker's registration: an ephemeral record with its addresses, for clients, the console and operators.
 
-Nothing depends on it for safety; it tells clients, the console and operators who is there.
+Nothing depends on it for safety.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Registration:
 
     @property
     def lost(self) -> bool:
-        """It was there, and is not now."""
+        """Whether the record existed and was lost."""
         return self._task is not None and (self._session is None or self._session.lost)
 
     async def start(self, addresses: Mapping[str, str], *, roles: tuple[str, ...], started_at_ms: int) -> None:
-        """Register, and keep it so; the first attempt is made before this returns, later ones on their own."""
+        """Register and stay registered. The first attempt ends before this returns; a task makes further ones."""
         value = BrokerRegistration(
             broker_id=self._broker_id, addresses=dict(addresses), roles=roles, started_at_ms=started_at_ms
         )
@@ -53,12 +53,12 @@ class Registration:
         self._lost.clear()
         try:
             session = await self._context.metadata.open_session(timeout_ms=self._timeout_ms, on_lost=self._lost.set)
-            # Whoever had this id before is gone, or will be: the last one to come has it.
+            # The latest broker with an id owns its record; an earlier one is gone or about to go.
             key = self._context.keys.broker(self._broker_id)
             await self._context.metadata.put(key, encode_value(value, key.path), session=session)
             self._session = session
         except StoreError as error:
-            _log.warning("not registered: %s", error)
+            _log.warning("registration of broker %s failed, trying again: %s", self._broker_id, error)
             self._lost.set()
 
     async def close(self) -> None:

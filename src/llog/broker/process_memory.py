@@ -1,11 +1,9 @@
-"""How a broker's process treats memory: what it frees it keeps for a while, and what it started with is not searched.
+"""Memory settings of a broker process: keep freed memory, and exempt start-up objects from garbage collection.
 
-Why it exists: a broker takes and frees some hundred kilobytes per request. By default the C library gives each such
-piece back to the kernel at once and gets it again page by page, which costs more than parsing the request; and Python's
-collector walks all modules, routes and kernels again and again, none of which ever becomes garbage.
-
-What must stay true: this is for processes of our own, never for a program that embeds a broker; what is kept is bounded
-(`PROCESS_FREE_BYTES_KEPT`); where the C library is another one, nothing happens.
+A broker allocates and frees some hundred kilobytes per request. By default the C library returns them to the kernel and
+gets them back page by page, which costs more than parsing the request; and Python's collector walks all modules, routes
+and kernels again and again. Only for our own processes, never for a program that embeds a broker. Without glibc's
+`mallopt`, the first setting does nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from typing import Final
 
 from llog.limits import MIB
 
-# Pieces up to this size come from memory that the process keeps; larger ones are the kernel's before and after.
+# Allocations up to this size come from memory that the process keeps; larger ones are mapped one by one.
 PROCESS_POOLED_BYTES_MAX: Final = 4 * MIB
-# So much free memory is kept, beyond what is in use.
+# Free memory that is kept.
 PROCESS_FREE_BYTES_KEPT: Final = 64 * MIB
-# Python looks for garbage in cycles after so many new objects; a flush alone makes thousands.
+# New objects between two searches for garbage cycles; a flush alone creates thousands.
 GC_YOUNG_OBJECTS: Final = 20_000
 
 
@@ -30,7 +28,7 @@ _M_MMAP_THRESHOLD: Final = -3
 
 
 def keep_freed_memory() -> None:
-    """Call early."""
+    """Call before the first large allocation."""
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -39,8 +37,8 @@ def keep_freed_memory() -> None:
     set_option(_M_TRIM_THRESHOLD, PROCESS_FREE_BYTES_KEPT)
 
 
-def spare_what_is_there() -> None:
-    """Call when all is started: whatever lives now will live as long as the process."""
+def freeze_start_up_objects() -> None:
+    """Call when everything is started: objects that exist now live as long as the process."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_YOUNG_OBJECTS, *gc.get_threshold()[1:])

@@ -1,12 +1,9 @@
-"""The stores of a broker, watched: which are in trouble, what that means for producers, when they are well again.
+"""Watches a broker's stores: which are failing, what that means for producers, and when they work again.
 
-Why it exists: while a store takes nothing, accepting records only makes their senders wait until they are told that it
-failed. So a broker in trouble says so (`/health`), refuses records at once with "try again", and lets those go that
-wait for a flush that has not begun. Nobody might use a broker that says it is not ready, so it asks the stores itself
-whether they are well again.
-
-What must stay true: no request is made for this while all is well; one probe of a store at a time, every
-`STORE_PROBE_MS` at most; only the store that takes blobs, and the metadata store, keep producers out.
+While a store fails, accepted records would only wait until their append fails. So the broker reports it (`/health`),
+refuses records at once with "try again", and fails those that wait for a flush that has not begun. A broker that is not
+ready may get no requests, so it probes the stores itself: one probe of a store at a time, at most every STORE_PROBE_MS,
+and none while all stores work. Only the store for blobs and the metadata store keep producers out.
 """
 
 from __future__ import annotations
@@ -40,27 +37,27 @@ class StoreTroubles:
         on_refusing: Callable[[str], None],
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`objects` by the words for them, `wal` among them takes blobs; stores may be added while it runs.
-        `probe_key` is read to see whether the metadata store is well.
-        `on_refusing` is told, again and again, why nothing can be accepted now."""
+        """`objects`: stores by display name; the one named `wal` takes blobs. Stores may be added while it runs.
+        `probe_key`: read to probe the metadata store.
+        `on_refusing`: called repeatedly, with the reason, while no records can be accepted."""
         self._metadata, self._objects, self._wal = metadata, objects, wal
         self._probe_key, self._on_refusing, self._sleep = probe_key, on_refusing, sleep
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def reasons(self) -> list[str]:
-        """Of every store in trouble, in words for the health page."""
-        return [f"{name} is in trouble: {pulse.trouble()}" for name, pulse in self._pulses() if pulse.trouble()]
+        """One sentence per failing store, for the health page."""
+        return [f"{name} is failing: {pulse.trouble()}" for name, pulse in self._pulses() if pulse.trouble()]
 
     def refusal(self) -> str:
-        """Why no record can be accepted now; empty: they can."""
+        """Why no record can be accepted now; empty if records are accepted."""
         wal = self._objects.get(self._wal) if self._wal is not None else None
         if wal is not None and (trouble := wal.pulse.trouble(writing=True)):
-            return f"{self._wal} is in trouble: {trouble}"
+            return f"{self._wal} is failing: {trouble}"
         trouble = self._metadata.pulse.trouble()
-        return f"{_METADATA} is in trouble: {trouble}" if trouble else ""
+        return f"{_METADATA} is failing: {trouble}" if trouble else ""
 
     async def run(self) -> None:
-        """Watch, until it is cancelled."""
+        """Watch the stores, until cancelled."""
         while True:
             await self._sleep(STORE_PROBE_MS / 1_000)
             refusal = self.refusal()
@@ -69,22 +66,22 @@ class StoreTroubles:
             for name, pulse in self._pulses():
                 trouble = pulse.trouble()
                 if trouble is not None:
-                    self._tell(name, str(trouble))
+                    self._report(name, str(trouble))
                     await self._probe(name, pulse)
-                elif name in self._told:
-                    self._told.discard(name)
-                    _log.info("a store is well again", extra={"llog": {"store": name}})
+                elif name in self._reported:
+                    self._reported.discard(name)
+                    _log.info("a store works again", extra={"llog": {"store": name}})
 
     def _pulses(self) -> list[tuple[str, StorePulse]]:
         return [(_METADATA, self._metadata.pulse), *((name, store.pulse) for name, store in self._objects.items())]
 
-    def _tell(self, name: str, words: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
-            _log.warning("a store is in trouble", extra={"llog": {"store": name, "reason": words}})
+    def _report(self, name: str, reason: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
+            _log.warning("a store is failing", extra={"llog": {"store": name, "reason": reason}})
 
     async def _probe(self, name: str, pulse: StorePulse) -> None:
-        """Well again when it does all that is done with it; a failure is the newest reason."""
+        """Use the store once as the broker does. Success ends the trouble; a failure updates the reason."""
         store = self._objects.get(name)
         writing = name == self._wal
         try:

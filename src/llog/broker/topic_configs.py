@@ -1,12 +1,9 @@
-"""What topics are configured to, as the broker knows it: how large a record may be, whether keys are compacted.
+"""Topic configs as a broker knows them: how large a record may be, whether keys are compacted.
 
-Why it exists: every append must be judged by its topic's config, and a read of metadata for every append would double
-its cost. So what was read is good for TOPIC_CONFIG_FRESH_MS, and what was changed through this broker is read again at
-once (`forget`). After a change through another broker the older config may hold for that long, here.
-
-What must stay true: many requests that ask for one topic at a time cost one read; a topic that cannot be looked up
-harms nobody but those who ask for it, and while its last config is known not even them; what is remembered, and what is
-asked of the store at a time, is bounded.
+Every append is judged by its topic's config, and reading it for each append would double the cost. So a config counts
+for TOPIC_CONFIG_FRESH_MS after it was read; a change through this broker is read at once (`forget`), a change through
+another one may take that long to count here. Concurrent requests for one topic cost one read. If a read fails, the last
+known config is used; without one, only requests for that topic fail.
 """
 
 from __future__ import annotations
@@ -21,14 +18,14 @@ from llog.log.context import LogContext
 from llog.log.topics.config import TopicConfig
 from llog.log.topics.create import load_topic
 
-# A broker goes by a config it read so long ago before it looks again; changes made through itself it knows at once.
+# Age at which a config is read again.
 TOPIC_CONFIG_FRESH_MS: Final = 5_000
-# Topics whose configs a broker remembers; beyond that, those it read longest ago are read again.
+# Topics whose configs are kept; beyond that, the one read longest ago is dropped.
 TOPIC_CONFIGS_KNOWN_MAX: Final = 10_000
 
 
 Config = TopicConfig | LlogError
-"""What holds, or why nobody can tell."""
+"""The config, or the error of reading it."""
 
 
 class _Known(NamedTuple):
@@ -37,7 +34,7 @@ class _Known(NamedTuple):
 
 
 class TopicConfigs:
-    """The configs of all topics, for everything in a broker. `now_ms` must never go back."""
+    """The configs of all topics. `now_ms` is a monotonic clock."""
 
     def __init__(self, context: LogContext, now_ms: Callable[[], float]) -> None:
         self._context, self._now_ms = context, now_ms
@@ -46,29 +43,29 @@ class TopicConfigs:
         self._slots = asyncio.Semaphore(BATCH_NEW_LOGS_IN_FLIGHT_MAX)
 
     async def of(self, topics: Iterable[str]) -> dict[str, Config]:
-        """Does not wait where all of them are known. A topic that is not there yet has the defaults."""
+        """The configs of these topics, without waiting if all are fresh. A missing topic has the defaults."""
         fresh_since_ms = self._now_ms() - TOPIC_CONFIG_FRESH_MS
-        found: dict[str, Config] = {}
+        configs: dict[str, Config] = {}
         missing: list[str] = []
         for topic in topics:
             known = self._known.get(topic)
             if known is not None and known.read_ms > fresh_since_ms:
-                found[topic] = known.config
+                configs[topic] = known.config
             else:
                 missing.append(topic)
         if missing:
-            # Shielded: others may wait for the same read when this caller goes away.
+            # Shielded: others may wait for the same read when this caller is cancelled.
             read = await asyncio.gather(*(asyncio.shield(self._task(topic)) for topic in missing))
-            found |= zip(missing, read, strict=True)
-        return found
+            configs |= zip(missing, read, strict=True)
+        return configs
 
     async def compacted_by_key(self, topics: Iterable[str]) -> set[str]:
-        """Those whose records may go one by one; also any that cannot be looked up, which costs a few reads at most."""
+        """The topics compacted by key, and those whose config cannot be read: that costs a few extra reads at most."""
         configs = await self.of(topics)
         return {topic for topic, config in configs.items() if isinstance(config, LlogError) or config.compact}
 
     def forget(self, topic: str) -> None:
-        """Its config was changed, or it was created or deleted, through this broker."""
+        """The topic was created, changed or deleted through this broker."""
         self._known.pop(topic, None)
         self._reading.pop(topic, None)
 
@@ -79,22 +76,22 @@ class TopicConfigs:
         return task
 
     async def _read(self, topic: str) -> Config:
-        mine = asyncio.current_task()
+        own_task = asyncio.current_task()
         try:
             async with self._slots:
                 asked_ms = self._now_ms()
-                found = await load_topic(self._context, topic, strict=True)
-            record = None if found is None else found[0]
+                loaded = await load_topic(self._context, topic, strict=True)
+            record = None if loaded is None else loaded[0]
             config = TopicConfig.of(record.config if record is not None and record.state == "LIVE" else {})
         except LlogError as error:
             known = self._known.get(topic)
             return error if known is None else known.config
         else:
-            if self._reading.get(topic) is mine:  # else it was forgotten meanwhile, and this may be the older one
+            if self._reading.get(topic) is own_task:  # else `forget` was called meanwhile
                 self._remember(topic, _Known(config, asked_ms))
             return config
         finally:
-            if self._reading.get(topic) is mine:
+            if self._reading.get(topic) is own_task:
                 del self._reading[topic]
 
     def _remember(self, topic: str, known: _Known) -> None:

@@ -242,9 +242,9 @@ def _end_jvm() -> None:
 
 def print_broker(url: str, opened: Broker, as_json: bool) -> None:
     from llog.broker.broker import acknowledged_means
-    from llog.broker.process_memory import spare_what_is_there
+    from llog.broker.process_memory import freeze_start_up_objects
 
-    spare_what_is_there()
+    freeze_start_up_objects()
     meaning = acknowledged_means(opened.settings)
     if as_json:
         ids = {"broker_id": opened.broker_id, "role": opened.role}

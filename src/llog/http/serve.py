@@ -29,7 +29,7 @@ async def serve(
 ) -> None:
     """Until `stop` is set: accept no more, answer what is under way, flush, let go. With `at_once` set too, what is
     under way is cut off; nothing acknowledged is lost either way. `on_started` is told where it listens. With
-    `warmed` it listens sooner: the caller loads what is compiled (`warm_kernels`), and requests wait for that. With
+    `warmed` it listens sooner: the caller loads what is compiled (`warm_up`), and requests wait for that. With
     `patient` it waits for stores that are away, and tells so where it will listen (`starting`)."""
     opening = partial(_opened, settings, role, broker_id, warm=warmed is None)
     broker: Broker | None

@@ -36,7 +36,7 @@ async def until(true: Callable[[], bool]) -> None:
 async def test_a_log_that_refused_an_append_is_shown_with_its_reason_until_it_is_open_again() -> None:
     context = memory_context()
     await create_topic(context, "orders", partitions=1)
-    fenced = FencedLogs(context, look_ms=10)
+    fenced = FencedLogs(context, check_ms=10)
     watching = asyncio.create_task(fenced.run())
     try:
         await fence(context, ORDERS, reason="moving its readers")
@@ -52,9 +52,9 @@ async def test_a_log_that_is_open_or_not_there_is_not_shown() -> None:
     context = memory_context()
     await create_topic(context, "orders", partitions=1)
     fenced = FencedLogs(context)
-    fenced.look_at(ORDERS)
-    fenced.look_at(Log("nowhere", 7))
-    await fenced.look()
+    fenced.check(ORDERS)
+    fenced.check(Log("nowhere", 7))
+    await fenced.refresh()
     assert fenced.shown() == []
 
 
@@ -62,9 +62,9 @@ async def test_a_store_that_is_away_keeps_what_was_read_and_ends_nothing(monkeyp
     context = memory_context()
     await create_topic(context, "orders", partitions=1)
     await fence(context, ORDERS, reason="so")
-    fenced = FencedLogs(context, look_ms=10)
-    fenced.look_at(ORDERS)
-    await fenced.look()
+    fenced = FencedLogs(context, check_ms=10)
+    fenced.check(ORDERS)
+    await fenced.refresh()
     asked = 0
     found = context.metadata.get_many
 

@@ -130,9 +130,9 @@ def test_trouble_with_writing_keeps_producers_out_and_trouble_with_reading_does_
     assert bench.troubles.refusal() == ""
     bench.objects.pulse.told(SLOW_DOWN, 0.0, writing=False)
     assert bench.troubles.refusal() == ""
-    assert "the object store is in trouble" in bench.troubles.reasons()[0]
+    assert "the object store is failing" in bench.troubles.reasons()[0]
     bench.objects.pulse.told(SLOW_DOWN, 0.0, writing=True)
-    assert "the object store is in trouble" in bench.troubles.refusal()
+    assert "the object store is failing" in bench.troubles.refusal()
 
 
 async def test_a_broker_asks_by_itself_whether_its_store_is_well_again() -> None:
@@ -148,7 +148,7 @@ async def test_a_broker_asks_by_itself_whether_its_store_is_well_again() -> None
 async def test_a_metadata_store_in_trouble_keeps_producers_out_until_it_answers() -> None:
     bench = Bench()
     bench.metadata.pulse.told(SLOW_DOWN, 0.0, writing=True)
-    assert "the metadata store is in trouble" in bench.troubles.refusal()
+    assert "the metadata store is failing" in bench.troubles.refusal()
     await bench.run_until(lambda: not bench.troubles.refusal())
 
 

@@ -1,13 +1,12 @@
-"""The files of the shared tail cache: one set per writing process, appended to and dropped whole, tailed by readers.
+"""The files of the shared tail cache: one set per writing process, followed by readers.
 
-    {pid}-{random}.lock               held (flock) as long as the writer lives
-    {pid}-{random}.{number:08d}.tail  frames (tail_frames), in the order of commits
+    {pid}-{random}.lock               locked (flock) as long as the writer lives
+    {pid}-{random}.{number:08d}.tail  frames, in the order of commits
 
-Why it exists: a write-only and a read-only broker on one machine share what was just appended, without a connection
-between them. What must stay true
-- a writer touches its own files only, and anybody removes those of a writer that is gone for a minute;
-- all files together stay within the bound: each writer keeps to its part of it, the bound divided by live writers;
-- losing a frame costs nothing but a read from the stores: a full queue or disk drops frames and never an append.
+A writer appends to its newest file and deletes its oldest ones whole. It touches only its own files; any process
+deletes the files of a writer that has been gone for a minute. All files together stay within the limit: each writer
+keeps to the limit divided by the number of live writers. A full queue or disk drops frames, never an append: losing a
+frame only costs a read from the stores.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from llog.errors import FormatError
 from llog.formats.buffers import Buffer, total_length
 from llog.limits import KIB, MIB, OBJECT_WRITE_VECTOR_MAX, TAIL_FILES_STALE_MS
 
-# The shared tail cache is written in files of a part of its size; whole files are dropped.
+# A writer divides its share of the limit into this many files.
 TAIL_FILES_PER_WRITER: Final = 8
 TAIL_FILE_BYTES_MIN: Final = 4 * KIB
 TAIL_FILE_BYTES_MAX: Final = 64 * MIB
-# Bytes that wait for the thread that writes files; what comes on top is not shared.
+# Bytes that wait for the writing thread; further frames are dropped.
 TAIL_FILES_QUEUE_BYTES_MAX: Final = 64 * MIB
 TAIL_FILES_READ_BYTES: Final = 4 * MIB
-# A whole frame whose checksum does not fit is looked at again so often, then the file is left alone.
-TAIL_FILES_TORN_LOOKS_MAX: Final = 20
+# Attempts to read a complete frame with a wrong checksum, before the file is given up.
+TAIL_FILES_TORN_READS_MAX: Final = 20
 TAIL_FILES_CLOSE_WAIT_MS: Final = 5_000
 
 
@@ -62,12 +61,12 @@ def parse_name(name: str) -> TailName | None:
 
 
 def remove_stale(directory: Path, *, age_ms: float = TAIL_FILES_STALE_MS) -> int:
-    """Remove the files of writers that are gone and wrote nothing for `age_ms`. How many writers that were."""
+    """Remove the files of writers that are gone and wrote nothing for `age_ms`; returns the number of writers."""
     removed = 0
     newest: dict[str, float] = {}
     names = os.listdir(directory)
     for name in names:
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
+        with contextlib.suppress(FileNotFoundError):  # removed by another process
             modified = (directory / name).stat().st_mtime
             writer_id = name.partition(".")[0]
             newest[writer_id] = max(newest.get(writer_id, 0.0), modified)
@@ -97,18 +96,18 @@ def _is_held(lock: Path) -> bool:
 
 
 class TailFileWriter:
-    """Appends frames from a thread of its own; `offer` never waits."""
+    """Appends frames in a thread of its own; `offer` never waits."""
 
-    def __init__(self, directory: Path, max_bytes: int) -> None:
+    def __init__(self, directory: Path, bytes_max: int) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.writer_id = f"{os.getpid()}-{secrets.token_hex(4)}"
         self.dropped = 0
-        """Frames that were not shared: the queue was full, they were too large, or the disk refused them."""
-        self._directory, self._max_bytes = directory, max_bytes
+        """Frames not shared: the queue was full, they were too large, or the disk failed."""
+        self._directory, self._bytes_max = directory, bytes_max
         self._lock_file = os.open(directory / (self.writer_id + _LOCK), os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock_file, fcntl.LOCK_EX)
         self._own: deque[tuple[int, int]] = deque()
-        """Number and size of each file, the one being written last."""
+        """Number and size of each file; the last is being written."""
         self._file, self._file_bytes, self._number = -1, 0, 0
         self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
@@ -128,7 +127,7 @@ class TailFileWriter:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what was offered. Blocks for a short while. The files stay, for those who have not read them."""
+        """Write the queued frames; blocks for a short while. The files stay for readers."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -162,7 +161,7 @@ class TailFileWriter:
             _write_all(self._file, buffers, size)
         except OSError as error:
             if self.dropped == 0:
-                _log.warning("the tail cache in %s cannot be written: %s", self._directory, error)
+                _log.warning("the shared tail cache in %s cannot be written: %s", self._directory, error)
             self.dropped += 1
             self._abandon()
             return
@@ -170,7 +169,7 @@ class TailFileWriter:
         self._own[-1] = number, before + size
 
     def _roll(self, size: int) -> bool:
-        """Begin a file, after dropping as many of the oldest as it takes. False: the frame is too large to share."""
+        """Begin a new file, deleting the oldest ones as needed. False if the frame is too large to share."""
         remove_stale(self._directory)
         share = self._share()
         self._file_bytes = min(max(share // TAIL_FILES_PER_WRITER, TAIL_FILE_BYTES_MIN), TAIL_FILE_BYTES_MAX)
@@ -188,18 +187,18 @@ class TailFileWriter:
         return True
 
     def _abandon(self) -> None:
-        """Write no more into the file there is: it may end within a frame."""
+        """Close the current file for good: it may end within a frame."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def _share(self) -> int:
         writers = sum(1 for name in os.listdir(self._directory) if name.endswith(_LOCK))
-        return self._max_bytes // max(1, writers)
+        return self._bytes_max // max(1, writers)
 
 
 def _write_all(descriptor: int, buffers: list[Buffer], size: int) -> None:
-    """One call where the system takes it all; what is cut short is written on."""
+    """Write all buffers, in one call if possible."""
     if len(buffers) <= OBJECT_WRITE_VECTOR_MAX:
         written = os.writev(descriptor, buffers)
     else:
@@ -211,48 +210,50 @@ def _write_all(descriptor: int, buffers: list[Buffer], size: int) -> None:
 
 
 class _Tailed:
-    """A file that is being read."""
+    """A file that a reader follows."""
 
-    __slots__ = ("descriptor", "looks", "name", "position", "size_seen")
+    __slots__ = ("descriptor", "name", "position", "size_seen", "torn_reads")
 
     def __init__(self, name: TailName, descriptor: int) -> None:
         self.name, self.descriptor = name, descriptor
         self.position = 0
         self.size_seen = 0
-        """At the last look; what lies between `position` and it is no whole frame yet."""
-        self.looks = 0
-        """At a frame whose checksum does not fit."""
+        """File size at the last read; the bytes from `position` to here are not a complete frame yet."""
+        self.torn_reads = 0
+        """Reads of a frame with a wrong checksum."""
 
 
 class TailFileReader:
-    """Reads what writers append, each file from its beginning. Used by one thread at a time."""
+    """Follows the files of other writers, each from its beginning. Used by one thread at a time."""
 
     def __init__(self, directory: Path, *, skip_writer: str = "") -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory, self._skip = directory, skip_writer
         self._files: dict[TailName, _Tailed] = {}
         self._done: set[TailName] = set()
-        """Read to their end, or not readable."""
+        """Files read to their end, or unreadable."""
         self._listed_at = -1
 
     def has_news(self) -> bool:
-        """Cheap: a stat of the directory and of each file that is still written."""
+        """Whether there may be new frames: stats the directory and each file that is being written."""
         if self._modified() != self._listed_at:
             return True
-        return any(file.looks or os.fstat(file.descriptor).st_size > file.size_seen for file in self._files.values())
+        return any(
+            file.torn_reads or os.fstat(file.descriptor).st_size > file.size_seen for file in self._files.values()
+        )
 
     def read(self, bytes_max: int = TAIL_FILES_READ_BYTES) -> list[Frame]:
-        """What is new, up to about so many bytes; call again until nothing is."""
+        """New frames, about `bytes_max` of them; call again until there are none."""
         self._list()
         frames: list[Frame] = []
         for name in sorted(self._files):
             file = self._files[name]
-            found, byte_length = self._read_file(file, bytes_max)
-            frames += found
+            new_frames, byte_length = self._read_file(file, bytes_max)
+            frames += new_frames
             bytes_max -= byte_length
             if bytes_max <= 0:
                 break
-            if not found and any(other.writer_id == name.writer_id and other > name for other in self._files):
+            if not new_frames and any(other.writer_id == name.writer_id and other > name for other in self._files):
                 self._leave(file)
         return frames
 
@@ -272,14 +273,14 @@ class TailFileReader:
         for name in names - self._done - set(self._files):
             if name.writer_id == self._skip:
                 continue
-            with contextlib.suppress(FileNotFoundError):  # dropped by its writer just now
+            with contextlib.suppress(FileNotFoundError):  # deleted by its writer just now
                 descriptor = os.open(self._directory / name_of(*name), os.O_RDONLY)
                 self._files[name] = _Tailed(name, descriptor)
-        # What its writer dropped is read to the end all the same, unless that was long ago.
+        # A file that its writer deleted is still read to its end.
         for name in set(self._files) - names:
             if os.fstat(self._files[name].descriptor).st_size <= self._files[name].position:
                 self._leave(self._files[name])
-        # Two changes within one tick of the file system's clock look like one: listed again until that is over.
+        # Two changes within one tick of the file system's clock look like one: list again until the tick is over.
         self._listed_at = modified if time.time_ns() - modified > _TICK_NS else -1
 
     def _read_file(self, file: _Tailed, bytes_max: int) -> tuple[list[Frame], int]:
@@ -292,16 +293,18 @@ class TailFileReader:
         try:
             parsed = parse_frames(data, source)
             if not parsed.frames and parsed.missing_bytes and wanted == bytes_max:
-                # One frame larger than the step.
+                # One frame is larger than `bytes_max`.
                 data = os.pread(file.descriptor, len(data) + parsed.missing_bytes, file.position)
                 parsed = parse_frames(data, source)
         except FormatError as error:
-            file.looks += 1
-            if file.looks >= TAIL_FILES_TORN_LOOKS_MAX:
-                _log.warning("a file of the tail cache is left alone from byte %d on: %s", file.position, error)
+            file.torn_reads += 1
+            if file.torn_reads >= TAIL_FILES_TORN_READS_MAX:
+                _log.warning(
+                    "the shared tail cache file %s is skipped from byte %d on: %s", source, file.position, error
+                )
                 self._leave(file)
             return [], 0
-        file.looks = 0
+        file.torn_reads = 0
         file.position += parsed.byte_length
         file.size_seen = size if wanted < bytes_max or not parsed.frames else file.position
         return parsed.frames, parsed.byte_length

@@ -1,11 +1,11 @@
 """Frames: one committed append in a file of the shared tail cache.
 
-    4s magic "LLT1" · u32 CRC-32C of everything behind it · u32 body length · u16 topic length · i32 partition ·
-    i64 start offset · i64 end offset · i32 epoch · i64 incarnation (-1: not told) · i64 blob's instant (-1: not told) ·
-    f64 commit instant, milliseconds of the machine's monotonic clock · u8 encoding · topic · body as uploaded
+    4s magic "LLT1" · u32 CRC-32C of the rest · u32 body length · u16 topic length · i32 partition ·
+    i64 start offset · i64 end offset · i32 epoch · i64 incarnation (-1: unknown) · i64 creation time of the blob
+    (-1: unknown) · f64 commit time, milliseconds of the machine's monotonic clock · u8 encoding · topic · body
 
-Why it exists: another process reads the file while it is written. What must stay true: a frame counts only whole and
-with its checksum; what is cut off at the end is not there yet (or never will be: its writer is gone).
+A process reads the file while another writes it. A frame counts only if it is complete and its checksum matches; an
+incomplete frame at the end is not written yet (or never will be, if its writer died).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PREFIX: Final = struct.Struct(">4sI")
 _FIELDS: Final = struct.Struct(">IHiqqiqqdB")
 HEADER_BYTES: Final = _PREFIX.size + _FIELDS.size
 _ENCODINGS: Final = ("kafka-v2", BYTES_BATCH)
-_NOT_TOLD: Final = -1
+_UNKNOWN: Final = -1
 
 
 class Frame(NamedTuple):
@@ -52,8 +52,8 @@ def encode_frame(frame: Frame) -> list[Buffer]:
         frame.start_offset,
         frame.end_offset,
         frame.epoch,
-        _NOT_TOLD if frame.incarnation is None else frame.incarnation,
-        _NOT_TOLD if frame.created_at_ms is None else frame.created_at_ms,
+        _UNKNOWN if frame.incarnation is None else frame.incarnation,
+        _UNKNOWN if frame.created_at_ms is None else frame.created_at_ms,
         frame.committed_at_ms,
         _ENCODINGS.index(frame.encoding),
     )
@@ -61,27 +61,27 @@ def encode_frame(frame: Frame) -> list[Buffer]:
     return [_PREFIX.pack(MAGIC, checksum) + fields + topic, *frame.body]
 
 
-class Parsed(NamedTuple):
+class ParsedFrames(NamedTuple):
     frames: list[Frame]
     byte_length: int
-    """Of the whole frames."""
+    """Length of the complete frames."""
     missing_bytes: int
-    """At least so many more make another one; 0 when the data ends with a frame."""
+    """At least so many more complete the next frame; 0 if the data ends with a frame."""
 
 
-def parse_frames(data: bytes, source: str) -> Parsed:
-    """Raises `FormatError` when the first frame is not sound; behind others, that is for the next call to find."""
+def parse_frames(data: bytes, source: str) -> ParsedFrames:
+    """Raises `FormatError` if the first frame is invalid. A later invalid frame ends the parse; the next call raises."""
     frames: list[Frame] = []
     view, position = memoryview(data), 0
     while position < len(view):
         if len(view) - position < HEADER_BYTES:
-            return Parsed(frames, position, HEADER_BYTES - (len(view) - position))
+            return ParsedFrames(frames, position, HEADER_BYTES - (len(view) - position))
         magic, checksum = _PREFIX.unpack_from(view, position)
         fields = _FIELDS.unpack_from(view, position + _PREFIX.size)
         body_length, topic_length = fields[0], fields[1]
         end = position + HEADER_BYTES + topic_length + body_length
         if magic == MAGIC and end > len(view):
-            return Parsed(frames, position, end - len(view))
+            return ParsedFrames(frames, position, end - len(view))
         try:
             frames.append(_frame(view, position, end, magic, checksum, fields, source))
         except (ChecksumMismatch, InvalidField):
@@ -89,7 +89,7 @@ def parse_frames(data: bytes, source: str) -> Parsed:
                 raise
             break
         position = end
-    return Parsed(frames, position, 0)
+    return ParsedFrames(frames, position, 0)
 
 
 def _frame(
@@ -112,7 +112,7 @@ def _frame(
         _ENCODINGS[encoding],
         [view[topic_at + topic_length : end]],
         epoch,
-        None if incarnation == _NOT_TOLD else incarnation,
-        None if created_at_ms == _NOT_TOLD else created_at_ms,
+        None if incarnation == _UNKNOWN else incarnation,
+        None if created_at_ms == _UNKNOWN else created_at_ms,
         committed_at_ms,
     )

@@ -1,9 +1,8 @@
-"""The tail cache of processes that share a directory: what one commits, the others have in memory a moment later.
+"""A tail cache that several processes of one machine share through a directory (LLOG_TAIL_CACHE_DIR).
 
-Why it exists: a write-only and a read-only broker on one machine (LLOG_TAIL_CACHE_DIR). Each process that reads keeps
-a tail cache of its own, filled from the others' files; the files are the way there, bounded like the cache itself.
-What must stay true: everything said of `tail_cache`. A frame that comes late or twice, or from an earlier life of its
-topic, is judged by the same rules as an append of this process.
+A write-only and a read-only broker on one machine use it. Each reading process keeps its own tail cache in memory,
+filled from the files of the writing processes; the files have the same limit as the cache. The rules of `cache` hold: a
+frame that arrives late or twice, or from an earlier incarnation, is treated like an append of this process.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from llog.broker.tail.files import TailFileReader, TailFileWriter, remove_stale
 from llog.broker.tail.frames import Frame, is_shareable
 from llog.limits import TAIL_FILES_STALE_MS, TAIL_FRESH_MS_DEFAULT
 
-# How often a reader looks whether files grew, and how much it takes in at a time.
+# How often a reader checks whether files grew.
 TAIL_FILES_POLL_MS: Final = 5
 
 
@@ -28,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 class SharedTailCache(TailCache):
-    """`writes`: this process appends. `reads`: it answers consumers; else nothing is kept in its memory but ends."""
+    """`writes`: this process appends. `reads`: it answers consumers; without it, memory holds only ends of logs."""
 
     def __init__(
         self,
         directory: Path,
-        max_bytes: int,
+        bytes_max: int,
         *,
         writes: bool = True,
         reads: bool = True,
@@ -42,16 +41,16 @@ class SharedTailCache(TailCache):
         metrics: TailMetrics | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        super().__init__(max_bytes if reads else 0, fresh_ms=fresh_ms, clock=clock, metrics=metrics)
+        super().__init__(bytes_max if reads else 0, fresh_ms=fresh_ms, clock=clock, metrics=metrics)
         self._directory, self._sleep = directory, sleep
-        self._writer = TailFileWriter(directory, max_bytes) if writes and max_bytes else None
+        self._writer = TailFileWriter(directory, bytes_max) if writes and bytes_max else None
         skip = self._writer.writer_id if self._writer is not None else ""
-        self._reader = TailFileReader(directory, skip_writer=skip) if reads and max_bytes else None
+        self._reader = TailFileReader(directory, skip_writer=skip) if reads and bytes_max else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llog-tail-read")
         self._following: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Follow the other processes' files, from now to `close`."""
+        """Follow the files of the other processes until `close`."""
         if self._reader is not None and self._following is None:
             self._following = asyncio.create_task(self._follow(self._reader))
 
@@ -102,25 +101,29 @@ class SharedTailCache(TailCache):
                     frames = await loop.run_in_executor(self._thread, reader.read)
                     if not frames:
                         break
-                    await self._take(frames)
+                    await self._add_frames(frames)
                 if self.clock() - swept_at_ms > TAIL_FILES_STALE_MS:
                     swept_at_ms = self.clock()
                     await loop.run_in_executor(self._thread, remove_stale, self._directory)
                 failing = False
             except OSError as error:
-                # Without the files this process reads from the stores.
+                # Without the files, consumers are answered from the stores.
                 if not failing:
-                    _log.warning("the tail cache in %s cannot be read: %s", self._directory, error)
+                    _log.warning(
+                        "the shared tail cache in %s cannot be read; reading from the stores: %s",
+                        self._directory,
+                        error,
+                    )
                 failing = True
             await self._sleep(TAIL_FILES_POLL_MS / 1_000)
 
-    async def _take(self, frames: list[Frame]) -> None:
+    async def _add_frames(self, frames: list[Frame]) -> None:
         for count, frame in enumerate(frames, start=1):
             super().add(
                 frame,
                 incarnation=frame.incarnation,
                 created_at_ms=frame.created_at_ms,
-                # Another machine's clock, or one before a restart, must not make a frame younger than it is.
+                # A clock of another machine, or from before a restart, must not make a frame fresher than now.
                 committed_at_ms=min(frame.committed_at_ms, self.clock()),
             )
             if count % 64 == 0:
