@@ -299,9 +299,7 @@ class TailFileReader:
         except FormatError as error:
             file.torn_reads += 1
             if file.torn_reads >= TAIL_FILES_TORN_READS_MAX:
-                _log.warning(
-                    "the shared tail cache file %s is skipped from byte %d on: %s", source, file.position, error
-                )
+                _log.warning("tail cache file %s is skipped from byte %d on: %s", source, file.position, error)
                 self._leave(file)
             return [], 0
         file.torn_reads = 0

@@ -70,7 +70,7 @@ class ParsedFrames(NamedTuple):
 
 
 def parse_frames(data: bytes, source: str) -> ParsedFrames:
-    """Raises `FormatError` if the first frame is invalid. A later invalid frame ends the parse; the next call raises."""
+    """Raises `FormatError` if the first frame is invalid. A later one ends the parse; the next call raises."""
     frames: list[Frame] = []
     view, position = memoryview(data), 0
     while position < len(view):
