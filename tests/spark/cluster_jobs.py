@@ -34,9 +34,8 @@ from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import export
-from llog.pipeline.export.parquet import ParquetTarget
+from llog.pipeline.export.parquet import ParquetTarget, parquet_files
 from llog.pipeline.export.plan import Sizes
-from llog.pipeline.export.read import parquet_files
 from llog.pipeline.retain import retain_logs
 from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings

@@ -18,8 +18,7 @@ from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.iceberg_files import DurableFileIO
 from llog.pipeline.export.job import ExportReport, export, export_tools
 from llog.pipeline.export.parquet import ParquetTarget
-from llog.pipeline.export.plan import Sizes
-from llog.pipeline.export.target import ExportTarget
+from llog.pipeline.export.plan import ExportTarget, Sizes
 from llog.pipeline.runtime.tasks import LocalTasks
 from tests.system.crashing import Countdown, play, settings_at
 

@@ -11,7 +11,7 @@ from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import ExportReport, export, export_tools
 from llog.pipeline.export.parquet import ParquetTarget
-from llog.pipeline.export.target import ExportTarget
+from llog.pipeline.export.plan import ExportTarget
 from llog.pipeline.runtime.tasks import LocalTasks
 from llog.pipeline.scan.subscription import Subscription, find_logs
 from llog.spark.job import Job

@@ -1,9 +1,9 @@
 """Avro values as columns, by the schema they were written with.
 
-fastavro reads one value at a time; there is no reader of bare values that gives columns. Which schemas: a record of the
-primitive types, enum, fixed, array, map, record, a union of one type with null, and the logical types date, time-*,
-timestamp-*, local-timestamp-*, decimal and uuid (a text, or 16 bytes where it is fixed). What must stay true: a value
-is read to its last byte, for what is left over means that another schema wrote it.
+fastavro reads one value at a time; no reader of bare values gives columns. Supported: a record of the primitive types,
+enum, fixed, array, map, record, a union of one type with null, and the logical types date, time-*, timestamp-*,
+local-timestamp-*, decimal and uuid (text, or 16 bytes if it is fixed). A value must be read to its last byte: left-over
+bytes mean that another schema wrote it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _LOGICAL: Final = {
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
-"""By the type they annotate: on any other one Avro, and the library, pass a logical type over."""
+"""By the type they annotate; on any other type Avro and fastavro ignore a logical type."""
 _DECIMAL_DIGITS_MAX: Final = 38
 _NESTING: Final = frozenset({"type", "fields", "items", "values"})
-"""Where schemas stand within a schema."""
+"""The fields of a schema that hold schemas."""
 CONFLUENT_HEADER_BYTES: Final = 5
-"""A zero byte and the number of a schema in a registry, in front of the value."""
+"""Before the value: a zero byte and the id of the schema in a registry."""
 
 
 class AvroValues:
-    """Made from the text of an Avro schema; raises `InvalidArgument` naming the place that cannot be a column."""
+    """Built from the text of an Avro schema; raises `InvalidArgument` naming the path that cannot be a column."""
 
     def __init__(self, schema_text: str, *, confluent: bool = False) -> None:
         try:
@@ -55,8 +55,8 @@ class AvroValues:
             self._schema = fastavro.parse_schema(_with_plain_uuids(msgspec.json.decode(schema_text)))
         except msgspec.DecodeError as error:
             raise InvalidArgument("schema", f"is not JSON: {error}") from None
-        except Exception as error:  # fastavro has no class of its own for all that can be wrong
-            raise InvalidArgument("schema", f"is no Avro schema: {error}") from None
+        except Exception as error:  # fastavro raises many unrelated classes
+            raise InvalidArgument("schema", f"is not an Avro schema: {error}") from None
         kind = _Types().of(self._schema, "$", 0)
         if not pa.types.is_struct(kind):
             raise InvalidArgument("schema", "$: must be a record")
@@ -64,8 +64,6 @@ class AvroValues:
         self._type, self._read, self._skipped = kind, fastavro.schemaless_reader, CONFLUENT_HEADER_BYTES * confluent
 
     def parse(self, values: pa.BinaryArray) -> pa.StructArray:
-        """A row per value, none of which is null. Raises `ValueError` where one of them cannot be read; which one, it
-        does not say."""
         return pa.array([self._datum(value) for value in values.to_pylist()], self._type)
 
     def refused(self, value: bytes) -> str | None:
@@ -77,12 +75,12 @@ class AvroValues:
 
     def _datum(self, value: bytes) -> Any:
         if self._skipped and (len(value) < self._skipped or value[0] != 0):
-            raise ValueError("does not begin with the number of a schema")
+            raise ValueError("does not begin with a schema id")
         stream = io.BytesIO(value)
         stream.seek(self._skipped)
         try:
             datum = self._read(stream, self._schema, None)
-        except Exception as error:  # hostile bytes end in many kinds of error
+        except Exception as error:  # bad bytes raise many kinds of errors
             raise ValueError(f"not of this Avro schema: {type(error).__name__}: {error}") from None
         if stream.tell() != len(value):
             raise ValueError(f"{len(value) - stream.tell()} bytes are left over: another Avro schema wrote it")
@@ -90,8 +88,7 @@ class AvroValues:
 
 
 def _with_plain_uuids(schema: Any) -> Any:
-    """The same schema, whose UUIDs are the texts that they are written as: the library would make objects of them,
-    which are no column."""
+    """The schema without the logical type uuid on strings: fastavro would build UUID objects, which Arrow refuses."""
     if isinstance(schema, list):
         return [_with_plain_uuids(one) for one in schema]
     if not isinstance(schema, dict):
@@ -103,7 +100,7 @@ def _with_plain_uuids(schema: Any) -> Any:
 
 
 class _Types:
-    """Avro's types as Arrow's; named types may be used again by their name."""
+    """Avro types as Arrow types. A named type may be referenced by its name."""
 
     def __init__(self) -> None:
         self._named: dict[str, pa.DataType] = {}
@@ -115,14 +112,14 @@ class _Types:
             kinds = [kind for kind in schema if kind != "null"]
             if len(kinds) != 1:
                 raise InvalidArgument(
-                    "schema", f"{place}: a union of {schema} cannot be a column, one type or null can"
+                    "schema", f"{place}: a union of {schema} cannot be a column; only one type with null can"
                 )
             return self.of(kinds[0], place, depth + 1)
         if isinstance(schema, str):
-            found = _PRIMITIVES.get(schema, self._named.get(schema))
-            if found is None:
+            known = _PRIMITIVES.get(schema, self._named.get(schema))
+            if known is None:
                 raise InvalidArgument("schema", f"{place}: type {schema!r} cannot be a column")
-            return found
+            return known
         kind = self._complex(schema, place, depth)
         if "name" in schema:
             self._named[schema["name"]] = kind

@@ -1,14 +1,12 @@
-"""Values of records as columns of a table: raw bytes, JSON or Avro; and what becomes of values that cannot be read.
+"""Values of records as columns of a table: raw bytes, JSON or Avro; and the handling of values that cannot be read.
 
     raw      key, value, topic, partition, offset, timestamp, timestampType, headers
-    decoded  the same without `value`, then the schema's own columns; with `on_error` column also `_error`, `_raw_value`
+    decoded  the same without `value`, then the schema's columns; with `on_error` column also `_error`, `_raw_value`
 
-What must stay true
-- the columns and their types follow from the options alone, never from what the values hold;
-- a record is never lost in silence. One whose value cannot be read is kept with its bytes and the reason, in the table
-  (`column`) or in a file beside it (`quarantine`), or ends the export (`fail`);
-- what is read does not depend on the neighbours: values are parsed in blocks, and where a block does not parse, each of
-  its values is looked at, and then its halves are parsed, down to the single value that is to blame.
+The columns and their types follow from the options alone, never from the values. A record whose value cannot be read
+is kept with its bytes and the reason, in the table (`column`) or in a separate file (`quarantine`), or ends the export
+(`fail`). The result for a value does not depend on its neighbours: values are parsed in blocks; if a block does not
+parse, each value is checked, and then the halves of the block are parsed, down to the single bad value.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ from llog.errors import ExportFailed, InvalidArgument, ValueTooLarge
 from llog.formats.arrow import SCHEMA
 from llog.limits import EXPORT_SCHEMA_BYTES_MAX
 
-# What is kept of the reason why a value could not be decoded.
+# Characters kept of the reason why a value could not be decoded.
 EXPORT_ERROR_CHARS_MAX: Final = 500
-
 
 DecodeKind = Literal["raw", "json", "avro", "avro-confluent"]
 OnError = Literal["column", "quarantine", "fail"]
@@ -45,41 +42,41 @@ class Decoding(msgspec.Struct, frozen=True):
     """The text of a JSON Schema or of an Avro schema."""
     on_error: OnError = "column"
     prefix: str = ""
-    """In front of the names of the schema's columns."""
+    """Prepended to the names of the schema's columns."""
 
     def __post_init__(self) -> None:
         for name, given, known in (("decode", self.kind, DecodeKind), ("on_error", self.on_error, OnError)):
             if given not in get_args(known):
-                raise InvalidArgument(name, f"{given!r} is none of {', '.join(get_args(known))}")
+                raise InvalidArgument(name, f"{given!r} must be one of {', '.join(get_args(known))}")
         if len(self.schema) > EXPORT_SCHEMA_BYTES_MAX:
             raise ValueTooLarge("schema", len(self.schema), EXPORT_SCHEMA_BYTES_MAX)
         if (self.kind == "raw") != (self.schema == ""):
-            needs = "raw values take no schema" if self.schema else f"{self.kind} values need one"
+            needs = "raw values take no schema" if self.schema else f"{self.kind} values need a schema"
             raise InvalidArgument("schema", needs)
 
 
 class Values(Protocol):
-    """How the values of one kind are read."""
+    """A reader of values of one kind."""
 
     fields: list[pa.Field]
 
     def parse(self, values: pa.BinaryArray) -> pa.StructArray:
-        """A row per value, none of which is null; `ValueError` where one of them cannot be read."""
+        """One row per value; no value is null. Raises `ValueError` if one of them cannot be read."""
 
     def refused(self, value: bytes) -> str | None:
-        """Why it cannot be read, where that is quickly told; what is refused here, `parse` would refuse."""
+        """Why the value cannot be read, if that is quickly found. `parse` refuses every value that this refuses."""
 
 
-class Decoded(NamedTuple):
+class DecodedBatch(NamedTuple):
     batch: pa.RecordBatch
-    """Of the decoder's schema."""
+    """With the decoder's schema."""
     rejected: pa.RecordBatch | None
-    """Of `QUARANTINE_SCHEMA`: what the batch does not hold."""
+    """With `QUARANTINE_SCHEMA`: the records that `batch` leaves out."""
     bad_count: int
 
 
 class Decoder:
-    """Not for two threads at once."""
+    """Decodes batches of records. Not thread-safe."""
 
     def __init__(self, decoding: Decoding) -> None:
         self._on_error = decoding.on_error
@@ -89,18 +86,18 @@ class Decoder:
             return
         own = [field.with_name(decoding.prefix + field.name) for field in self._values.fields]
         errors = [pa.field(ERROR, pa.string()), pa.field(RAW_VALUE, pa.binary())] * (decoding.on_error == "column")
-        # Spark and DuckDB do not tell `Key` from `key`.
+        # Spark and DuckDB ignore the case of column names.
         others = {field.name.lower() for field in (*ENVELOPE, *errors)}
         twice = next((field.name for field in own if field.name.lower() in others), None)
         if twice is not None:
-            raise InvalidArgument("schema", f"column {twice!r} is there already; a prefix would tell them apart")
+            raise InvalidArgument("schema", f"column {twice!r} exists already; set a prefix for the schema's columns")
         _check_cases(own)
         self.schema = pa.schema([*ENVELOPE, *own, *errors])
 
-    def decode(self, batch: pa.RecordBatch) -> Decoded:
+    def decode(self, batch: pa.RecordBatch) -> DecodedBatch:
         """A batch of records as rows of the table."""
         if self._values is None:
-            return Decoded(batch, None, 0)
+            return DecodedBatch(batch, None, 0)
         parsed, errors = _parsed(self._values, batch["value"])
         if errors and self._on_error == "fail":
             first = min(errors)
@@ -109,14 +106,14 @@ class Decoder:
         columns = [batch[field.name] for field in ENVELOPE] + parsed.flatten()
         bad = np.zeros(batch.num_rows, np.bool_)
         bad[list(errors)] = True
-        told = pa.array([errors[row] for row in sorted(errors)], pa.string())
+        reasons = pa.array([errors[row] for row in sorted(errors)], pa.string())
         if self._on_error == "column":
-            columns += _spread(told, batch["value"].filter(pa.array(bad)), bad)
+            columns += _spread(reasons, batch["value"].filter(pa.array(bad)), bad)
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         if not errors or self._on_error == "column":
-            return Decoded(rows, None, len(errors))
-        rejected = [*batch.filter(pa.array(bad)).columns, told]
-        return Decoded(
+            return DecodedBatch(rows, None, len(errors))
+        rejected = [*batch.filter(pa.array(bad)).columns, reasons]
+        return DecodedBatch(
             rows.filter(pa.array(~bad)),
             pa.RecordBatch.from_arrays(rejected, schema=QUARANTINE_SCHEMA),
             len(errors),
@@ -128,14 +125,14 @@ def _check_cases(fields: Iterable[pa.Field], place: str = "$") -> None:
     for field in fields:
         lower = field.name.lower()
         if lower in names:
-            reason = f"{place}: {names[lower]!r} and {field.name!r} are one column for Spark and DuckDB"
+            reason = f"{place}: {names[lower]!r} and {field.name!r} are the same column for Spark and DuckDB"
             raise InvalidArgument("schema", reason)
         names[lower] = field.name
         _check_cases(_members(field.type), f"{place}.{field.name}")
 
 
 def _members(kind: pa.DataType) -> Iterable[pa.Field]:
-    """Of a record, or of the records that a list or a map holds."""
+    """The fields of a record, or of the records in a list or map."""
     while pa.types.is_list(kind) or pa.types.is_map(kind):
         kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
     return kind if pa.types.is_struct(kind) else ()
@@ -154,7 +151,7 @@ def _values_of(decoding: Decoding) -> Values | None:
 
 
 def _spread(errors: pa.Array, values: pa.Array, bad: Flags) -> list[pa.Array]:
-    """Two columns: what belongs to the bad rows there, null elsewhere."""
+    """The columns `_error` and `_raw_value`: filled for the bad rows, null elsewhere."""
     if not len(errors):
         return [pa.nulls(len(bad), pa.string()), pa.nulls(len(bad), pa.binary())]
     places = pa.array(np.cumsum(bad) - 1, mask=~bad)
@@ -166,8 +163,8 @@ def _shortened(reason: str) -> str:
 
 
 def _parsed(values: Values, column: pa.Array) -> tuple[pa.StructArray, dict[int, str]]:
-    """A row per value, nulls for tombstones and for values that cannot be read, and by row why they cannot."""
-    there = np.flatnonzero(np.asarray(column.is_valid()))
+    """One row per value, null for tombstones and unreadable values; and the reasons by row."""
+    valid = np.flatnonzero(np.asarray(column.is_valid()))
     texts = column.drop_null() if column.null_count else column
     good, blocks = list[Longs](), list[pa.StructArray]()
     errors: dict[int, str] = {}
@@ -177,16 +174,16 @@ def _parsed(values: Values, column: pa.Array) -> tuple[pa.StructArray, dict[int,
         block = texts if len(places) == len(texts) else texts.take(pa.array(places))
         try:
             blocks.append(values.parse(block))
-            good.append(there[places])
+            good.append(valid[places])
         except (ValueError, pa.ArrowException) as error:
             if not sifted:
                 refused = {place: values.refused(value) for place, value in enumerate(block.to_pylist())}
-                told = {place: reason for place, reason in refused.items() if reason is not None}
-                errors |= {int(there[places[place]]): _shortened(reason) for place, reason in told.items()}
-                rest = np.delete(places, list(told))
+                reasons = {place: reason for place, reason in refused.items() if reason is not None}
+                errors |= {int(valid[places[place]]): _shortened(reason) for place, reason in reasons.items()}
+                rest = np.delete(places, list(reasons))
                 left += [(rest, True)] if len(rest) else []
             elif len(places) == 1:
-                errors[int(there[places[0]])] = _shortened(str(error) or type(error).__name__)
+                errors[int(valid[places[0]])] = _shortened(str(error) or type(error).__name__)
             else:
                 middle = len(places) // 2
                 left += [(places[middle:], True), (places[:middle], True)]  # the lower half next: rows stay in order

@@ -1,15 +1,14 @@
-"""An Iceberg table as the target of an export: files by the tasks, offsets in the snapshot that adds them.
+"""An Iceberg table as the target of an export: tasks write files, the snapshot that adds them holds the offsets.
 
-Each round is one snapshot. Its summary says how far the topic is in the table (`llog.offsets.{topic}`), so files and
+Each round is one snapshot. Its summary holds the topic's offsets in the table (`llog.offsets.{topic}`), so files and
 offsets appear together or not at all, and rolling the table back rolls the offsets back. The newest ancestor of the
-current snapshot that names the topic counts: other writers (compaction of the table, say) may stand in between. The
-same words are a table property too, for when expired snapshots took the summaries with them.
+current snapshot that names the topic counts, because other writers (such as a compaction of the table) may commit in
+between. A table property holds the same value, in case the snapshots with the summaries expire.
 
-What must stay true: a commit goes on top of the very snapshot that the offsets were read from. The library would take
-a refused commit, put it on top of whatever is there now and try again: two exporters at once would add their records
-twice. So its own retries are off here; a commit that was refused is tried again only after a look that shows the
-topic's offsets unmoved. Files of a round that came to nothing are named by nobody, and stay for the table's own
-clean-up of orphan files.
+A commit must be on top of the very snapshot that the offsets were read from. pyiceberg would rebase a refused commit on
+the current snapshot and try again, so two concurrent exporters would add their records twice. Its retries are therefore
+off; a refused commit is tried again only after a check that the topic's offsets have not moved. No snapshot names the
+files of a failed round; the table's own clean-up of orphan files removes them.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ import pyarrow as pa
 
 from llog.errors import ExportFailed, ExportNotInstalled, ExportRefused, ExportUncertain, InvalidArgument
 from llog.limits import EXPORT_CONFLICTS_MAX
-from llog.pipeline.export.plan import ExportPlan, Subject
-from llog.pipeline.export.target import Place, Progress, check_subject
+from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, check_subject
 from llog.pipeline.export.task import ExportWritten
 from llog.settings import Settings
 from llog.settings.urls import mask_url
@@ -36,27 +34,27 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 OFFSETS: Final = "llog.offsets."
-"""Before the topic's name: key of a snapshot's summary and of a table's property."""
+"""Followed by the topic: a key of snapshot summaries and table properties."""
 _RETRIES: Final = "commit.retry.num-retries"
 _FORMAT: Final = 1
 
 
 class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a topic is in a table."""
+    """The offsets of a topic in a table."""
 
     v: int = _FORMAT
     export_id: str
-    """Of the commit: what a lost answer is found out by."""
+    """Identifies the commit, to find out whether it took effect when its response is lost."""
     number: int
     subject: Subject
     next_offsets: dict[int, int]
     quarantine: tuple[str, ...] = ()
-    """The names of files with records of this commit that could not be decoded."""
+    """Files with records of this commit that could not be decoded."""
 
 
 def open_catalogue(settings: Settings, url: str | None = None, *, warehouse: str | None = None) -> Catalog:
     """A catalogue by its URL: `sqlite:///…` or another database's, `http(s)://…` (REST), `thrift://…` (Hive), or
-    `pyiceberg:NAME` for one that the library's own configuration describes. None: SQLite in the data directory."""
+    `pyiceberg:NAME` for one in pyiceberg's own configuration. None: SQLite in the data directory."""
     try:
         from pyiceberg.catalog import load_catalog
 
@@ -65,7 +63,7 @@ def open_catalogue(settings: Settings, url: str | None = None, *, warehouse: str
         raise ExportNotInstalled("pyiceberg", str(error)) from None
     warehouse = warehouse or f"{settings.objects_url.rstrip('/')}/warehouse"
     if "#" in warehouse or "?" in warehouse:
-        raise InvalidArgument("warehouse", f"{warehouse!r} holds # or ?, where the library would cut a name off")
+        raise InvalidArgument("warehouse", f"{warehouse!r} contains # or ?, where pyiceberg would cut off the name")
     properties = {"warehouse": warehouse, "py-io-impl": IMPLEMENTATION}
     properties |= {name: value for name, value in _s3_properties(settings).items() if value}
     if url is None:
@@ -77,7 +75,7 @@ def open_catalogue(settings: Settings, url: str | None = None, *, warehouse: str
         return load_catalog("llog", uri=url, **properties)
     except ValueError as error:
         raise InvalidArgument("catalogue", f"{mask_url(url)}: {error}") from error
-    except Exception as error:  # a driver that is missing, an address nobody answers at
+    except Exception as error:  # a missing driver, an address without a server
         away = isinstance(error, OSError) or (type(error).__name__ == "OperationalError" and "sqlite" not in url)
         raise ExportFailed(f"catalogue {mask_url(url)}", _first_line(error), retriable=away) from error
 
@@ -97,7 +95,7 @@ def _s3_properties(settings: Settings) -> dict[str, str | None]:
 
 
 class IcebergTarget:
-    """One table. Made by `open`; not for two tasks at once."""
+    """One table, created by `open`. For one task at a time."""
 
     def __init__(self, catalogue: Catalog, table: Table, name: str, random_bits: Callable[[int], int]) -> None:
         self._catalogue, self._table, self._name, self._random_bits = catalogue, table, name, random_bits
@@ -115,21 +113,21 @@ class IcebergTarget:
         *,
         by_date: bool = True,
     ) -> IcebergTarget:
-        """The table, made if it is not there, with these columns; `ExportRefused` if it has others."""
-        table = await _aside(f"iceberg:{name}", _load_or_create, catalogue, name, schema, by_date)
+        """Load the table or create it with these columns. Raises `ExportRefused` if it has other columns."""
+        table = await _in_thread(f"iceberg:{name}", _load_or_create, catalogue, name, schema, by_date)
         _check_columns(name, table, schema)
         if not by_date and {field.source_id for field in table.spec().fields} - {_id_of(table, "partition")}:
-            reason = "is divided by more than the partition, so that files must be divided by date, too"
+            reason = "is divided by more than the partition; export with dates"
             raise ExportRefused(f"iceberg:{name}", reason)
         return cls(catalogue, table, name, random_bits)
 
-    def place(self) -> Place:
-        return Place(store_url_of(self._table.location()), "data", "quarantine")
+    def paths(self) -> ExportPaths:
+        return ExportPaths(store_url_of(self._table.location()), "data", "quarantine")
 
     async def progress(self, subject: Subject) -> Progress:
-        self._table = await _aside(self.title, self._catalogue.load_table, self._name)
+        self._table = await _in_thread(self.title, self._catalogue.load_table, self._name)
         self._before = progress_of(self._table, subject.topic)
-        # New names for each round: files of one that came to nothing may still be there.
+        # New names for each round: files of a failed round may still exist.
         self._export_id = f"{self._random_bits(64):016x}"
         if self._before is None:
             return Progress(1, {})
@@ -143,8 +141,8 @@ class IcebergTarget:
         return f"{plan.number:012d}-{split:06d}-{self._export_id}"
 
     async def commit(self, plan: ExportPlan, written: Sequence[ExportWritten]) -> bool:
-        place = self.place()
-        files = [f"{place.store_url}/{file.name}" for one in written for file in one.files]
+        store_url = self.paths().store_url
+        files = [f"{store_url}/{file.name}" for one in written for file in one.files]
         now = TableProgress(
             export_id=self._export_id,
             number=plan.number,
@@ -153,18 +151,18 @@ class IcebergTarget:
             quarantine=tuple(file.name for one in written for file in one.quarantine),
         )
         for _ in range(EXPORT_CONFLICTS_MAX):
-            if await self._committed(files, now):
+            if await self._try_commit(files, now):
                 return True
-            self._table = await _aside(self.title, self._catalogue.load_table, self._name)
+            self._table = await _in_thread(self.title, self._catalogue.load_table, self._name)
             if progress_of(self._table, plan.subject.topic) != self._before:
                 return False
         raise ExportFailed(self.title, "other writers of the table kept committing first", retriable=True)
 
     async def close(self) -> None:
-        """The library keeps no connection that must be closed but a database's, which ends with the process."""
+        """pyiceberg keeps no connection but that of a database catalogue, which ends with the process."""
 
-    async def _committed(self, files: list[str], now: TableProgress) -> bool:
-        """False: refused, because the table changed. Any other error may hide a commit that happened: look."""
+    async def _try_commit(self, files: list[str], now: TableProgress) -> bool:
+        """False: refused, because the table changed. After any other error the commit may have happened, so check."""
         from pyiceberg.exceptions import CommitFailedException
 
         try:
@@ -172,36 +170,35 @@ class IcebergTarget:
             return True
         except CommitFailedException:
             return False
-        except OverflowError as error:  # before anything was sent: the days of these files cannot be told
-            reason = (
-                "a record's timestamp is not of the years 1 to 9999, which is all that the table's library can tell"
-            )
-            raise ExportFailed(self.title, f"{reason} (a clock in microseconds?); parquet: targets hold it") from error
+        except OverflowError as error:  # raised before anything is sent: pyiceberg cannot represent the day of a file
+            reason = "a record's timestamp is outside the years 1 to 9999, which is all that pyiceberg supports"
+            raise ExportFailed(
+                self.title, f"{reason} (a clock in microseconds?); export to a parquet: target"
+            ) from error
         except Exception as error:
-            there = None
+            current = None
             try:
                 self._table = await asyncio.to_thread(self._catalogue.load_table, self._name)
-                there = progress_of(self._table, now.subject.topic)
+                current = progress_of(self._table, now.subject.topic)
             except Exception as second:
                 raise ExportUncertain(self.title, f"{type(error).__name__}: {error}") from second
-            if there is not None and there.export_id == now.export_id:
+            if current is not None and current.export_id == now.export_id:
                 return True
             raise ExportFailed(self.title, f"commit: {type(error).__name__}: {error}", retriable=True) from error
 
 
 def progress_of(table: Table, topic: str) -> TableProgress | None:
-    """What the table says of a topic: its newest snapshot that does. The property counts only where snapshots before
-    the oldest were expired (the first one ever has sequence number 1): on a table that was rolled back it says too
-    much."""
+    """The offsets of a topic, from the newest snapshot that names it. The table property counts only if older snapshots
+    have expired (the first snapshot has sequence number 1): after a rollback the property is ahead of the table."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
-        said = None if snapshot.summary is None else snapshot.summary.additional_properties.get(OFFSETS + topic)
-        if said is not None:
-            return _decoded(said, table)
+        text = None if snapshot.summary is None else snapshot.summary.additional_properties.get(OFFSETS + topic)
+        if text is not None:
+            return _decoded(text, table)
         parent = None if snapshot.parent_snapshot_id is None else table.snapshot_by_id(snapshot.parent_snapshot_id)
         if parent is None and (snapshot.sequence_number or 0) > 1:
-            said = table.properties.get(OFFSETS + topic)
-            return None if said is None else _decoded(said, table)
+            text = table.properties.get(OFFSETS + topic)
+            return None if text is None else _decoded(text, table)
         snapshot = parent
     return None
 
@@ -209,27 +206,28 @@ def progress_of(table: Table, topic: str) -> TableProgress | None:
 def _decoded(text: str, table: Table) -> TableProgress:
     title = f"iceberg:{'.'.join(table.name())}"
     try:
-        said = msgspec.json.decode(text, type=TableProgress)
+        progress = msgspec.json.decode(text, type=TableProgress)
     except msgspec.DecodeError as error:
-        raise ExportRefused(title, f"what it says of its offsets cannot be read: {error}") from None
-    if said.v > _FORMAT:
-        raise ExportRefused(title, f"a newer release wrote its offsets (v {said.v}, this one knows {_FORMAT})")
-    return said
+        raise ExportRefused(title, f"its offsets cannot be read: {error}") from None
+    if progress.v > _FORMAT:
+        reason = f"a newer release wrote its offsets (format {progress.v}, this one reads {_FORMAT})"
+        raise ExportRefused(title, reason)
+    return progress
 
 
 def _commit(table: Table, files: list[str], now: TableProgress) -> None:
     """One snapshot with the files and the offsets. Blocks."""
-    # Only in this copy: the table keeps its own settings.
-    unmoved = {**table.metadata.properties, _RETRIES: "0"}
-    table.metadata = table.metadata.model_copy(update={"properties": unmoved})
-    said = {OFFSETS + now.subject.topic: msgspec.json.encode(now).decode()}
+    # Only in this copy: the table keeps its own properties.
+    properties = {**table.metadata.properties, _RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    summary = {OFFSETS + now.subject.topic: msgspec.json.encode(now).decode()}
     changes = table.transaction()
     if files:
-        changes.add_files(files, snapshot_properties=said, check_duplicate_files=False)
+        changes.add_files(files, snapshot_properties=summary, check_duplicate_files=False)
     else:
-        with changes.update_snapshot(snapshot_properties=said).fast_append():
-            pass  # offsets alone: what they cover was removed by key compaction, or is in quarantine
-    changes.set_properties(said)
+        with changes.update_snapshot(snapshot_properties=summary).fast_append():
+            pass  # offsets only: key compaction removed the records, or they are in quarantine
+    changes.set_properties(summary)
     changes.commit_transaction()
 
 
@@ -248,8 +246,8 @@ def _load_or_create(catalogue: Catalog, name: str, schema: pa.Schema, by_date: b
         pass
     try:
         columns = assign_fresh_schema_ids(catalogue._convert_schema_if_needed(schema))
-    except ValueError as error:  # a.b, and b in a, are one name there
-        raise InvalidArgument("schema", f"cannot be a table's: {error}") from None
+    except ValueError as error:  # Iceberg does not distinguish a column a.b from a field b of a
+        raise InvalidArgument("schema", f"cannot be the schema of a table: {error}") from None
     fields = [
         PartitionField(columns.find_field("partition").field_id, 1000, IdentityTransform(), "partition"),
         PartitionField(columns.find_field("timestamp").field_id, 1001, DayTransform(), "timestamp_day"),
@@ -264,12 +262,12 @@ def _load_or_create(catalogue: Catalog, name: str, schema: pa.Schema, by_date: b
 def _check_columns(name: str, table: Table, schema: pa.Schema) -> None:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    there = {field.name: field.type for field in schema_to_pyarrow(table.schema(), include_field_ids=False)}
+    held = {field.name: field.type for field in schema_to_pyarrow(table.schema(), include_field_ids=False)}
     for field in schema:
-        if field.name not in there:
-            raise ExportRefused(f"iceberg:{name}", f"has no column {field.name}; it was made for another export")
-        if _plain(there[field.name]) != _plain(field.type):
-            kinds = f"{there[field.name]}, and would have to be {field.type}"
+        if field.name not in held:
+            raise ExportRefused(f"iceberg:{name}", f"has no column {field.name}; it was created for another export")
+        if _plain(held[field.name]) != _plain(field.type):
+            kinds = f"{held[field.name]}, but must be {field.type}"
             raise ExportRefused(f"iceberg:{name}", f"its column {field.name} is {kinds}")
 
 
@@ -278,7 +276,7 @@ def _id_of(table: Table, column: str) -> int:
 
 
 def _plain(kind: Any) -> str:
-    """Large and small variants are one type on disk, and so are the two names that a list's member goes by."""
+    """The type without differences that do not exist on disk: large variants, and the name of a list's member."""
     return str(kind).replace("large_", "").replace("list<item: ", "list<element: ")
 
 
@@ -290,8 +288,8 @@ def store_url_of(location: str) -> str:
     return f"{'s3' if scheme in ('s3a', 's3n') else scheme}://{rest}"
 
 
-async def _aside(title: str, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """In a thread: the library blocks. What goes wrong in it is the target's trouble."""
+async def _in_thread(title: str, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Call a blocking function of pyiceberg in a thread, with its errors as errors of the target."""
     from llog.errors import LlogError
 
     try:
@@ -299,7 +297,12 @@ async def _aside(title: str, function: Callable[P, T], *arguments: P.args, **nam
     except LlogError:
         raise
     except FileNotFoundError as error:
-        reason = f"{_first_line(error)}: the catalogue names it, so somebody removed it"
-        raise ExportRefused(title, f"{reason}; bring it back, drop the table there, or export into another") from error
+        reason = f"{_first_line(error)}: the catalogue names this file, but it was removed"
+        raise ExportRefused(title, f"{reason}; restore it, drop the table, or export to another table") from error
     except Exception as error:
         raise ExportFailed(title, _first_line(error), retriable=True) from error
+
+
+def table_files(table: Table) -> list[str]:
+    """The URIs of the files in the table's current snapshot."""
+    return [task.file.file_path for task in table.scan().plan_files()]

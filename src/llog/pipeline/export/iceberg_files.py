@@ -1,9 +1,8 @@
-"""How the Iceberg library writes its metadata files: on a local disk durably, into S3 by one request each.
+"""pyiceberg's metadata files: durable on a local disk, and one request per file on S3.
 
-Why it exists: a catalogue in a database keeps its commits through a power cut. The files that a commit names must have
-come to the disk before it, which pyarrow's local file system does not see to. And its S3 file system takes three
-requests for a file of a few KB, unless it is told to wait with the first until it knows how long the file is. Named in
-a catalogue's properties as `py-io-impl`.
+A catalogue in a database keeps its commits through a power cut, so the files that a commit names must be on disk before
+it; pyarrow's local file system does not ensure that. pyarrow's S3 file system takes three requests for a small file
+unless it delays opening the file. A catalogue's property `py-io-impl` names this class.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ class DurableFileIO(PyArrowFileIO):
     def new_output(self, location: str) -> PyArrowFile:
         scheme, host, path = self.parse_location(location, self.properties)
         if scheme in ("s3", "s3a", "s3n"):
-            return PyArrowFile(fs=_waiting(self.fs_by_scheme(scheme, host)), location=location, path=path)
+            return PyArrowFile(fs=_delayed_open(self.fs_by_scheme(scheme, host)), location=location, path=path)
         if scheme != "file":
             return super().new_output(location)
         return _DurableFile(fs=self.fs_by_scheme(scheme, host), location=location, path=path)
 
 
-def _waiting(files: Any) -> Any:
-    """The same file system, which puts a short file by one request; as it is where pyarrow is too old for that."""
+def _delayed_open(files: Any) -> Any:
+    """The same file system, with one request per small file if this version of pyarrow supports it."""
     make, [options] = files.__reduce__()
     return make({**options, _DELAYED: True}) if _DELAYED in options else files
 
@@ -41,7 +40,7 @@ class _DurableFile(PyArrowFile):
 
 
 class _DurableStream:
-    """Another stream; closing it returns once the file and its name are on the disk."""
+    """A stream with a `close` that returns once the file and its directory entry are on disk."""
 
     def __init__(self, inner: Any, path: str) -> None:
         self._inner, self._path = inner, path
@@ -59,7 +58,7 @@ class _DurableStream:
             return
         self._inner.close()
         directory = os.path.dirname(self._path)
-        # The directory above too: the first file of a table makes this one.
+        # The parent directory too, because the first file of a table creates the directory.
         for path in (self._path, directory, os.path.dirname(directory)):
             descriptor = os.open(path, os.O_RDONLY)
             try:

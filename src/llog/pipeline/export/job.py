@@ -1,11 +1,11 @@
-"""The export job: a topic as Parquet files or as an Iceberg table, each run adding what came since the last.
+"""The export job: a topic as Parquet files or as an Iceberg table. Each run adds the records since the last.
 
     target = ParquetTarget(await opened.objects.at("file:///exports"), "orders")
     report = await export(context, runner, "orders", target, decoding=Decoding("json", schema_text))
 
-The driver plans offsets, lets a runner write files (`export_task`) and has the target make files and offsets visible
-by one act. It goes on in rounds until every partition has reached the end it had when the job began. What must stay
-true: after any number of runs, crashes and doubles, every record below the target's offsets is there exactly once.
+The driver plans offsets, a runner writes files (`task`), and the target makes files and offsets visible by one act.
+The job runs rounds until every partition reaches the end it had when the job began. After any number of runs, crashes
+and concurrent runs, every record below the target's offsets is in the target exactly once.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from llog.log.topics.create import load_topic
 from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.plan import (
     ExportPlan,
+    ExportTarget,
     Sizes,
     Subject,
     check_not_ahead,
@@ -31,7 +32,6 @@ from llog.pipeline.export.plan import (
     splits_again,
     wanted_ranges,
 )
-from llog.pipeline.export.target import ExportTarget
 from llog.pipeline.export.task import EXPORT_SPLIT, ExportItem, ExportWritten
 from llog.pipeline.runtime.tasks import TaskRunner, TaskTools
 from llog.pipeline.scan.splits import Split
@@ -40,33 +40,31 @@ from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.retrying import RetryingObjectStore
 from llog.wiring import ObjectStores
 
-# Rounds in which tasks whose objects were gone are planned again, and commits that others were faster with.
+# Rounds in which splits with missing objects are planned again.
 EXPORT_REPLANS_MAX: Final = 5
-
-
-_GONE = frozenset({"ObjectNotFound", "ObjectRangeInvalid"})
-"""What means that a plan's objects changed since (R10): the same offsets are planned again."""
+# Errors of a task after which the same offsets are planned again, because objects changed since (R10).
+_GONE: Final = frozenset({"ObjectNotFound", "ObjectRangeInvalid"})
 
 
 class PartitionExport(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     next_offset: int
-    """The first that the target does not hold."""
+    """The first offset that the target does not hold."""
     log_end_offset: int
     empty: bool = False
     """The log never had a record."""
 
 
 class ExportReport(msgspec.Struct, kw_only=True):
-    """What one run did; filled while it runs."""
+    """What one run did, updated while it runs."""
 
     topic: str
     target: str
     commits: int = 0
     resumed: int = 0
-    """Of these, plans that an earlier run had left unfinished."""
+    """Commits of plans that an earlier run left unfinished."""
     conflicts: int = 0
-    """Rounds of which nothing counts, because another exporter committed first."""
+    """Rounds that were void because another exporter committed first."""
     tasks: int = 0
     records: int = 0
     bad_records: int = 0
@@ -97,19 +95,19 @@ async def export(
     by_date: bool = True,
     allow_gaps: bool = False,
 ) -> ExportReport:
-    """Bring the target up to the ends that the topic's logs have now."""
+    """Export up to the current ends of the topic's logs."""
     decoding, sizes = decoding or Decoding(), sizes or Sizes()
     began_ms, report = context.now_ms(), ExportReport(topic=topic, target=target.title)
     subject = await _subject(context, topic, decoding)
     progress = await target.progress(subject)
-    # After the look at the target: what it holds by now was below these ends.
+    # Read after the target's progress: everything the target holds is below these ends.
     ends = await find_logs(context, Subscription(topics=(topic,)))
     check_not_ahead(target.title, ends, progress.reached)
     while True:
         splits: list[Split] | None = None
         plan = progress.unfinished
         if plan is None:
-            ends = await _begun_anew(context, topic, ends)
+            ends = await _with_current_starts(context, topic, ends)
             ranges = wanted_ranges(subject, ends, progress.reached, allow_gaps=allow_gaps)
             if not ranges:
                 break
@@ -127,9 +125,9 @@ async def export(
             plan = await target.begin(made)
             splits = splits if plan == made else None
         report.resumed += splits is None
-        performing = _Performing(context, runner, target, resumable(plan, decoding), allow_gaps)
-        written = await performing.run(splits)
-        report.tasks += performing.tasks
+        plan_run = _PlanRun(context, runner, target, resumable(plan, decoding), allow_gaps)
+        written = await plan_run.run(splits)
+        report.tasks += plan_run.tasks
         if await target.commit(plan, written):
             report.add(written)
         else:
@@ -151,22 +149,22 @@ async def export(
     return report
 
 
-async def _begun_anew(context: LogContext, topic: str, ends: Mapping[Log, LogEnds]) -> dict[Log, LogEnds]:
-    """The same ends, and where the logs begin by now: a round may take long, and retention goes on meanwhile."""
+async def _with_current_starts(context: LogContext, topic: str, ends: Mapping[Log, LogEnds]) -> dict[Log, LogEnds]:
+    """The same ends with the current start of each log: retention may have moved it during a long round."""
     now = await find_logs(context, Subscription(topics=(topic,)))
     return {log: at._replace(log_start_offset=now.get(log, at).log_start_offset) for log, at in ends.items()}
 
 
 def resumable(plan: ExportPlan, decoding: Decoding) -> ExportPlan:
-    """A plan is carried out as it was made, or a directory could hold a record twice. But one that was to end at the
-    first bad value may put such values aside instead: whoever ended there wrote nothing of that split."""
+    """The plan as recorded, or a directory could hold a record twice. The exception: a plan that fails at the first bad
+    value may quarantine bad values instead, because a task that failed wrote nothing of its split."""
     if plan.decoding.on_error == "fail" and decoding == replace(plan.decoding, on_error="quarantine"):
         return replace(plan, decoding=decoding)
     return plan
 
 
 def export_tools(context: LogContext, objects: ObjectStores) -> TaskTools:
-    """For tasks in the driver's own process: they may put files anywhere that the driver was told to."""
+    """Tools for tasks in the driver's process, which may put files into any store the driver can open."""
 
     async def open_store(url: str) -> ObjectStore:
         return RetryingObjectStore(await objects.at(url))
@@ -175,21 +173,21 @@ def export_tools(context: LogContext, objects: ObjectStores) -> TaskTools:
 
 
 async def _subject(context: LogContext, topic: str, decoding: Decoding) -> Subject:
-    found = await load_topic(context, topic, strict=True)
-    if found is None or found[0].state != "LIVE":
+    loaded = await load_topic(context, topic, strict=True)
+    if loaded is None or loaded[0].state != "LIVE":
         raise TopicNotFound(topic, "no such topic")
     columns = tuple((field.name, str(field.type)) for field in Decoder(decoding).schema)
     return Subject(
         topic=topic,
-        topic_id=found[0].topic_id,
-        incarnation=found[0].incarnation,
-        first_offset=found[0].first_offset,
+        topic_id=loaded[0].topic_id,
+        incarnation=loaded[0].incarnation,
+        first_offset=loaded[0].first_offset,
         columns=columns,
     )
 
 
-class _Performing:
-    """One plan, carried out: every split, and those whose objects were gone again."""
+class _PlanRun:
+    """Performs one plan: every split, and again those with missing objects."""
 
     def __init__(
         self,
@@ -224,18 +222,18 @@ class _Performing:
             if not gone:
                 return [done[number] for number in range(len(self._plan.splits))]
             left, splits = gone, None
-        reason = f"objects of {len(left)} splits were gone each of {EXPORT_REPLANS_MAX + 1} times they were planned"
+        reason = f"objects of {len(left)} splits were missing in each of {EXPORT_REPLANS_MAX + 1} rounds"
         raise ExportFailed(self._target.title, reason, retriable=True)
 
     def _item(self, number: int, split: Split) -> ExportItem:
-        place = self._target.place()
+        paths = self._target.paths()
         return ExportItem(
             split=split,
             decoding=self._plan.decoding,
-            store_url=place.store_url,
-            data_prefix=place.data_prefix,
-            quarantine_prefix=place.quarantine_prefix,
-            path_columns=place.path_columns,
+            store_url=paths.store_url,
+            data_prefix=paths.data_prefix,
+            quarantine_prefix=paths.quarantine_prefix,
+            path_columns=paths.path_columns,
             file_name=self._target.file_name(self._plan, number),
             by_date=self._plan.by_date,
         )

@@ -1,20 +1,18 @@
-"""Parquet files in a directory or bucket: `{url}/{topic}/partition=0/date=2026-11-16/….parquet`, readable as it stands.
+"""Parquet files in a directory or bucket: `{url}/{topic}/partition=0/date=2026-11-16/….parquet`.
 
-There is no table format here, so a reader of the directory sees every file that is there. What must stay true: that is
-each record once. So a round is recorded before it begins (`_llog/{topic}/….plan`, created if absent), and files are
-named by their plan and split: whoever carries out a plan, again or at the same time, writes the same files under the
-same names. A plan that is there and not committed is finished first, by anybody, as it was made; only then comes the
-next. (One that cannot be finished, for its options do not fit its records, is dropped by an operator.) The commit
-(`….commit`, created if absent) lists the files and says where the next plan begins.
+There is no table format, so a reader of the directory sees every file, and that must be each record once. So a round is
+recorded before it begins (`_llog/{topic}/….plan`, created if absent), and files are named by plan and split: every
+driver that performs a plan, again or concurrently, writes the same files under the same names. A recorded plan that is
+not committed is finished first, as it was recorded, before the next plan. (If its options do not fit its records, an
+operator discards it.) The commit (`….commit`, created if absent) lists the files and the offsets of the next plan.
 
     _llog/orders/999999999998.plan      a later plan has a lower name, so a listing begins with the latest;
     _llog/orders/999999999999.commit    and a commit comes before its own plan
     _llog/orders/999999999999.plan
 
-As in Hive, the partition stands in the directory's name and not in the file (pyarrow and pandas refuse a column that is
-in both), and a date of the records' own would be hidden by the directory's: such a column is refused.
-
-Readers that pass over names with a leading underscore (Spark, Hive) can be given the whole directory.
+As in Hive, the partition is in the directory name and not in the file, because pyarrow and pandas refuse a column that
+is in both. A column `date` of the records would be hidden by the directory's, so it is refused. Readers that skip names
+with a leading underscore (Spark, Hive) can read the whole directory.
 """
 
 from __future__ import annotations
@@ -33,8 +31,7 @@ from llog.errors import (
     ObjectNotFound,
     UnsupportedFormat,
 )
-from llog.pipeline.export.plan import ExportPlan, Subject
-from llog.pipeline.export.target import Place, Progress, check_subject
+from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, check_subject
 from llog.pipeline.export.task import ExportWritten, WrittenFile
 from llog.stores.objects.port import Buffer, ObjectStore
 
@@ -63,10 +60,11 @@ class ParquetTarget:
         self._store, self._topic = store, topic
         self.title = f"parquet:{store.url}/{topic}"
         self._by_date: bool | None = None
-        """Of the last commit: all files lie equally deep, or readers cannot tell columns from directories."""
+        """Of the last commit. All files must be equally deep, so that readers know which directories are columns."""
 
-    def place(self) -> Place:
-        return Place(self._store.url, self._topic, f"{QUARANTINE_PREFIX}/{self._topic}", path_columns=("partition",))
+    def paths(self) -> ExportPaths:
+        quarantine = f"{QUARANTINE_PREFIX}/{self._topic}"
+        return ExportPaths(self._store.url, self._topic, quarantine, path_columns=("partition",))
 
     def file_name(self, plan: ExportPlan, split: int) -> str:
         return f"{plan.number:012d}-{split:06d}"
@@ -78,27 +76,27 @@ class ParquetTarget:
         number, kind = latest
         plan = await self._load_plan(number) if kind == "plan" else None
         committed = await self._load_commit(number if plan is None else number - 1)
-        for there in (plan, committed):
-            if there is not None:
-                check_subject(self.title, subject, there.subject)
+        for held in (plan, committed):
+            if held is not None:
+                check_subject(self.title, subject, held.subject)
         reached = {} if committed is None else committed.next_offsets
         self._by_date = None if committed is None else committed.by_date
         return Progress(number + 1, reached) if plan is None else Progress(number, reached, plan)
 
     async def begin(self, plan: ExportPlan) -> ExportPlan:
         if plan.by_date and any(name.lower() == "date" for name, _ in plan.subject.columns):
-            reason = "column 'date' would be hidden by the directories' (date=…); a prefix would tell them apart"
-            raise InvalidArgument("schema", f"{reason}, or files without dates")
+            reason = "column 'date' would be hidden by the directories date=…"
+            raise InvalidArgument("schema", f"{reason}; set a prefix for the schema's columns, or export without dates")
         if self._by_date not in (None, plan.by_date):
-            how = "by date, too" if self._by_date else "by partition only"
-            raise ExportRefused(self.title, f"its files are divided {how}; go on like this, or into another place")
+            how = "by partition and date" if self._by_date else "by partition only"
+            raise ExportRefused(self.title, f"its files are divided {how}; keep that, or export to another target")
         try:
             await self._store.put(self._name(plan.number, "plan"), [msgspec.json.encode(plan)], if_absent=True)
             return plan
         except ObjectAlreadyExists:
-            there = await self._load_plan(plan.number)
-            check_subject(self.title, plan.subject, there.subject)
-            return there
+            recorded = await self._load_plan(plan.number)
+            check_subject(self.title, plan.subject, recorded.subject)
+            return recorded
 
     async def commit(self, plan: ExportPlan, written: Sequence[ExportWritten]) -> bool:
         commit = ExportCommit(
@@ -113,31 +111,31 @@ class ParquetTarget:
         try:
             await self._store.put(self._name(plan.number, "commit"), [msgspec.json.encode(commit)], if_absent=True)
         except ObjectAlreadyExists:
-            pass  # somebody else carried out the same plan: the same files
+            pass  # another driver performed the same plan: the same files
         return True
 
     async def discard(self) -> int | None:
-        """Drop a plan that cannot be finished as it was made, with the files that were written for it; how many. None:
-        there is no such plan.
+        """Drop an unfinished plan and the files written for it; returns their number, or None without such a plan.
 
-        An operator's act: nobody may be carrying out that plan meanwhile."""
+        For operators: no driver may perform that plan meanwhile."""
         latest = await self._latest()
         if latest is None or latest[1] != "plan":
             return None
         begins = f"{latest[0]:012d}-"
-        found: list[str] = []
-        for prefix in self.place()[1:]:
+        files: list[str] = []
+        paths = self.paths()
+        for prefix in (paths.data_prefix, paths.quarantine_prefix):
             async with aclosing(_names(self._store, f"{prefix}/")) as names:
-                found += [name async for name in names if name.rpartition("/")[2].startswith(begins)]
-        await self._store.delete_many(found)
-        # Last: while it is there, the files are its own and are found again.
+                files += [name async for name in names if name.rpartition("/")[2].startswith(begins)]
+        await self._store.delete_many(files)
+        # The plan goes last: as long as it exists, its files can be found by its number.
         await self._store.delete(self._name(latest[0], "plan"))
-        return len(found)
+        return len(files)
 
     async def close(self) -> None:
-        """The store belongs to whoever opened it."""
+        """The caller closes the store."""
 
-    # -- its objects --------------------------------------------------------------------------------------------------
+    # -- objects ------------------------------------------------------------------------------------------------------
     def _name(self, number: int, kind: str) -> str:
         return f"{STATE_PREFIX}/{self._topic}/{_NUMBER_MAX + 1 - number:012d}.{kind}"
 
@@ -146,7 +144,7 @@ class ParquetTarget:
             async for name in names:
                 digits, _, kind = name.rpartition("/")[2].partition(".")
                 if not digits.isdigit() or kind not in ("plan", "commit"):
-                    raise ExportRefused(self.title, f"{name} is nothing that an export wrote")
+                    raise ExportRefused(self.title, f"{name} was not written by an export; remove it")
                 return _NUMBER_MAX + 1 - int(digits), kind
         return None
 
@@ -160,14 +158,21 @@ class ParquetTarget:
         try:
             return _decoded(await self._store.get(name), ExportCommit, name)
         except ObjectNotFound:
-            raise ExportRefused(self.title, f"plan {number + 1} is there, but {name} before it is not") from None
+            raise ExportRefused(
+                self.title, f"plan {number + 1} exists, but the commit before it, {name}, does not"
+            ) from None
 
 
 async def committed(store: ObjectStore, topic: str) -> list[ExportCommit]:
-    """Every commit of a topic, the first one first."""
+    """Every commit of a topic, oldest first."""
     async with aclosing(_names(store, f"{STATE_PREFIX}/{topic}/")) as names:
-        found = [name async for name in names if name.endswith(".commit")]
-    return [_decoded(await store.get(name), ExportCommit, name) for name in reversed(found)]
+        commits = [name async for name in names if name.endswith(".commit")]
+    return [_decoded(await store.get(name), ExportCommit, name) for name in reversed(commits)]
+
+
+async def parquet_files(store: ObjectStore, topic: str) -> list[str]:
+    """The URIs of every committed file of a topic."""
+    return [store.uri(file.name) for commit in await committed(store, topic) for file in commit.files]
 
 
 async def _names(store: ObjectStore, prefix: str) -> AsyncGenerator[str, None]:
@@ -179,7 +184,7 @@ def _decoded(data: Buffer, kind: type[S], name: str) -> S:
     try:
         value = msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise InvalidField(name, f"is no {kind.__name__}: {error}") from None
+        raise InvalidField(name, f"is not an {kind.__name__}: {error}") from None
     if value.v > _FORMAT:
-        raise UnsupportedFormat(name, f"written by a newer release (v {value.v}, this one knows {_FORMAT})")
+        raise UnsupportedFormat(name, f"written by a newer release (format {value.v}, this one reads {_FORMAT})")
     return value

@@ -1,8 +1,8 @@
-"""What one round of an export takes: which offsets of which partitions, divided into splits.
+"""The plan of one round of an export, and the targets it is for.
 
-A plan says offsets, never objects: objects change while it is carried out (compaction), offsets do not, so a plan that
-somebody recorded and did not finish can be finished by anybody later. What must stay true: plans of one topic into one
-target follow each other without a hole and without an overlap; each begins where the target says the last one ended.
+A plan names offsets, not objects: compaction replaces objects while a plan is performed, but offsets stay, so any
+driver can finish a recorded plan later. Consecutive plans of a topic into a target leave no gap and no overlap: each
+begins where the target says the last one ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -20,35 +20,34 @@ from llog.limits import GIB, MIB
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.export.decode import Decoding
+from llog.pipeline.export.task import ExportWritten
 from llog.pipeline.scan.plan import gather_parts, plan_again
 from llog.pipeline.scan.splits import ScanRange, Split, SplitPart, plan_splits
 from llog.pipeline.scan.subscription import LogEnds
 
-# What one task reads, and with it about how large the files become; what one commit holds.
+# Bytes that one task reads, which is about the size of its files, and bytes per commit.
 EXPORT_SPLIT_BYTES_DEFAULT: Final = 128 * MIB
 EXPORT_COMMIT_BYTES_DEFAULT: Final = 8 * GIB
-
-
-_HINT: Final = "--allow-gaps goes on with what is left"
+_HINT: Final = "use --allow-gaps to export the records that are left"
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What is exported: one life of one topic, as these columns."""
+    """What is exported: one incarnation of a topic, as these columns."""
 
     topic: str
     topic_id: str
     incarnation: int
     first_offset: int
-    """Where its logs began."""
+    """The first offset of its logs."""
     columns: tuple[tuple[str, str], ...]
-    """Names and types, in order: the same for every round into one target."""
+    """Names and types in order, the same for every round into one target."""
 
 
 class OffsetRange(msgspec.Struct, frozen=True, array_like=True):
     partition: int
     start_offset: int
     stop_offset: int
-    """The first that is not part of it."""
+    """Excluded."""
 
 
 class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,10 +56,10 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     subject: Subject
     splits: tuple[tuple[OffsetRange, ...], ...]
     next_offsets: dict[int, int]
-    """Of every partition, once this plan is committed."""
+    """Of every partition once this plan is committed."""
     decoding: Decoding
     by_date: bool
-    """How files are made is part of the plan: whoever finishes it makes the same ones."""
+    """Part of the plan, with `decoding`, so that every driver that finishes it writes the same files."""
     created_at_ms: int
 
 
@@ -76,15 +75,15 @@ def wanted_ranges(
     *,
     allow_gaps: bool,
 ) -> list[ScanRange]:
-    """From where the target stands to the ends. Records that retention took before they were exported are an error
-    unless gaps are allowed; the first export of all begins with what there is."""
+    """From the target's offsets to the ends of the logs. Records that retention removed before the export are an error
+    unless gaps are allowed. The first export begins at the start of each log."""
     ranges = []
     for log, at in ends.items():
-        # A partition that the target does not know, though it knows others, came later: all its records are wanted.
+        # A partition that the target does not know, although it knows others, was added later: export all of it.
         start = reached.get(log.partition, subject.first_offset if reached else at.log_start_offset)
         if start < at.log_start_offset:
             if not allow_gaps:
-                reason = f"the log begins at {at.log_start_offset} now; {_HINT}"
+                reason = f"the log now begins at offset {at.log_start_offset}; {_HINT}"
                 raise RecordsLost(*log, start, reason)
             start = at.log_start_offset
         if start < at.next_offset:
@@ -111,13 +110,13 @@ async def plan_round(
     decoding: Decoding,
     by_date: bool,
 ) -> tuple[ExportPlan, list[Split]]:
-    """The next round, of about `commit_bytes`: the beginnings of all ranges."""
+    """The next round, of about `commit_bytes`: the beginning of each range."""
     parts: list[SplitPart] = []
-    # Partitions without a record now are part of it: what they get from here on is wanted.
+    # Empty partitions are part of the plan, so that later records of theirs are exported.
     next_offsets = {log.partition: at.log_start_offset for log, at in ends.items()} | dict(reached)
-    for wanted, found in zip(ranges, await _beginnings(context, ranges, sizes), strict=True):
-        parts += found
-        next_offsets[wanted.log.partition] = found[-1].stop_offset
+    for wanted, beginning in zip(ranges, await _beginnings(context, ranges, sizes), strict=True):
+        parts += beginning
+        next_offsets[wanted.log.partition] = beginning[-1].stop_offset
     splits = plan_splits(parts, sizes.split_bytes)
     plan = ExportPlan(
         number=number,
@@ -132,13 +131,13 @@ async def plan_round(
 
 
 async def _beginnings(context: LogContext, ranges: Sequence[ScanRange], sizes: Sizes) -> list[list[SplitPart]]:
-    """Of each range its share of a commit."""
+    """Each range's equal share of a commit."""
     share = max(1, sizes.commit_bytes // len(ranges))
     return [_up_to(share, parts) for parts in await gather_parts(context, ranges, bytes_max=share)]
 
 
 def _up_to(share: int, parts: list[SplitPart]) -> list[SplitPart]:
-    """The index is walked by pages, so that more may have come; at least one part is taken."""
+    """The parts up to `share` bytes, at least one. The index is read in pages, so `parts` may be more."""
     sizes_up_to = list(accumulate(part.wanted_bytes() for part in parts))
     return parts[: bisect_left(sizes_up_to, share) + 1]
 
@@ -146,7 +145,7 @@ def _up_to(share: int, parts: list[SplitPart]) -> list[SplitPart]:
 async def splits_again(
     context: LogContext, plan: ExportPlan, numbers: Sequence[int], *, allow_gaps: bool
 ) -> list[Split]:
-    """These splits of a plan, as the metadata has them now: each the same offsets as before, in one split."""
+    """These splits of a plan, planned from the current metadata: each has the same offsets as before, in one split."""
     splits = []
     for number in numbers:
         ranges = [
@@ -156,15 +155,15 @@ async def splits_again(
             for one in plan.splits[number]
         ]
         try:
-            found = await plan_again(context, ranges, fail_on_data_loss=not allow_gaps)
+            replanned = await plan_again(context, ranges, fail_on_data_loss=not allow_gaps)
         except RecordsLost as error:
             error.args = (f"{error}; {_HINT}",)
             raise
         ordered = sorted(
-            (part for split in found for part in split.parts),
+            (part for split in replanned for part in split.parts),
             key=lambda part: (part.partition, part.start_offset),
         )
-        splits.append(Split(tuple(ordered), sum(split.byte_length for split in found)))
+        splits.append(Split(tuple(ordered), sum(split.byte_length for split in replanned)))
     return splits
 
 
@@ -177,3 +176,58 @@ def _ranges_of(split: Split) -> tuple[OffsetRange, ...]:
         else:
             ranges.append(OffsetRange(part.partition, part.start_offset, part.stop_offset))
     return tuple(ranges)
+
+
+# -- targets -----------------------------------------------------------------------------------------------------------
+
+
+class ExportPaths(NamedTuple):
+    """Where tasks put files."""
+
+    store_url: str
+    data_prefix: str
+    quarantine_prefix: str
+    path_columns: tuple[str, ...] = ()
+    """Columns that readers take from directory names (`partition=0`); some readers refuse files that hold them too."""
+
+
+class Progress(NamedTuple):
+    number: int
+    """Of the next plan."""
+    reached: dict[int, int]
+    """The first offset of each partition that the target does not hold. Partitions that it never had are missing."""
+    unfinished: ExportPlan | None = None
+    """A recorded plan that is not committed: it must be finished first."""
+
+
+class ExportTarget(Protocol):
+    """Where an export goes. The target keeps its offsets together with its files: both become visible by one act, so a
+    driver that crashes anywhere, or runs twice, adds nothing twice and omits nothing."""
+
+    title: str
+
+    async def progress(self, subject: Subject) -> Progress:
+        """The current offsets. Raises `ExportRefused` if the target holds another topic or other columns."""
+
+    def paths(self) -> ExportPaths: ...
+
+    async def begin(self, plan: ExportPlan) -> ExportPlan:
+        """Record the plan. Returns the plan to perform: this one, or another that was recorded first."""
+
+    def file_name(self, plan: ExportPlan, split: int) -> str: ...
+
+    async def commit(self, plan: ExportPlan, written: Sequence[ExportWritten]) -> bool:
+        """Make files and offsets visible. False: another exporter committed first, and nothing of this plan counts."""
+
+    async def close(self) -> None: ...
+
+
+def check_subject(target: str, wanted: Subject, held: Subject) -> None:
+    if held.topic_id != wanted.topic_id:
+        reason = f"holds another incarnation of topic {wanted.topic} (topic id {held.topic_id}, now {wanted.topic_id})"
+        raise ExportRefused(target, f"{reason}, whose offsets would overlap; export to another target")
+    if held.columns != wanted.columns:
+        before, now = dict(held.columns), dict(wanted.columns)
+        changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        listed = ", ".join(f"{name}: {before.get(name, 'none')} → {now.get(name, 'none')}" for name in changed[:5])
+        raise ExportRefused(target, f"its columns differ ({listed or 'in their order'}); export to another target")

@@ -1,9 +1,9 @@
 """The task of an export: a split of a topic as Parquet files, one per partition and date.
 
-What must stay true: a file's name follows from the item alone, so a task that runs twice makes the same files (a put is
-atomic; nobody sees half of one), and none counts until the driver has committed it; a file that is there is not written
-over, for a table may have its length and its rows by now; memory holds the bytes of the split, some rows that are not
-encoded yet, and the encoded files; rows of a file stand in offset order.
+A file's name follows from the item alone, so a task that runs twice writes the same files. A put is atomic, and no file
+counts before the driver commits it. An existing file is not overwritten, because a table may hold its length and row
+count already. Memory holds the bytes of the split, some rows that are not encoded yet, and the encoded files. The rows
+of a file are in offset order.
 """
 
 from __future__ import annotations
@@ -27,17 +27,14 @@ from llog.pipeline.scan.split_read import split_batches
 from llog.pipeline.scan.splits import Split
 from llog.stores.objects.port import Buffer, ObjectStore
 
-# Of one file in memory before it is encoded as a row group; of all files of a task together.
+# Bytes in memory that are not yet encoded as a row group: of one file, and of all files of a task.
 EXPORT_ROW_GROUP_BYTES: Final = 16 * MIB
 EXPORT_PENDING_BYTES_MAX: Final = 64 * MIB
-# Partitions and dates that one task writes; clocks gone wild would make a file per record.
+# Files, by partition and date, that one task writes: random timestamps would make a file per record.
 EXPORT_FILES_PER_TASK_MAX: Final = 16_384
-# Of these, how many are on their way into the store at a time.
 EXPORT_PUTS_IN_FLIGHT_MAX: Final = 8
-
-
 _DAY_US: Final = 86_400_000_000
-# Values and keys rarely repeat, offsets and timestamps never do: a dictionary of them would be built and thrown away.
+# Keys and values rarely repeat, offsets and timestamps never do: a dictionary would be built and discarded.
 _PLAIN_COLUMNS: Final = frozenset({"key", "value", "offset", "timestamp", "headers", "_raw_value"})
 
 
@@ -45,14 +42,14 @@ class ExportItem(msgspec.Struct, frozen=True, kw_only=True):
     split: Split
     decoding: Decoding
     store_url: str
-    """Where files go; `data_prefix` and `quarantine_prefix` are inside."""
+    """`data_prefix` and `quarantine_prefix` are in this store."""
     data_prefix: str
     quarantine_prefix: str
     file_name: str
-    """The same for all files of the item: they lie in directories of their own."""
+    """The same for all files of the item, which are in different directories."""
     by_date: bool = True
     path_columns: tuple[str, ...] = ()
-    """Left out of the files: their directories tell."""
+    """Left out of the files, because directory names hold them."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +57,7 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
     """In the store."""
     partition: int
     date: str
-    """As in the name; empty where files are not divided by date."""
+    """As in the name; empty if files are not divided by date."""
     records: int
     byte_length: int
     first_offset: int
@@ -71,11 +68,11 @@ class ExportWritten(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[WrittenFile, ...] = ()
     quarantine: tuple[WrittenFile, ...] = ()
     records: int = 0
-    """That were read, good or bad."""
+    """Records read, good or bad."""
     bad_records: int = 0
-    """Whose value could not be decoded."""
+    """Records with a value that could not be decoded."""
     bytes_read: int = 0
-    """About."""
+    """Approximate."""
 
 
 async def export_split(tools: TaskTools, item: ExportItem) -> ExportWritten:
@@ -109,7 +106,7 @@ EXPORT_SPLIT: Final = Task("llog.pipeline.export.task:export_split", ExportItem,
 
 
 class _Files:
-    """The files of one task that are being written, by partition and day."""
+    """The files that one task writes, by partition and day."""
 
     def __init__(self, schema: pa.Schema, prefix: str, item: ExportItem) -> None:
         self._schema = pa.schema([field for field in schema if field.name not in item.path_columns])
@@ -122,14 +119,14 @@ class _Files:
             file = self._files.get((partition, day))
             if file is None:
                 if len(self._files) == EXPORT_FILES_PER_TASK_MAX:
-                    reason = f"records of more than {EXPORT_FILES_PER_TASK_MAX} partitions and dates in one task"
-                    raise ExportRefused(self._prefix, f"{reason}: export into another place, without dates")
+                    reason = f"one task has records of more than {EXPORT_FILES_PER_TASK_MAX} partitions and dates"
+                    raise ExportRefused(self._prefix, f"{reason}; export to another target, without dates")
                 file = self._files[partition, day] = _File(self._schema, self._dictionary)
             file.add(part.select(self._schema.names))
         self._flush_longest()
 
     def _flush_longest(self) -> None:
-        """Half of what may be pending stays, so that the next batch does not come here again."""
+        """Flush down to half of the limit, so that the next batch does not flush again."""
         pending = sum(file.pending_bytes for file in self._files.values())
         if pending <= EXPORT_PENDING_BYTES_MAX:
             return
@@ -140,7 +137,7 @@ class _Files:
             file.flush()
 
     async def put(self, store: ObjectStore) -> tuple[WrittenFile, ...]:
-        """All files, several at a time; each is forgotten as soon as it lies there."""
+        """Put all files, several at a time, and free each one when it is stored."""
         left, written = sorted(self._files, reverse=True), list[WrittenFile]()
 
         async def work() -> None:
@@ -151,7 +148,7 @@ class _Files:
             finally:
                 left.clear()
 
-        # All are waited for, so that none is left under way when one fails.
+        # Wait for all of them, so that none is still running when one fails.
         outcomes = await asyncio.gather(*(work() for _ in range(EXPORT_PUTS_IN_FLIGHT_MAX)), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
@@ -163,7 +160,7 @@ class _Files:
         data = await asyncio.to_thread(file.finish)
         date = str(np.datetime64(day, "D")) if self._by_date else ""
         directory = f"{self._prefix}/partition={partition}" + (f"/date={date}" if date else "")
-        mine = WrittenFile(
+        written = WrittenFile(
             name=f"{directory}/{self._file_name}.parquet",
             partition=partition,
             date=date,
@@ -172,36 +169,36 @@ class _Files:
             first_offset=file.first_offset,
             last_offset=file.last_offset,
         )
-        return await _put(store, mine, memoryview(data))
+        return await _put(store, written, memoryview(data))
 
 
-async def _put(store: ObjectStore, mine: WrittenFile, data: memoryview) -> WrittenFile:
-    """The file that lies there afterwards: of two of one name the first. What one of them lacks, the log has lost
-    meanwhile (retention, key compaction)."""
+async def _put(store: ObjectStore, file: WrittenFile, data: memoryview) -> WrittenFile:
+    """Put the file unless one of that name exists; returns the stored one. The two differ only in records that the log
+    lost meanwhile (retention, key compaction)."""
     try:
-        await store.put(mine.name, [data], if_absent=True)
-        return mine
+        await store.put(file.name, [data], if_absent=True)
+        return file
     except ObjectAlreadyExists:
-        there = await store.get(mine.name)
-        offsets = await asyncio.to_thread(_offsets_in, there)
+        existing = await store.get(file.name)
+        offsets = await asyncio.to_thread(_offsets_in, existing)
         if offsets:
             ends = {"first_offset": offsets[0], "last_offset": offsets[-1]}
-            return replace(mine, records=len(offsets), byte_length=memoryview(there).nbytes, **ends)
-        await store.put(mine.name, [data])
-        return mine
+            return replace(file, records=len(offsets), byte_length=memoryview(existing).nbytes, **ends)
+        await store.put(file.name, [data])
+        return file
 
 
 def _offsets_in(data: Buffer) -> list[int]:
-    """Nothing where it is no file of an export: that gives way to one."""
+    """The offsets in an exported file; empty if it is not one, and may be replaced."""
     try:
-        found: list[int] = pq.read_table(pa.py_buffer(data), columns=["offset"])["offset"].to_pylist()
-        return found
+        offsets: list[int] = pq.read_table(pa.py_buffer(data), columns=["offset"])["offset"].to_pylist()
+        return offsets
     except (pa.ArrowException, KeyError):
         return []
 
 
 def _divided(batch: pa.RecordBatch, by_date: bool) -> list[tuple[tuple[int, int], pa.RecordBatch]]:
-    """The batch by partition and day; nothing is copied where it is all of one."""
+    """The batch by partition and day; not copied if all rows are of one."""
     if batch.num_rows == 0:
         return []
     partitions = batch["partition"].to_numpy()
@@ -210,7 +207,7 @@ def _divided(batch: pa.RecordBatch, by_date: bool) -> list[tuple[tuple[int, int]
         return [((int(partitions[0]), int(days[0])), batch)]
     pairs, which = np.unique(np.stack([partitions.astype(np.int64), days]), axis=1, return_inverse=True)
     which = which.reshape(-1)
-    # Stable: the rows of a pair stay in offset order.
+    # A stable sort keeps the rows of a pair in offset order.
     rows = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
     return [
         ((int(pairs[0, number]), int(pairs[1, number])), batch.take(pa.array(picked)))
@@ -223,7 +220,7 @@ class _File:
         self._schema, self._dictionary = schema, dictionary
         self._sink = pa.BufferOutputStream()
         self._writer: Any = None
-        """Made with the first row group: a task may have many files, most of them short."""
+        """Created with the first row group: a task may have many files, most of them short."""
         self._pending: list[pa.RecordBatch] = []
         self.pending_bytes = 0
         self.records = 0
@@ -240,7 +237,7 @@ class _File:
             self.flush()
 
     def flush(self) -> None:
-        """What is pending becomes a row group."""
+        """Write the pending rows as a row group."""
         if self._pending:
             table = pa.Table.from_batches(self._pending, self._schema)
             self._pending, self.pending_bytes = [], 0
@@ -256,7 +253,7 @@ class _File:
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """The columns as Parquet has them: a struct's or list's members each by its path."""
+    """The leaf columns in Parquet, by path."""
     sink = pa.BufferOutputStream()
     pq.ParquetWriter(sink, schema).close()
     return [column.path for column in pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema]

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from llog.errors import ExportRefused
-from llog.pipeline.export.read import parquet_files, table_files
+from llog.pipeline.export.iceberg import table_files
+from llog.pipeline.export.parquet import parquet_files
 from llog.stores.objects.port import ObjectStore
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import ExportReport, export
 from llog.pipeline.export.parquet import ParquetTarget
-from llog.pipeline.export.target import ExportTarget
+from llog.pipeline.export.plan import ExportTarget
 from llog.pipeline.runtime.tasks import LocalTasks, TaskTools
 from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore

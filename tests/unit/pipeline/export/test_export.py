@@ -120,7 +120,7 @@ async def test_a_plan_that_somebody_left_is_finished_before_the_next_and_as_it_w
     while await compact_once(exporting.context, ORDERS) is not None:
         pass
     # The later run would divide files otherwise; the plan says how its own are made, and that all others are.
-    with pytest.raises(ExportRefused, match="by date, too"):
+    with pytest.raises(ExportRefused, match="by partition and date"):
         await exporting.run(await exporting.parquet(), by_date=False)
     assert len(exporting.found("parquet")) == 20
     report = await exporting.run(await exporting.parquet())
@@ -219,7 +219,7 @@ async def test_a_partition_that_came_or_filled_after_the_first_export_loses_noth
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_another_life_of_the_topic_and_other_columns_are_refused(exporting: Exporting, kind: str) -> None:
+async def test_another_incarnation_of_the_topic_and_other_columns_are_refused(exporting: Exporting, kind: str) -> None:
     await exporting.write(10)
     await exporting.run(await target_of(exporting, kind))
     other = Decoding("json", ORDER_SCHEMA)
@@ -229,7 +229,7 @@ async def test_another_life_of_the_topic_and_other_columns_are_refused(exporting
     with pytest.raises(TopicNotFound):
         await exporting.run(await target_of(exporting, kind))
     await exporting.create()
-    with pytest.raises(ExportRefused, match="another life"):
+    with pytest.raises(ExportRefused, match="another incarnation"):
         await exporting.run(await target_of(exporting, kind))
 
 
@@ -237,7 +237,7 @@ async def test_a_target_that_is_ahead_of_the_log_is_refused(exporting: Exporting
     await exporting.write(10)
     target = await exporting.parquet()
     await exporting.run(target)
-    [name] = [m.name async for m in exporting.opened[target.place().store_url].list("_llog/") if "commit" in m.name]
+    [name] = [m.name async for m in exporting.opened[target.paths().store_url].list("_llog/") if "commit" in m.name]
     path = tmp_path / "parquet" / name
     path.write_bytes(path.read_bytes().replace(b'"0":11', b'"0":99'))
     with pytest.raises(ExportRefused, match="offset 98"):
@@ -288,7 +288,7 @@ async def test_an_exporter_that_comes_late_takes_nothing_back_that_another_expor
     report = await export(exporting.context, runner, "orders", target, allow_gaps=True)
     assert report.resumed == 0
     exporting.check("parquet")
-    [commit] = await committed(await exporting.open_store(target.place().store_url), "orders")
+    [commit] = await committed(await exporting.open_store(target.paths().store_url), "orders")
     [file] = commit.files
     assert (file.records, file.first_offset, file.last_offset) == (30, 1, 30)
 
@@ -326,7 +326,7 @@ async def test_objects_that_stay_away_end_the_export_with_words(exporting: Expor
         raise ObjectNotFound("get", uri)
 
     runner = LocalTasks(TaskTools(nowhere, exporting.open_store))
-    with pytest.raises(ExportFailed, match="gone") as failed:
+    with pytest.raises(ExportFailed, match="missing") as failed:
         await export(exporting.context, runner, "orders", await exporting.parquet())
     assert failed.value.retriable
 

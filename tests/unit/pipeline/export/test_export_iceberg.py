@@ -179,7 +179,7 @@ async def test_a_table_whose_files_somebody_removed_is_no_passing_trouble(export
     await exporting.write(10)
     await exporting.run(await exporting.iceberg())
     shutil.rmtree(exporting.directory / "objects")
-    with pytest.raises(ExportRefused, match=r"shop\.orders: .*metadata\.json.* the catalogue names it"):
+    with pytest.raises(ExportRefused, match=r"shop\.orders: .*metadata\.json.* the catalogue names this file"):
         await exporting.iceberg()
 
 

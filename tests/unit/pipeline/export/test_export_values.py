@@ -17,8 +17,8 @@ from llog.errors import (
     InvalidArgument,
 )
 from llog.pipeline.export.decode import QUARANTINE_SCHEMA, Decoder, Decoding
-from llog.pipeline.export.iceberg import open_catalogue, progress_of
-from llog.pipeline.export.read import duckdb_files, duckdb_table, parquet_files, table_files
+from llog.pipeline.export.iceberg import open_catalogue, progress_of, table_files
+from llog.pipeline.export.parquet import parquet_files
 from tests.unit.pipeline.export.exporting import DAY_0_MS, KINDS, ORDER_SCHEMA, Exporting, target_of
 
 
@@ -63,7 +63,7 @@ async def test_bad_values_go_into_quarantine_when_asked_and_are_counted_and_name
     target = await target_of(exporting, kind, decoding)
     report = await exporting.run(target, decoding=decoding)
     assert (report.records, report.bad_records) == (30, 3)
-    root = Path(target.place().store_url.removeprefix("file://"))
+    root = Path(target.paths().store_url.removeprefix("file://"))
     tables = [pq.read_table(root / name, partitioning=None) for name in report.quarantine_files]
     there = [field for field in QUARANTINE_SCHEMA if kind == "iceberg" or field.name != "partition"]
     assert all(table.schema.equals(pa.schema(there)) for table in tables)
@@ -123,12 +123,16 @@ async def test_duckdb_reads_the_files_and_the_table(exporting: Exporting) -> Non
     store = await exporting.open_store(f"file://{exporting.directory}/parquet")
     question = 'count(*), count(distinct "offset"), min("partition"), max(epoch_ms("timestamp"))'
     answer = (40, 40, 0, DAY_0_MS + 86_400_000 + 39)
-    assert duckdb_files(connection, await parquet_files(store, "orders")).aggregate(question).fetchall() == [answer]
-    of_table = duckdb_files(connection, table_files(exporting.table()), hive_partitioning=False)
-    assert of_table.aggregate(question).fetchall() == [answer]
-    assert duckdb_table(connection, exporting.table()).aggregate(question).fetchall() == [answer]
-    some = duckdb_table(connection, exporting.table(), row_filter="offset > 30", selected_fields=("offset",))
-    assert some.aggregate("count(*)").fetchall() == [(10,)]
+    files = [file.removeprefix("file://") for file in await parquet_files(store, "orders")]
+    exported = connection.read_parquet(files, hive_partitioning=True, union_by_name=True)
+    assert exported.aggregate(question).fetchall() == [answer]
+    table = exporting.table()
+    files = [file.removeprefix("file://") for file in table_files(table)]
+    exported = connection.read_parquet(files, hive_partitioning=False, union_by_name=True)
+    assert exported.aggregate(question).fetchall() == [answer]
+    assert connection.from_arrow(table.scan().to_arrow()).aggregate(question).fetchall() == [answer]
+    some = table.scan(row_filter="offset > 30", selected_fields=("offset",)).to_arrow()
+    assert connection.from_arrow(some).aggregate("count(*)").fetchall() == [(10,)]
 
 
 async def test_a_directory_with_hive_partitions_is_read_as_it_stands(exporting: Exporting) -> None:
@@ -145,7 +149,7 @@ async def test_a_date_of_the_records_own_is_not_hidden_by_the_directories(export
     await exporting.write(1, value=lambda _: b'{"Date": "1999-12-31"}')
     schema = '{"type": "object", "properties": {"Date": {"type": "string"}}}'
     decoding = Decoding("json", schema)
-    with pytest.raises(InvalidArgument, match="a prefix would tell them apart"):
+    with pytest.raises(InvalidArgument, match="set a prefix"):
         await exporting.run(await exporting.parquet(), decoding=decoding)
     await exporting.run(await exporting.parquet(), decoding=decoding, by_date=False)
     [row] = pq.read_table(exporting.directory / "parquet" / "orders").to_pylist()
