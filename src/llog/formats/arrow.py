@@ -59,8 +59,8 @@ def to_arrow(columns: RecordColumns, *, topic: str | None = None, partition: int
 
 
 def _microseconds(timestamps_ms: Longs) -> Longs:
-    """One that microseconds cannot tell (a producer sent nanoseconds) is their last one, which is also Spark's: the
-    records around it are to be read."""
+    """A timestamp beyond the range of microseconds (a producer sent nanoseconds) becomes the largest one, as in Spark,
+    so that the other records can be read."""
     return np.clip(timestamps_ms, -_TIMESTAMP_MS_MAX, _TIMESTAMP_MS_MAX) * _MICROSECONDS_PER_MS
 
 
@@ -71,7 +71,7 @@ def _to_fixed(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
 def _to_binary(column: BinaryColumn, kind: pa.DataType) -> pa.Array:
     validity = None
     if len(column.validity):
-        # Arrow counts all buffers of an array from one row, so a bitmap that begins elsewhere is moved.
+        # Arrow uses one offset for all buffers of an array, so a bitmap that begins elsewhere is moved.
         bits = column.validity if column.first_bit == 0 else np.packbits(~column.null_flags(), bitorder="little")
         validity = pa.py_buffer(bits)
     buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
@@ -86,9 +86,9 @@ def _to_headers(column: HeaderColumn) -> pa.Array:
 
 
 def from_arrow(batch: pa.RecordBatch, *, timestamp_ms: int) -> RecordColumns:
-    """Columns from a table with `value` and, where it has them, `key`, `headers`, `timestamp` and `offset`.
+    """Columns from a table with `value` and, optionally, `key`, `headers`, `timestamp` and `offset`.
 
-    Rows without a timestamp get `timestamp_ms`; without offsets they count from 0. Other columns are left aside.
+    Rows without a timestamp get `timestamp_ms`; without offsets they count from 0. Other columns are ignored.
     """
     names = batch.schema.names
     if "value" not in names:
@@ -150,7 +150,7 @@ def _from_headers(array: pa.Array) -> HeaderColumn:
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    # flatten() leaves out what null lists may hide, and gives a null struct's fields as null.
+    # flatten() skips the values of null lists and returns null for the fields of a null struct.
     keys, values = array.flatten().flatten()
     if keys.null_count:
         raise InvalidArgument("headers", "a header has no key")

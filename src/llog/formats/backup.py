@@ -1,18 +1,17 @@
-"""The backup of a cluster's metadata: lines of JSON in zstd frames, and what says that all of them are there.
+"""The backup of a cluster's metadata: lines of JSON in zstd frames with checksums and an end line.
 
     per frame: 0x184D2A5B · u32 8 · u32 length · u32 CRC-32C of the frame       (little-endian; zstd skips it)
                a zstd frame that holds whole lines
 
-Why this form: `zstd -dc FILE` prints it for a person or another program, a reader needs memory for one frame only, and
-every flipped bit or missing end is noticed. A backup may lie in one file or in several parts; their concatenation is
-the backup.
+`zstd -dc FILE` prints a backup for a person or another program, a reader needs memory for one frame, and every flipped
+bit or missing end is detected. A backup is one file, or several parts to be concatenated.
 
-    header                      what was copied, when, from which root
-    begin, record …, commit     a group: what belongs together (the cluster's keys, one log, the topics)
-    begin, record …, discard    a group that changed while it was copied and was copied again; it does not count
-    end                         how many lines and records, and the checksum of all lines before it
+    header                      time, root and origin of the copy
+    begin, record …, commit     a group of records that belong together (the cluster's keys, one log, the topics)
+    begin, record …, discard    a group that changed while it was copied; ignore it, a new copy follows
+    end                         number of lines and records, and the checksum of all lines before it
 
-What must stay true: without its `end` line a backup is torn and refused; records only count in a committed group.
+A backup without its `end` line is torn and refused. Only records of committed groups count.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from llog.formats.records.record_batch import Codec
 from llog.formats.values import Count, Value
 from llog.limits import MIB
 
-# Lines are compressed in frames of about this size (before compression) …
+# Frames hold lines of about this size before compression …
 BACKUP_FRAME_BYTES: Final = MIB
-# … and a frame holds at least one line, which may be a whole value with everything escaped.
+# … and at least one line, which may be a value with every character escaped.
 BACKUP_FRAME_BYTES_MAX: Final = 16 * MIB
 
 
@@ -55,7 +54,7 @@ class Header(_BackupLine, frozen=True, kw_only=True, tag="header"):
     started_at_ms: Count
     cluster_id: str = ""
     store: str = ""
-    """The kind of store it was taken from (`lmdb`, `oxia`, …); for people."""
+    """The kind of the original store (`lmdb`, `oxia`, …), for information."""
 
 
 class Begin(_BackupLine, frozen=True, kw_only=True, tag="begin"):
@@ -65,7 +64,7 @@ class Begin(_BackupLine, frozen=True, kw_only=True, tag="begin"):
 
 
 class BackedUp(_BackupLine, frozen=True, kw_only=True, tag="record"):
-    """One key. The value stands as text where it is text, so that people can read it."""
+    """One key and its value, which is stored as text if it is text, so that people can read it."""
 
     path: str
     version: int
@@ -94,9 +93,9 @@ class Discard(_BackupLine, frozen=True, kw_only=True, tag="discard"):
 
 class End(_BackupLine, frozen=True, kw_only=True, tag="end"):
     lines: Count
-    """Before this one."""
+    """Number of lines before this one."""
     crc32c: Count
-    """Of all bytes before this line."""
+    """CRC-32C of all bytes before this line."""
     records: Count
     logs: Count
     highest_version: int
@@ -112,7 +111,7 @@ class BackupPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackupManifest(Value, frozen=True, kw_only=True):
-    """The last object of a backup that lies in parts: without it there is no backup."""
+    """The last object of a backup in parts; without it the backup does not exist."""
 
     backup_id: str
     root: str
@@ -126,16 +125,16 @@ class BackupManifest(Value, frozen=True, kw_only=True):
 
 
 class VacuumHold(Value, frozen=True, kw_only=True):
-    """While it stands, vacuum deletes nothing. A restore puts it there first and notes how far it got."""
+    """While this record exists, vacuum deletes nothing. A restore writes it first and records its progress in it."""
 
     reason: str
     held_at_ms: Count
-    """Also the instant of the restore: below it no blob can be committed, no segment be published."""
+    """Also the time of the restore: older blobs cannot be committed, older segments not be published."""
     backup_id: str = ""
     recover_since_ms: Count = 0
-    """Blobs drawn from this instant on may hold records that the backup does not know."""
+    """Blobs with ids from this time on may hold records that are not in the backup."""
     versions_raised: bool = False
-    """Versions given since are higher than any before the loss."""
+    """All versions assigned since are higher than any version before the loss."""
     state: Literal["HELD", "RESTORING", "RESTORED"] = "HELD"
 
 
@@ -157,14 +156,14 @@ def decode_hold(data: Buffer, source: str) -> VacuumHold:
 
 
 class BackupEncoder:
-    """Lines in, frames out; what is not yet a frame waits in memory, at most one frame's worth."""
+    """Collects lines into frames; holds at most one frame in memory."""
 
     def __init__(self) -> None:
         self._raw = bytearray()
         self._crc = self._lines = 0
 
     def add(self, line: Line) -> bytes:
-        """The bytes that are ready now: a frame, or nothing."""
+        """A complete frame, or no bytes."""
         if isinstance(line, End):
             line = msgspec.structs.replace(line, lines=self._lines, crc32c=self._crc)
         data = _ENCODER.encode(line) + b"\n"
@@ -182,7 +181,7 @@ class BackupEncoder:
 
 
 class BackupDecoder:
-    """Bytes in, in pieces of any size; checked lines out. `close` says whether the backup was whole."""
+    """Takes bytes in pieces of any size and returns checked lines. `close` raises if the backup is incomplete."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -199,7 +198,9 @@ class BackupDecoder:
 
     def close(self) -> End:
         if self._end is None or self._waiting:
-            raise TruncatedInput(self._source, "the backup is torn: it stops before its end; it cannot be restored")
+            raise TruncatedInput(
+                self._source, "the backup is incomplete: its end line is missing; it cannot be restored"
+            )
         return self._end
 
     def _next_frame(self) -> bytes | None:
@@ -230,7 +231,7 @@ class BackupDecoder:
             yield line
 
     def _check(self, line: Line) -> None:
-        """Is this line allowed here? A bug or a forger may have put any line anywhere."""
+        """Check that this line is allowed at this place."""
         here = f"line {self._lines + 1}"
         if self._end is not None or isinstance(line, Header) != (self._lines == 0):
             raise InvalidField(self._source, f"{here}: {type(line).__name__} does not belong here")
@@ -257,7 +258,9 @@ class BackupDecoder:
 
     def _check_end(self, end: End) -> None:
         if self._open is not None or end.lines != self._lines or end.records != self._records:
-            told = f"{end.records} records in {end.lines} lines"
-            raise InvalidField(self._source, f"its end tells of {told}; {self._records} in {self._lines} are there")
+            stated = f"{end.records} records in {end.lines} lines"
+            raise InvalidField(
+                self._source, f"the end line states {stated}, but there are {self._records} in {self._lines}"
+            )
         if end.crc32c != self._crc:
             raise ChecksumMismatch(self._source, "the backup's lines", end.crc32c, self._crc)

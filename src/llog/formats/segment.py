@@ -1,4 +1,4 @@
-"""The segment: one compacted object of one log, found by two requests, described by itself.
+"""The segment: one compacted object of one log, with an index of its batches at the end.
 
     RecordBatches with final offsets
     "LLX1" · u32 length · JSON extension            what we add: ranges, checksums, epochs, producers, sources
@@ -6,10 +6,9 @@
                                                     i32 last offset delta, i64 max timestamp, i32 record count
     u32 entry count · u32 magic "KLIX"
 
-The extension stands in front of the entries, where a reader that only knows the plain format never looks: it finds
-everything from the end. Such a plain object (no extension) is read here too. What must stay true: batches tile the
-data section from 0 in offset order, so the last entry tells where the data ends and the footer begins; an index
-entry of the log can be rebuilt from the object alone.
+A reader of the plain format finds everything from the end and never sees the extension, which comes before the entries.
+Plain objects (without an extension) are read here too. Batches tile the data section from 0 in offset order, so the
+last entry shows where the data ends and the footer begins. The log's index entry can be rebuilt from the object alone.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ ENTRY: Final = np.dtype(
 )
 assert ENTRY.itemsize == 32
 TAIL_BYTES_MIN: Final = _TAIL.size + ENTRY.itemsize
-"""The last bytes from which the length of the whole footer can be told."""
+"""Enough bytes from the end to compute the length of the footer."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ProducerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The last a producer wrote into this segment: enough to go on judging its sequences."""
+    """The last batch of a producer in this segment, enough to check its next sequence numbers."""
 
     producer_id: int
     epoch: int
@@ -64,7 +63,7 @@ class ProducerSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentExtension(msgspec.Struct, frozen=True, kw_only=True):
-    """What the plain format does not carry. Offsets covered may be wider than the batches (key compaction)."""
+    """Fields that the plain format lacks. The offset range may be wider than the batches (key compaction)."""
 
     v: int = 1
     topic: str
@@ -103,14 +102,14 @@ class SegmentFooter(NamedTuple):
     footer_length: int
 
     def batches_from(self, offset: int) -> int:
-        """The first batch that reaches `offset` or lies behind it; len(entries) when none does."""
+        """The first batch that ends at or after `offset`; len(entries) if there is none."""
         last_offsets = self.entries["base_offset"].astype(np.int64) + self.entries["last_offset_delta"]
         return int(np.searchsorted(last_offsets, offset, side="left"))
 
     def byte_range(self, start_offset: int, end_offset: int, bytes_max: int | None = None) -> tuple[int, int]:
         """(byte offset, byte length) of the batches that hold `start_offset` … `end_offset`, both included.
 
-        Whole batches only, at least one if any matches, no more than `bytes_max` otherwise. (0, 0): none matches.
+        Whole batches, as many as fit `bytes_max` but at least one. (0, 0) if no batch matches.
         """
         first = self.batches_from(start_offset)
         stop = int(np.searchsorted(self.entries["base_offset"].astype(np.int64), end_offset, side="right"))
@@ -123,7 +122,7 @@ class SegmentFooter(NamedTuple):
 
 
 class SegmentBuilder:
-    """Collects batches that already carry their final offsets; buffers are kept, never joined."""
+    """Collects batches that have their final offsets; buffers are not joined."""
 
     def __init__(self, *, topic: str, partition: int, incarnation: int) -> None:
         self._topic, self._partition, self._incarnation = topic, partition, incarnation
@@ -138,7 +137,7 @@ class SegmentBuilder:
         return self._data_length
 
     def add(self, data: Buffer, columns: BatchColumns) -> None:
-        """Append whole batches: `data` and what `record_batch.walk` says of it (checked and patched by the caller)."""
+        """Append whole batches: `data` and its headers from `record_batch.walk`, checked and patched by the caller."""
         count = len(columns.position)
         if count == 0:
             return
@@ -162,7 +161,7 @@ class SegmentBuilder:
         bases = entries["base_offset"].astype(np.int64)
         nexts = bases + entries["last_offset_delta"] + 1
         if int(bases[0]) < self._next_offset or bool(np.any(bases[1:] < nexts[:-1])):
-            raise InvalidArgument("batches", "offsets must rise: patch base offsets before building a segment")
+            raise InvalidArgument("batches", "offsets must increase: patch base offsets before building a segment")
         self._next_offset = int(nexts[-1])
 
     def finish(
@@ -176,12 +175,12 @@ class SegmentBuilder:
         producers: Sequence[ProducerSummary] = (),
         sources: Sequence[str] = (),
     ) -> Segment:
-        """Close the segment over the offsets it stands for (both included)."""
-        # Not np.concatenate: it would quietly turn the fields to the machine's own byte order.
+        """Finish the segment for an offset range (both ends included)."""
+        # Not np.concatenate, which would convert the fields to the machine's byte order.
         index = b"".join(part.tobytes() for part in self._entries)
         entries = np.frombuffer(index, dtype=ENTRY)
         if start_offset > end_offset:
-            raise InvalidArgument("offsets", f"start {start_offset} lies behind end {end_offset}")
+            raise InvalidArgument("offsets", f"start {start_offset} is after end {end_offset}")
         if len(entries) and (int(entries["base_offset"][0]) < start_offset or self._next_offset - 1 > end_offset):
             raise InvalidArgument("offsets", f"batches reach outside {start_offset} … {end_offset}")
         extension = SegmentExtension(
@@ -215,15 +214,15 @@ class SegmentBuilder:
 
 
 def footer_length(tail: Buffer, object_length: int, source: str) -> int:
-    """How long the footer is, from the object's last bytes: TAIL_BYTES_MIN of them are enough.
+    """Length of the footer, from the last bytes of the object; TAIL_BYTES_MIN of them are enough.
 
-    Only objects without a single batch need more: their footer is the whole object.
+    Objects without a batch need more: their footer is the whole object.
     """
     view = memoryview(tail).cast("B")
     if len(view) > object_length:
         raise InvalidArgument("tail", f"{len(view)} bytes of an object of {object_length}")
     if len(view) < _TAIL.size:
-        raise TruncatedInput(source, f"{len(view)} bytes are too few for a segment's end")
+        raise TruncatedInput(source, f"{len(view)} bytes are too few for the end of a segment")
     count, magic = _TAIL.unpack_from(view, len(view) - _TAIL.size)
     if magic != MAGIC:
         raise BadMagic(source, f"ends with {magic:#010x}, a segment ends with {MAGIC:#010x}")
@@ -246,7 +245,7 @@ def parse_footer(tail: Buffer, object_length: int, source: str) -> SegmentFooter
     length = footer_length(tail, object_length, source)
     view = memoryview(tail).cast("B")
     if len(view) < length:
-        raise TruncatedInput(source, f"the footer has {length} bytes, {len(view)} are there")
+        raise TruncatedInput(source, f"the footer has {length} bytes, only {len(view)} were read")
     footer = view[len(view) - length :]
     [count, _] = _TAIL.unpack_from(footer, length - _TAIL.size)
     index_at = length - _TAIL.size - ENTRY.itemsize * count

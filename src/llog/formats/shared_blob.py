@@ -2,14 +2,13 @@
 
     "LLS1" · u32 header length · JSON header · bodies back to back          (big-endian)
 
-Why it exists: one PUT per flush, whatever the number of partitions. Index entries point straight at the bodies
-(`byte_offset`, `byte_length` in the object), so readers never need the header; audit and vacuum do, to learn which
-logs a blob may belong to. What must stay true: bodies tile the space behind the header without gap or overlap, one
-body per topic-partition, and the header's CRC-32C of each body is right when the blob is written. The header's last
-field is the CRC-32C of all bytes of the object before it, so that no bit of a blob changes unseen; headers without it
-(other writers of the format, earlier releases) are read too.
+A flush needs one PUT for any number of partitions. Index entries point at the bodies (`byte_offset`, `byte_length` in
+the object), so readers do not need the header; audit and vacuum read it to learn which logs a blob belongs to. Bodies
+tile the space after the header without gap or overlap, one body per topic-partition. The header has the CRC-32C of each
+body; its last field, `header_crc32c`, is the CRC-32C of all bytes of the object before that field's value. Headers
+without it (other writers of the format, earlier releases) are read too.
 
-`body_offset` in the header counts from the first byte behind the header, so that the header is written in one pass;
+`body_offset` in the header counts from the end of the header, so that the header is written in one pass;
 `BlobSlice.byte_offset` is the position in the object.
 """
 
@@ -33,14 +32,14 @@ VERSION: Final = 1
 _PREFIX: Final = struct.Struct(">4sI")
 PREFIX_BYTES: Final = _PREFIX.size
 _CRC_DIGITS: Final = 10
-"""Of a 32-bit number; blanks before it are nothing to JSON."""
+"""Digits of a 32-bit number; JSON ignores the blanks before it."""
 _CRC_NAME: Final = b',"header_crc32c":'
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class BlobGroup(NamedTuple):
-    """What goes in: the encoded records of one log, as buffers that are never joined."""
+    """The encoded records of one log, as buffers that are not joined."""
 
     topic: str
     partition: int
@@ -50,7 +49,7 @@ class BlobGroup(NamedTuple):
 
 
 class BlobPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """One body, as the header describes it. `crc32c` is missing in blobs that other writers of the format made."""
+    """One body in the header. `crc32c` is missing in blobs of other writers of the format."""
 
     topic: str
     partition: _Count
@@ -70,7 +69,7 @@ class BlobHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobSlice(NamedTuple):
-    """One body and where it lies in the object."""
+    """One body and its position in the object."""
 
     topic: str
     partition: int
@@ -90,13 +89,13 @@ class SharedBlob(NamedTuple):
 
 
 def build_shared_blob(groups: Sequence[BlobGroup], *, created_at_ms: int, writer_id: str) -> SharedBlob:
-    """Lay out the groups' bodies behind one header. Bodies are neither copied nor joined."""
+    """A blob of one header and the bodies of the groups, which are neither copied nor joined."""
     if not groups:
         raise InvalidArgument("groups", "a shared blob holds at least one group")
     if len(groups) > SHARED_BLOB_PARTITIONS_MAX:
         raise InvalidArgument("groups", f"{len(groups)} groups; at most {SHARED_BLOB_PARTITIONS_MAX} in one blob")
     if len({(g.topic, g.partition) for g in groups}) != len(groups):
-        raise InvalidArgument("groups", "one topic-partition occurs twice; a blob holds one body for each")
+        raise InvalidArgument("groups", "a topic-partition occurs twice; a blob holds one body for each")
     partitions = []
     position = 0
     for group in groups:
@@ -125,7 +124,7 @@ def build_shared_blob(groups: Sequence[BlobGroup], *, created_at_ms: int, writer
 
 
 def _encoded(header: BlobHeader) -> bytes:
-    """The prefix and the header, closed by its checksum. That has a fixed width, so the prefix can tell the length."""
+    """The prefix and the header with its checksum, which has a fixed width, so that the prefix can hold the length."""
     fields = msgspec.json.encode(header)
     assert fields.endswith(_CRC_NAME + b"null}"), "the checksum is the last field"
     before = fields[: -len(b"null}")]
@@ -138,7 +137,7 @@ def _crc_text(crc32c: int) -> bytes:
 
 
 def _check_header_crc(data: memoryview, stored: int | None, source: str) -> None:
-    """Headers without a checksum are as they are; but one whose name has been changed is there, and damaged."""
+    """Check the header's checksum, if it has one. A checksum field with a changed name counts as damage."""
     covered, text = data[: -_CRC_DIGITS - 1], data[-_CRC_DIGITS - 1 :]
     if stored is None:
         name = bytes(covered[-len(_CRC_NAME) :])
@@ -152,7 +151,7 @@ def _check_header_crc(data: memoryview, stored: int | None, source: str) -> None
 
 
 def header_length(prefix: Buffer, source: str) -> int:
-    """How many bytes of the object the header takes, from its first PREFIX_BYTES: what a range GET must fetch."""
+    """Bytes that prefix and header take, computed from the first PREFIX_BYTES: the range to fetch."""
     if len(prefix) < PREFIX_BYTES:
         raise TruncatedInput(source, f"{len(prefix)} bytes are too few for a shared blob")
     magic, length = _PREFIX.unpack_from(prefix)
@@ -164,13 +163,13 @@ def header_length(prefix: Buffer, source: str) -> int:
 
 
 def parse_header(data: Buffer, source: str, *, object_length: int | None = None) -> BlobHeader:
-    """Read and check the header from the object's beginning (or the whole of it).
+    """Read and check the header from the beginning of the object.
 
     With `object_length` the bodies must also end exactly where the object ends.
     """
     end = header_length(data, source)
     if len(data) < end:
-        raise TruncatedInput(source, f"the header needs {end} bytes, {len(data)} are there")
+        raise TruncatedInput(source, f"the header needs {end} bytes, only {len(data)} were read")
     header = json_value(_HEADER, memoryview(data)[PREFIX_BYTES:end], source, "header")
     if header.version != VERSION:
         raise UnsupportedFormat(source, f"shared blob version {header.version}; this release reads {VERSION}")
@@ -183,7 +182,7 @@ def parse_header(data: Buffer, source: str, *, object_length: int | None = None)
         position += part.body_length
         seen.add((part.topic, part.partition))
     if len(seen) != len(header.partitions):
-        raise InvalidField(source, "one topic-partition occurs twice")
+        raise InvalidField(source, "a topic-partition occurs twice")
     if object_length is not None and end + position != object_length:
         raise InvalidField(source, f"header describes {end + position} bytes, the object has {object_length}")
     _check_header_crc(memoryview(data)[:end], header.header_crc32c, source)
@@ -191,7 +190,7 @@ def parse_header(data: Buffer, source: str, *, object_length: int | None = None)
 
 
 def slices_of(header: BlobHeader, bodies_at: int) -> list[BlobSlice]:
-    """Where each body lies in an object whose bodies begin at `bodies_at` (= `header_length` of it)."""
+    """The position of each body in an object whose bodies begin at `bodies_at` (its `header_length`)."""
     return [
         BlobSlice(p.topic, p.partition, p.msg_count, p.encoding, bodies_at + p.body_offset, p.body_length, p.crc32c)
         for p in header.partitions
@@ -209,7 +208,7 @@ def parse_shared_blob(data: Buffer, source: str) -> tuple[BlobHeader, list[BlobS
 
 
 def verify_body(body: Buffer, part: BlobSlice, source: str) -> None:
-    """Compare a body with what its blob's header says of it."""
+    """Compare a body with its length and checksum in the header."""
     what = f"body of {part.topic}:{part.partition}"
     if len(body) != part.byte_length:
         raise TruncatedInput(source, f"{what} has {len(body)} of {part.byte_length} bytes")

@@ -1,13 +1,12 @@
-"""Every metadata value: JSON on the wire, frozen structs in hand.
+"""Every metadata value: JSON in the store, frozen structs in memory.
 
-Why it exists: many processes of several releases read and write these. Fields are the protocol's (docs/protocol.md);
-this module only turns them into bytes and back. What must stay true
-- every value carries `v`, and a process never writes a value whose `v` is higher than it knows: a newer release put
-  fields there that it would drop (hazard h18). `encode_value` refuses;
-- every value under a log carries `incarnation`: which life of the topic name it belongs to;
-- fields are only ever added, with a default; golden files of every value are read by all later releases;
-- what is written can be read. Nothing checks a struct when it is made, so a float or a bool where a number belongs
-  would stay in the store for ever, and whoever reads it next would find the log damaged. `encode_value` reads it first.
+Processes of several releases read and write these values; docs/protocol.md defines their fields.
+- Every value has `v`. A process does not write a value with a higher `v` than it knows, because it would drop the
+  fields that a newer release added (h18): `encode_value` refuses it.
+- Every value under a log has `incarnation`, the incarnation of the topic that it belongs to.
+- Fields are only added, with a default. Later releases read the golden files of every value.
+- `encode_value` decodes what it encodes: a struct does not check its fields, and a float or a bool in place of a number
+  would make the log unreadable for every process.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ VALUE_VERSION: Final = 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 LogState = Literal["OPEN", "FENCED", "DELETED"]
 EntryType = Literal["WAL", "COMPACTED"]
-# Open on purpose: an entry with an encoding of a later release can be listed and kept, only not decoded.
+# A plain string, so that an entry with the encoding of a later release can be listed and kept, though not decoded.
 Encoding = str
 TopicState = Literal["LIVE", "DELETING", "DELETED"]
 CompactionState = Literal["WRITING_COMPACTED_INDEX", "DELETING_OLD", "UPDATING_CURSOR"]
@@ -36,14 +35,14 @@ PartitionDeleteState = Literal["DELETE_PARTITION_MARKED", "DELETE_PARTITION_STAR
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """A top-level value: what one metadata key holds."""
+    """A top-level value, stored under one metadata key."""
 
     known_version: ClassVar[int] = VALUE_VERSION
     v: Count = VALUE_VERSION
 
 
 class ProducerBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch of an idempotent producer inside an append: what its retries are recognised by."""
+    """One batch of an idempotent producer in an append, by which its retries are recognised."""
 
     producer_id: int
     epoch: int
@@ -72,7 +71,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlRecord(Value, frozen=True, kw_only=True):
-    """The one value per log that every append moves by compare-and-set."""
+    """The value per log that every append changes by compare-and-set."""
 
     incarnation: Count = 1
     log_state: LogState
@@ -85,7 +84,7 @@ class ControlRecord(Value, frozen=True, kw_only=True):
 
 
 class IndexEntry(Value, frozen=True, kw_only=True):
-    """Maps the offsets that end at its key to bytes. Without a byte range it means the whole object."""
+    """Maps the offsets that end at its key to bytes; without a byte range, to the whole object."""
 
     type: EntryType
     level: Count = 0
@@ -105,7 +104,7 @@ class IndexEntry(Value, frozen=True, kw_only=True):
 
 
 class CompactionRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in flight: enough for any process to finish it. `entry` is the whole COMPACTED entry it publishes."""
+    """A run in flight, with all that another process needs to finish it. `entry` is the COMPACTED entry to publish."""
 
     compaction_id: str
     kind: CompactionKind
@@ -119,13 +118,13 @@ class CompactionRun(msgspec.Struct, frozen=True, kw_only=True):
     encoding: Encoding
     created_at_ms: Count
     sources: tuple[str, ...] = ()
-    """Of a MERGE or KEY_COMPACT: the segments it replaces. Blobs are listed in the segment itself."""
+    """The segments that a MERGE or KEY_COMPACT replaces. The segment itself lists its source blobs."""
     epochs: dict[int, int] = {}
     entry: IndexEntry
 
 
 class CompactionRecord(Value, frozen=True, kw_only=True):
-    """The one value per log that guards all rewriting."""
+    """The value per log that guards all rewriting."""
 
     incarnation: Count = 1
     offset: Count
@@ -145,15 +144,15 @@ class TopicRecord(Value, frozen=True, kw_only=True):
     state: TopicState
     partition_count: Count
     partition_count_ever: Count = 0
-    """Of the lives before: vacuum looks at the tombstones of those partitions too (h26)."""
+    """The largest number of earlier incarnations: vacuum also reads the tombstones of those partitions (h26)."""
     first_offset: Count = 1
-    """Where its logs begin: 1 for topics of the direct writer and the HTTP API, 0 for those of the Kafka API."""
+    """First offset of its logs: 1 for topics of the direct writer and the HTTP API, 0 for those of the Kafka API."""
     config: dict[str, str] = {}
     created_at_ms: Count = 0
 
 
 class ProducerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one producer: its epoch and its last batches (Kafka keeps five)."""
+    """State of one producer: its epoch and its last batches (five, as in Kafka)."""
 
     producer_id: int
     epoch: int
@@ -184,7 +183,7 @@ class ProducerPage(Value, frozen=True, kw_only=True):
 
 
 class SegmentRecord(Value, frozen=True, kw_only=True):
-    """One segment in the catalogue. Not a reference: only entries, pending and in_flight keep an object alive."""
+    """One segment in the catalogue. It is not a reference: only entries, pending and in_flight keep an object alive."""
 
     segment_id: str
     incarnation: Count
@@ -199,8 +198,8 @@ class SegmentRecord(Value, frozen=True, kw_only=True):
     state_changed_at_ms: Count = 0
     data_key: str = ""
     adopted_over: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of a segment that a recovery published: what the entries named that it took the place of, which need not be what
-    it was made of. Not written for any other."""
+    """Only of a segment that a recovery published: the objects named by the entries that it replaced, which may differ
+    from its sources."""
 
 
 class PartitionDelete(Value, frozen=True, kw_only=True):
@@ -218,12 +217,12 @@ class BrokerRegistration(Value, frozen=True, kw_only=True):
 
 
 class ClusterId(Value, frozen=True, kw_only=True):
-    """The identity of a cluster; a marker object in each of its object stores says the same (without `stores`)."""
+    """The identity of a cluster. A marker object in each of its object stores repeats it (without `stores`)."""
 
     cluster_id: str
     created_at_ms: Count
     stores: tuple[str, ...] = ()
-    """URLs of the object stores that carry the marker."""
+    """URLs of the object stores with the marker."""
 
 
 class ProducerIdBlock(Value, frozen=True, kw_only=True):
@@ -246,7 +245,7 @@ class SinkSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkPlan(Value, frozen=True, kw_only=True):
-    """The commit plan of one Spark batch: whoever finds it finishes it."""
+    """The commit plan of one Spark batch. Any process that finds it may finish it."""
 
     query: str
     batch: Count
@@ -281,7 +280,7 @@ VALUES: Final[tuple[type[Value], ...]] = (
     SinkPlan,
     GroupOffset,
 )
-"""Every kind of value that some metadata key holds; each has a golden file."""
+"""Every kind of metadata value; each has a golden file."""
 
 V = TypeVar("V", bound=Value)
 _DECODERS: Final[dict[type[Any], msgspec.json.Decoder[Any]]] = {kind: json_decoder(kind) for kind in VALUES}
@@ -289,13 +288,13 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def decode_value(kind: type[V], data: Buffer, source: str) -> V:
-    """Read a value. A newer `v` can be read (unknown fields are passed over) but then not be written back."""
+    """Decode a value. One with a newer `v` can be read (unknown fields are ignored) but not written back."""
     value: V = json_value(_DECODERS[kind], data, source, kind.__name__)
     return value
 
 
 def encode_value(value: Value, source: str = "") -> bytes:
-    """Bytes of a value; refuses one that a newer release wrote (hazard h18), and one that nobody could read."""
+    """Encode a value. Refuses one that a newer release wrote (h18), and one that could not be decoded."""
     kind = type(value)
     if value.v > value.known_version:
         raise UnsupportedFormat(
@@ -310,5 +309,7 @@ def encode_value(value: Value, source: str = "") -> bytes:
         data = _ENCODER.encode(value)
         decoder.decode(data)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise InvalidField(source or kind.__name__, f"{kind.__name__} is not written: {error}") from None
+        raise InvalidField(
+            source or kind.__name__, f"{kind.__name__} was not written because it could not be read back: {error}"
+        ) from None
     return data

@@ -62,11 +62,11 @@ def test_what_is_wrong_is_told_by_type() -> None:
         decode_bytes_batch(with_right_checksum(lying_count), SOURCE)
     falling = bytearray(data)
     falling[8:12] = (200).to_bytes(4, "big")
-    with pytest.raises(InvalidField, match="falls behind"):
+    with pytest.raises(InvalidField, match="lower than the one before"):
         decode_bytes_batch(with_right_checksum(falling), SOURCE)
     short = bytearray(data)
     short[12:16] = (8).to_bytes(4, "big")
-    with pytest.raises(InvalidField, match="do not end"):
+    with pytest.raises(InvalidField, match="not the end of the payloads"):
         decode_bytes_batch(with_right_checksum(short), SOURCE)
 
 

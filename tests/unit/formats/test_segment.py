@@ -147,7 +147,7 @@ def test_a_builder_refuses_offsets_that_do_not_rise_or_leave_the_range() -> None
     builder = SegmentBuilder(topic="orders", partition=7, incarnation=1)
     data = samples.batch_bytes(10, 5)
     builder.add(data, walk(data, SOURCE))
-    with pytest.raises(InvalidArgument, match="must rise"):
+    with pytest.raises(InvalidArgument, match="must increase"):
         builder.add(data, walk(data, SOURCE))
     with pytest.raises(InvalidArgument, match="outside"):
         builder.finish(start_offset=11, end_offset=14, level=1, created_at_ms=1)

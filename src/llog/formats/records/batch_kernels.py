@@ -11,7 +11,7 @@ zeros does to each byte of the register then moves a lane's checksum behind the 
 shorter ones take the rest.
 """
 
-# Inside a kernel an int is whatever numba infers.
+# The type of an int inside a kernel is the one that numba infers.
 # mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`bytes-batch-v1`: bare payloads of one log, as the simplest writers store them.
+"""`bytes-batch-v1`: bare payloads of one log, the simplest encoding.
 
     "LLB1" · u32 record count · count × u32 cumulative end position · payloads · u32 CRC-32C of all before it
 
-Only payload bytes: no key, header or timestamp. Positions count from the first payload byte. A reader finds record i
-without touching the others. What must stay true: positions never fall, the last one is the payloads' length.
+There is no key, header or timestamp. Positions count from the first payload byte and never decrease; the last one is
+the length of all payloads. A reader finds record i without touching the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _U32_MAX: Final = 0xFFFF_FFFF
 
 
 class BytesBatch(NamedTuple):
-    """A checked batch: positions and payload bytes, still where they were read."""
+    """A checked batch: views of positions and payloads in the input buffer."""
 
     ends: npt.NDArray[Any]
     payloads: memoryview
@@ -51,7 +51,7 @@ class BytesBatch(NamedTuple):
 
 
 def encode_bytes_batch(payloads: Sequence[Buffer]) -> list[Buffer]:
-    """The batch as buffers. The payloads are gathered in one copy: thousands of tiny buffers would cost more."""
+    """The batch as buffers. Payloads are joined in one copy, because thousands of tiny buffers would cost more."""
     if not payloads:
         raise InvalidArgument("payloads", "a batch holds at least one record")
     body = b"".join(payloads)
@@ -76,7 +76,9 @@ def decode_bytes_batch(data: Buffer, source: str) -> BytesBatch:
     payloads_at = _PREFIX.size + _POSITION.itemsize * count
     payloads_end = len(view) - _CRC.size
     if payloads_at > payloads_end:
-        raise TruncatedInput(source, f"{count} records need {payloads_at} bytes of positions, {payloads_end} are there")
+        raise TruncatedInput(
+            source, f"{count} records need {payloads_at} bytes of positions, the batch has {payloads_end}"
+        )
     [stored] = _CRC.unpack_from(view, payloads_end)
     computed = crc32c(view[:payloads_end])
     if stored != computed:
@@ -84,7 +86,7 @@ def decode_bytes_batch(data: Buffer, source: str) -> BytesBatch:
     ends = np.frombuffer(view, dtype=_POSITION, count=count, offset=_PREFIX.size)
     payloads = view[payloads_at:payloads_end]
     if (int(ends[-1]) if count else 0) != len(payloads):
-        raise InvalidField(source, f"positions do not end at {len(payloads)}, where the payloads do")
+        raise InvalidField(source, f"the last position is not the end of the payloads, {len(payloads)}")
     if count > 1 and bool(np.any(ends[1:] < ends[:-1])):
-        raise InvalidField(source, "a position falls behind the one before it")
+        raise InvalidField(source, "a position is lower than the one before it")
     return BytesBatch(ends, payloads)

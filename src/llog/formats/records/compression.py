@@ -1,13 +1,12 @@
-"""Kafka's compression codecs: gzip, snappy, lz4 and zstd, as Kafka clients write and read them.
+"""Kafka's compression codecs gzip, snappy, lz4 and zstd, compatible with Kafka clients.
 
 - gzip, zstd: one stream or frame; several in a row are read as one.
-- lz4: the frame format. What we write has independent blocks, because Java clients refuse linked ones.
-- snappy: blocks of 32 KiB behind the header of snappy-java, as Java clients write it; a bare snappy block, as
-  librdkafka writes it, is read too.
+- lz4: the frame format, written with independent blocks, because Java clients refuse linked ones.
+- snappy: blocks of 32 KiB after the header of snappy-java, like Java clients; the raw block of librdkafka is read too.
 
-Compressed input is hostile: a kilobyte may claim to be a gigabyte. What must stay true: output only ever goes into a
-buffer we sized, never past `bytes_max`, so that a bomb ends in `DecodedTooLarge` after at most `bytes_max` of work.
-(Besides, a zstd decoder keeps a window of at most 128 MiB, and only as much of it is touched as was decoded.)
+Compressed input is untrusted: a kilobyte may claim to be a gigabyte. Output goes only into a buffer of at most
+`bytes_max`, so a decompression bomb ends in `DecodedTooLarge` after that much work. (A zstd decoder also keeps a window
+of at most 128 MiB, of which it touches only as much as it has decoded.)
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from llog.formats.buffers import Buffer
 from llog.formats.records.record_batch import Codec
 from llog.limits import KIB, RECORD_BATCH_DECODED_BYTES_MAX
 
-# Blocks of one snappy stream: as many as make a whole batch of the smallest block its Java writer allows (1 KiB).
+# Blocks of one snappy stream: a whole batch in the smallest blocks that snappy-java allows (1 KiB).
 SNAPPY_BLOCKS_MAX: Final = RECORD_BATCH_DECODED_BYTES_MAX // KIB
 
 
@@ -38,10 +37,10 @@ XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _XERIAL_HEADER: Final = struct.Struct(">8sii")
 _XERIAL_LENGTH: Final = struct.Struct(">i")
 
-# Untouched memory is not committed, so a generous first guess costs next to nothing and a second pass is rare.
+# Untouched memory is not committed, so a generous first guess is cheap and a second pass is rare.
 _GUESS_BYTES_MIN: Final = 64 * 1024
 _GUESS_RATIO: Final = 32
-# Three compressed bytes become at most 64, so a higher claim is a lie and nothing is allocated for it.
+# Three compressed bytes become at most 64; input that claims more is refused before anything is allocated.
 _SNAPPY_RATIO_MAX: Final = 32
 _OUTPUT_FULL: Final = "failed to write whole buffer"
 _ENDED_EARLY: Final = ("unexpected end", "incomplete", "truncated", "empty input")
@@ -67,7 +66,7 @@ def compress(codec: Codec, data: Buffer) -> Buffer:
 def decompress(
     codec: Codec, data: Buffer, source: str, *, bytes_max: int = RECORD_BATCH_DECODED_BYTES_MAX
 ) -> memoryview:
-    """What `data` inflates to, at most `bytes_max` of it. `source` names where it came from."""
+    """`data` decompressed, at most `bytes_max`. `source` names the origin in errors."""
     view = memoryview(data).cast("B")
     match codec:
         case Codec.NONE:
@@ -89,7 +88,7 @@ def decompress(
 def _inflate(
     codec: Codec, decompress_into: Callable[..., int], view: memoryview, source: str, bytes_max: int
 ) -> memoryview:
-    """Inflate into a guessed size, and once more into the largest allowed when that was too small."""
+    """Decompress into a buffer of guessed size, and again into the largest allowed one if that was too small."""
     guess = min(bytes_max, max(_GUESS_BYTES_MIN, _GUESS_RATIO * len(view)))
     for size in (guess, bytes_max):
         output = np.empty(size, np.uint8)
@@ -139,7 +138,7 @@ def _decompress_xerial(view: memoryview, source: str, bytes_max: int) -> memoryv
 
 
 def _decompress_snappy(blocks: list[memoryview], source: str, bytes_max: int) -> memoryview:
-    """Every block says how much it holds: the output is sized before anything is inflated."""
+    """Every block states its size, so the output is allocated before anything is decompressed."""
     try:
         sizes = [int(cramjam.snappy.decompress_raw_len(block)) for block in blocks]
         for block, size in zip(blocks, sizes, strict=True):

@@ -1,12 +1,12 @@
 """Batches to record columns.
 
-Decoding is for hostile bytes. Checksums are compared first (unless the caller has done so), then everything is
-checked in one pass before the second allocates. Memory: compressed batches inflate to `inflated_bytes_max` at most,
-all of one call together; the columns take what the keys, values and headers take, 30 bytes per record (which has at
-least 7 on the wire) and 9 per header (at least 2). A column holds at most 2 GiB (32-bit offsets): more is refused
-as `DecodedTooLarge`, and `decode_in_chunks` is the way to read it.
+The input is untrusted. Checksums are compared first (unless the caller has done so); then one pass checks everything
+and a second one allocates and copies. Memory: all compressed batches of a call decompress to at most
+`inflated_bytes_max`; columns take the size of keys, values and headers plus 30 bytes per record (at least 7 in the
+batch) and 9 per header (at least 2). A column holds at most 2 GiB (32-bit offsets); a larger one is refused as
+`DecodedTooLarge` and must be read with `decode_in_chunks`.
 
-A buffer must not change while it is decoded: the second pass trusts what the first has seen, without checking.
+A buffer must not change while it is decoded, because the second pass does not check again.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _Output = tuple[Ints, Bytes, Bytes]
 
 
 class _Section(NamedTuple):
-    """Batches whose records lie in one piece of memory: in the buffer as it came, or (one batch) inflated."""
+    """Batches whose records are contiguous in memory: in the input buffer, or one decompressed batch."""
 
     data: Bytes
     batches: Longs
-    """Which of the walked batches these are."""
+    """Numbers of these batches among the walked ones."""
     plain: bool
     byte_length: int
 
@@ -62,7 +62,7 @@ def decode_records(
     skip_control: bool = True,
     inflated_bytes_max: int = RECORD_BATCH_DECODED_BYTES_MAX,
 ) -> RecordColumns:
-    """All records of a buffer of batches. Control batches (transaction markers) are left out unless asked for."""
+    """All records of a buffer of batches, by default without control batches (transaction markers)."""
     batches = walk(buffer, source, rule=rule)
     if verify:
         verify_crcs(buffer, batches, source)
@@ -94,7 +94,7 @@ def decode_in_chunks(
     skip_control: bool = True,
     chunk_bytes: int = RECORDS_CHUNK_BYTES,
 ) -> Iterator[RecordColumns]:
-    """The same, some whole batches at a time: `chunk_bytes` of records at most, or one larger batch."""
+    """The same in steps of whole batches: at most `chunk_bytes` of records, or one larger batch."""
     sections: list[_Section] = []
     size = 0
     bytes_max = RECORD_BATCH_DECODED_BYTES_MAX
@@ -116,10 +116,10 @@ def _sections(
     bytes_max: int,
     run_bytes: int | None = None,
 ) -> Iterator[_Section]:
-    """Where the records lie: runs of uncompressed batches, compressed batches one by one.
+    """The sections of a buffer: runs of uncompressed batches, and single compressed batches.
 
-    What is inflated stays within `bytes_max` all together; or, where runs are cut at `run_bytes` because the caller
-    takes them a few at a time, batch by batch.
+    `bytes_max` limits the decompressed bytes of all batches together, or of each batch if the caller takes runs of
+    `run_bytes` one at a time.
     """
     view = memoryview(buffer).cast("B").toreadonly()
     if len(batches) and int(batches.position[-1] + batches.length[-1]) > len(view):
@@ -130,7 +130,7 @@ def _sections(
         return
     chosen = np.flatnonzero(~batches.is_control) if skip_control else np.arange(len(batches))
     first, room = 0, bytes_max
-    # A run of uncompressed batches reaches to the next compressed one.
+    # A run of uncompressed batches ends at the next compressed one.
     for stop in (*np.flatnonzero(batches.codec[chosen]).tolist(), len(chosen)):
         if stop > first:
             yield from _runs(data, batches, chosen[first:stop], run_bytes)

@@ -1,15 +1,15 @@
 """Kernels over the records of whole batches: bytes to Arrow-shaped columns.
 
 Two passes over the same bytes: `measure` checks everything and adds up sizes, `fill` copies into buffers of exactly
-those sizes and checks nothing again. So nothing is allocated because a count or a length in the input says so, and
-what must stay true is that `fill` only ever sees bytes that `measure` accepted. `records` is the way in.
+those sizes and checks nothing. So no allocation depends on an unchecked count, and `fill` must only see bytes that
+`measure` accepted. Call them through `decode`.
 
 A record: varint length · i8 attributes · varlong timestamp delta · varint offset delta · varint key length · key ·
 varint value length · value · varint header count · (varint key length · key · varint value length · value)…
 Varints are zigzag; a length of -1 is null, which a header's key cannot be.
 """
 
-# Inside a kernel an int is whatever numba infers.
+# The type of an int inside a kernel is the one that numba infers.
 # mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RECORD_COUNT = 12
 _HEADER = 61
 _LOG_APPEND_TIME = 0x08
 
-# What `measure` found wrong; `records` has the words.
+# Faults that `measure` returns; `decode` has the messages.
 SOUND = 0
 ENDS_EARLY = 1
 RECORD_LENGTH = 2
@@ -49,7 +49,7 @@ HEADER_VALUE_LENGTH = 9
 RECORD_REST = 10
 BATCH_REST = 11
 
-# The sums `measure` makes, by place.
+# Indexes of the sums that `measure` returns.
 RECORDS = 0
 KEY_BYTES = 1
 VALUE_BYTES = 2
@@ -64,7 +64,7 @@ SUMS = 9
 
 @inlined
 def _varint(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
-    """(value, position behind it); the position is -1 when the number ends too late or has more than `bits`."""
+    """(value, position after it); the position is -1 if the number reaches past the end or has more than `bits`."""
     if at >= end:
         return 0, -1
     byte = np.int64(data[at])
@@ -113,7 +113,7 @@ def _is_text(data: Bytes, at: int, end: int) -> bool:
 
 @inlined
 def _measure_headers(data: Bytes, at: int, end: int, sums: Longs) -> tuple[int, int]:
-    """(fault, position behind the headers)."""
+    """(fault, position after the headers)."""
     count, at = _varint(data, at, end, 32)
     if at < 0:
         return ENDS_EARLY, at
@@ -180,7 +180,7 @@ def _measure_record(data: Bytes, at: int, end: int, sums: Longs) -> tuple[int, i
 
 @inlined
 def _bounds(data: Bytes, fields: Longs, batch: int, plain: bool) -> tuple[int, int]:
-    """Where the records of a batch lie: behind its header, or, inflated, in a buffer of their own."""
+    """Start of the records of a batch: after its header, or at 0 in a buffer of decompressed records."""
     if plain:
         start = fields[_POSITION, batch]
         return start + _HEADER, start + fields[_LENGTH, batch]
@@ -189,7 +189,7 @@ def _bounds(data: Bytes, fields: Longs, batch: int, plain: bool) -> tuple[int, i
 
 @kernel
 def measure(data: Bytes, fields: Longs, chosen: Longs, plain: bool, dense: bool, sums: Longs) -> tuple[int, int, int]:
-    """Check the records of the chosen batches and add up what they hold: (fault, batch, record)."""
+    """Check the records of the chosen batches and add up their sizes: (fault, batch, record)."""
     for batch in chosen:
         at, end = _bounds(data, fields, batch, plain)
         count = fields[_RECORD_COUNT, batch]
@@ -233,7 +233,7 @@ def _read(data: Bytes, at: int) -> tuple[int, int]:
 
 @inlined
 def _take(data: Bytes, at: int, offsets: Ints, target: Bytes, validity: Bytes, row: int) -> int:
-    """Copy one nullable byte string into row `row` of a column; returns the position behind it."""
+    """Copy one nullable byte string into row `row` of a column; returns the position after it."""
     length, at = _read(data, at)
     filled = offsets[row]
     if length < 0:
@@ -272,7 +272,7 @@ def fill(
 ) -> tuple[int, int]:
     """Copy measured records into the rows from `row` on, headers from `header` on: (next row, next header).
 
-    Of each column: its offsets, its data and its validity bitmap, which has no bytes when nothing is null.
+    A column is passed as offsets, data and validity bitmap (empty if no row is null).
     """
     no_validity = header_value_validity[:0]
     for batch in chosen:

@@ -82,8 +82,8 @@ def encode_columns(
 ) -> memoryview:
     """One batch of these `rows` in this order (None: all of them), checksum filled in.
 
-    Without `last_offset_delta` the rows get the offsets from `base_offset` on, one each, whatever their own are. With
-    it (a batch that lost records keeps its range) their own offsets stay, and must lie within that range.
+    Without `last_offset_delta` the rows get consecutive offsets from `base_offset` on. With it, rows keep their own
+    offsets, which must lie within that range (a batch that lost records keeps its range).
     """
     rows = np.arange(len(columns), dtype=np.int64) if rows is None else rows
     if len(rows) == 0:
@@ -121,7 +121,7 @@ def _deltas(columns: RecordColumns, rows: Longs, base_offset: int, last_offset_d
         deltas = columns.offsets[rows] - base_offset
         rising = bool(np.all(deltas[1:] > deltas[:-1]))
         if not rising or int(deltas[0]) < 0 or int(deltas[-1]) > last_offset_delta:
-            raise InvalidArgument("offsets", f"must rise within {base_offset} … {base_offset + last_offset_delta}")
+            raise InvalidArgument("offsets", f"must increase within {base_offset} … {base_offset + last_offset_delta}")
     if not 0 <= base_offset < OFFSET_MAX - last_offset_delta or not 0 <= last_offset_delta < 2**31:
         raise InvalidArgument("base_offset", f"{base_offset} … {base_offset + last_offset_delta} are not offsets")
     return deltas, last_offset_delta
@@ -130,7 +130,7 @@ def _deltas(columns: RecordColumns, rows: Longs, base_offset: int, last_offset_d
 def _write_records(
     columns: RecordColumns, rows: Longs, deltas: Longs, base_timestamp: int, at: int
 ) -> tuple[Bytes, int]:
-    """(the records section behind `at` free bytes, in a buffer of exactly that size; the newest timestamp)."""
+    """(buffer with `at` free bytes followed by the records; the newest timestamp)."""
     from llog.formats.records import encode_kernels as kernels
 
     lengths = np.empty(len(rows), np.int32)
@@ -160,7 +160,7 @@ def record_bytes(columns: RecordColumns) -> Longs:
     total, _, _ = kernels.measure_records(rows, timestamps, 0, deltas, *_byte_columns(columns), lengths)
     _check_measured(total)
     sizes = HEADER_BYTES + 1 + lengths.astype(np.int64)
-    for bits in (6, 13, 20, 27):  # from these numbers on a zigzag varint, here of the record's length, has another byte
+    for bits in (6, 13, 20, 27):  # from these lengths on the zigzag varint of the length has another byte
         sizes += lengths >= 1 << bits
     return sizes
 
@@ -198,7 +198,7 @@ def _check_measured(total: int) -> None:
 def _byte_columns(
     columns: RecordColumns,
 ) -> tuple[Ints, Bytes, Bytes, int, Ints, Bytes, Bytes, int, Ints, Ints, Bytes, Ints, Bytes, Bytes, int]:
-    """Keys, values and headers as the kernels take them."""
+    """Keys, values and headers as arguments of the kernels."""
     headers = columns.headers
     return (
         *_byte_column(columns.keys),

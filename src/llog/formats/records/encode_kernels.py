@@ -11,7 +11,7 @@ Payloads (`measure_plain`, `write_plain`; call them through `plain_batches`): pa
 sizes[i]], and batch k takes the next rows[k] payloads. `batch_kernels.fill_checksums` adds the checksums.
 """
 
-# Inside a kernel an int is whatever numba infers.
+# The type of an int inside a kernel is the one that numba infers.
 # mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _is_null(validity: Bytes, bit: int) -> bool:
 
 @inlined
 def _size(offsets: Ints, data: Bytes, row: int) -> int:
-    """How many bytes a byte string takes with its length; -1 when its offsets are unsound."""
+    """Bytes of a byte string with its length; -1 if its offsets are invalid."""
     start = np.int64(offsets[row])
     end = np.int64(offsets[row + 1])
     if start < 0 or end < start or end > data.size:
@@ -118,7 +118,7 @@ def measure_records(
 ) -> tuple[int, int, int]:
     """Fill `lengths` with the length of each record's body: (bytes of all records, oldest, newest timestamp).
 
-    The first is -1 - n for the n-th record when its row does not exist or its columns are unsound.
+    The first is -1 - n if the row of record n does not exist or its columns are invalid.
     """
     total = 0
     oldest = newest = base_timestamp
@@ -178,7 +178,7 @@ def write_records(
     header_value_first_bit: int,
     lengths: Ints,
 ) -> int:
-    """Write the measured records from position `at` on; returns the position behind them."""
+    """Write the measured records from position `at` on; returns the position after them."""
     for n in range(lengths.size):
         row = rows[n]
         at = _put_varint(output, at, np.int64(lengths[n]))

@@ -1,21 +1,20 @@
-"""Kafka's RecordBatch, version 2: headers, walking, checksums and offsets, without looking at a record.
+"""Kafka's RecordBatch, version 2: headers, checksums and offsets, without decoding records.
 
     i64 base offset · i32 batch length · i32 partition leader epoch · i8 magic 2 · u32 CRC-32C ·
     i16 attributes · i32 last offset delta · i64 base timestamp · i64 max timestamp ·
     i64 producer id · i16 producer epoch · i32 base sequence · i32 record count · records
 
-The checksum covers everything behind it, from the attributes on: so base offset and leader epoch can be patched in
-place, which is how a batch that was uploaded before its offsets were known gets them. Fields keep Kafka's names;
-timestamps are milliseconds, `length` is the whole batch with its header.
+The checksum covers the bytes from the attributes on, so base offset and leader epoch can be patched in place: a batch
+is uploaded before its offsets are known. Fields have Kafka's names; timestamps are milliseconds; `length` is the whole
+batch with its header.
 
-Two rules tell what a batch may look like (`BatchRule`):
-- PRODUCED: as producers send them and shared blobs keep them. One offset per record (last offset delta = count - 1),
-  at least one record; the base offset means nothing yet and is not looked at.
-- COMPACTED: as segments keep them. Offsets are final (not negative, within 64 bits), records may be gone: the last
-  offset delta is at least count - 1 and a batch may be empty.
-Both: magic 2, a known codec, a length that fits the rest of the buffer and the limit, and a count that the bytes (or,
-compressed, the limit of what a batch may inflate to) could hold. `walk` takes 104 bytes of memory per batch, which
-has at least 61 itself: so at most twice its input.
+Which batches are valid (`BatchRule`):
+- PRODUCED: batches from producers, as shared blobs hold them. At least one record, one offset per record (last offset
+  delta = count - 1); the base offset is ignored.
+- COMPACTED: batches in segments. Offsets are final (not negative, within 64 bits); records may have been removed, so
+  the last offset delta is at least count - 1 and a batch may be empty.
+Both need magic 2, a known codec, a length within the buffer and the limit, and a record count that fits the bytes (or,
+compressed, the limit of the decompressed size). `walk` uses 104 bytes per batch, at most twice the size of its input.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = 61
 assert HEADER.size == HEADER_BYTES
 PREFIX_BYTES: Final = 12
-"""Base offset and batch length: what the batch length field does not count."""
+"""Base offset and batch length, which the batch length does not count."""
 CRC_START: Final = 21
 """The checksum covers the batch from here to its end."""
 RECORD_BYTES_MIN: Final = 7
@@ -52,7 +51,7 @@ DELETE_HORIZON: Final = 0x40
 Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# The rows of `BatchColumns.fields`; the kernels keep the same numbers.
+# The rows of `BatchColumns.fields`; the kernels use the same numbers.
 _POSITION: Final = 0
 _LENGTH: Final = 1
 _BASE_OFFSET: Final = 2
@@ -83,7 +82,7 @@ class TimestampType(IntEnum):
 
 
 class BatchRule(Enum):
-    """What a batch may look like here; see the module's docstring."""
+    """Which batches are valid; see the docstring of the module."""
 
     PRODUCED = "produced"
     COMPACTED = "compacted"
@@ -130,12 +129,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """The base timestamp is the instant from which tombstones may be dropped; deltas count from it all the same."""
+        """The base timestamp is the time from which tombstones may be dropped; deltas still count from it."""
         return bool(self.attributes & DELETE_HORIZON)
 
 
 def parse_header(buffer: Buffer, position: int, source: str, *, rule: BatchRule = BatchRule.PRODUCED) -> BatchHeader:
-    """The header of the batch at `position`, every rule checked; the records and the checksum are not looked at."""
+    """The checked header of the batch at `position`; records and checksum are not checked."""
     rest = memoryview(buffer).nbytes - position
     if position < 0:
         raise InvalidArgument("position", f"{position} is negative")
@@ -144,9 +143,9 @@ def parse_header(buffer: Buffer, position: int, source: str, *, rule: BatchRule 
         raise TruncatedInput(source, f"{where}: {max(rest, 0)} bytes left, a header has {HEADER_BYTES}")
     header = BatchHeader._make(HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
-        # Kafka 0.10 and older wrote 0 and 1: real formats, but no client that speaks today's protocol sends them.
+        # Kafka 0.10 and older wrote 0 and 1; clients of the current protocol do not.
         kind = UnsupportedFormat if header.magic in (0, 1) else BadMagic
-        raise kind(source, f"{where}: magic {header.magic}, only {MAGIC} is read")
+        raise kind(source, f"{where}: magic {header.magic}; only {MAGIC} is supported")
     if not HEADER_BYTES <= header.length <= RECORD_BATCH_BYTES_MAX:
         raise InvalidField(
             source, f"{where}: length {header.length} is not within {HEADER_BYTES} … {RECORD_BATCH_BYTES_MAX}"
@@ -278,7 +277,7 @@ class BatchColumns:
 
     @property
     def offset_count(self) -> int:
-        """How many offsets the batches stand for (more than records where some were compacted away)."""
+        """Number of offsets that the batches cover; more than records if some were compacted away."""
         return int(self.last_offset_delta.sum()) + len(self)
 
     def header(self, index: int) -> BatchHeader:
@@ -287,7 +286,7 @@ class BatchColumns:
 
 
 def walk(buffer: Buffer, source: str, *, rule: BatchRule = BatchRule.PRODUCED) -> BatchColumns:
-    """The headers of every batch in `buffer`, which must be whole batches back to back; checksums are not compared."""
+    """The headers of all batches in `buffer`, which must be whole adjacent batches; checksums are not compared."""
     from llog.formats.records import batch_kernels
 
     data = np.frombuffer(memoryview(buffer).toreadonly(), np.uint8)
@@ -302,7 +301,7 @@ def walk(buffer: Buffer, source: str, *, rule: BatchRule = BatchRule.PRODUCED) -
 
 
 def verify_crcs(buffer: Buffer, batches: BatchColumns, source: str) -> None:
-    """Compare every walked batch with its checksum; the first that differs is named."""
+    """Compare every walked batch with its checksum; the error names the first that differs."""
     from llog.formats.records import batch_kernels
 
     view = memoryview(buffer).cast("B").toreadonly()
@@ -319,7 +318,7 @@ def verify_crcs(buffer: Buffer, batches: BatchColumns, source: str) -> None:
 
 
 def first_mismatch(view: memoryview, batches: BatchColumns) -> tuple[int, int]:
-    """What the checksum kernel does, for processors without its instruction: (batch, computed), or (-1, 0)."""
+    """The checksum kernel for processors without its instruction: (batch, computed), or (-1, 0)."""
     begins, ends = batches.position + CRC_START, batches.position + batches.length
     rows = zip(begins.tolist(), ends.tolist(), batches.crc.tolist(), strict=True)
     for batch, (begin, end, stored) in enumerate(rows):
@@ -330,15 +329,15 @@ def first_mismatch(view: memoryview, batches: BatchColumns) -> tuple[int, int]:
 
 
 def _check_walked(view: memoryview, batches: BatchColumns) -> None:
-    """The kernels trust positions: they must be of this buffer, or of one that was not shorter."""
+    """The kernels trust positions, so the batches must lie inside this buffer."""
     if len(batches) and int(batches.position[-1] + batches.length[-1]) > view.nbytes:
-        raise InvalidArgument("buffer", "is not the one that was walked")
+        raise InvalidArgument("buffer", "is shorter than the buffer that was walked")
 
 
 def patch_offsets(buffer: Buffer, batches: BatchColumns, start_offset: int, leader_epoch: int) -> BatchColumns:
     """Give the batches consecutive offsets from `start_offset` and the leader epoch, in place.
 
-    `buffer` must be writable; each batch takes last offset delta + 1 offsets. Returns the headers as they are now.
+    `buffer` must be writable; each batch takes last offset delta + 1 offsets. Returns the changed headers.
     """
     from llog.formats.records import batch_kernels
 
@@ -346,7 +345,7 @@ def patch_offsets(buffer: Buffer, batches: BatchColumns, start_offset: int, lead
     if view.readonly:
         raise InvalidArgument("buffer", "read-only: offsets are patched in place")
     if not 0 <= start_offset <= OFFSET_MAX - batches.offset_count:
-        raise InvalidArgument("start_offset", f"{start_offset} + {batches.offset_count} offsets pass 64 bits")
+        raise InvalidArgument("start_offset", f"{start_offset} + {batches.offset_count} offsets exceed 64 bits")
     if not -1 <= leader_epoch < 2**31:
         raise InvalidArgument("leader_epoch", f"{leader_epoch} is not an epoch")
     _check_walked(view, batches)

@@ -1,7 +1,7 @@
 """Records as columns, in the shape of Arrow: offsets, one run of bytes, a validity bitmap.
 
-The common form between the wire (`records`) and tables (`arrow`): either side passes it on without a copy. What must
-stay true: every array is contiguous and read-only, so that columns can be shared between threads and handed to Arrow.
+The common form between the wire (`encode`, `decode`) and tables (`arrow`), passed on without copies. Every array is
+contiguous and read-only, so that threads can share columns and Arrow can use them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BINARY_COLUMN_BYTES_MAX: Final = 2**31 - 1
 
 
 def frozen(array: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
-    """`array` itself, never to be written again."""
+    """`array` itself, made read-only."""
     array.setflags(write=False)
     return array
 
@@ -41,9 +41,9 @@ class BinaryColumn(msgspec.Struct, frozen=True, eq=False):
     offsets: Ints
     data: Bytes
     validity: Bytes = msgspec.field(default_factory=lambda: NOTHING)
-    """One bit per row, least significant first, 0 for null; no bytes when nothing is null."""
+    """One bit per row, least significant first, 0 for null; empty if no row is null."""
     first_bit: int = 0
-    """Where row 0 stands in the bitmap, for columns cut out of longer ones."""
+    """Bit of row 0 in the bitmap; not 0 for a part of a longer column."""
 
     def __post_init__(self) -> None:
         if len(self.offsets) == 0:
@@ -89,7 +89,7 @@ class HeaderColumn(msgspec.Struct, frozen=True, eq=False):
 
     def __post_init__(self) -> None:
         if len(self.offsets) == 0 or len(self.keys) != len(self.values):
-            raise InvalidArgument("headers", "list offsets, keys and values do not belong together")
+            raise InvalidArgument("headers", "list offsets, keys and values have contradicting lengths")
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -113,13 +113,13 @@ class RecordColumns(msgspec.Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         columns = (self.timestamps_ms, self.timestamp_types, self.keys, self.values, self.headers)
         if {len(column) for column in columns} != {len(self.offsets)}:
-            raise InvalidArgument("columns", "must have as many rows each")
+            raise InvalidArgument("columns", "must have the same number of rows")
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def row_of(self, offset: int) -> int:
-        """The first row at or behind `offset`; len(self) when there is none."""
+        """The first row at or after `offset`; len(self) if there is none."""
         return int(np.searchsorted(self.offsets, offset, side="left"))
 
     def from_row(self, row: int) -> RecordColumns:
@@ -171,12 +171,12 @@ def columns_from_rows(
 
 
 def binary_column(name: str, rows: Sequence[bytes | None]) -> BinaryColumn:
-    """A column of these byte strings; `name` is what an error calls it."""
+    """A column of these byte strings; error messages use `name`."""
     validity = NOTHING
     try:
         data, lengths = _joined(rows)
     except TypeError:
-        # Most columns have no nulls, and looking for them costs more than joining.
+        # Most columns have no nulls, and searching for nulls costs more than joining.
         valid = np.fromiter((row is not None for row in rows), np.bool_, len(rows))
         validity = frozen(np.packbits(valid, bitorder="little"))
         try:
@@ -191,7 +191,7 @@ def binary_column(name: str, rows: Sequence[bytes | None]) -> BinaryColumn:
 
 
 def _joined(rows: Sequence[bytes | None]) -> tuple[bytes, Longs]:
-    """TypeError where a row is not bytes."""
+    """Raises TypeError if a row is not bytes."""
     data = b"".join(rows)  # type: ignore[arg-type]
     return data, np.fromiter(map(len, rows), np.int64, len(rows))  # type: ignore[arg-type]
 
