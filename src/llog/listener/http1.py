@@ -47,6 +47,7 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in http.HTTPStatus
 }
+_BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _BODILESS: Final = frozenset({204, 304})
 _log: Final = logging.getLogger("llog.http")
 ENCODER: Final = msgspec.json.Encoder()
@@ -305,6 +306,10 @@ class _HeadTooLarge(Exception):
     pass
 
 
+class _UpgradeRefused(Exception):
+    """The parser would skip the body of a request that asks for an upgrade."""
+
+
 class HttpConnection(Connection):
     """Parses the requests of one client and runs the handler for each, in order."""
 
@@ -380,6 +385,8 @@ class HttpConnection(Connection):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if self._parser.should_upgrade() and any(name in _BODY_HEADERS for name, _ in self._headers):
+            raise _UpgradeRefused
         target = httptools.parse_url(self._url)
         version = self._parser.get_http_version()
         method = self._parser.get_method().decode("ascii")
@@ -493,6 +500,8 @@ def _refusal_of(error: httptools.HttpParserError) -> Reply:
     cause = error.__context__ or error
     if isinstance(cause, _HeadTooLarge):
         return _refused(431, "HeadTooLarge", f"the head has more than {HEADERS_MAX} headers")
+    if isinstance(cause, _UpgradeRefused):
+        return _refused(400, "RequestRefused", "upgrades are not offered: send the request without an Upgrade header")
     if isinstance(cause, httptools.HttpParserError):
         return _refused(400, "RequestRefused", f"not an HTTP/1.1 request: {cause}")
     _log.error("a parser callback failed", exc_info=cause)

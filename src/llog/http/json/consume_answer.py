@@ -8,7 +8,8 @@ to make the same answer (a test compares them):
 - `shown_columns`: the same kernel on decoded columns, where other records of the answer are not plain.
 - msgspec, record by record, for everything else.
 
-@RATIO@
+Measured: the kernel makes 3.5 × the bytes per second of decoding the batches and encoding their records with msgspec
+(benchmark `json_consume`, 200 records of 1 KiB).
 """
 
 from __future__ import annotations

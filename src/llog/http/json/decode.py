@@ -1,8 +1,7 @@
-"""From the bytes of a body to a request: in hand, or refused whole with the field named.
+"""From the bytes of a body to a request; an error names the field that is wrong.
 
-A large body is decoded in pieces. One call of the decoder holds the interpreter from beginning to end, also in a thread
-of its own, and everybody else waits; between two calls others get their turn. What must stay true: pieces or not, the
-result and the path that an error names are the same.
+A large body is decoded in pieces: one call of the decoder holds the interpreter until it ends, also in a thread, and
+between two calls other threads run. Result and error paths are the same with and without pieces.
 """
 
 from __future__ import annotations
@@ -21,12 +20,10 @@ from llog.http.json.schemas import BatchHead, ProduceBatch, ProduceRequest, Reco
 from llog.limits import HTTP_TOPIC_PARTITIONS_MAX, MIB
 from llog.log.keys import Log, check_topic
 
-# A large body is decoded in pieces of this size, for one piece holds the interpreter until it is done.
 HTTP_DECODE_PIECE_BYTES: Final = MIB
-# Strings in one body: each costs some 160 bytes while it is decoded, whatever its length, and there are as many bodies
-# being decoded as there are worker threads.
+"""A large body is decoded in pieces of this size."""
 HTTP_BODY_STRINGS_MAX: Final = 400_000
-
+"""Strings in one body; each costs about 160 bytes while it is decoded, whatever its length."""
 
 T = TypeVar("T")
 BODY: Final = "body"
@@ -46,13 +43,13 @@ class RawProduceRequest(RequestBody, frozen=True):
 
 
 def decoded(kind: type[T], body: bytes) -> T:
-    """`InvalidArgument` with the path of the field that is wrong."""
+    """Raises `InvalidArgument` with the path of the field that is wrong."""
     request: T = _decode(_decoder(cast(Any, kind)), body, "")
     return request
 
 
 def decoded_produce(body: bytes, piece_bytes: int = HTTP_DECODE_PIECE_BYTES) -> ProduceRequest:
-    """The same for a produce request, in pieces when it is large."""
+    """A produce request, decoded in pieces when it is large."""
     if len(body) <= piece_bytes:
         return decoded(ProduceRequest, body)
     _check_strings(body, piece_bytes)
@@ -66,13 +63,13 @@ def decoded_produce(body: bytes, piece_bytes: int = HTTP_DECODE_PIECE_BYTES) -> 
 
 
 def _check_strings(body: bytes, piece_bytes: int) -> None:
-    """A body of very many tiny records takes far more memory than it has bytes: refused before it is decoded."""
+    """Refuse a body of very many tiny records before decoding, which would take far more memory than the body has."""
     pieces = [(begin, begin + piece_bytes) for begin in range(0, len(body), piece_bytes)]
     quotes = sum(body.count(b'"', begin, end) for begin, end in pieces)
     if quotes > 2 * HTTP_BODY_STRINGS_MAX:
-        quotes -= sum(body.count(b'\\"', begin, end) for begin, end in pieces)  # those inside of strings
+        quotes -= sum(body.count(b'\\"', begin, end) for begin, end in pieces)  # escaped quotes inside strings
     if quotes > 2 * HTTP_BODY_STRINGS_MAX:
-        reason = f"holds more than {HTTP_BODY_STRINGS_MAX} strings (HTTP_BODY_STRINGS_MAX): send less at once"
+        reason = f"holds more than {HTTP_BODY_STRINGS_MAX} strings (HTTP_BODY_STRINGS_MAX): send fewer records at once"
         raise InvalidArgument(BODY, reason)
 
 
@@ -93,7 +90,7 @@ def _records(text: msgspec.Raw, path: str, piece_bytes: int) -> list[str | Recor
 
 
 def _joined(texts: Sequence[msgspec.Raw], piece_bytes: int) -> Iterator[bytes]:
-    """Lists of about as many bytes as a piece has, each with at least one element."""
+    """JSON lists of about `piece_bytes` each, with at least one element."""
     piece: list[msgspec.Raw] = []
     size = 0
     for text in texts:
@@ -124,7 +121,7 @@ def _decode(decoder: msgspec.json.Decoder[T], text: bytes | msgspec.Raw, path: s
 
 
 def _named(message: str, path: str, first_row: int) -> InvalidArgument:
-    """`Expected …, got … - at `$[3].x`` as an error of the field `{path}[3].x`."""
+    """msgspec's message `Expected …, got … - at `$[3].x`` as an error of the field `{path}[3].x`."""
     at = _AT.search(message)
     reason = message[: at.start()] if at else message
     inner = at.group(1) if at else ""
@@ -148,7 +145,7 @@ def checked_log(topic: str, partition: int, path: str) -> Log:
 
 
 def field_label(field: str) -> str:
-    """The path without positions, and without any name that a client made up: fit for a metric."""
+    """The path without positions and without names that a client made up, as a bounded label of a metric."""
     known = _known_names()
     parts = _POSITION.sub("[]", field).split(".")
     return ".".join(part if part.rstrip("[]") in known else "?" for part in parts)

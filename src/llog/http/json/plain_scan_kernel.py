@@ -1,12 +1,12 @@
-"""The kernel that reads a produce request of plain form: where each topic, number and record lies in the body.
+"""The kernel that reads a plain produce request: where each topic, number and record lies in the body.
 
-It knows exactly what it accepts, and returns REFUSED for anything else, be it wrong or only unusual (an escape in a
-string, a record with a key, a number with a fraction, a name twice): then a real JSON decoder looks at the body and
-says what there is to say. So this reader never has to explain an error, and must never accept what the decoder would
-not. Every position is checked before it is read. `plain_scan` is the way in.
+It returns REFUSED for anything it does not know exactly, wrong or only unusual (an escape in a string, a record with a
+key, a number with a fraction, a name twice); then a JSON decoder reads the body and explains the error. So it must
+never accept what the decoder would refuse. Every position is checked before it is read. Call it through `plain_scan`,
+which states the measured gain.
 """
 
-# Inside a kernel an int is whatever numba infers.
+# Inside a kernel, numba infers the types of integers.
 # mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NINE = 0x39
 
 @intrinsic
 def _marks(_context: Any, data: Any, at: Any) -> Any:
-    """A bit for each of the 32 bytes at position `at`: is it a quote, a backslash, a control character or not ASCII?"""
+    """A bit for each of the 32 bytes at `at` that is a quote, a backslash, a control character or not ASCII."""
 
     def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         array, position = arguments
@@ -59,7 +59,7 @@ def _marks(_context: Any, data: Any, at: Any) -> Any:
         loaded = builder.load(builder.bitcast(pointer, lanes.as_pointer()), align=1)
         quotes, slashes, spaces = (ir.Constant(lanes, [byte] * _LANES) for byte in (_QUOTE, _BACKSLASH, _SPACE))
         found = builder.or_(builder.icmp_unsigned("==", loaded, quotes), builder.icmp_unsigned("==", loaded, slashes))
-        # As signed numbers, what is not ASCII is below zero.
+        # As a signed number, a byte that is not ASCII is negative.
         found = builder.or_(found, builder.icmp_signed("<", loaded, spaces))
         return builder.bitcast(found, ir.IntType(_LANES))
 
@@ -68,7 +68,7 @@ def _marks(_context: Any, data: Any, at: Any) -> Any:
 
 @intrinsic
 def _first_bit(_context: Any, bits: Any) -> Any:
-    """The place of the lowest bit that is set; one is."""
+    """The index of the lowest set bit; at least one is set."""
 
     def emit(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.zext(builder.cttz(arguments[0], ir.IntType(1)(1)), ir.IntType(64))
@@ -85,7 +85,7 @@ def _skip_space(body: Bytes, at: int) -> int:
 
 @inlined
 def _past(body: Bytes, at: int, wanted: int) -> int:
-    """Behind that one character and the space around it; REFUSED where something else stands."""
+    """The position behind the character `wanted` and the white space around it; REFUSED when it is not there."""
     at = _skip_space(body, at)
     if at >= body.size or body[at] != wanted:
         return REFUSED
@@ -94,8 +94,8 @@ def _past(body: Bytes, at: int, wanted: int) -> int:
 
 @inlined
 def _text_end(body: Bytes, at: int, seen: Bytes) -> int:
-    """Where the string that begins at `at` (behind its quote) ends: its closing quote. Nothing in it is escaped. `seen`
-    gets a mark when it is not all ASCII."""
+    """The closing quote of the string that begins at `at` (behind its opening quote); REFUSED when it holds an escape.
+    Sets `seen` when the string is not all ASCII."""
     while at + _LANES <= body.size:
         marks: Any = _marks(body, at)
         if marks == 0:
@@ -122,7 +122,7 @@ def _text_end(body: Bytes, at: int, seen: Bytes) -> int:
 
 @inlined
 def _number_end(body: Bytes, at: int) -> int:
-    """Where the digits that begin at `at` end; REFUSED unless they are a whole number from 0 on, as JSON writes it."""
+    """The end of the digits that begin at `at`; REFUSED unless they are a JSON integer ≥ 0."""
     begin = at
     while at < body.size and _ZERO <= body[at] <= _NINE:
         at += 1
@@ -144,14 +144,14 @@ def _is(body: Bytes, begin: int, end: int, name: Bytes) -> bool:
     if end - begin != name.size:
         return False
     same = True
-    for place in range(name.size):
-        same = same and body[begin + place] == name[place]
+    for index in range(name.size):
+        same = same and body[begin + index] == name[index]
     return same
 
 
 @inlined
 def _read_records(body: Bytes, at: int, row: int, starts: Longs, sizes: Longs, seen: Bytes) -> tuple[int, int]:
-    """A list of at least one string: (behind it, the next row). NO_ROOM for a row is told as the position."""
+    """A list of at least one string: (position behind it, next row). The position is NO_ROOM when rows run out."""
     at = _past(body, at, 0x5B)
     if at == REFUSED:
         return REFUSED, row
@@ -187,7 +187,7 @@ def _read_batch(
     seen: Bytes,
     names: tuple[Bytes, ...],
 ) -> tuple[int, int]:
-    """One object of the list: (behind it, the next row)."""
+    """One object of the list: (position behind it, next row)."""
     topic, partition, records, producer_id, epoch, sequence = names
     for column in range(COLUMNS):
         batch[column] = _ABSENT
@@ -266,11 +266,10 @@ def scan_request(
     epoch: Bytes,
     sequence: Bytes,
 ) -> tuple[int, int]:
-    """Fill the table of batches (see COLUMNS), and where each record begins and how long it is: (batches, records).
+    """Fill the table of batches (see COLUMNS) and the start and size of each record; return (batches, records).
 
-    `seen` gets a mark when the body is not all ASCII: whether it is UTF-8 then is not looked at here.
-    The first is REFUSED when the body is not of plain form or has more batches than there is room for, and NO_ROOM when
-    it has more records than that.
+    `seen` is set when the body is not all ASCII; the caller checks that it is UTF-8. `batches` is REFUSED when the body
+    is not plain or has more batches than the table, NO_ROOM when it has more records than `starts`.
     """
     names = (topic, partition, records, producer_id, epoch, sequence)
     row = 0

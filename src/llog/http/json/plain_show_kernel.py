@@ -1,11 +1,11 @@
 """Kernels that write records as the JSON of an answer: {"offset":7,"payload":"…"}, with commas between.
 
-`show_batches` makes it straight from RecordBatches, `show_columns` from decoded ones. Both write payloads that are
-text and stop at anything else, and where `output` has no more room: then it is for somebody else to show the records.
-What must stay true: text is here what `consume` holds for text, escaped as msgspec escapes. `plain_show` is the way in.
+`show_batches` reads record batches, `show_columns` decoded columns. Both write payloads that are text and stop at
+anything else, and where `output` is full; then msgspec encodes the records. Text means the same as in `consume_answer`,
+and is escaped as msgspec escapes it. Call them through `consume_answer`, which states the measured gain.
 """
 
-# Inside a kernel an int is whatever numba infers.
+# Inside a kernel, numba infers the types of integers.
 # mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _LINE_FEED = 0x0A
 _CARRIAGE_RETURN = 0x0D
 _DIGITS_MAX = 19
 
-# Of a RecordBatch.
+# Positions in a RecordBatch.
 _LENGTH_AT = 8
 _LENGTH_END = 12
 _ATTRIBUTES_AT = 21
 _LAST_DELTA_AT = 23
 _COUNT_AT = 57
 _HEADER = 61
-# Neither compressed nor of a transaction nor a marker, and its records have no times of their own.
+# Not compressed, not transactional, not a control batch, and with one timestamp for all records.
 _BARE_ATTRIBUTES = 0x08
 
-# Eight bytes at once: a bit of `_TOPS` is set where a byte is what is looked for.
+# Eight bytes at once: a bit of `_TOPS` is set where a byte matches.
 _ONES = np.uint64(0x0101010101010101)
 _TOPS = np.uint64(0x8080808080808080)
 _SPACES = np.uint64(_SPACE) * _ONES
@@ -53,8 +53,8 @@ _DELETES = np.uint64(_DELETE) * _ONES
 
 @inlined
 def _unlike(word: np.uint64) -> np.uint64:
-    """Not 0 when JSON does not show all eight bytes unchanged: printable ASCII but the quote and the backslash. The
-    lowest bit set is in the first byte of that kind; above it a bit may stand for nothing."""
+    """0 when JSON shows all eight bytes unchanged (printable ASCII but quote and backslash). Otherwise the lowest set
+    bit is in the first byte that JSON does not; higher bits mean nothing."""
     quote, backslash, delete = word ^ _QUOTES, word ^ _BACKSLASHES, word ^ _DELETES
     found = ((word - _SPACES) & ~word) | ((quote - _ONES) & ~quote)
     found |= ((backslash - _ONES) & ~backslash) | ((delete - _ONES) & ~delete) | word
@@ -63,7 +63,7 @@ def _unlike(word: np.uint64) -> np.uint64:
 
 @inlined
 def _text_bytes(data: Bytes, at: int, end: int) -> int:
-    """How long the character of UTF-8 is that begins here, outside ASCII; 0 when it is none."""
+    """The length of the UTF-8 character at `at` outside ASCII; 0 when it is not valid."""
     lead = np.int64(data[at])
     if lead < 0xC2 or lead > 0xF4:
         return 0
@@ -83,7 +83,7 @@ def _text_bytes(data: Bytes, at: int, end: int) -> int:
 
 @inlined
 def _escape(byte: int) -> int:
-    """What stands behind the backslash; 0 for what is not text."""
+    """The byte behind the backslash; 0 for a byte that is not text."""
     if byte in (_QUOTE, _BACKSLASH):
         return byte
     if byte == _LINE_FEED:
@@ -97,7 +97,7 @@ def _escape(byte: int) -> int:
 
 @inlined
 def _unchanged_until(data: Bytes, at: int, end: int) -> int:
-    """Where the bytes end that text may have and JSON shows as they are; NOT_SHOWN at a broken character."""
+    """The end of the bytes that JSON shows unchanged; NOT_SHOWN at a broken character."""
     while at < end:
         if at + 8 <= end:
             unlike = _unlike(load_word(data, at))
@@ -139,7 +139,7 @@ def _put_text(output: Bytes, at: int, data: Bytes, begin: int, end: int) -> int:
 
 @inlined
 def _put_digits(output: Bytes, at: int, value: int) -> int:
-    """A number from 0 on."""
+    """`value` is not negative."""
     digits = 1
     rest = value // 10
     while rest > 0:
@@ -155,7 +155,7 @@ def _put_digits(output: Bytes, at: int, value: int) -> int:
 def _put_record(
     output: Bytes, at: int, first: bool, offset: int, data: Bytes, begin: int, end: int, frame: tuple[Bytes, ...]
 ) -> int:
-    """`frame`: what stands before the offset, between it and the payload, and behind."""
+    """`frame`: the text before the offset, between offset and payload, and behind the payload."""
     before, between, behind = frame
     if output.size - at < 1 + before.size + _DIGITS_MAX + between.size:
         return NOT_SHOWN
@@ -176,8 +176,7 @@ def _put_record(
 def show_columns(
     output: Bytes, at: int, first: bool, offsets: Longs, bounds: Ints, data: Bytes, frame: tuple[Bytes, ...]
 ) -> int:
-    """Where the text ends that began `at`, or NOT_SHOWN. Row i's payload is data[bounds[i] : bounds[i + 1]]; the first
-    record of all has no comma before it."""
+    """The end of the text that begins at `at`, or NOT_SHOWN. Row i's payload is data[bounds[i] : bounds[i + 1]]."""
     for row in range(offsets.size):
         begin, end = np.int64(bounds[row]), np.int64(bounds[row + 1])
         at = _put_record(output, at, first, offsets[row], data, begin, end, frame)
@@ -189,7 +188,7 @@ def show_columns(
 
 @inlined
 def _number(data: Bytes, at: int, size: int) -> int:
-    """Big-endian, unsigned but for eight bytes."""
+    """Big-endian; unsigned unless it has eight bytes."""
     value = np.int64(0)
     for place in range(size):
         value = (value << 8) | np.int64(data[at + place])
@@ -198,7 +197,7 @@ def _number(data: Bytes, at: int, size: int) -> int:
 
 @inlined
 def _varint(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
-    """(value, position behind it); the position is -1 when the number ends too late or has more than `bits`."""
+    """(value, position behind it); the position is -1 when the number reaches `end` or has more than `bits`."""
     raw, shift = np.int64(0), 0
     while at < end:
         byte = np.int64(data[at])
@@ -217,7 +216,7 @@ def _varint(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
 def show_batches(
     output: Bytes, at: int, first: bool, data: Bytes, from_offset: int, frame: tuple[Bytes, ...]
 ) -> tuple[int, int]:
-    """(where the text ends that began `at`, records shown), or (NOT_SHOWN, 0), of the records from an offset on."""
+    """(end of the text that begins at `at`, records shown) for the records from `from_offset` on, or (NOT_SHOWN, 0)."""
     shown, position = 0, 0
     while position < data.size:
         if data.size - position < _HEADER:
@@ -247,7 +246,7 @@ def show_batches(
             if begin < 0 or key_bytes != -1:
                 return NOT_SHOWN, 0
             value_bytes, begin = _varint(data, begin, position, 32)
-            # Behind the payload stands nothing but the number of headers, 0.
+            # Nothing may follow the payload but the number of headers, 0.
             if begin < 0 or value_bytes < 0 or value_bytes != position - begin - 1 or data[position - 1] != 0:
                 return NOT_SHOWN, 0
             if base_offset + delta < from_offset:

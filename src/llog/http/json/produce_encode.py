@@ -1,10 +1,8 @@
-"""A produce request's body as record groups, ready to be appended. Pure: it runs in a thread when the body is large.
+"""The body of a produce request as record groups, ready to be appended. Pure: large bodies are handled in a thread.
 
-One log may be named by several batches of a request: they become pieces of one group, in order. A body of plain form is
-never made into Python objects (`plain_scan`); any other is decoded, and what is text in it is encoded together.
-
-What must stay true: a malformed request is refused whole, with its field named; however a body was read, the groups are
-the same.
+Several batches for one log become pieces of one record group, in order. A plain body is never made into Python objects
+(`plain_scan`); any other is decoded, and its batches of text are encoded together. A malformed request is refused
+whole, with its field named. Both ways of reading give the same groups.
 """
 
 from __future__ import annotations
@@ -38,9 +36,8 @@ from llog.log.append.pieces import Piece
 from llog.log.keys import Log
 from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
 
-# From this size on a produce request of plain form is read by a kernel, which costs some microseconds to call.
 HTTP_SCAN_BYTES_MIN: Final = 16 * KIB
-
+"""Smaller bodies are not tried with the kernel, which costs some microseconds to call."""
 
 KAFKA: Final = "kafka-v2"
 _TEXTS: Final = {str}
@@ -75,7 +72,7 @@ class EncodedBatch(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A batch's records, column by column; None where no record has such a thing."""
+    """The records of a batch, column by column; None where no record has that part."""
 
     values: list[bytes | None]
     keys: list[bytes | None] | None = None
@@ -83,7 +80,7 @@ class Rows(NamedTuple):
     timestamps_ms: list[int] | None = None
 
     def bare_values(self) -> list[bytes] | None:
-        """The values, where there is nothing beside them and none is null."""
+        """The values when no record has anything else and none is null."""
         if self.keys is None and self.headers is None and self.timestamps_ms is None and None not in self.values:
             return cast(list[bytes], self.values)
         return None
@@ -100,7 +97,7 @@ def encoded_request(
             return _arranged(logs, _scanned_batches(scanned, now_ms))
     batches = decoded_produce(body).topic_partitions
     logs = _checked_logs([batch.topic for batch in batches], [batch.partition for batch in batches])
-    # A slice of bare payloads is one batch, so a log that is named twice gets the other encoding.
+    # A slice of bare payloads holds one batch, so a log that is named twice gets the other encoding.
     times = Counter(logs)
     wanted = [encoding if times[log] == 1 else KAFKA for log in logs]
     return _arranged(logs, _encoded_batches(batches, wanted, now_ms))
@@ -166,7 +163,7 @@ def _scanned_batches(scanned: ScannedRequest, now_ms: int) -> list[EncodedBatch]
 
 
 def _encoded_batches(batches: Sequence[ProduceBatch], encodings: Sequence[str], now_ms: int) -> list[EncodedBatch]:
-    """One for each. Those that hold nothing but text, which nearly all do, are encoded together."""
+    """One for each. Batches of nothing but text, which nearly all are, are encoded together."""
     claims = [_claim(batch, number) for number, batch in enumerate(batches)]
     plain = [
         number
@@ -216,7 +213,7 @@ def _encoded_batch(
         body = encode_bytes_batch(bare)
         return EncodedBatch(BYTES_BATCH, body, Piece(count, total_length(body), claim, now_ms), largest)
     producer: dict[str, Any] = {} if claim is None else _producer_fields(claim)
-    # Where the producer gave no time it is the broker's, and says so: such a record shows none when it is read.
+    # Without a timestamp of the producer the batch says LOG_APPEND_TIME, and its records show none when read.
     stamped = rows.timestamps_ms is not None
     columns = columns_from_rows(
         rows.values,
@@ -258,7 +255,7 @@ def _rows(records: Sequence[str | RecordObject], path: str, now_ms: int) -> Rows
 def _payload(record: RecordObject, path: str) -> bytes | None:
     if isinstance(record.base64, bytes):
         if record.value is not UNSET:
-            raise InvalidArgument(f"{path}.value", "a record has a value or base64, not both")
+            raise InvalidArgument(f"{path}.value", "a record has a value or base64, not both: leave one out")
         return record.base64
     if record.value is UNSET:
         raise InvalidArgument(f"{path}.value", "missing: a record has a value (null for a tombstone) or base64")
@@ -286,7 +283,7 @@ def _claim(batch: ProduceBatch, number: int) -> ProducerClaim | None:
     given = {name: getattr(batch, name) for name in ("producer_id", "epoch", "sequence")}
     missing = [name for name, value in given.items() if value is UNSET]
     if missing:
-        raise InvalidArgument(f"{path}.{missing[0]}", "missing: producer_id, epoch and sequence come together")
+        raise InvalidArgument(f"{path}.{missing[0]}", "missing: send producer_id, epoch and sequence, or none")
     first = given["sequence"]
     last = (first + len(batch.records) - 1) % SEQUENCE_MODULUS
     return ProducerClaim(given["producer_id"], given["epoch"], first, last)

@@ -1,8 +1,7 @@
 """The JSON of every request and answer, as structs.
 
-msgspec decodes and encodes them, and the OpenAPI page is made of them. What must stay true: names, and which of them
-may be missing, are the contract; a field that we do not know is refused, because a misspelt one would be ignored
-silently; true and false are no integers.
+msgspec decodes and encodes them, and the OpenAPI page is made from them. The names, and which of them may be missing,
+are the contract. An unknown field is refused, because a misspelt one would otherwise be ignored silently.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TopicText = Annotated[
         min_length=1,
         max_length=TOPIC_NAME_LENGTH_MAX,
         description="Letters, digits, `.`, `_` and `-`.",
-        # Told, and checked by `check_topic`, which says it in words.
+        # Described here, checked by `check_topic`, which explains what is wrong.
         extra_json_schema={"pattern": TOPIC_PATTERN},
     ),
 ]
@@ -42,7 +41,7 @@ class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A default is left out, so fields beyond the basic form only show where there is something to show."""
+    """Defaults are left out, so optional fields only appear where they hold something."""
 
 
 class Base64(RequestBody, frozen=True):
@@ -58,7 +57,7 @@ Text = str | Base64 | None
 
 
 class RecordObject(RequestBody, frozen=True):
-    """A record with more than a payload. `value` (null: a tombstone) or `base64` is its payload."""
+    """A record with more than a payload; `value` (null: a tombstone) or `base64` is its payload."""
 
     base64: bytes | UnsetType = UNSET
     value: Text | UnsetType = UNSET
@@ -72,7 +71,7 @@ Records = Annotated[list[str | RecordObject], Meta(min_length=1)]
 
 
 class BatchHead(RequestBody, frozen=True, kw_only=True):
-    """Everything of a batch but its records."""
+    """A batch without its records."""
 
     topic: TopicText
     partition: PartitionNumber
@@ -83,8 +82,8 @@ class BatchHead(RequestBody, frozen=True, kw_only=True):
 
 
 class ProduceBatch(BatchHead, frozen=True, kw_only=True):
-    """Records of one log. `producer_id` (a random number will do), `epoch` and `sequence` come together: a batch that
-    is sent again with the same three is stored once."""
+    """Records for one log. `producer_id` (a random number will do), `epoch` and `sequence` are sent together: a batch
+    that is sent again with the same three is stored once."""
 
     records: Records
 
@@ -138,7 +137,7 @@ class ConsumedRecord(Answer, frozen=True):
     key: Text = None
     headers: dict[str, Text | list[Text]] = {}
     timestamp_ms: int | UnsetType = UNSET
-    """The producer's, where it gave one."""
+    """The producer's, if it sent one."""
 
 
 class ConsumeResult(Answer, frozen=True):
@@ -151,7 +150,7 @@ class ConsumeResult(Answer, frozen=True):
     next_fetch_offset: int | UnsetType = UNSET
     records: list[ConsumedRecord] | UnsetType = UNSET
     log_start_offset: int | UnsetType = UNSET
-    """Of an offset that is out of range: the first that is not."""
+    """For an offset out of range: the first offset that can be read."""
     error_type: str = ""
     error: str = ""
 
@@ -212,7 +211,7 @@ class OffsetFetched(msgspec.Struct, frozen=True):
     topic: str
     partition: int
     offset: int | None
-    """null: the group has none."""
+    """null: the group has no position."""
     metadata: str = ""
     committed_at_ms: int | None = None
 
@@ -246,7 +245,7 @@ class TopicAlter(RequestBody, frozen=True):
 
 class PartitionsAdd(RequestBody, frozen=True):
     count: Annotated[int, Meta(ge=1, le=PARTITION_MAX)]
-    """How many there shall be, with those that there are."""
+    """The new number of partitions, including the existing ones."""
 
 
 class TopicSummary(msgspec.Struct, frozen=True):
@@ -260,13 +259,13 @@ class TopicSummary(msgspec.Struct, frozen=True):
 class TopicList(Answer, frozen=True):
     topics: list[TopicSummary]
     next_after: str = ""
-    """There are more: ask again with `after` of this."""
+    """More topics follow: ask again with `after` set to this."""
 
 
 class PartitionState(msgspec.Struct, frozen=True):
     partition: int
     state: str
-    """OPEN, FENCED, DELETED, or ABSENT: nobody wrote to it yet."""
+    """OPEN, FENCED, DELETED, or ABSENT: no record was ever written."""
     log_start_offset: int
     next_offset: int
 
@@ -308,17 +307,17 @@ class PartitionOffsets(Answer, frozen=True):
     partition: int
     log_start_offset: int
     next_offset: int
-    """That the next record gets."""
+    """The offset of the next record."""
     timestamp_ms: int | UnsetType = UNSET
-    """As asked."""
+    """As requested."""
     offset: int | UnsetType | None = UNSET
-    """The first record at least as new as asked; null: there is none."""
+    """Of the first record with this timestamp or a later one; null: there is none."""
     record_timestamp_ms: int | UnsetType = UNSET
 
 
 class DeleteRecordsBody(RequestBody, frozen=True):
     before_offset: Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
-    """The first offset to stay; -1: none of those there are now."""
+    """The first offset to keep; -1 deletes every record stored now."""
 
 
 class DeleteRecordsAnswer(msgspec.Struct, frozen=True):
@@ -333,7 +332,7 @@ class DeleteRecordsAnswer(msgspec.Struct, frozen=True):
 
 
 class Health(Answer, frozen=True):
-    """Every service tells its status; a broker also who it is. There may be more."""
+    """Every process reports its status; a broker and a compactor add fields about themselves."""
 
     status: Literal["ok", "degraded", "starting", "stopping"]
     reasons: list[str] = []
@@ -344,7 +343,7 @@ class Health(Answer, frozen=True):
     role: Literal["both", "write", "read"] | UnsetType = UNSET
     acknowledged_means: str | UnsetType = UNSET
     fenced: list[str] | UnsetType = UNSET
-    """Logs that it met closed to appends, each with the reason."""
+    """Fenced logs that this broker met, each with the reason."""
     compactor_id: str | UnsetType = UNSET
     spark: str | UnsetType = UNSET
-    """Of the stack this broker belongs to: `starting`, `ready` or `unavailable (why)`."""
+    """Spark of the stack that this broker belongs to: `starting`, `ready` or `unavailable (reason)`."""
