@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from llog.broker.produce.pacing import Pacing
+from llog.broker.produce.flush import Pacing
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BATCH_UPLOADS_MAX, BatchingProducer, CommittedBatch
 from llog.formats.records.bytes_batch import encode_bytes_batch

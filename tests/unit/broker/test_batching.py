@@ -10,8 +10,8 @@ import pytest
 
 from llog.broker.produce import flush as batching_flush
 from llog.broker.produce.buffer import CallGroup, LogGroups, ProduceCall, Timings
+from llog.broker.produce.flush import FlushDue, Pacing, pacing_of, plan_flush
 from llog.broker.produce.groups import CommittedBatch, share_out, stretches_of
-from llog.broker.produce.pacing import FlushDue, Pacing, pacing_of, plan_flush
 from llog.broker.produce.producer import BATCH_FLUSHES_MAX, BATCH_GROUP_OVERHEAD_BYTES
 from llog.errors import (
     AppendNotCommitted,

@@ -3,7 +3,7 @@
     accept    take the call's bytes from the pool, or refuse the whole call            (`pool`)
     look up   find the control record of logs that are new to this process             (`buffer`)
     buffer    gather record groups in batches, joined per log                          (`buffer`, `groups`)
-    flush     when a batch is full, or has no reason to wait                           (`pacing`)
+    flush     when a batch is full, or has no reason to wait                           (`flush`)
     commit    uploads overlap; the commits of one log keep the order of flushes        (`flush`)
     answer    each call gets the outcomes of its own groups, and its bytes are given back
 
@@ -28,9 +28,8 @@ from llog.broker.produce.buffer import (
     TimedOutcomes,
     Timings,
 )
-from llog.broker.produce.flush import CommitOrder, Flush, FlushEvents
+from llog.broker.produce.flush import CommitOrder, Flush, FlushEvents, Pacing, pacing_of, plan_flush
 from llog.broker.produce.groups import CommittedBatch
-from llog.broker.produce.pacing import Pacing, pacing_of, plan_flush
 from llog.broker.produce.pool import MemoryPool
 from llog.errors import AppendNotCommitted, BackPressureRejected, InvalidArgument, LogError, ValueTooLarge
 from llog.formats.buffers import total_length
