@@ -1,7 +1,7 @@
 """A claim: an ephemeral record that keeps two compactors from doing the same work.
 
-It only saves work (R12). A claim lost with its session, or ignored by somebody, harms nobody: publishing a run is
-guarded by the compaction record alone.
+It only saves work (R12). A claim that is lost with its session, or ignored, does no harm: the compaction record alone
+guards the publishing of a run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from llog.stores.metadata.port import ABSENT, Session
 
 
 async def claim(context: LogContext, log: Log, session: Session, *, compactor_id: str, incarnation: int) -> bool:
-    """True when the log is ours to work on, as far as anyone knows."""
+    """Whether this compactor holds the claim on the log."""
     key = context.keys.claim(log)
-    mine = CompactorClaim(incarnation=incarnation, compactor_id=compactor_id, claimed_at_ms=context.now_ms())
+    value = CompactorClaim(incarnation=incarnation, compactor_id=compactor_id, claimed_at_ms=context.now_ms())
     try:
-        await context.metadata.put(key, encode_value(mine), expected=ABSENT, session=session)
+        await context.metadata.put(key, encode_value(value), expected=ABSENT, session=session)
         return True
     except (VersionConflict, MetadataUncertain):
         held = await holder(context, log)
@@ -31,7 +31,7 @@ async def holder(context: LogContext, log: Log) -> CompactorClaim | None:
 
 
 async def release(context: LogContext, log: Log, *, compactor_id: str) -> None:
-    """Give the log back; whoever holds it by now keeps it."""
+    """Remove our claim; another compactor's claim stays."""
     found = await context.metadata.get(context.keys.claim(log), strict=True)
     if found is None or decode_value(CompactorClaim, found.value, found.key.path).compactor_id != compactor_id:
         return

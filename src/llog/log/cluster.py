@@ -1,9 +1,9 @@
-"""Which cluster is this, and do its stores belong together?
+"""The identity of a cluster, and the check that its stores belong together.
 
-The metadata store holds the cluster's identity; each object store carries a marker object that says the same. Why it
-exists: with a wrong, empty or unshared store every record would be missing, and vacuum would take every object for
-garbage (h25). What must stay true: a marker is written once, only into a store that carries none and never carried
-ours; whoever opens stores that do not belong together is refused with words.
+The metadata store holds the cluster's identity; each object store has a marker object with the same identity. With a
+wrong, empty or unshared store every record would be missing, and vacuum would take every object for garbage (h25). A
+marker is written once, only into a store that has none and never had ours. Opening stores that do not belong together
+raises `ClusterMismatch`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ CLUSTER_ROUNDS_MAX: Final = 32
 
 
 async def join_cluster(context: LogContext, stores: Sequence[ObjectStore] | None = None) -> ClusterId:
-    """Make sure that these stores (default: those of the context) are this cluster's; the first start founds it."""
+    """Check that these stores (default: those of the context) belong to this cluster; the first start creates it."""
     stores = context.stores() if stores is None else stores
     key = context.keys.cluster_id()
     for round_number in range(CLUSTER_ROUNDS_MAX):
-        found, markers = await _look(context, stores)
+        found, markers = await _read_identities(context, stores)
         try:
             if found is None:
                 _refuse_markers_without_identity(markers)
-                await context.metadata.put(key, encode_value(_founded(context)), expected=ABSENT)
+                await context.metadata.put(key, encode_value(_new_cluster(context)), expected=ABSENT)
                 continue
             cluster = decode_value(ClusterId, found.value, key.path)
             joining = plan_joining(cluster, markers)
@@ -49,7 +49,7 @@ async def join_cluster(context: LogContext, stores: Sequence[ObjectStore] | None
 
 async def compare_cluster(context: LogContext, stores: Sequence[ObjectStore] | None = None) -> ClusterId | None:
     """As `join_cluster`, but nothing is written; None when there is no cluster yet."""
-    found, markers = await _look(context, context.stores() if stores is None else stores)
+    found, markers = await _read_identities(context, context.stores() if stores is None else stores)
     if found is None:
         _refuse_markers_without_identity(markers)
         return None
@@ -58,12 +58,11 @@ async def compare_cluster(context: LogContext, stores: Sequence[ObjectStore] | N
     return cluster
 
 
-async def _look(
+async def _read_identities(
     context: LogContext, stores: Sequence[ObjectStore]
 ) -> tuple[Record | None, dict[str, ClusterId | None]]:
-    """The identity, then the markers: a marker is put after the identity it names, and before the identity names its
-    store. So a marker where no identity was found may only mean that the cluster was founded in between; a second look
-    tells."""
+    """The identity, then the markers. A marker is put after the identity that it names, and before the identity names
+    its store. A marker without an identity may mean that the cluster was created in between; a second read decides."""
     for _ in range(2):
         found = await context.metadata.get(context.keys.cluster_id(), strict=True)
         markers = {store.url: await read_marker(context, store) for store in stores}
@@ -73,7 +72,7 @@ async def _look(
 
 
 def plan_joining(cluster: ClusterId, markers: dict[str, ClusterId | None]) -> list[str]:
-    """The stores that are new to the cluster; raises for one that is not, or no longer, the cluster's."""
+    """The stores that are new to the cluster; raises `ClusterMismatch` for a store that does not belong to it."""
     joining = []
     for url, marker in markers.items():
         if marker is not None and marker.cluster_id != cluster.cluster_id:
@@ -82,7 +81,7 @@ def plan_joining(cluster: ClusterId, markers: dict[str, ClusterId | None]) -> li
         if url in cluster.stores:
             if marker is None:
                 reason = (
-                    f"it carried the marker of cluster {cluster.cluster_id} and carries none now: it was emptied, or"
+                    f"it had the marker of cluster {cluster.cluster_id} and has none now: it was emptied, or"
                     " it is a directory of the same name on another machine"
                 )
                 raise ClusterMismatch(url, reason, ours=cluster.cluster_id)
@@ -104,16 +103,16 @@ def _refuse_markers_without_identity(markers: dict[str, ClusterId | None]) -> No
         if marker is not None:
             reason = (
                 f"it belongs to cluster {marker.cluster_id}, and the metadata store holds no cluster: it is empty, or"
-                " another one than before. `llog meta restore` brings a backup back"
+                " another one than before. `llog meta restore` restores a backup"
             )
             raise ClusterMismatch(url, reason, theirs=marker.cluster_id)
 
 
 async def _put_marker(context: LogContext, store: ObjectStore, cluster: ClusterId) -> None:
-    """Only where there is none: of two clusters that find an empty store at the same time, one must lose."""
+    """Create-if-absent: of two clusters that find an empty store at the same time, one must lose."""
     data = encode_value(replace(cluster, stores=()))
     await store.put(context.keys.cluster_marker_object(), [data], if_absent=True)
 
 
-def _founded(context: LogContext) -> ClusterId:
+def _new_cluster(context: LogContext) -> ClusterId:
     return ClusterId(cluster_id=f"{context.random_bits(128):032x}", created_at_ms=context.now_ms())

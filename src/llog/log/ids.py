@@ -1,7 +1,7 @@
-"""Object ids: UUIDv7 in hex, so that the creation instant is in the name.
+"""Object ids: UUIDv7 in hex, so that the creation time is in the name.
 
-Vacuum and `reserve` compare that instant with horizons (PROTOCOL R8), which is why the id is drawn by us from a clock
-and a random source that come in as arguments, never by the library behind them.
+Vacuum and `reserve` compare that time with horizons (R8). So ids are drawn from a clock and a random source that come
+in as arguments, which a simulation replaces.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VARIANT: Final = 0b10
 
 
 def new_object_id(now_ms: int, random_bits: Callable[[int], int]) -> str:
-    """A UUIDv7 as 32 hex digits; `random_bits(n)` gives n random bits (`random.getrandbits` will do)."""
+    """A UUIDv7 as 32 hex digits; `random_bits(n)` gives n random bits (such as `random.getrandbits`)."""
     if not 0 <= now_ms <= _TIME_MAX:
         raise InvalidArgument("now_ms", f"{now_ms} does not fit 48 bits")
     bits = random_bits(_RANDOM_BITS)
@@ -39,7 +39,7 @@ def is_object_id(text: str) -> bool:
 
 
 def created_at_ms_of(object_id: str) -> int:
-    """The instant in the id; `InvalidArgument` when it is not one of ours."""
+    """The time in the id; `InvalidArgument` if it is not an object id."""
     if not is_object_id(object_id):
         raise InvalidArgument("object id", f"{object_id!r} is not a UUIDv7 in hex")
     return int(object_id[:12], 16)

@@ -1,7 +1,7 @@
-"""Index entries in hand: which offsets they cover, and the one predicate that says which count.
+"""Index entries: the offsets they cover, and the one predicate that decides which of them count.
 
-Readers, compaction and vacuum judge entries by `judge` and nothing else (R9). What must stay true: an entry of a lower
-incarnation is a phantom, one of a higher means that whoever looks is stale and must touch nothing (R13).
+Readers, compaction and vacuum judge entries by `judge` alone (R9). An entry of a lower incarnation is a phantom; an
+entry of a higher one means that the reader is stale and must change nothing (R13).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llog.stores.metadata.port import Record, last_segment
 
 
 class Entry(NamedTuple):
-    """An index entry with its place: the key's end offset, and the version it was read at."""
+    """An index entry with the end offset from its key, and the version at which it was read."""
 
     end_offset: int
     value: IndexEntry
@@ -33,11 +33,11 @@ class Entry(NamedTuple):
 class EntryVerdict(Enum):
     VALID = "valid"
     PHANTOM = "phantom"
-    """Treat as absent; anyone may remove it by key and version."""
+    """Counts as absent; any process may remove it by key and version."""
     BELOW_START = "below start"
     """Invisible, but only retention removes it, after the producer snapshot has passed it."""
     FROM_THE_FUTURE = "from the future"
-    """Of a higher incarnation: the reader is stale."""
+    """It has a higher incarnation: the reader is stale."""
 
 
 def entry_of(record: Record) -> Entry:
@@ -50,7 +50,7 @@ def entry_of(record: Record) -> Entry:
 
 
 def judge(entry: Entry, *, incarnation: int, cursor: int, log_start_offset: int) -> EntryVerdict:
-    """R9, the one predicate. `cursor` is the compaction record's: WAL entries that end below it were compacted."""
+    """R9. `cursor` is the compaction record's offset: WAL entries that end below it were compacted."""
     if entry.value.incarnation > incarnation:
         return EntryVerdict.FROM_THE_FUTURE
     if entry.value.incarnation < incarnation:
@@ -61,7 +61,7 @@ def judge(entry: Entry, *, incarnation: int, cursor: int, log_start_offset: int)
 
 
 def index_entry_of(pending: Pending) -> IndexEntry:
-    """What settling writes: a pure copy of the pending append, byte-equal whoever does it."""
+    """The entry that settling writes: a copy of the pending append, the same bytes from every settler."""
     return IndexEntry(
         type=pending.entry_type,
         msg_count=pending.msg_count,

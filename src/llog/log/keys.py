@@ -1,8 +1,7 @@
-"""The one module that builds and parses keys and object names.
+"""The one module that builds and parses keys and object names (protocol section 2).
 
-Why it exists: a key written by one release is read by all later ones, and `@`, `/` and routing rules are easy to get
-wrong in two places. What must stay true: `parse(build(x)) == x` for every kind (a property test), cluster keys and
-topics never collide (`@` cannot occur in a topic name, `wal-shared` is refused as one), and all keys of one log share
+All later releases read the keys of this one. `parse(build(x)) == x` for every kind (a property test). Cluster keys and
+topics never collide: `@` cannot occur in a topic name, and `wal-shared` is refused as one. All keys of one log share
 the routing key `{topic}:{partition}`, so that one shard orders them.
 """
 
@@ -17,10 +16,8 @@ from llog.errors import InvalidArgument
 from llog.log.ids import is_object_id
 from llog.stores.metadata.port import Key, check_key
 
-# Logs whose checked and built key prefix is remembered, over all stores of a process.
+# Logs with a cached key prefix, over all stores of a process.
 KEYS_LOGS_MAX: Final = 65_536
-
-
 TOPIC_NAME_LENGTH_MAX: Final = 249
 PARTITION_MAX: Final = 2**31 - 1
 OFFSET_MAX: Final = 2**63 - 1
@@ -48,14 +45,14 @@ class Log(NamedTuple):
 
 
 def check_topic(topic: str) -> str:
-    """Kafka's rules for topic names, and the one name our objects need for themselves."""
+    """The topic, if it follows Kafka's rules for names and is not the prefix of shared blobs."""
     if not isinstance(topic, str) or not 1 <= len(topic) <= TOPIC_NAME_LENGTH_MAX:
         raise InvalidArgument("topic", f"{topic!r:.100} must have 1 to {TOPIC_NAME_LENGTH_MAX} characters")
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         reason = "may only hold letters, digits, '.', '_' and '-', and not be '.' or '..'"
         raise InvalidArgument("topic", f"{topic!r} {reason}")
     if topic == WAL_PREFIX:
-        raise InvalidArgument("topic", f"{WAL_PREFIX!r} is the name of the shared blobs' prefix")
+        raise InvalidArgument("topic", f"{WAL_PREFIX!r} is reserved for shared blobs; choose another name")
     return topic
 
 
@@ -66,7 +63,7 @@ def check_partition(partition: int) -> int:
 
 
 def offset_name(offset: int) -> str:
-    """An offset as the last segment of a key: zero-padded, so that byte order is number order."""
+    """An offset as the last segment of a key: zero-padded, so that byte order is numeric order."""
     if not 0 <= offset <= OFFSET_MAX:
         raise InvalidArgument("offset", f"{offset} must be from 0 to {OFFSET_MAX}")
     return f"{offset:0{_OFFSET_DIGITS}d}"
@@ -79,31 +76,31 @@ def offset_of(name: str) -> int:
 
 
 def _external(kind: str, name: str) -> str:
-    """A name from outside (consumer group, query) as one segment: percent-encoded where it must be."""
+    """A name chosen by users (consumer group, query) as one key segment, percent-encoded where necessary."""
     try:
         segment = quote(name, safe="@:,=+ ")
     except UnicodeEncodeError:
-        raise InvalidArgument(kind, f"{name!r:.100} is not text that UTF-8 can hold") from None
+        raise InvalidArgument(kind, f"{name!r:.100} cannot be encoded as UTF-8") from None
     if not name or len(segment) > _EXTERNAL_NAME_BYTES_MAX:
         raise InvalidArgument(kind, f"{name!r:.100} must not be empty or longer than {_EXTERNAL_NAME_BYTES_MAX} bytes")
     return segment
 
 
 def last_segment_id(uri: str) -> str:
-    """The object id at the end of a blob's or segment's URI."""
+    """The object id at the end of the URI of a blob or segment."""
     return _check_id(uri.rpartition("/")[2])
 
 
 @lru_cache(maxsize=KEYS_LOGS_MAX)
 def _log_prefix(log: Log) -> tuple[str, str]:
-    """A log's part of its keys, and their route: checked and built once, for a flush asks three times per log."""
+    """The common prefix of a log's keys, and their route. Cached, because a flush builds three keys per log."""
     check_topic(log.topic)
     check_partition(log.partition)
     return f"{log.topic}/partitions/{log.partition}", str(log)
 
 
 class Keys:
-    """All keys and object names below one root (`LLOG_ROOT_PREFIX`)."""
+    """Builds and parses all keys and object names below one root (`LLOG_ROOT_PREFIX`)."""
 
     def __init__(self, root: str = "llog") -> None:
         check_key(Key(root))
@@ -127,7 +124,7 @@ class Keys:
         return self._in_log(log, "meta/control")
 
     def compaction(self, log: Log) -> Key:
-        """The compaction record; its name is the seeds' cursor key."""
+        """The compaction record."""
         return self._in_log(log, "meta/compaction-cursor")
 
     def claim(self, log: Log) -> Key:
@@ -146,7 +143,7 @@ class Keys:
         return self._in_log(log, f"meta/producers/{offset_name(as_of)}/{offset_name(page)}")
 
     def index(self, log: Log) -> Key:
-        """The parent of the log's index entries: where ceilings and scans stay inside."""
+        """The parent of the log's index entries."""
         return self._in_log(log, "index")
 
     def index_entry(self, log: Log, end_offset: int) -> Key:
@@ -172,15 +169,15 @@ class Keys:
         return Key(f"{self.root}/@cluster/producer-ids", CLUSTER_ROUTE)
 
     def vacuum_hold(self) -> Key:
-        """While it is there, vacuum deletes nothing: an operator lifts it after a restore."""
+        """While this key exists, vacuum deletes nothing; an operator removes it after a restore."""
         return Key(f"{self.root}/@cluster/vacuum-hold", CLUSTER_ROUTE)
 
     def chore_claim(self, chore: str) -> Key:
-        """Ephemeral, like a log's claim: who does a chore of the whole cluster (vacuum, say)."""
+        """Ephemeral, like a log's claim: held by the process that does a chore of the cluster, such as vacuum."""
         return Key(f"{self.root}/@cluster/chores/{_external('chore', chore)}", CLUSTER_ROUTE)
 
     def group(self, group: str) -> Key:
-        """The parent of everything kept for one consumer group."""
+        """The parent of all values of one consumer group."""
         segment = _external("group", group)
         return Key(f"{self.root}/@cluster/groups/{segment}", f"@groups:{segment}")
 
@@ -214,7 +211,7 @@ class Keys:
         return f"{self.root}/@cluster/id"
 
     def clock_object(self, object_id: str) -> str:
-        """Put by vacuum to learn the store's own time, and deleted again."""
+        """Put by vacuum to read the store's clock, and deleted again."""
         return f"{self.root}/@cluster/clock/{_check_id(object_id)}"
 
     def backups(self) -> str:
@@ -228,12 +225,12 @@ class Keys:
         return f"{self.root}/{BACKUP_PREFIX}/{_check_id(backup_id)}/manifest"
 
     def backup_schedule_object(self, backup_id: str) -> str:
-        """Marks a backup that was made on a schedule, and may be removed by it; one made by hand has none."""
+        """Marks a backup that the schedule made and may remove; a manual backup has none."""
         return f"{self.root}/{BACKUP_PREFIX}/{_check_id(backup_id)}/schedule"
 
-    # -- back -----------------------------------------------------------------------------------------------------
+    # -- parsing --------------------------------------------------------------------------------------------------
     def parse(self, path: str) -> ParsedKey | None:
-        """What a metadata key means; None for a key that is not ours (another root, another product)."""
+        """The meaning of a metadata key; None for a key of another root or another product."""
         parts = self._below_root(path)
         if parts is None:
             return None
@@ -245,8 +242,8 @@ class Keys:
         return _parse_in_log(log, parts[3:]) if log is not None else None
 
     def key_of(self, path: str) -> Key:
-        """A path with the route its neighbours have, as far as the shape of the path tells it: for records that a
-        listing returned without one, of kinds that this release may not know."""
+        """The key of a path, with the route that its shape implies: for records that were listed without a route, also
+        of kinds that this release does not know."""
         parts = self._below_root(path) or [""]
         log = _parse_log(parts)
         if log is not None:
@@ -263,8 +260,8 @@ class Keys:
         return Key(path)
 
     def parse_object(self, name: str) -> ParsedKey | None:
-        """What an object's name means: kinds `blob`, `segment_object`, `legacy_wal`, `cluster_marker`, `backup_part`,
-        `backup_manifest`, `backup_schedule`, `scratch`, `probe`; or None."""
+        """The meaning of an object's name. Kinds: `blob`, `segment_object`, `legacy_wal`, `cluster_marker`, `clock`,
+        `backup_part`, `backup_manifest`, `backup_schedule`, `scratch`, `probe`."""
         parts = self._below_root(name)
         if parts is None:
             return None
@@ -293,9 +290,9 @@ class Keys:
 
 
 class ParsedKey(NamedTuple):
-    """`kind` is the name of the `Keys` method that builds it; the other fields are that method's arguments. Some kinds
-    are built by those who use them alone: `sink_query`, `sink_head` and `sink_page` (the sink), `scratch` (objects of
-    key compaction), `probe` (of `llog doctor`)."""
+    """`kind` is the name of the `Keys` method that builds the key; the other fields are that method's arguments. Other
+    packages build some kinds: `sink_query`, `sink_head` and `sink_page` (the sink), `scratch` (key compaction), `probe`
+    (`llog doctor`)."""
 
     kind: str
     log: Log | None = None
@@ -365,7 +362,7 @@ def _parse_backup(rest: list[str]) -> ParsedKey | None:
 
 
 def _parse_scratch(rest: list[str]) -> ParsedKey | None:
-    """What one pass of a job leaves for the next: the job, the pass, the object."""
+    """An object that one pass of a job leaves for the next: job, pass, object."""
     if len(rest) != 3 or not rest[0] or not all(map(is_object_id, rest[1:])):
         return None
     return ParsedKey("scratch", name=rest[0], item=rest[1], object_id=rest[2])

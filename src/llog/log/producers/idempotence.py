@@ -1,8 +1,8 @@
-"""Idempotent producers: is this batch new, a repeat, or out of order? Pure.
+"""Idempotent producers: judges whether a batch is new, a repeat, or out of order. Pure.
 
 Kafka's rule: a producer numbers its records per log; the last five batches of an epoch are remembered, so a repeat
-within that window gets the offsets of the first time. Judged inside `reserve`, against state that is complete as of
-the control version being replaced.
+within that window gets its first offsets. `reserve` judges against state that is complete as of the control version
+being replaced.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SEQUENCE_MODULUS: Final = 2**31
 
 
 class ProducerClaim(NamedTuple):
-    """What a piece of a record group says of itself. Where it lies in the group is the piece's to know."""
+    """The sequence numbers of one piece of a record group."""
 
     producer_id: int
     epoch: int
     first_sequence: int
     last_sequence: int
     offset_delta: int = 0
-    """Counted from its piece's first message: 0, for a claim speaks for its whole piece."""
+    """From the piece's first message: always 0, because a claim covers its whole piece."""
 
     @property
     def msg_count(self) -> int:
@@ -56,7 +56,7 @@ class Judged(NamedTuple):
 
 
 def judge_claim(state: ProducerState | None, claim: ProducerClaim) -> Judged:
-    """Against what is known of that producer; None: never heard of, or forgotten, so any number may come."""
+    """Judge against the state of that producer; None: an unknown producer, which may start with any number."""
     if state is None or not state.batches:
         return Judged(Judgement.NEW)
     if claim.epoch < state.epoch:
@@ -71,7 +71,7 @@ def judge_claim(state: ProducerState | None, claim: ProducerClaim) -> Judged:
 
 
 def with_batch(state: ProducerState | None, batch: ProducerBatch, now_ms: int) -> ProducerState:
-    """State after a batch was stored."""
+    """The state after that batch was stored."""
     kept = state.batches if state is not None and state.epoch == batch.epoch else ()
     return ProducerState(
         producer_id=batch.producer_id,
@@ -84,13 +84,13 @@ def with_batch(state: ProducerState | None, batch: ProducerBatch, now_ms: int) -
 def with_batches(
     states: Mapping[int, ProducerState], batches: Iterable[ProducerBatch], now_ms: int
 ) -> dict[int, ProducerState]:
-    """State of all producers after these batches, in offset order."""
+    """The state of all producers after these batches, in offset order."""
     after = dict(states)
     add_batches(after, batches, now_ms)
     return after
 
 
 def add_batches(states: dict[int, ProducerState], batches: Iterable[ProducerBatch], now_ms: int) -> None:
-    """`with_batches` in place: a log may have many producers, and an append a few of them."""
+    """`with_batches` in place: a log may have many producers, an append only a few of them."""
     for batch in batches:
         states[batch.producer_id] = with_batch(states.get(batch.producer_id), batch, now_ms)

@@ -1,6 +1,6 @@
-"""Producer state as of a control version: snapshot, then the entries that tile up to the counter, then pending.
+"""Producer state as of a control version: the snapshot, then the entries that tile up to the counter, then `pending`.
 
-What must stay true: a hole means read again, never "new producer" (h06b): a repeat would be stored twice.
+A hole among the entries means "read again", never "new producer" (h06b): otherwise a repeat would be stored twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llog.log.producers.idempotence import add_batches
 
 
 class KnownProducers:
-    """State of all producers of one log as of an offset. Only ever moves forward; forgotten when in doubt."""
+    """State of all producers of one log as of an offset. It only moves forward, and is forgotten when in doubt."""
 
     def __init__(self) -> None:
         self.states: dict[int, ProducerState] = {}
@@ -31,17 +31,17 @@ class KnownProducers:
         self.states, self.as_of = {}, None
 
     def complete(self, control: ControlRecord) -> bool:
-        """Is this the state as of that very control record? Then there is nothing to read."""
+        """Whether this is the state as of that control record, so that nothing must be read."""
         return self.as_of == control.sequence_counter
 
     def add(self, pending: Pending) -> None:
-        """An append, if it begins at the offset we stand at."""
+        """Add an append, if it starts at the offset that the state has reached."""
         if self.as_of == pending.start_offset:
             add_batches(self.states, pending.producers, pending.created_at_ms)
             self.as_of = pending.end_offset + 1
 
     async def catch_up(self, context: LogContext, log: Log, control: ControlRecord) -> bool:
-        """Bring the state up to `control`; False when there is a hole and control must be read again."""
+        """Bring the state up to `control`; False when there is a hole, and control must be read again."""
         if self.as_of is None and not await self._load_snapshot(context, log, control):
             return False
         assert self.as_of is not None
@@ -74,13 +74,13 @@ class KnownProducers:
             if entry.value.incarnation < control.incarnation:
                 continue
             if entry.start_offset != self.as_of or entry.value.type != "WAL":
-                return False  # a hole, or compaction went past us: its snapshot did too
+                return False  # a hole, or compaction has passed this offset, and moved the snapshot first
             add_batches(self.states, entry.value.producers, entry.value.created_at_ms)
             self.as_of = entry.end_offset + 1
         return self.as_of >= end
 
     async def _load_snapshot(self, context: LogContext, log: Log, control: ControlRecord) -> bool:
-        """False when the head is not of this life, or moved on while its pages were read: look again."""
+        """False when the head is of another incarnation, or changed while its pages were read: read again."""
         record = await context.metadata.get(context.keys.producers(log))
         if record is None:
             return False
@@ -91,7 +91,7 @@ class KnownProducers:
         keys = [context.keys.producer_page(log, head.as_of, page) for page in range(head.pages)]
         for page in await context.metadata.get_many(keys):
             if page is None:
-                return False  # the head moved on
+                return False  # the head has changed
             for state in decode_value(ProducerPage, page.value, page.key.path).producers:
                 states[state.producer_id] = state
         self.states, self.as_of = states, head.as_of

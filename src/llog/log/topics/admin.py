@@ -1,12 +1,11 @@
-"""Topics as users manage them: create, alter, add partitions, list, describe. (Deleting is `delete_topic`.)
+"""Manage topics: create, alter, add partitions, list, describe. (`delete_topic` is in `delete`.)
 
-Every change is one compare-and-set on the topic's record, decided anew from the value just read (R5). Partitions come
-after it, so whoever crashes in between leaves a LIVE topic with logs that are not there yet, and anyone who meets one
-finishes it (`initialize`).
+Every change is one compare-and-set on the topic's record, decided anew from the value just read (R5). The logs follow,
+so a crash in between leaves a LIVE topic with missing logs, which any process that meets them initializes.
 
-What must stay true: a topic begins as incarnation 1 or as one more than a DELETED one, and from nothing else (R13); an
-answer that never came is found out by reading: the topic id, drawn before the first attempt, tells our record from
-another's (R4); a refusal rests on a strict read (R7).
+A topic starts as incarnation 1, or as one more than a DELETED record's (R13). The outcome of a write without an answer
+is found by reading: the topic id, drawn before the first attempt, identifies our record (R4). A refusal rests on a
+strict read (R7).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Decide = Callable[[TopicRecord | None], TopicRecord | None]
 
 
 class Topic(NamedTuple):
-    """A topic's record by its name."""
+    """A topic's name and record."""
 
     name: str
     record: TopicRecord
@@ -52,7 +51,7 @@ class Topic(NamedTuple):
 class PartitionDescription(NamedTuple):
     partition: int
     log_state: LogState | None
-    """None: not there yet; the first append, or `finish_partitions`, makes it."""
+    """None: not initialized yet; the first append, or `finish_partitions`, does that."""
     log_start_offset: int
     next_offset: int
 
@@ -73,48 +72,48 @@ async def create_topic(
     config: Mapping[str, str] | None = None,
     first_offset: int | None = None,
 ) -> Topic:
-    """A new topic, or a new life of a deleted one, with all its logs.
+    """Create a topic, or a new incarnation of a deleted one, with all its logs.
 
-    `first_offset` None means: where the life before began, or 1.
+    `first_offset` None means the first offset of the previous incarnation, or 1.
     """
     _check_count(context, partitions)
     if first_offset is not None and not 0 <= first_offset < OFFSET_MAX:
         raise InvalidArgument("first_offset", f"{first_offset} must be from 0 to {OFFSET_MAX - 1}")
-    kept = checked_config(config or {})
-    mine: TopicRecord | None = None
+    checked = checked_config(config or {})
+    written: TopicRecord | None = None
 
-    def begin(there: TopicRecord | None) -> TopicRecord | None:
-        nonlocal mine
-        if there is not None and mine is not None and there.topic_id == mine.topic_id:
-            return None  # the answer was lost, the deed was not
-        if there is not None and there.state == "LIVE":
-            raise TopicAlreadyExists(topic, f"it exists, with {there.partition_count} partitions")
-        if there is not None and there.state == "DELETING":
+    def create(current: TopicRecord | None) -> TopicRecord | None:
+        nonlocal written
+        if current is not None and written is not None and current.topic_id == written.topic_id:
+            return None  # our write succeeded, only its answer was lost
+        if current is not None and current.state == "LIVE":
+            raise TopicAlreadyExists(topic, f"it exists, with {current.partition_count} partitions")
+        if current is not None and current.state == "DELETING":
             raise TopicBeingDeleted(topic, "it is being deleted; create it again when that is done")
-        before = FIRST_OFFSET_DEFAULT if there is None else there.first_offset
-        made = new_topic(
+        default = FIRST_OFFSET_DEFAULT if current is None else current.first_offset
+        record = new_topic(
             context,
-            there,
+            current,
             partition_count=partitions,
-            first_offset=before if first_offset is None else first_offset,
-            config=kept,
+            first_offset=default if first_offset is None else first_offset,
+            config=checked,
         )
-        # One id for all attempts, so that a late one is still known as ours.
-        mine = made if mine is None else replace(made, topic_id=mine.topic_id)
-        return mine
+        # One id for all attempts, so that we recognise an earlier one.
+        written = record if written is None else replace(record, topic_id=written.topic_id)
+        return written
 
-    made = Topic(topic, await change_topic(context, topic, begin))
-    await finish_partitions(context, made)
-    return made
+    created = Topic(topic, await change_topic(context, topic, create))
+    await finish_partitions(context, created)
+    return created
 
 
 async def alter_topic(
     context: LogContext, topic: str, *, put: Mapping[str, str] | None = None, remove: Collection[str] = ()
 ) -> Topic:
-    """Set some configs, and bring others back to their default."""
+    """Set some configs, and reset others to their default."""
 
-    def alter(there: TopicRecord | None) -> TopicRecord | None:
-        live = _live(topic, there)
+    def alter(current: TopicRecord | None) -> TopicRecord | None:
+        live = _live(topic, current)
         config = altered_config(live.config, put or {}, frozenset(remove))
         return None if config == live.config else replace(live, config=config)
 
@@ -122,11 +121,11 @@ async def alter_topic(
 
 
 async def add_partitions(context: LogContext, topic: str, count: int) -> Topic:
-    """Let the topic have `count` partitions. It only grows; the count that it has already is fine."""
+    """Grow the topic to `count` partitions; its current count is accepted and changes nothing."""
     _check_count(context, count)
 
-    def grow(there: TopicRecord | None) -> TopicRecord | None:
-        live = _live(topic, there)
+    def grow(current: TopicRecord | None) -> TopicRecord | None:
+        live = _live(topic, current)
         if count < live.partition_count:
             raise InvalidArgument("partitions", f"{topic} has {live.partition_count}: it cannot shrink to {count}")
         return None if count == live.partition_count else replace(live, partition_count=count)
@@ -137,7 +136,7 @@ async def add_partitions(context: LogContext, topic: str, count: int) -> Topic:
 
 
 async def finish_partitions(context: LogContext, topic: Topic) -> None:
-    """Make every log of the topic that is not there yet. For this very topic: one created since then is left alone."""
+    """Initialize every missing log of this topic; a later topic of the same name is left alone."""
 
     async def finish(partition: int) -> None:
         await initialize(context, Log(topic.name, partition), topic_id=topic.record.topic_id)
@@ -145,7 +144,7 @@ async def finish_partitions(context: LogContext, topic: Topic) -> None:
     try:
         await for_each_partition(topic.record.partition_count, finish)
     except LogDeleted as error:
-        raise TopicNotFound(topic.name, "it was deleted while its partitions were made") from error
+        raise TopicNotFound(topic.name, "it was deleted while its partitions were created") from error
 
 
 async def change_topic(context: LogContext, topic: str, decide: Decide) -> TopicRecord:
@@ -163,12 +162,12 @@ async def change_topic(context: LogContext, topic: str, decide: Decide) -> Topic
     return record
 
 
-def _live(topic: str, there: TopicRecord | None) -> TopicRecord:
-    if there is None or there.state == "DELETED":
+def _live(topic: str, record: TopicRecord | None) -> TopicRecord:
+    if record is None or record.state == "DELETED":
         raise TopicNotFound(topic, "no such topic")
-    if there.state == "DELETING":
+    if record.state == "DELETING":
         raise TopicBeingDeleted(topic, "it is being deleted")
-    return there
+    return record
 
 
 def _check_count(context: LogContext, partitions: int) -> None:
@@ -177,13 +176,13 @@ def _check_count(context: LogContext, partitions: int) -> None:
         raise InvalidArgument("partitions", f"{partitions!r} must be from 1 to {limit} (LLOG_TOPIC_PARTITIONS_MAX)")
 
 
-# -- looking ---------------------------------------------------------------------------------------------------------
+# -- reads -----------------------------------------------------------------------------------------------------------
 
 
 async def list_topics(
     context: LogContext, *, states: Collection[TopicState] = ONLY_LIVE, strict: bool = False
 ) -> list[Topic]:
-    """Every topic in one of these states, by name. Those DELETING are for whoever finishes deletions."""
+    """The topics in one of these states, by name."""
     return [
         Topic(last_segment(found.key.path), record)
         async for found in context.metadata.scan_all(context.keys.topics(), strict=strict)
@@ -192,7 +191,7 @@ async def list_topics(
 
 
 async def describe_topic(context: LogContext, topic: str) -> TopicDescription:
-    """The topic, and where each of its logs begins and ends."""
+    """The topic, and the first and next offset of each of its logs."""
     found = await load_topic(context, topic)
     if found is None or found[0].state != "LIVE":
         found = await load_topic(context, topic, strict=True)
@@ -209,6 +208,6 @@ async def describe_topic(context: LogContext, topic: str) -> TopicDescription:
 
 
 def _describe(partition: int, topic: TopicRecord, control: ControlRecord | None) -> PartitionDescription:
-    if control is None or control.incarnation != topic.incarnation:  # not there yet, in this life
+    if control is None or control.incarnation != topic.incarnation:  # not initialized in this incarnation
         return PartitionDescription(partition, None, topic.first_offset, topic.first_offset)
     return PartitionDescription(partition, control.log_state, control.log_start_offset, control.sequence_counter)

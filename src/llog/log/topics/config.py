@@ -1,26 +1,25 @@
-"""Topic configs: Kafka's names and values, in text as users pass them and typed as our jobs need them.
+"""Topic configs: Kafka's names and values, as text from users and typed for our jobs.
 
-What a topic keeps is text by name (`TopicRecord.config`), and only what was set: defaults stay defaults when a later
-release changes them. `checked_config` judges what a user passes; `TopicConfig.of` reads what is kept.
+A topic stores only the configs that were set, as text by name (`TopicRecord.config`), so a later release may change a
+default. `checked_config` checks a user's values; `TopicConfig.of` reads the stored ones.
 
-Honoured, because something here acts on it (the typed fields of `TopicConfig`):
+Honoured (the typed fields of `TopicConfig`):
     cleanup.policy              delete, compact, or both
-    retention.ms                -1 for ever; retention.bytes likewise; both judged per log, by whole index entries
+    retention.ms                -1 for ever; retention.bytes likewise; both apply per log, by whole index entries
     delete.retention.ms         how long key compaction keeps a tombstone
-    min.compaction.lag.ms       how long a record stays untouched by key compaction
+    min.compaction.lag.ms       how long key compaction leaves a record alone
     max.compaction.lag.ms       how long a record waits at most for key compaction, whatever the dirty ratio
-    min.cleanable.dirty.ratio   how much of a log must be new before key compaction runs
-    max.message.bytes           the largest record that is accepted, its size being that of a batch with it alone; what
-                                shares a batch is the broker's business
+    min.cleanable.dirty.ratio   fraction of a log that must be new before key compaction runs
+    max.message.bytes           the largest accepted record, measured as a batch of this record alone
 
-Only kept, and shown again (`CONFIGS[name].honoured` is False): names that tune what a broker with local disks and
-replicas does: segment files, flushing, indexes, replicas, throttles, remote storage. Records mean the same without
-them. So does `compression.type`: batches stay as their producer compressed them, and every client reads every codec.
-`message.timestamp.type` takes CreateTime alone, because LogAppendTime would change what is stored.
+Only stored and shown (`CONFIGS[name].honoured` is False): names that tune a broker with local disks and replicas, such
+as segment files, flushing, indexes, throttles and remote storage. `compression.type` too: batches stay as their
+producer compressed them, and every client reads every codec. `message.timestamp.type` accepts only CreateTime, because
+LogAppendTime would change the stored records.
 
-What must stay true: an unknown name or a value out of range is refused when it is set. When read, an unknown name is
-passed over (a later release may have set it), but a value that cannot be understood is an error: retention that guessed
-would delete what its owner wanted kept.
+An unknown name or a value out of range is refused when it is set. On reading, an unknown name is ignored (a later
+release may have set it), but a value that cannot be parsed is an error: a wrong guess would make retention delete
+records.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ from llog.limits import RECORD_BATCH_BYTES_MAX
 
 TOPIC_CONFIG_VALUE_CHARS_MAX: Final = 1_000
 
-
 ConfigKind = Literal["boolean", "int", "long", "double", "list", "string"]
-"""Kafka's word for the type of a value, as its admin clients show it."""
+"""Kafka's name for the type of a value, as admin clients show it."""
 
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
@@ -44,7 +42,7 @@ _POLICIES: Final = ("compact", "delete")
 
 
 class ConfigSpec(NamedTuple):
-    """One config: its type, its default, and the check that gives a value its one spelling (or raises ValueError)."""
+    """One config: type, default, and the check that normalizes a value (or raises ValueError)."""
 
     kind: ConfigKind
     default: str
@@ -52,12 +50,12 @@ class ConfigSpec(NamedTuple):
     honoured: bool = False
 
 
-# -- what values may be --------------------------------------------------------------------------------------------
+# -- checks of values ------------------------------------------------------------------------------------------------
 
 
 def _number(low: int, high: int) -> Callable[[str], str]:
     def check(text: str) -> str:
-        # int() also takes "1_000" and digits of other scripts, which no other client would.
+        # int() also accepts "1_000" and digits of other scripts, which other clients refuse.
         digits = text.removeprefix("-")
         value = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= len(str(_LONG_MAX)) else None
         if value is None or not low <= value <= high:
@@ -119,7 +117,7 @@ CONFIGS: Final[Mapping[str, ConfigSpec]] = {
     "max.compaction.lag.ms": _spec("long", _LONG_MAX, _number(1, _LONG_MAX), honoured=True),
     "min.cleanable.dirty.ratio": _spec("double", 0.5, _ratio, honoured=True),
     "max.message.bytes": _spec("int", 1_048_588, _number(0, RECORD_BATCH_BYTES_MAX), honoured=True),
-    # Only kept from here on.
+    # The following are only stored.
     "compression.type": _spec(
         "string", "producer", _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
     ),
@@ -155,7 +153,7 @@ CONFIGS: Final[Mapping[str, ConfigSpec]] = {
 
 
 def checked_value(name: str, value: str) -> str:
-    """The value in its one spelling; `InvalidArgument` naming the config and what is accepted."""
+    """The normalized value; `InvalidArgument` names the config and its accepted values."""
     spec = CONFIGS.get(name)
     if spec is None:
         raise InvalidArgument(f"config {name!r:.100}", f"unknown; accepted are {', '.join(CONFIGS)}")
@@ -168,24 +166,24 @@ def checked_value(name: str, value: str) -> str:
 
 
 def checked_config(config: Mapping[str, str]) -> dict[str, str]:
-    """What a topic keeps of the configs a user passes."""
+    """The configs of a user, checked and normalized."""
     return {name: checked_value(name, value) for name, value in config.items()}
 
 
-def altered_config(kept: Mapping[str, str], put: Mapping[str, str], remove: frozenset[str]) -> dict[str, str]:
-    """`kept` with some configs set and others back at their default. What a later release set stays."""
+def altered_config(stored: Mapping[str, str], put: Mapping[str, str], remove: frozenset[str]) -> dict[str, str]:
+    """`stored` with some configs set and others reset to their default. Configs of a later release stay."""
     both = remove & put.keys()
     if both:
         raise InvalidArgument(f"config {min(both)}", "cannot be set and removed at once")
-    unknown = remove - CONFIGS.keys() - kept.keys()
+    unknown = remove - CONFIGS.keys() - stored.keys()
     if unknown:
         raise InvalidArgument(f"config {min(unknown)!r:.100}", f"unknown; accepted are {', '.join(CONFIGS)}")
-    return {name: value for name, value in kept.items() if name not in remove} | checked_config(put)
+    return {name: value for name, value in stored.items() if name not in remove} | checked_config(put)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What the log and its jobs go by."""
+    """The configs that the log and its jobs honour."""
 
     compact: bool
     """Key compaction is on."""
@@ -202,25 +200,25 @@ class TopicConfig:
     max_message_bytes: int
 
     @classmethod
-    def of(cls, kept: Mapping[str, str]) -> TopicConfig:
-        """From what a topic keeps, with defaults for the rest."""
-        policies = _effective(kept, "cleanup.policy").split(",")
+    def of(cls, stored: Mapping[str, str]) -> TopicConfig:
+        """From the stored configs of a topic, with defaults for the rest."""
+        policies = _effective(stored, "cleanup.policy").split(",")
         return cls(
             compact="compact" in policies,
             delete="delete" in policies,
-            retention_ms=_unless_negative(_effective(kept, "retention.ms")),
-            retention_bytes=_unless_negative(_effective(kept, "retention.bytes")),
-            delete_retention_ms=int(_effective(kept, "delete.retention.ms")),
-            min_compaction_lag_ms=int(_effective(kept, "min.compaction.lag.ms")),
-            max_compaction_lag_ms=int(_effective(kept, "max.compaction.lag.ms")),
-            min_cleanable_dirty_ratio=float(_effective(kept, "min.cleanable.dirty.ratio")),
-            max_message_bytes=int(_effective(kept, "max.message.bytes")),
+            retention_ms=_unless_negative(_effective(stored, "retention.ms")),
+            retention_bytes=_unless_negative(_effective(stored, "retention.bytes")),
+            delete_retention_ms=int(_effective(stored, "delete.retention.ms")),
+            min_compaction_lag_ms=int(_effective(stored, "min.compaction.lag.ms")),
+            max_compaction_lag_ms=int(_effective(stored, "max.compaction.lag.ms")),
+            min_cleanable_dirty_ratio=float(_effective(stored, "min.cleanable.dirty.ratio")),
+            max_message_bytes=int(_effective(stored, "max.message.bytes")),
         )
 
 
-def _effective(kept: Mapping[str, str], name: str) -> str:
+def _effective(stored: Mapping[str, str], name: str) -> str:
     spec = CONFIGS[name]
-    return spec.default if name not in kept else checked_value(name, kept[name])
+    return spec.default if name not in stored else checked_value(name, stored[name])
 
 
 def _unless_negative(text: str) -> int | None:

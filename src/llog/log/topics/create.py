@@ -1,8 +1,8 @@
-"""Topics and the beginning of logs (R13).
+"""Topic records, and the initialization of logs (R13).
 
-A topic's record is never removed: it says which life of the name is current, and everything under a log carries that
-number. Whoever meets a log of a LIVE topic that is only half there finishes it; what a dead life left behind is
-replaced by version, and what a later life wrote is never touched.
+A topic's record is never removed: it holds the current incarnation of the name, and every value under a log carries
+that number. Any process that meets a half-initialized log of a LIVE topic finishes it. Values of an earlier incarnation
+are replaced by version; values of a later one are never touched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from llog.errors import (
     LogDeleted,
     MetadataStoreError,
     PartitionOutOfRange,
-    VersionConflict,
 )
 from llog.formats.values import (
     VALUE_VERSION,
@@ -32,6 +31,7 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
+from llog.log.change import lost_race_or_unavailable
 from llog.log.context import LogContext, LogOptions
 from llog.log.control import new_control
 from llog.log.keys import Log
@@ -40,7 +40,6 @@ from llog.stores.metadata.port import ABSENT, Key
 LOG_INITIALIZE_ROUNDS_MAX: Final = 32
 # Partitions of one topic that are initialized or deleted at the same time.
 TOPIC_PARTITIONS_IN_FLIGHT_MAX: Final = 16
-
 
 T = TypeVar("T")
 V = TypeVar("V", ControlRecord, CompactionRecord, ProducerSnapshot)
@@ -59,39 +58,39 @@ async def load_topic(context: LogContext, topic: str, *, strict: bool = False) -
 async def initialize(
     context: LogContext, log: Log, *, first_offset: int = 1, topic_id: str | None = None
 ) -> KnownControl:
-    """The log's control record of the topic's current life, with everything that must stand beside it.
+    """The log's control record of the topic's current incarnation; creates it, and the records beside it, if missing.
 
-    Idempotent, and safe against anyone doing the same: every step is create-if-absent or replaces by version. Safe also
-    when it comes late: by the time a topic is DELETED a tombstone stands at every control key, so the last step of an
-    initialization that slept fails (h01e, h23), and what its first steps left is of a dead life.
+    Idempotent and safe under concurrency: every step is create-if-absent or replaces by version. Safe also when it
+    comes late: by the time a topic is DELETED, a tombstone is at every control key, so the last step of a delayed
+    initialization fails (h01e, h23), and its first steps only wrote values of a dead incarnation.
 
-    `topic_id` asks for this very topic: nothing is created or grown when it is not the one that is LIVE.
+    With `topic_id`, nothing is created or grown unless the LIVE topic has this id.
     """
     async for round_number in context.rounds(LOG_INITIALIZE_ROUNDS_MAX):
         strict = round_number > 0
         try:
             topic = await _live_topic(context, log, first_offset, topic_id, strict=strict)
             if topic is not None:
-                # Control comes last: where it stands, the others stand too. The empty producer snapshot says from where
-                # on producers are to be read; nobody could tell that later, when the log's first entries are gone.
+                # Control comes last: if it exists, so do the others. The empty producer snapshot records from which
+                # offset on producer state is read; that is unknown later, when the log's first entries are gone.
                 snapshot = ProducerSnapshot(incarnation=topic.incarnation, as_of=topic.first_offset, pages=0)
                 await _ensure(context, context.keys.producers(log), ProducerSnapshot, snapshot, strict)
                 await _ensure(context, context.keys.compaction(log), CompactionRecord, _first_compaction(topic), strict)
                 known = await _control(context, log, topic, strict)
-                # A tombstone of the life we took for LIVE: the topic's record has moved on, look at it again.
+                # A tombstone of the incarnation that we took for LIVE: the topic's record has changed, read it again.
                 if known is not None and known[0].log_state != "DELETED":
                     return KnownControl(*known)
         except MetadataStoreError as error:
-            # Somebody else moved it, or nobody knows, or no answer came: the next round looks at what is there.
-            if not (error.retriable or isinstance(error, VersionConflict)):
+            if not lost_race_or_unavailable(error):
                 raise
-    raise AppendNotCommitted(*log, "it could not be initialized: its records kept changing, or no answers came")
+    reason = "it could not be initialized: its records kept changing, or the metadata store did not answer; try again"
+    raise AppendNotCommitted(*log, reason)
 
 
 async def _live_topic(
     context: LogContext, log: Log, first_offset: int, topic_id: str | None, *, strict: bool
 ) -> TopicRecord | None:
-    """The topic's record once it is LIVE and holds the partition; None after a change, to look again."""
+    """The topic's record if it is LIVE and has the partition; None after a change, to read again."""
     if log.partition >= context.options.topic_partitions_max:
         limit = context.options.topic_partitions_max
         raise PartitionOutOfRange(*log, f"partitions go from 0 to {limit - 1} (LLOG_TOPIC_PARTITIONS_MAX)")
@@ -101,11 +100,11 @@ async def _live_topic(
     refusal = _refusal(context.options, topic, log.partition, topic_id)
     if refusal is not None:
         if not strict:
-            return None  # no write would prove it, so it takes a strict read (R7)
+            return None  # no write proves a refusal, so it takes a strict read (R7)
         raise LogDeleted(*log, refusal)
     if topic is None or topic.state == "DELETED":
-        again = new_topic(context, topic, partition_count=log.partition + 1, first_offset=first_offset)
-        await context.metadata.put(key, encode_value(again, key.path), expected=version)
+        created = new_topic(context, topic, partition_count=log.partition + 1, first_offset=first_offset)
+        await context.metadata.put(key, encode_value(created, key.path), expected=version)
         return None
     if log.partition >= topic.partition_count:
         raised = replace(topic, partition_count=log.partition + 1)
@@ -124,8 +123,8 @@ def _refusal(options: LogOptions, topic: TopicRecord | None, partition: int, top
             return "the topic was deleted"
         return None if partition < topic.partition_count else "the topic has no such partition"
     if gone and not options.auto_create_topics:
-        what = "no such topic" if topic is None else "the topic was deleted"
-        return f"{what}, and topics are not created by themselves"
+        state = "no such topic" if topic is None else "the topic was deleted"
+        return f"{state}, and automatic creation is off (LLOG_AUTO_CREATE_TOPICS); create it first"
     return None
 
 
@@ -137,9 +136,9 @@ def new_topic(
     first_offset: int,
     config: Mapping[str, str] | None = None,
 ) -> TopicRecord:
-    """The record of a topic that begins, after its `dead` one; its id is drawn here, so that its maker knows it."""
+    """The record of a new topic, after the `dead` one of the same name; its random id lets the creator recognise it."""
     return TopicRecord(
-        # What a newer release wrote is not ours to replace: encoding refuses this (h18).
+        # We must not replace a newer release's record: encoding refuses this (h18).
         v=VALUE_VERSION if dead is None else max(VALUE_VERSION, dead.v),
         topic_id=str(uuid.UUID(int=context.random_bits(128), version=4)),
         incarnation=1 if dead is None else dead.incarnation + 1,
@@ -153,7 +152,7 @@ def new_topic(
 
 
 async def for_each_partition(count: int, act: Callable[[int], Awaitable[T]]) -> list[T]:
-    """`act` on partitions 0 to `count` - 1, several at a time. Each gets its turn; then the first error is raised."""
+    """Run `act` for partitions 0 to `count` - 1, several at a time; raise the first error after all have run."""
     left, results, errors = iter(range(count)), list[T](), list[LlogError]()
 
     async def work() -> None:
@@ -175,10 +174,10 @@ async def _control(context: LogContext, log: Log, topic: TopicRecord, strict: bo
     key = context.keys.control(log)
     found = await context.metadata.get(key, strict=strict)
     if found is not None:
-        there = decode_value(ControlRecord, found.value, key.path)
-        if there.incarnation >= topic.incarnation:
-            return (there, found.version) if there.incarnation == topic.incarnation else None
-    # A horizon of a clock that is ahead would refuse the blobs of everybody else until its time has come.
+        control = decode_value(ControlRecord, found.value, key.path)
+        if control.incarnation >= topic.incarnation:
+            return (control, found.version) if control.incarnation == topic.incarnation else None
+    # A commit horizon from a clock that is ahead would refuse the blobs of all other writers until that time.
     first = new_control(
         incarnation=topic.incarnation,
         first_offset=topic.first_offset,
@@ -193,7 +192,7 @@ def _first_compaction(topic: TopicRecord) -> CompactionRecord:
 
 
 async def _ensure(context: LogContext, key: Key, kind: type[V], first: V, strict: bool) -> tuple[V, int] | None:
-    """The value of this life, made if need be; None when what is there belongs to a later one (our topic is stale)."""
+    """The value of this incarnation, created if missing; None if the value is of a later one (our topic is stale)."""
     record = await context.metadata.get(key, strict=strict)
     if record is None:
         return first, await context.metadata.put(key, _encoded(first, key), expected=ABSENT)

@@ -1,20 +1,20 @@
-"""Deleting a topic: the order that safety hangs on (R13, section 9 of the protocol).
+"""Delete a topic, in the order that safety depends on (R13, protocol section 9).
 
-    1. compare-and-set the topic's record to DELETING: nothing is initialized or grown any more, the count is final
-    2. per log, all below guarded by its partition-delete record (MARKED → STARTED → FINISHED)
-       a. control becomes a tombstone: log_state DELETED, `pending` null; made where control is absent
-       b. the rest goes (`leftovers`)
-    3. compare-and-set the topic's record to DELETED: from here on a new life may begin
+    1. compare-and-set the topic's record to DELETING: no log is initialized or added any more, the count is final
+    2. per log, guarded by its partition-delete record (MARKED → STARTED → FINISHED)
+       a. control becomes a tombstone: log_state DELETED, `pending` null; created where control is absent
+       b. everything else is removed (`leftovers`)
+    3. compare-and-set the topic's record to DELETED: from here on a new incarnation may begin
 
-Why it is safe: after 2a no append commits and no reader begins, because both go by control; a writer or compactor with
-old knowledge fails at a version. The tombstone stands before DELETED, so an initialization that slept since the topic
-was LIVE cannot make a log of the dead life (h01e, h23). Every step is idempotent and starts from what is there, so any
-process resumes a deletion, two may run at once, and one that slept through a re-creation meets a higher incarnation, or
-a version that is gone, and stops (h01d). The tombstone and the FINISHED record stay: vacuum counts the tombstone as the
-log's control, and a late deleter finds its work done.
+The order is safe: after 2a no append commits and no reader starts, because both go by control, and a writer or
+compactor with old knowledge fails at a version. The tombstone exists before DELETED, so an initialization delayed since
+the topic was LIVE cannot create a log of the dead incarnation (h01e, h23). Every step is idempotent and starts from the
+current values, so any process resumes a deletion and two may run at once; a deleter delayed past a re-creation meets a
+higher incarnation or a changed version, and stops (h01d). The tombstone and the FINISHED record stay: vacuum counts the
+tombstone as the log's control, and a late deleter finds its work done.
 
-What fails half-way (a store that is away, an object that cannot be deleted) leaves the topic DELETING and its record in
-place; the next call goes on from there.
+A failure half-way (an unavailable store, an object that cannot be deleted) leaves the topic DELETING; the next call
+continues from there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from llog.log.keys import Log
 from llog.log.topics.admin import change_topic
 from llog.log.topics.create import for_each_partition
 
-# Passes over what is left of a deleted log, until one finds nothing; late writers may add a little meanwhile.
+# Passes that remove the values of a deleted log, until one finds none; late writers may add some meanwhile.
 TOPIC_DELETE_PASSES_MAX: Final = 8
 
 
@@ -52,7 +52,7 @@ ORDER: Final[tuple[PartitionDeleteState, ...]] = (
 
 
 class TopicDeleted(NamedTuple):
-    """What one call did; a life that was over before it shows zeros."""
+    """What one call did; zeros if the incarnation was deleted before."""
 
     topic: str
     incarnation: int
@@ -62,10 +62,10 @@ class TopicDeleted(NamedTuple):
 
 
 async def delete_topic(context: LogContext, topic: str, expected_incarnation: int | None = None) -> TopicDeleted:
-    """Delete the topic, or go on with a deletion that was begun.
+    """Delete the topic, or continue an unfinished deletion.
 
-    `expected_incarnation` makes a repeated call harmless: that life is deleted, and never a later one of the same name.
-    `TopicNotFound` when there is no such topic (without `expected_incarnation` also when it is deleted already).
+    `expected_incarnation` makes a repeated call harmless: it never deletes a later incarnation of the name. Raises
+    `TopicNotFound` for an unknown topic, and without `expected_incarnation` also for a deleted one.
     """
     incarnation, dying = await _begin(context, topic, expected_incarnation)
     if dying is None:
@@ -82,33 +82,33 @@ async def delete_topic(context: LogContext, topic: str, expected_incarnation: in
 
 
 async def _begin(context: LogContext, topic: str, expected: int | None) -> tuple[int, TopicRecord | None]:
-    """Which life is deleted, and the topic's record in it, DELETING; None when that life is over."""
-    life = expected
+    """The incarnation to delete, and its topic record, DELETING; None if that incarnation is deleted already."""
+    incarnation = expected
 
-    def mark(there: TopicRecord | None) -> TopicRecord | None:
-        nonlocal life
-        if there is None or (life is not None and there.incarnation < life):
+    def mark(current: TopicRecord | None) -> TopicRecord | None:
+        nonlocal incarnation
+        if current is None or (incarnation is not None and current.incarnation < incarnation):
             raise TopicNotFound(topic, "no such topic")
-        if life is None and there.state == "DELETED":
+        if incarnation is None and current.state == "DELETED":
             raise TopicNotFound(topic, "it is deleted")
-        # The life first seen is the one that is meant, also after a lost answer.
-        life = there.incarnation if life is None else life
-        if there.incarnation > life or there.state != "LIVE":
+        # The first incarnation read is the one to delete, also after a lost answer.
+        incarnation = current.incarnation if incarnation is None else incarnation
+        if current.incarnation > incarnation or current.state != "LIVE":
             return None
-        return replace(there, state="DELETING")
+        return replace(current, state="DELETING")
 
     marked = await change_topic(context, topic, mark)
-    assert life is not None
-    under_way = marked.incarnation == life and marked.state == "DELETING"
-    return life, marked if under_way else None
+    assert incarnation is not None
+    deleting = marked.incarnation == incarnation and marked.state == "DELETING"
+    return incarnation, marked if deleting else None
 
 
 async def _end(context: LogContext, topic: str, incarnation: int) -> None:
-    def finish(there: TopicRecord | None) -> TopicRecord | None:
-        if there is None:
-            raise TopicNotFound(topic, "its record vanished, which no process of ours does")
-        dying = there.incarnation == incarnation and there.state == "DELETING"
-        return replace(there, state="DELETED") if dying else None
+    def finish(current: TopicRecord | None) -> TopicRecord | None:
+        if current is None:
+            raise TopicNotFound(topic, "its record disappeared during the deletion; no llog process removes it")
+        deleting = current.incarnation == incarnation and current.state == "DELETING"
+        return replace(current, state="DELETED") if deleting else None
 
     await change_topic(context, topic, finish)
 
@@ -117,7 +117,7 @@ async def _end(context: LogContext, topic: str, incarnation: int) -> None:
 
 
 async def _delete_log(context: LogContext, log: Log, topic: TopicRecord) -> LeftoversRemoved:
-    """Step 2. A later life of the log means that somebody finished this deletion: nothing is left to do."""
+    """Step 2. A later incarnation of the log means that another process finished this deletion."""
     incarnation = topic.incarnation
     try:
         if await _advance(context, log, incarnation, "DELETE_PARTITION_MARKED") == "DELETE_PARTITION_FINISHED":
@@ -132,39 +132,39 @@ async def _delete_log(context: LogContext, log: Log, topic: TopicRecord) -> Left
 
 
 def plan_advance(
-    there: PartitionDelete | None, incarnation: int, state: PartitionDeleteState
+    current: PartitionDelete | None, incarnation: int, state: PartitionDeleteState
 ) -> PartitionDelete | None:
-    """The record that says `state`; None when it says so, or more, already. `StaleSelf` for one of a later life."""
-    if there is None:
+    """The record in `state`; None if it is in that state or a later one. `StaleSelf` for a later incarnation."""
+    if current is None:
         return PartitionDelete(incarnation=incarnation, state=state)
-    if there.incarnation > incarnation:
+    if current.incarnation > incarnation:
         raise StaleSelf
-    if there.incarnation == incarnation and ORDER.index(there.state) >= ORDER.index(state):
+    if current.incarnation == incarnation and ORDER.index(current.state) >= ORDER.index(state):
         return None
-    return replace(there, incarnation=incarnation, state=state)
+    return replace(current, incarnation=incarnation, state=state)
 
 
 def plan_tombstone(
-    there: ControlRecord | None, topic: TopicRecord, *, now_ms: int, vacuum_grace_ms: int
+    current: ControlRecord | None, topic: TopicRecord, *, now_ms: int, vacuum_grace_ms: int
 ) -> ControlRecord | None:
-    """Control of a deleted log; None when it stands already. `StaleSelf` for one of a later life.
+    """Control of a deleted log; None if it is a tombstone already. `StaleSelf` for a later incarnation.
 
-    The counter stays, so that an append whose answer was lost can still be told from one that never happened (R4).
+    The counter stays, so that the outcome of an append without an answer can still be found (R4).
     """
-    if there is not None and there.incarnation > topic.incarnation:
+    if current is not None and current.incarnation > topic.incarnation:
         raise StaleSelf
-    if there is None or there.incarnation < topic.incarnation:
-        never_begun = new_control(
+    if current is None or current.incarnation < topic.incarnation:
+        tombstone = new_control(
             incarnation=topic.incarnation,
             first_offset=topic.first_offset,
             now_ms=now_ms,
             vacuum_grace_ms=vacuum_grace_ms,
         )
-        v = never_begun.v if there is None else max(never_begun.v, there.v)
-        return replace(never_begun, log_state="DELETED", v=v)
-    if there.log_state == "DELETED" and there.pending is None:
+        v = tombstone.v if current is None else max(tombstone.v, current.v)
+        return replace(tombstone, log_state="DELETED", v=v)
+    if current.log_state == "DELETED" and current.pending is None:
         return None
-    return replace(there, log_state="DELETED", pending=None, fence_reason="")
+    return replace(current, log_state="DELETED", pending=None, fence_reason="")
 
 
 async def _advance(

@@ -90,8 +90,8 @@ DELETION = (
         (
             Edit(
                 "llog.log.topics.delete",
-                "if there is None or there.incarnation < topic.incarnation:",
-                "if there is None:\n        return None\n    if there.incarnation < topic.incarnation:",
+                "if current is None or current.incarnation < topic.incarnation:",
+                "if current is None:\n        return None\n    if current.incarnation < topic.incarnation:",
             ),
         ),
     ),
