@@ -14,7 +14,7 @@ from llog.cli.output import AsJson, DryRun, Yes, ask, instant, print_json, print
 if TYPE_CHECKING:
     from llog.formats.backup import BackupManifest
     from llog.log.context import LogContext
-    from llog.log.inspect.record import Shown
+    from llog.log.inspect.describe import DescribedRecord
     from llog.log.recovery.backup_places import BackupFile, BackupObjects
     from llog.log.recovery.recover import UnknownSlice
     from llog.opening import OpenedLog
@@ -29,12 +29,12 @@ SCAN_LIMIT_DEFAULT: Final = 1_000
 @with_stores("metadata")
 def show(settings: Settings, key: str, as_json: AsJson = False) -> None:
     """Show one key: its kind, version and value. KEY may omit the root prefix."""
-    from llog.log.inspect.record import shown
+    from llog.log.inspect.describe import describe_record
 
-    async def read(context: LogContext) -> Shown | None:
+    async def read(context: LogContext) -> DescribedRecord | None:
         path = _below_root(context.keys.root, key)
         record = await context.metadata.get(context.keys.key_of(path), strict=True)
-        return None if record is None else shown(context.keys, record)
+        return None if record is None else describe_record(context.keys, record)
 
     record = on_log(settings, read)
     if record is None:
@@ -82,12 +82,12 @@ def _one_line(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-async def _scan(context: LogContext, prefix: str, values: bool, limit: int) -> tuple[list[Shown], bool]:
+async def _scan(context: LogContext, prefix: str, values: bool, limit: int) -> tuple[list[DescribedRecord], bool]:
     from contextlib import aclosing
 
-    from llog.log.inspect.record import shown
+    from llog.log.inspect.describe import describe_record
 
-    records: list[Shown] = []
+    records: list[DescribedRecord] = []
     tree = context.metadata.scan_tree(_below_root(context.keys.root, prefix))
     more = False
     async with aclosing(tree) as walking:  # type: ignore[type-var]
@@ -95,7 +95,7 @@ async def _scan(context: LogContext, prefix: str, values: bool, limit: int) -> t
             if len(records) == limit:
                 more = True
                 break
-            records.append(shown(context.keys, record, with_value=values))
+            records.append(describe_record(context.keys, record, with_value=values))
     return sorted(records, key=lambda one: one.key), more
 
 

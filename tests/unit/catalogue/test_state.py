@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from llog.formats.values import SegmentRecord, SegmentState
-from llog.log.catalogue.epoch_state import epoch_ranges
-from llog.log.catalogue.state import CatalogueState
-from llog.log.catalogue.transactions import has_transactions
+from llog.log.catalogue.state import CatalogueState, epoch_ranges, has_transactions
 from llog.log.rewrite.segments import NEXT_STATES, KnownSegment
 
 FINISHED: SegmentState = "COPY_SEGMENT_FINISHED"

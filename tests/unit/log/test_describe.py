@@ -11,8 +11,7 @@ from llog.log.append.append import Appender
 from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
 from llog.log.fence import fence
-from llog.log.inspect.describe import describe_log
-from llog.log.inspect.record import shown
+from llog.log.inspect.describe import describe_log, describe_record
 from llog.log.keys import Log
 from llog.log.rewrite import publish
 from llog.pipeline.compact.once import compact_once
@@ -105,7 +104,7 @@ async def test_what_cannot_be_described_is_said(context: LogContext) -> None:
 def test_every_kind_of_value_can_be_shown_as_json(value: object) -> None:
     assert isinstance(value, Value)
     record = Record(Key("x"), samples.encoded(value), 7)
-    assert shown(memory_context(MemoryObjectStore("memory://shown")).keys, record).problem == ""
+    assert describe_record(memory_context(MemoryObjectStore("memory://shown")).keys, record).problem == ""
 
 
 @pytest.mark.parametrize(
@@ -114,6 +113,6 @@ def test_every_kind_of_value_can_be_shown_as_json(value: object) -> None:
 )
 def test_a_value_that_is_not_what_its_key_says_is_shown_as_it_is(data: bytes, value: object, problem: str) -> None:
     keys = memory_context(MemoryObjectStore("memory://shown")).keys
-    found = shown(keys, Record(keys.control(ORDERS), data, 7))
+    found = describe_record(keys, Record(keys.control(ORDERS), data, 7))
     assert (found.kind, found.value) == ("control", value)
     assert found.problem.startswith(problem)

@@ -136,8 +136,13 @@ def test_a_whole_log_has_no_fault(head: ControlRecord, record: CompactionRecord,
         (control(4), None, [wal(1, 3)], ("I6", "no compaction record", 0, 0)),
         (control(4, start=9), CURSOR_1, [], ("I4", "log start", 4, 9)),
         (control(9, pending=pending(4, 6)), CURSOR_1, [wal(1, 3), wal(4, 6), wal(7, 8)], ("I4", "pending", 4, 6)),
-        (control(4), CURSOR_1, [wal(1, 3), wal(4, 6, incarnation=2)], ("I11", "later life", 4, 6)),
-        (replace(control(4), incarnation=2), CURSOR_1, [wal(1, 3, incarnation=2)], ("I11", "earlier life", 0, 0)),
+        (control(4), CURSOR_1, [wal(1, 3), wal(4, 6, incarnation=2)], ("I11", "later incarnation", 4, 6)),
+        (
+            replace(control(4), incarnation=2),
+            CURSOR_1,
+            [wal(1, 3, incarnation=2)],
+            ("I11", "earlier incarnation", 0, 0),
+        ),
     ],
 )
 def test_every_fault_of_the_index_is_named(

@@ -1,16 +1,14 @@
-"""The catalogue of one log: segment records in the metadata store, and what is derived from them in memory.
+"""The catalogue of one log: segment records in the metadata store, and the state derived from them in memory.
 
-Store first, memory after: a change counts once the store took it, so a failed write leaves memory as it was, and a
-process that crashes in between loses nothing that a rebuild would not find. Every process may change the records (they
-move by version, R12), so memory is as of the last `refresh` and of this process's own changes since.
+A change is written to the store first, then applied in memory, so a failed write leaves memory unchanged and a crash
+loses nothing that a rebuild would not find. Every process may change the records (by version, R12); memory is as of the
+last `refresh` and this process's own later changes.
 
-What must stay true
-- a segment begins as COPY_SEGMENT_STARTED and moves as `llog.log.rewrite.segments` says; anything else is refused
-  and changes nothing;
-- records of a lower incarnation are left-overs that do not count; one of a higher means that the topic was deleted and
-  created again: nothing is touched (R13);
-- a record that reaches DELETE_SEGMENT_FINISHED goes: at once where the store can do both together, else after it was
-  written, by the version that was written; what a crash leaves counts as gone already, and `sweep` removes it.
+- A segment begins as COPY_SEGMENT_STARTED and moves as `llog.log.rewrite.segments` allows; any other move is refused.
+- Records of a lower incarnation are leftovers and do not count. A record of a higher incarnation means that the topic
+  was deleted and created again: nothing is touched (R13).
+- A record that reaches DELETE_SEGMENT_FINISHED is removed: at once where the store is atomic, otherwise after that
+  state was written, by its version. A record that a crash leaves counts as gone, and `sweep` removes it.
 """
 
 from __future__ import annotations
@@ -34,25 +32,23 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import ControlRecord, SegmentRecord, SegmentState, decode_value, encode_value
-from llog.log.catalogue.epoch_state import EpochState
-from llog.log.catalogue.state import CatalogueState
+from llog.log.catalogue.state import CatalogueState, EpochState
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.rewrite.segments import KnownSegment, list_segments, load, moved, register
 
-# Looks at a record that others move at the same time, or that gave no answer, before the caller is told.
+# Attempts at a change that conflicts with other processes or gets no answer.
 CATALOGUE_ROUNDS_MAX: Final = 8
 
-
 CHANGEABLE: Final = frozenset({"size_bytes", "max_timestamp_ms", "epochs", "custom_metadata"})
-"""What an update may change beside the state: what is known only once the object is written."""
+"""What an update may change besides the state: fields that are known once the object is written."""
 
 
 class SegmentCatalogue:
-    """One log's catalogue. Not for two tasks at once."""
+    """The catalogue of one log. Not for concurrent tasks."""
 
     def __init__(self, context: LogContext, log: Log) -> None:
-        """Empty until `refresh`; `load` makes one that is filled."""
+        """An empty catalogue; `load` returns a filled one."""
         self._context, self.log = context, log
         self.incarnation = 0
         self._state = CatalogueState()
@@ -60,13 +56,13 @@ class SegmentCatalogue:
 
     @classmethod
     async def load(cls, context: LogContext, log: Log) -> Self:
-        """From the records that are there. Raises `PartitionNotInitialized` where there never was such a log."""
+        """The catalogue as stored. Raises `PartitionNotInitialized` if the log never existed."""
         catalogue = cls(context, log)
         await catalogue.refresh()
         return catalogue
 
     async def refresh(self) -> None:
-        """Forget what is in memory and derive it anew, from a strict listing."""
+        """Rebuild the state in memory from a strict listing."""
         async for _ in self._context.rounds(CATALOGUE_ROUNDS_MAX):
             incarnation = (await self._control()).incarnation
             known = await list_segments(self._context, self.log)
@@ -76,41 +72,41 @@ class SegmentCatalogue:
                 self._finished = [one for one in own if one.record.state == "DELETE_SEGMENT_FINISHED"]
                 return
             # Otherwise a new incarnation began in between.
-        raise LogBusy(*self.log, "its topic kept being created again while its segments were listed")
+        raise LogBusy(*self.log, "its topic was created again each time its segments were listed; try again")
 
     # -- changes ------------------------------------------------------------------------------------------------------
     async def add(self, record: SegmentRecord) -> None:
-        """A new segment, before its object is written. Adding the very same again is fine."""
+        """Add a new segment, before its object is written. Adding the same record again has no effect."""
         if record.state != "COPY_SEGMENT_STARTED":
             raise IllegalSegmentState(record.segment_id, "(new)", record.state)
         check_record(record)
         control = await self._control()
         if control.log_state == "DELETED" or control.incarnation != self.incarnation:
-            raise LogDeleted(*self.log, "its topic was deleted: no segment is added to it")
+            raise LogDeleted(*self.log, "its topic was deleted, so no segment can be added")
         if record.incarnation != self.incarnation:
-            raise InvalidArgument("record", f"is of life {record.incarnation}, the log of life {self.incarnation}")
-        doubts = Doubts(self._context, "add", record.segment_id)
+            raise InvalidArgument("record", f"has incarnation {record.incarnation}, the log {self.incarnation}")
+        retry = ChangeRetry(self._context, "add", record.segment_id)
         while True:
             try:
-                there = await load(self._context, self.log, record.segment_id)
-                if there is not None and there.record != record:
-                    raise InvalidArgument("record", f"segment {record.segment_id} is there already, and is another")
-                if there is not None:
-                    self._state.apply(there)
+                stored = await load(self._context, self.log, record.segment_id)
+                if stored is not None and stored.record != record:
+                    raise InvalidArgument("record", f"segment {record.segment_id} already exists with other values")
+                if stored is not None:
+                    self._state.apply(stored)
                     return
                 await register(self._context, self.log, record)
             except MetadataStoreError as error:
-                await doubts.after(error)
+                await retry.after(error)
 
     async def update(self, segment_id: str, state: SegmentState, **changes: Any) -> SegmentRecord | None:
-        """Bring a segment to `state`, with what became known of it; the record as it is then. The state it has already
-        is fine; None means that it is gone, which only who asks for DELETE_SEGMENT_FINISHED is told without an error.
-        An object must be gone before that state: nobody looks for it afterwards.
+        """Move a segment to `state` with changed fields; return its record. The state it already has is accepted. None
+        means that the segment is gone, which is an error unless `state` is DELETE_SEGMENT_FINISHED. The object must be
+        deleted before that state, because no process searches for it afterwards.
         """
         unknown = changes.keys() - CHANGEABLE
         if unknown:
             raise InvalidArgument(sorted(unknown)[0], f"cannot be changed; {', '.join(sorted(CHANGEABLE))} can")
-        doubts = Doubts(self._context, "update", segment_id)
+        retry = ChangeRetry(self._context, "update", segment_id)
         while True:
             try:
                 known = await self._judged(segment_id)
@@ -121,10 +117,10 @@ class SegmentCatalogue:
                     raise SegmentNotFound(*self.log, segment_id)
                 return None
             except MetadataStoreError as error:
-                await doubts.after(error)
+                await retry.after(error)
 
     async def sweep(self) -> int:
-        """Remove records of segments that are gone, which a crash left; how many."""
+        """Remove records of deleted segments that a crash left; return their number."""
         await self.refresh()
         removed = 0
         for known in self._finished:
@@ -133,10 +129,10 @@ class SegmentCatalogue:
                 await self._context.metadata.delete(key, expected=known.version)
                 removed += 1
             except (VersionConflict, MetadataUncertain):
-                continue  # somebody was faster, or the next sweep finds it
+                continue  # another process was faster, or the next sweep removes it
         return removed
 
-    # -- answers, as of what is in memory -----------------------------------------------------------------------------
+    # -- queries of the state in memory -------------------------------------------------------------------------------
     def get(self, segment_id: str) -> SegmentRecord:
         found = self._state.get(segment_id)
         if found is None:
@@ -175,7 +171,7 @@ class SegmentCatalogue:
         if known is None or known.record.incarnation < self.incarnation:
             return None
         if known.record.incarnation > self.incarnation:
-            raise LogDeleted(*self.log, "its topic was deleted and created again; load the catalogue again")
+            raise LogDeleted(*self.log, "its topic was deleted and created again: load the catalogue again")
         return known
 
     async def _move(self, known: KnownSegment, state: SegmentState, changes: dict[str, Any]) -> SegmentRecord:
@@ -201,29 +197,29 @@ class SegmentCatalogue:
         await self._context.metadata.delete(key, expected=version)
 
 
-class Doubts:
-    """Rounds of one change: which errors mean "look again", and for how long. After a write without an answer, a read
-    without one is looked past too: only reading tells whether the write happened."""
+class ChangeRetry:
+    """Decides which errors of one change are worth another attempt, and how many. After a write without an answer, an
+    unanswered read is retried too, because only a read shows whether the write happened."""
 
     def __init__(self, context: LogContext, operation: str, segment_id: str) -> None:
         self._context, self._operation, self._segment_id = context, operation, segment_id
         self._rounds, self._uncertain = 0, False
 
     async def after(self, error: MetadataStoreError) -> None:
-        """Returns when another round is worth it; raises else."""
+        """Return when another attempt is worthwhile; raise otherwise."""
         self._uncertain = self._uncertain or isinstance(error, MetadataUncertain)
         if not isinstance(error, VersionConflict) and not (self._uncertain and error.retriable):
             raise error
         self._rounds += 1
         if self._rounds == CATALOGUE_ROUNDS_MAX:
-            reason = f"not known to be done after {self._rounds} rounds; ask again"
+            reason = f"no certain outcome after {self._rounds} attempts; try again"
             raise MetadataUncertain(self._operation, self._segment_id, reason) from error
         await self._context.back_off(self._rounds)
 
 
 def check_record(record: SegmentRecord) -> None:
-    """Raises `InvalidArgument` for what no segment can have. A struct does not check itself when it is made, and one
-    record that cannot be read back would end every listing of its log."""
+    """Raise `InvalidArgument` for values that no segment can have. msgspec checks only what it decodes, and one record
+    that cannot be read back would break every listing of its log."""
     given = {name: value for name, value in asdict(record).items() if value is not msgspec.UNSET}
     try:
         msgspec.convert(given, SegmentRecord)
@@ -236,4 +232,4 @@ def check_record(record: SegmentRecord) -> None:
     inside = all(record.start_offset <= start <= record.end_offset for start in starts)
     if not inside or min(record.epochs, default=0) < 0 or any(later <= earlier for earlier, later in pairwise(starts)):
         held = f"{record.start_offset} … {record.end_offset}"
-        raise InvalidArgument("epochs", f"{record.epochs} must begin one behind the other, from 0 up, inside {held}")
+        raise InvalidArgument("epochs", f"{record.epochs}: epochs from 0 up must have rising starts inside {held}")

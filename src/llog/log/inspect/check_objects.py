@@ -1,16 +1,15 @@
-"""I8: is every object that a valid entry names there, and what the entry says of it?
+"""I8: check that every object that a valid entry references exists and matches the entry.
 
-Always: the object exists, the byte range lies inside it, a segment's footer is whole and tells of the same log, life
-and offsets as the entry. `deep` also reads the bytes: the slice's checksum in its blob's header, every batch's own, the
-count of records, and the checksum of a segment's whole data section.
-
-What must stay true: memory for a few reads at a time, whatever the size of a segment.
+Always checked: the object exists, the byte range lies inside it, and the footer of a segment is complete and names the
+log, incarnation and offsets of the entry. `deep` also reads the bytes: the checksum of the slice in the header of its
+blob, the checksums of all batches, the count of records, and the checksum of a segment's data section. Memory holds a
+few reads at a time, whatever the size of a segment.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, NamedTuple
 
 from llog.errors import (
     ChecksumMismatch,
@@ -29,54 +28,68 @@ from llog.formats.values import Pending
 from llog.limits import LOG_CHECK_FAULTS_MAX, LOG_CHECK_READ_BYTES, SEGMENT_FOOTER_PROBE_BYTES
 from llog.log.context import LogContext
 from llog.log.index import Entry, index_entry_of
-from llog.log.inspect.faults import Fault
 from llog.log.keys import Log
 from llog.log.read.slices import check_slices, payload_columns
 from llog.stores.objects.port import ObjectStore
 
+# Objects of one log that are checked at the same time.
 LOG_CHECK_OBJECTS_IN_FLIGHT_MAX: Final = 8
 
 
+class LogFault(NamedTuple):
+    """An invariant that does not hold, and where."""
+
+    invariant: str
+    """`I4` … `I12`"""
+    kind: str
+    start_offset: int
+    end_offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} {self.kind} at {self.start_offset} … {self.end_offset}: {self.reason}"
+
+
 class ObjectCheck:
-    """Takes entries as they are read; looks at a few objects at a time."""
+    """Checks the objects of entries as they are added, a few at a time."""
 
     def __init__(self, context: LogContext, log: Log, *, deep: bool) -> None:
         self._context, self._log, self._deep = context, log, deep
-        self._under_way: set[asyncio.Task[Fault | None]] = set()
-        self.faults: list[Fault] = []
+        self._running: set[asyncio.Task[LogFault | None]] = set()
+        self.faults: list[LogFault] = []
         self.checked = 0
 
     async def add(self, entry: Entry) -> None:
-        while len(self._under_way) >= LOG_CHECK_OBJECTS_IN_FLIGHT_MAX:
+        while len(self._running) >= LOG_CHECK_OBJECTS_IN_FLIGHT_MAX:
             await self._collect(asyncio.FIRST_COMPLETED)
         self.checked += 1
-        self._under_way.add(asyncio.create_task(object_fault(self._context, self._log, entry, deep=self._deep)))
+        self._running.add(asyncio.create_task(object_fault(self._context, self._log, entry, deep=self._deep)))
 
     async def add_pending(self, pending: Pending) -> None:
         await self.add(Entry(pending.end_offset, index_entry_of(pending), -1))
 
     async def finish(self) -> None:
-        while self._under_way:
+        while self._running:
             await self._collect(asyncio.ALL_COMPLETED)
         self.faults.sort()
 
     async def close(self) -> None:
-        """Give up what is under way: after an error elsewhere."""
-        for task in self._under_way:
+        """Cancel the checks in progress, after an error elsewhere."""
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(*self._under_way, return_exceptions=True)
-        self._under_way.clear()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        self._running.clear()
 
     async def _collect(self, until: str) -> None:
-        done, self._under_way = await asyncio.wait(self._under_way, return_when=until)
+        done, self._running = await asyncio.wait(self._running, return_when=until)
         for task in done:
             fault = task.result()
             if fault is not None and len(self.faults) < LOG_CHECK_FAULTS_MAX:
                 self.faults.append(fault)
 
 
-async def object_fault(context: LogContext, log: Log, entry: Entry, *, deep: bool) -> Fault | None:
-    """What is wrong with the object behind an entry. Raises what a store raises that did not answer."""
+async def object_fault(context: LogContext, log: Log, entry: Entry, *, deep: bool) -> LogFault | None:
+    """The fault of the object that an entry references; None when it is sound. Store errors are raised."""
     try:
         store, name = await context.find_object(entry.value.data_key)
         if entry.value.type == "COMPACTED" and entry.value.encoding == "kafka-v2":
@@ -84,7 +97,7 @@ async def object_fault(context: LogContext, log: Log, entry: Entry, *, deep: boo
         else:
             await _check_slice(context, store, name, log, entry, deep=deep)
     except ObjectNotFound:
-        return _fault(entry, "missing object", f"{entry.value.data_key} is not there")
+        return _fault(entry, "missing object", f"{entry.value.data_key} does not exist")
     except ObjectRangeInvalid as error:
         return _fault(entry, "short object", str(error))
     except ChecksumMismatch as error:
@@ -96,8 +109,8 @@ async def object_fault(context: LogContext, log: Log, entry: Entry, *, deep: boo
     return None
 
 
-def _fault(entry: Entry, kind: str, reason: str) -> Fault:
-    return Fault("I8", kind, entry.start_offset, entry.end_offset, reason)
+def _fault(entry: Entry, kind: str, reason: str) -> LogFault:
+    return LogFault("I8", kind, entry.start_offset, entry.end_offset, reason)
 
 
 # -- slices ------------------------------------------------------------------------------------------
@@ -116,7 +129,7 @@ async def _check_slice(
     if not deep:
         found = await store.head(name)
         if value.byte_offset + value.byte_length > found.byte_length:
-            raise TruncatedInput(source, f"{found.byte_length} bytes; the entry's slice ends beyond them")
+            raise TruncatedInput(source, f"has {found.byte_length} bytes, and the slice of the entry ends beyond them")
         return
     data = await store.get_range(name, value.byte_offset, value.byte_length)
     parsed = context.keys.parse_object(name)
@@ -126,16 +139,16 @@ async def _check_slice(
 
 
 async def _check_in_blob(store: ObjectStore, name: str, log: Log, entry: Entry, data: Buffer) -> None:
-    """Does the blob's own header tell of this slice, with this checksum?"""
+    """Check that the header of the blob lists this slice with this checksum."""
     source = entry.value.data_key
     bodies_at = header_length(await store.get_range(name, 0, PREFIX_BYTES), source)
     header = parse_header(await store.get_range(name, 0, bodies_at), source)
-    place = (entry.value.byte_offset, entry.value.byte_length)
+    span = (entry.value.byte_offset, entry.value.byte_length)
     for part in slices_of(header, bodies_at):
-        if (part.topic, part.partition) == log and (part.byte_offset, part.byte_length) == place:
+        if (part.topic, part.partition) == log and (part.byte_offset, part.byte_length) == span:
             verify_body(data, part, source)
             return
-    raise InvalidField(source, f"its header knows no slice of {log} at byte {place[0]}")
+    raise InvalidField(source, f"the header lists no slice of {log} at byte {span[0]}")
 
 
 def check_records(data: Buffer, entry: Entry) -> None:
@@ -158,12 +171,12 @@ async def check_segment(store: ObjectStore, name: str, log: Log, entry: Entry, *
         raise InvalidField(source, f"has {length} bytes, its index entry says {entry.value.byte_length}")
     extension = footer.extension
     if extension is not None:
-        told = (extension.topic, extension.partition, extension.incarnation)
-        if told != (*log, entry.value.incarnation):
-            raise InvalidField(source, f"tells of {told[0]}:{told[1]} in its life {told[2]}")
+        owner = (extension.topic, extension.partition, extension.incarnation)
+        if owner != (*log, entry.value.incarnation):
+            raise InvalidField(source, f"belongs to {owner[0]}:{owner[1]}, incarnation {owner[2]}")
         if (extension.start_offset, extension.end_offset) != (entry.start_offset, entry.end_offset):
-            told_offsets = f"{extension.start_offset} … {extension.end_offset}"
-            raise InvalidField(source, f"holds offsets {told_offsets}, not those of its index entry")
+            offsets = f"{extension.start_offset} … {extension.end_offset}"
+            raise InvalidField(source, f"holds offsets {offsets}, not those of its index entry")
     records = int(footer.entries["record_count"].sum(dtype="int64"))
     if entry.value.record_count is not None and records != entry.value.record_count:
         raise InvalidField(source, f"holds {records} records, its index entry says {entry.value.record_count}")
@@ -174,7 +187,7 @@ async def check_segment(store: ObjectStore, name: str, log: Log, entry: Entry, *
 async def read_footer(
     store: ObjectStore, name: str, known_length: int | None, source: str
 ) -> tuple[SegmentFooter, int]:
-    """The footer, and the length of the whole object. Raises `FormatError` for what is not a segment."""
+    """The footer and the length of the object. Raises `FormatError` for an object that is not a segment."""
     tail, length = await store.get_tail(name, max(known_length or SEGMENT_FOOTER_PROBE_BYTES, TAIL_BYTES_MIN))
     wanted = footer_length(tail, length, source)
     if wanted > len(tail):
@@ -183,7 +196,7 @@ async def read_footer(
 
 
 async def _check_segment_data(store: ObjectStore, name: str, footer: SegmentFooter, source: str) -> None:
-    """All batches, a few megabytes at a time, and then the checksum of all of them."""
+    """Check all batches, a few megabytes at a time, then the checksum of the data section."""
     checksum, row, rows = 0, 0, len(footer.entries)
     ends = footer.entries["byte_position"].astype("int64") + footer.entries["batch_length"]
     position = 0
@@ -195,7 +208,7 @@ async def _check_segment_data(store: ObjectStore, name: str, footer: SegmentFoot
         batches = walk(data, source, rule=BatchRule.COMPACTED)
         verify_crcs(data, batches, source)
         if batches.base_offset.tolist() != footer.entries["base_offset"][row:stop].tolist():
-            raise InvalidField(source, "its batches are not where its index says")
+            raise InvalidField(source, "its batches do not match its footer")
         checksum = crc32c(data, checksum)
         row, position = stop, int(ends[stop - 1])
     if footer.extension is not None and checksum != footer.extension.data_crc32c:

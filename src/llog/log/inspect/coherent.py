@@ -1,21 +1,21 @@
-"""All of one log's metadata as it was at one instant, read through a port that has no snapshots.
+"""Read all metadata of one log as of one point in time, from a store without snapshots.
 
-Why it exists: a backup and a check read many keys while writers, compaction and retention move them. The way out is to
-read the two records that guard everything, then the rest, then the two again.
+A backup and a check read many keys while appends, compaction and retention change them. So they read the two records
+that guard all others, then the rest, then the two again:
 
-    1. compaction record, then control (strictly, in this order)
+    1. compaction record, then control record (strictly, in this order)
     2. everything else
     3. both again: `is_coherent`
 
-Why that is enough, when it is coherent. What is looked at is the log as of the control record of step 1:
-- appends meanwhile only add entries at or above that counter: they are left out, and what stood below was settled
-  or is `pending` there (R2);
-- an unchanged compaction record means that no run was begun, moved on or ended: its end key may have been swapped and
-  keys below the cursor may have gone, and each of those is a state that a resumed run goes on from;
-- an unchanged log start means that retention removed nothing that this control record shows;
-- the producer snapshot, read after the index, has passed every entry that was seen swapped (h06), and it has not
-  passed the counter: only a run that the record names moves it, and that run ends below the counter, because the
-  record was read first.
+When `is_coherent` holds, step 2 shows the log as of the control record of step 1:
+- appends meanwhile only add entries at or above its counter, which are ignored; entries below were settled, or are
+  `pending` in it (R2);
+- an unchanged compaction record means that no run began, moved on or ended. Its end key may have been swapped, and keys
+  below the cursor may be gone: a resumed run continues from each of these states;
+- an unchanged log start means that retention removed nothing that the control record shows;
+- the producer snapshot, read after the index, has passed every entry that was seen swapped (h06), but not the counter:
+  only a run that the compaction record names moves it, and that run ends below the counter, because the record was read
+  first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from llog.log.keys import Log
 from llog.stores.metadata.port import Record
 
 
-class LogHead(NamedTuple):
-    """The two records that guard everything else of a log."""
+class LogGuards(NamedTuple):
+    """The control record and the compaction record, which guard all other records of a log."""
 
     control: ControlRecord
     control_record: Record
@@ -43,12 +43,12 @@ class LogHead(NamedTuple):
 
     @property
     def cursor(self) -> int:
-        """0 while the compaction record is missing or of another life."""
+        """0 when the compaction record is missing or of another incarnation."""
         return cursor_of(self.control, self.compaction)
 
 
-async def read_head(context: LogContext, log: Log, *, strict: bool = True) -> LogHead | None:
-    """None: there is no control record."""
+async def read_guards(context: LogContext, log: Log, *, strict: bool = True) -> LogGuards | None:
+    """None when the log has no control record."""
     compaction_record = await context.metadata.get(context.keys.compaction(log), strict=strict)
     control_record = await context.metadata.get(context.keys.control(log), strict=strict)
     if control_record is None:
@@ -57,11 +57,11 @@ async def read_head(context: LogContext, log: Log, *, strict: bool = True) -> Lo
     if compaction_record is not None:
         compaction = decode_value(CompactionRecord, compaction_record.value, compaction_record.key.path)
     control = decode_value(ControlRecord, control_record.value, control_record.key.path)
-    return LogHead(control, control_record, compaction, compaction_record)
+    return LogGuards(control, control_record, compaction, compaction_record)
 
 
-def is_coherent(before: LogHead, after: LogHead | None) -> bool:
-    """May what was read in between be taken together with `before`?"""
+def is_coherent(before: LogGuards, after: LogGuards | None) -> bool:
+    """True when everything read between `before` and `after` belongs to `before`."""
     return (
         after is not None
         and before.compaction_version == after.compaction_version
@@ -72,24 +72,23 @@ def is_coherent(before: LogHead, after: LogHead | None) -> bool:
 
 
 def cursor_of(control: ControlRecord, compaction: CompactionRecord | None) -> int:
-    same_life = compaction is not None and compaction.incarnation == control.incarnation
-    return compaction.offset if compaction is not None and same_life else 0
+    return 0 if compaction is None or compaction.incarnation != control.incarnation else compaction.offset
 
 
 def run_of(control: ControlRecord, compaction: CompactionRecord | None) -> CompactionRun | None:
-    """The run in flight of this life."""
+    """The run in flight, if it belongs to this incarnation."""
     if compaction is None or compaction.incarnation != control.incarnation:
         return None
     return compaction.in_flight
 
 
 def is_swapped(run: CompactionRun, end_entry: Entry | None) -> bool:
-    """Does the run's end key carry its segment? (A WAL entry may name a segment too, after a recovery.)"""
+    """The end key of the run references its segment. (After a recovery, a WAL entry may reference a segment, too.)"""
     return end_entry is not None and end_entry.value.type == "COMPACTED" and end_entry.value.data_key == run.data_key
 
 
 def shown_state(run: CompactionRun, end_entry: Entry | None) -> str:
-    """The run's state by its old names: swapped, but with the cursor not moved yet, it is updating the cursor."""
+    """The state of the run; UPDATING_CURSOR when its end key is swapped and the cursor has not moved yet."""
     if run.state == "WRITING_COMPACTED_INDEX" and is_swapped(run, end_entry):
         return "UPDATING_CURSOR"
     return run.state

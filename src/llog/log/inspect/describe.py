@@ -1,34 +1,53 @@
-"""One log, as an operator wants to see it: its records, what its index holds, and what is under way.
+"""Describe a log or a metadata record for operators.
 
-A look, not a proof: nothing here is confirmed by a second read (that is `invariants`). Only counted, so that a log of
-any size is described in the memory of one page.
+`describe_log` only counts, so a log of any size is described in the memory of one page. It confirms nothing by a second
+read; `invariants` does. `describe_record` shows a value that this release cannot decode as it is, with the reason.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import base64
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
-from llog.errors import InvalidArgument, PartitionNotInitialized
+from llog.errors import FormatError, InvalidArgument, PartitionNotInitialized
+from llog.formats.backup import VacuumHold
 from llog.formats.values import (
+    BrokerRegistration,
+    ClusterId,
+    CompactionRecord,
     CompactionRun,
     CompactorClaim,
+    ControlRecord,
+    GroupOffset,
+    IndexEntry,
+    PartitionDelete,
     Pending,
+    ProducerIdBlock,
+    ProducerPage,
     ProducerSnapshot,
     SegmentRecord,
+    TopicRecord,
+    Value,
     decode_value,
 )
 from llog.log.context import LogContext
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
-from llog.log.inspect.coherent import LogHead, read_head, run_of, shown_state
-from llog.log.keys import Log
+from llog.log.inspect.coherent import LogGuards, read_guards, run_of, shown_state
+from llog.log.keys import Keys, Log
+from llog.stores.metadata.port import Record
 
+# The most index entries that a description lists.
 LOG_DESCRIBE_ENTRIES_MAX: Final = 10_000
 
 
+# -- a log -----------------------------------------------------------------------------------------------------------
+
+
 class EntryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One index entry, and whether it counts."""
+    """One index entry, and whether it is valid."""
 
     start_offset: int
     end_offset: int
@@ -50,10 +69,10 @@ class IndexSummary(msgspec.Struct, frozen=True, kw_only=True):
     below_start: int
     later_incarnation: int
     wal: int
-    """Of the valid ones."""
+    """Valid WAL entries."""
     compacted_by_level: dict[int, int]
     data_bytes: int
-    """That the valid entries cover."""
+    """Bytes that the valid entries cover."""
     first: EntryRow | None
     last: EntryRow | None
 
@@ -87,7 +106,7 @@ class LogDescription(msgspec.Struct, frozen=True, kw_only=True):
     control_version: int
     commit_horizon_ms: int
     cursor: int | None
-    """None: there is no compaction record of this life."""
+    """None: this incarnation has no compaction record."""
     segment_horizon_ms: int | None
     run: RunSummary | None
     index: IndexSummary
@@ -100,10 +119,10 @@ class LogDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def describe_log(context: LogContext, log: Log, *, entries: int = 0) -> LogDescription:
-    """Raises `PartitionNotInitialized` when nobody created the log. `entries`: list so many, from the start on."""
+    """Describe a log and list its first `entries` entries. Raises `PartitionNotInitialized` if it does not exist."""
     if not 0 <= entries <= LOG_DESCRIBE_ENTRIES_MAX:
-        raise InvalidArgument("entries", f"{entries}; 0 to {LOG_DESCRIBE_ENTRIES_MAX} can be listed")
-    head = await read_head(context, log)
+        raise InvalidArgument("entries", f"must be 0 to {LOG_DESCRIBE_ENTRIES_MAX}, got {entries}")
+    head = await read_guards(context, log)
     if head is None:
         raise PartitionNotInitialized(*log)
     keys, control = context.keys, head.control
@@ -112,7 +131,9 @@ async def describe_log(context: LogContext, log: Log, *, entries: int = 0) -> Lo
     counted = _IndexCount(head, entries)
     async for record in context.metadata.scan_all(keys.index(log)):
         counted.add(entry_of(record))
-    same_life = head.compaction is not None and head.compaction.incarnation == control.incarnation
+    compaction = head.compaction
+    if compaction is not None and compaction.incarnation != control.incarnation:
+        compaction = None
     return LogDescription(
         topic=log.topic,
         partition=log.partition,
@@ -125,8 +146,8 @@ async def describe_log(context: LogContext, log: Log, *, entries: int = 0) -> Lo
         pending=control.pending,
         control_version=head.control_record.version,
         commit_horizon_ms=control.commit_horizon_ms,
-        cursor=head.compaction.offset if head.compaction is not None and same_life else None,
-        segment_horizon_ms=head.compaction.segment_horizon_ms if head.compaction is not None and same_life else None,
+        cursor=None if compaction is None else compaction.offset,
+        segment_horizon_ms=None if compaction is None else compaction.segment_horizon_ms,
         run=await _run(context, log, run_of(control, head.compaction)),
         index=counted.summary(),
         segments=await _segments(context, log),
@@ -138,7 +159,7 @@ async def describe_log(context: LogContext, log: Log, *, entries: int = 0) -> Lo
 
 
 class _IndexCount:
-    def __init__(self, head: LogHead, rows_max: int) -> None:
+    def __init__(self, head: LogGuards, rows_max: int) -> None:
         self._head, self._rows_max = head, rows_max
         self._verdicts = dict.fromkeys(EntryVerdict, 0)
         self._levels: dict[int, int] = {}
@@ -224,3 +245,75 @@ async def _segments(context: LogContext, log: Log) -> dict[str, SegmentSummary]:
         count, size = found.get(segment.state, (0, 0))
         found[segment.state] = (count + 1, size + segment.size_bytes)
     return {state: SegmentSummary(count=count, byte_length=size) for state, (count, size) in sorted(found.items())}
+
+
+# -- a record --------------------------------------------------------------------------------------------------------
+
+VALUE_OF_KIND: Final[dict[str, type[Value]]] = {
+    "topic": TopicRecord,
+    "control": ControlRecord,
+    "compaction": CompactionRecord,
+    "claim": CompactorClaim,
+    "chore_claim": CompactorClaim,
+    "partition_delete": PartitionDelete,
+    "producers": ProducerSnapshot,
+    "producer_page": ProducerPage,
+    "index_entry": IndexEntry,
+    "segment": SegmentRecord,
+    "cluster_id": ClusterId,
+    "broker": BrokerRegistration,
+    "producer_ids": ProducerIdBlock,
+    "vacuum_hold": VacuumHold,
+    "group_item": GroupOffset,
+}
+_DECODERS: Final[dict[str, Callable[[bytes], Value]]] = {
+    kind: msgspec.json.Decoder(value).decode for kind, value in VALUE_OF_KIND.items()
+}
+
+
+class DescribedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    key: str
+    kind: str
+    """The name of the `Keys` method that builds the key; `unknown` for other keys."""
+    version: int
+    ephemeral: bool
+    byte_length: int
+    value: Any = None
+    """Decoded. A value that does not fit its key is shown as JSON, text or base64."""
+    problem: str = ""
+
+
+def describe_record(keys: Keys, record: Record, *, with_value: bool = True) -> DescribedRecord:
+    parsed = keys.parse(record.key.path)
+    kind = "unknown" if parsed is None else parsed.kind
+    value: Any = None
+    problem = ""
+    if with_value:
+        value, problem = _decoded(kind, record.value)
+    return DescribedRecord(
+        key=record.key.path,
+        kind=kind,
+        version=record.version,
+        ephemeral=record.ephemeral,
+        byte_length=len(record.value),
+        value=value,
+        problem=problem,
+    )
+
+
+def _decoded(kind: str, data: bytes) -> tuple[Any, str]:
+    decode = _DECODERS.get(kind)
+    problem = ""
+    if decode is not None:
+        try:
+            return msgspec.to_builtins(decode(data)), ""
+        except (msgspec.MsgspecError, UnicodeDecodeError, FormatError) as error:
+            problem = f"not a {VALUE_OF_KIND[kind].__name__}: {error}"
+    try:
+        return msgspec.json.decode(data), problem
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass
+    try:
+        return data.decode(), problem or "not JSON"
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), problem or "not text, shown as base64"

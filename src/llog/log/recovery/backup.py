@@ -24,7 +24,7 @@ from llog.formats.values import ClusterId, ProducerSnapshot, TopicRecord, decode
 from llog.limits import MIB
 from llog.log.context import LogContext
 from llog.log.index import entry_of
-from llog.log.inspect.coherent import LogHead, is_coherent, read_head
+from llog.log.inspect.coherent import LogGuards, is_coherent, read_guards
 from llog.log.keys import Log
 from llog.log.recovery.backup_places import BackupPlace
 from llog.stores.metadata.port import Record
@@ -224,12 +224,12 @@ class _Copying:
 async def copy_log(context: LogContext, log: Log, emit: Emit) -> None:
     """Emit one committed group, after discarded ones for failed copies. Raises `LogBusy` when every copy failed."""
     async for _ in context.rounds(BACKUP_LOG_ROUNDS_MAX):
-        head = await read_head(context, log)
+        head = await read_guards(context, log)
         if head is None:
             return  # the log does not exist yet; after a restore, its first append creates it
         await emit(Begin(kind="log", topic=log.topic, partition=log.partition))
         records = await _copy_records(context, log, head, emit)
-        if records is not None and is_coherent(head, await read_head(context, log)):
+        if records is not None and is_coherent(head, await read_guards(context, log)):
             await emit(_line(head.control_record))
             await emit(Commit(records=records + 1))
             return
@@ -237,7 +237,7 @@ async def copy_log(context: LogContext, log: Log, emit: Emit) -> None:
     raise LogBusy(*log, f"it changed during each of {BACKUP_LOG_ROUNDS_MAX} copies; try again")
 
 
-async def _copy_records(context: LogContext, log: Log, head: LogHead, emit: Emit) -> int | None:
+async def _copy_records(context: LogContext, log: Log, head: LogGuards, emit: Emit) -> int | None:
     """Emit all records but control, in the order of a restore; None when the copy is already inconsistent."""
     if head.control.log_state == "DELETED":
         return 0  # a tombstone has no other records
@@ -266,7 +266,7 @@ async def _copy_records(context: LogContext, log: Log, head: LogHead, emit: Emit
     return records
 
 
-def _belongs(record: Record, head: LogHead) -> bool | None:
+def _belongs(record: Record, head: LogGuards) -> bool | None:
     """Whether the entry is part of the log that `head` shows; None: the topic was created again meanwhile."""
     try:
         entry = entry_of(record)

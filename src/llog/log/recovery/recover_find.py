@@ -33,7 +33,7 @@ from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of, is_object_id
 from llog.log.index import Entry, entry_of, index_entry_of
 from llog.log.inspect.check_objects import read_footer
-from llog.log.inspect.coherent import read_head, run_of
+from llog.log.inspect.coherent import read_guards, run_of
 from llog.log.keys import Log
 from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
 from llog.stores.objects.port import ObjectStore
@@ -178,7 +178,7 @@ async def read_ranges(context: LogContext, log: Log, hold: VacuumHold) -> Refere
         object_id = uri.rpartition("/")[2]
         return is_object_id(object_id) and created_at_ms_of(object_id) >= hold.recover_since_ms
 
-    head = await read_head(context, log)
+    head = await read_guards(context, log)
     if head is None:
         return ranges
     control, end = head.control, _RestoredEnd(hold.held_at_ms)

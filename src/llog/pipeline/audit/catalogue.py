@@ -60,7 +60,7 @@ def catalogue_findings(
 def _of_another_life(log: Log, record: SegmentRecord, incarnation: int) -> list[Finding]:
     reason = f"record {record.segment_id} is of life {record.incarnation}, the log is in its life {incarnation}"
     make = leftover if record.incarnation < incarnation else damage
-    kind = "phantom record" if record.incarnation < incarnation else "later life"
+    kind = "phantom record" if record.incarnation < incarnation else "later incarnation"
     return [make(log, RULE, kind, reason, record.start_offset, record.end_offset, record.data_key)]
 
 

@@ -19,7 +19,7 @@ from llog.formats.values import CompactionRun, IndexEntry, Pending, SegmentRecor
 from llog.limits import LOG_CHECK_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.index import Entry, EntryVerdict, entry_of, index_entry_of, judge
-from llog.log.inspect.coherent import LogHead, is_coherent, read_head
+from llog.log.inspect.coherent import LogGuards, is_coherent, read_guards
 from llog.log.inspect.invariants import Tiling, snapshot_faults
 from llog.log.keys import OFFSET_MAX, Log
 from llog.log.rewrite.segments import list_segments
@@ -71,7 +71,7 @@ async def audit_log(context: LogContext, log: Log, *, being_deleted: bool = Fals
 async def look_at(context: LogContext, log: Log, *, strict: bool, being_deleted: bool = False) -> LogLook:
     """One look. A log that nobody created has nothing to be found."""
     try:
-        head = await read_head(context, log, strict=strict)
+        head = await read_guards(context, log, strict=strict)
         if head is None:
             return await _without_control(context, log, strict=strict)
         if head.control.log_state == "DELETED":
@@ -98,7 +98,7 @@ async def _without_control(context: LogContext, log: Log, *, strict: bool) -> Lo
     )
 
 
-async def _tombstone(context: LogContext, log: Log, head: LogHead, *, strict: bool) -> LogLook:
+async def _tombstone(context: LogContext, log: Log, head: LogGuards, *, strict: bool) -> LogLook:
     """A deleted log: what late processes added is for vacuum. Nothing of it is named."""
     findings = []
     async for item in context.metadata.scan_all(context.keys.index(log), strict=strict):
@@ -112,14 +112,14 @@ async def _tombstone(context: LogContext, log: Log, head: LogHead, *, strict: bo
             reason = f"record {record.segment_id} of a log that is deleted"
             start, end, uri = record.start_offset, record.end_offset, record.data_key
             findings.append(leftover(log, "R9", "phantom record", reason, start, end, uri))
-    after = await read_head(context, log)
+    after = await read_guards(context, log)
     return NOTHING._replace(findings=findings, coherent=is_coherent(head, after))
 
 
 class _Looking:
     """One look at one log that lives."""
 
-    def __init__(self, context: LogContext, log: Log, head: LogHead, *, strict: bool) -> None:
+    def __init__(self, context: LogContext, log: Log, head: LogGuards, *, strict: bool) -> None:
         self._context, self._log, self._head, self._strict = context, log, head, strict
         # How far entries may reach is known only after they were read; until then none is beyond the counter.
         self._tiling = Tiling(head.control, head.compaction, counter_after=OFFSET_MAX + 1)
@@ -138,7 +138,7 @@ class _Looking:
         control, compaction = self._head.control, self._head.compaction
         if compaction is not None and compaction.incarnation > control.incarnation:
             reason = f"compaction record of life {compaction.incarnation} under a control record of life"
-            self.findings.append(damage(self._log, "I11", "later life", f"{reason} {control.incarnation}"))
+            self.findings.append(damage(self._log, "I11", "later incarnation", f"{reason} {control.incarnation}"))
 
     # -- entries -------------------------------------------------------------------------------------------------------
     async def walk_index(self) -> None:
@@ -269,7 +269,7 @@ class _Looking:
 
     # -- the end -------------------------------------------------------------------------------------------------------
     async def finish(self) -> LogLook:
-        after = await read_head(self._context, self._log)
+        after = await read_guards(self._context, self._log)
         coherent = is_coherent(self._head, after)
         if after is not None and coherent and self._last_offset >= after.control.sequence_counter:
             reason = "an entry of offsets never given"
@@ -298,7 +298,7 @@ def claim_of(log: Log, end_offset: int, value: IndexEntry) -> Claim:
 
 async def still_claims(context: LogContext, claim: Claim) -> bool:
     """Does the log still say this, by a strict look? An entry, the pending append or the run in flight may."""
-    head = await read_head(context, claim.log)
+    head = await read_guards(context, claim.log)
     if head is None or head.control.log_state == "DELETED":
         return False
     control, told = head.control, list[tuple[int, IndexEntry]]()

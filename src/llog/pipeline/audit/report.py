@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from llog.log.inspect.faults import Fault
+from llog.log.inspect.check_objects import LogFault
 from llog.log.keys import Log
 
 AUDIT_FINDINGS_MAX: Final = 10_000
@@ -66,7 +66,7 @@ def _finding(
     )
 
 
-def damage_of(log: Log, fault: Fault) -> Finding:
+def damage_of(log: Log, fault: LogFault) -> Finding:
     return damage(log, fault.invariant, fault.kind, fault.reason, fault.start_offset, fault.end_offset)
 
 

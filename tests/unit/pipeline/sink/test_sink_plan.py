@@ -10,7 +10,7 @@ import pytest
 from llog.errors import InvalidArgument, MetadataUnavailable, SinkBusy, SinkPlanLost, ValueTooLarge
 from llog.formats.values import SinkPlan, decode_value, encode_value
 from llog.log.ids import new_object_id
-from llog.log.inspect.record import shown
+from llog.log.inspect.describe import describe_record
 from llog.log.keys import Keys, Log
 from llog.log.producers.idempotence import WINDOW, Judgement, judge_claim, with_batch
 from llog.pipeline.sink import plan as sink_plan
@@ -111,7 +111,7 @@ def test_a_plan_is_shown_by_who_knows_only_the_common_fields() -> None:
     value = encode_value(planned(slices))
     seen = decode_value(SinkPlan, value, "plan")
     assert (seen.query, seen.batch, seen.slices[0].append_id) == ("q", 7, slices[0].append_id)
-    told = shown(KEYS, Record(plan_key(KEYS, "q", 7), value, 1))
+    told = describe_record(KEYS, Record(plan_key(KEYS, "q", 7), value, 1))
     assert (told.kind, told.problem) == ("sink", "")
 
 
@@ -158,7 +158,7 @@ async def test_every_record_of_the_sink_is_shown_by_its_kind(monkeypatch: pytest
     with pytest.raises(SinkPlanLost):
         await commit_batch(stage.context, SinkBatch("q", 0), uploads)
     keys = stage.context.keys
-    told = [shown(keys, r) async for r in stage.context.metadata.scan_tree(f"{keys.root}/@cluster/sinks")]
+    told = [describe_record(keys, r) async for r in stage.context.metadata.scan_tree(f"{keys.root}/@cluster/sinks")]
     assert sorted(one.kind for one in told) == [
         "sink",
         "sink_head",
