@@ -1,1 +1,1 @@
-"""What lives in a running broker, whatever it is spoken to with: batching, tail cache, consume, metrics."""
+"""The parts of a broker that every front end shares: batching, tail cache, consume, consumer groups."""

@@ -1,6 +1,6 @@
 """Fenced logs that this broker met, with the reason of each, for its health page.
 
-A user whose producers are refused asks the broker that refuses them. A broker knows the logs it was asked to append to
+The owner of refused producers asks the broker that refuses them. A broker knows the logs it was asked to append to
 or to fence; the compactor reports all of the cluster. The page shows what the last read returned, so a log unfenced
 elsewhere disappears with the next check. Nothing is read while no log is fenced.
 """

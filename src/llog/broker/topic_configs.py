@@ -20,7 +20,7 @@ from llog.log.topics.create import load_topic
 
 # Age at which a config is read again.
 TOPIC_CONFIG_FRESH_MS: Final = 5_000
-# Topics whose configs are kept; beyond that, the one read longest ago is dropped.
+# Configs that are kept; beyond that, the one read longest ago is dropped.
 TOPIC_CONFIGS_KNOWN_MAX: Final = 10_000
 
 
@@ -60,7 +60,7 @@ class TopicConfigs:
         return configs
 
     async def compacted_by_key(self, topics: Iterable[str]) -> set[str]:
-        """The topics compacted by key, and those whose config cannot be read: that costs a few extra reads at most."""
+        """The topics compacted by key, and those with an unreadable config: that costs a few extra reads at most."""
         configs = await self.of(topics)
         return {topic for topic, config in configs.items() if isinstance(config, LlogError) or config.compact}
 

@@ -37,7 +37,7 @@ from llog.log.read.slices import Chunk, chunks_of
 from llog.log.read.view import IndexWalk, LogView, checked_view, view, view_of
 from llog.stores.objects.ranges import plan_object_fetches
 
-# Logs whose index one request walks at the same time, and entries that one answer takes of a log.
+# Indexes that one request walks at the same time, and entries that one answer takes of a log.
 CONSUME_SCANS_IN_FLIGHT_MAX: Final = 16
 CONSUME_ENTRIES_MAX: Final = 1_024
 # Fetchers of a broker; each makes LOG_READ_GETS_IN_FLIGHT_MAX requests at a time and keeps LOG_FOOTERS_MAX footers.

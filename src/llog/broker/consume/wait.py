@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 class Woken(NamedTuple):
     moved: set[Log]
-    """Logs whose end moved or whose state changed otherwise; none on a timeout."""
+    """Logs with a moved end or another change of state; none on a timeout."""
     waited: bool
     """False: they had moved before the wait began."""
     at_ms: float
@@ -112,7 +112,7 @@ class TailWatch:
 
     async def confirm(self, logs: Iterable[Log]) -> dict[Log, LlogError]:
         """Confirm the cached state of these logs by reading their control records, once for all concurrent callers. A
-        deleted log is forgotten. Returns the logs whose records could not be read."""
+        deleted log is forgotten. Returns the logs that could not be read, with the error."""
         wanted = list(dict.fromkeys(logs))
         fresh = [log for log in wanted if log not in self._confirming]
         if fresh:

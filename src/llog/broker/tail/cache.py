@@ -133,7 +133,7 @@ class TailCache:
     ) -> None:
         self.fresh_ms, self.clock = fresh_ms, clock
         self.on_moved: Callable[[Log], None] | None = None
-        """Called with every log whose end moved or whose state changed otherwise."""
+        """Called with every log that has a moved end or another change of state."""
         self._metrics = metrics
         self._batches = BatchCache(bytes_max)
         self._tails: OrderedDict[Log, Tail] = OrderedDict()

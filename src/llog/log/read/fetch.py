@@ -63,7 +63,7 @@ def data_length(entry: Entry) -> int | None:
 
 
 def whole_slice(entry: Entry) -> EntrySlice | None:
-    """All batches of an entry; None for a segment whose data length only its footer knows."""
+    """All batches of an entry; None for a segment if only its footer holds the length of its data."""
     value, start, end = entry.value, entry.start_offset, entry.end_offset
     if is_segment(entry):
         length = data_length(entry)
