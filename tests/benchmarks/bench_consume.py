@@ -35,7 +35,7 @@ class Silent:
 
 
 def context_without_stores() -> LogContext:
-    """A hit asks nobody: metadata and objects are empty."""
+    """A hit reads no store: metadata and objects are empty."""
 
     async def find(uri: str) -> tuple[ObjectStore, str]:
         raise AssertionError(f"asked for {uri}")

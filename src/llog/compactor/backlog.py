@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from llog.compactor.plan import LogView, Rules
+from llog.compactor.plan import LogBacklog, Rules
 from llog.errors import FormatError, InvalidArgument
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.limits import COMPACTOR_LOOK_LOGS_MAX
@@ -50,7 +50,7 @@ class _Backlog:
     """When the entry was made that was too young to be counted."""
     segments_since_merge: int = 0
     retained_at_ms: int = 0
-    view: LogView | None = None
+    view: LogBacklog | None = None
     """What the last look made of it, at these versions of the two records."""
     versions: tuple[int, int] = (-1, -1)
 
@@ -87,9 +87,9 @@ class Backlogs:
         if (known := self._known.get(log)) is not None:
             known.segments_since_merge, known.view = 0, None
 
-    async def look(self, logs: Sequence[Log], *, strict: bool = False) -> list[LogView | BadLog]:
+    async def look(self, logs: Sequence[Log], *, strict: bool = False) -> list[LogBacklog | BadLog]:
         """The logs that are there, in order."""
-        views: list[LogView | BadLog] = []
+        views: list[LogBacklog | BadLog] = []
         for first in range(0, len(logs), COMPACTOR_LOOK_LOGS_MAX):
             some = logs[first : first + COMPACTOR_LOOK_LOGS_MAX]
             # The compaction record before control: what it names was below the counter then.
@@ -97,18 +97,18 @@ class Backlogs:
             found = await self._context.metadata.get_many(keys, strict=strict)
             pairs = list(zip(some, found[::2], found[1::2], strict=True))
             looks = [self._unchanged(*pair) or self._look_at(*pair) for pair in pairs]
-            slow = [look for look in looks if not isinstance(look, LogView)]
+            slow = [look for look in looks if not isinstance(look, LogBacklog)]
             # All of them end before an error is told: one left behind would count along with the next look.
             told = iter(await asyncio.gather(*slow, return_exceptions=True))
             for look in looks:
-                view = look if isinstance(look, LogView) else next(told)
+                view = look if isinstance(look, LogBacklog) else next(told)
                 if isinstance(view, BaseException):
                     raise view
                 if view is not None:
                     views.append(view)
         return views
 
-    def _unchanged(self, log: Log, compaction: Record | None, control: Record | None) -> LogView | None:
+    def _unchanged(self, log: Log, compaction: Record | None, control: Record | None) -> LogBacklog | None:
         """The last view, where nothing changed and time alone changes nothing; most logs are idle most of the time."""
         known = self._known.get(log)
         if known is None or known.view is None or compaction is None or control is None:
@@ -119,7 +119,7 @@ class Backlogs:
 
     async def _look_at(
         self, log: Log, compaction_record: Record | None, control_record: Record | None
-    ) -> LogView | BadLog | None:
+    ) -> LogBacklog | BadLog | None:
         if compaction_record is None or control_record is None:
             return None
         try:
@@ -221,7 +221,7 @@ class Backlogs:
 
     def _view(
         self, log: Log, known: _Backlog, control: ControlRecord, compaction: CompactionRecord, run_state: str
-    ) -> LogView:
+    ) -> LogBacklog:
         ready_bytes, ready_entries, next_offset, oldest_ms = (
             known.byte_length,
             known.entries,
@@ -236,7 +236,7 @@ class Backlogs:
                 ready_bytes, ready_entries = ready_bytes + (pending.byte_length or 0), ready_entries + 1
                 next_offset = pending.end_offset + 1
                 oldest_ms = pending.created_at_ms if oldest_ms is None else min(oldest_ms, pending.created_at_ms)
-        return LogView(
+        return LogBacklog(
             log=log,
             incarnation=control.incarnation,
             cursor=compaction.offset,

@@ -70,7 +70,7 @@ class Kind(Enum):
     RETAIN = "retain"
 
 
-class LogView(NamedTuple):
+class LogBacklog(NamedTuple):
     """One log as the service sees it. `ready_…` counts the fresh entries that a run could take now: contiguous from
     where the log is compacted up to, and old enough."""
 
@@ -95,7 +95,9 @@ class LogView(NamedTuple):
     retained_at_ms: int = 0
 
 
-def plan_work(view: LogView, rules: Rules, now_ms: int, *, may_merge: bool = True, hurry: bool = False) -> Kind | None:
+def plan_work(
+    view: LogBacklog, rules: Rules, now_ms: int, *, may_merge: bool = True, hurry: bool = False
+) -> Kind | None:
     """What this log needs most; None: nothing. `hurry`: the WAL store fills up, so whatever is ready goes now."""
     if view.run_state:
         return Kind.RESUME
@@ -111,7 +113,7 @@ def plan_work(view: LogView, rules: Rules, now_ms: int, *, may_merge: bool = Tru
     return Kind.MERGE if merges_due else None
 
 
-def _is_due(view: LogView, rules: Rules, now_ms: int, *, hurry: bool) -> bool:
+def _is_due(view: LogBacklog, rules: Rules, now_ms: int, *, hurry: bool) -> bool:
     if view.oldest_created_at_ms is None:
         return False
     return (

@@ -27,7 +27,7 @@ from llog.compactor.jobs import CompactorJobs
 from llog.compactor.key_chore import KeyChore
 from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pace import Pace, Pause
-from llog.compactor.plan import Kind, LogView, Rules, plan_pass, plan_pause_ms, plan_work
+from llog.compactor.plan import Kind, LogBacklog, Rules, plan_pass, plan_pause_ms, plan_work
 from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Visit, Worker
 from llog.errors import LlogError
@@ -200,7 +200,7 @@ class CompactorService:
             for gone in set(some) - {view.log for view in views}:  # a configured log stays a target when it is deleted
                 self._metrics.set_compaction_lag(gone.topic, gone.partition, 0, 0)
             for view in views:
-                if isinstance(view, LogView):
+                if isinstance(view, LogBacklog):
                     runs[view.run_state] += bool(view.run_state)
                     appends += view.pending_is_old
                 await self._consider(view)
@@ -216,7 +216,7 @@ class CompactorService:
         self._between_passes = Pause()
         self._wake.set()
 
-    async def _consider(self, view: LogView | BadLog) -> None:
+    async def _consider(self, view: LogBacklog | BadLog) -> None:
         """Begin a visit if the log needs one, as soon as a worker is free."""
         if isinstance(view, BadLog):
             self._ended(Visit(view.log, "failed", Kind.COMPACT, error=f"{type(view.error).__name__}: {view.error}"))
@@ -245,7 +245,7 @@ class CompactorService:
         self._visits[view.log] = (work, task)
         self._metrics.set_workers(self._workers_busy(), self._settings.compactor_workers)
 
-    async def _visit(self, view: LogView, work: Kind) -> None:
+    async def _visit(self, view: LogBacklog, work: Kind) -> None:
         try:
             self._ended(await self._worker.visit(view, work))
         finally:

@@ -15,7 +15,7 @@ from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.claims import Claims
 from llog.compactor.jobs import CompactorJobs
 from llog.compactor.metrics import PENDING_SETTLED, RUN_RESUMED, CompactorMetrics, Outcome
-from llog.compactor.plan import Kind, LogView, Rules, plan_work
+from llog.compactor.plan import Kind, LogBacklog, Rules, plan_work
 from llog.errors import LlogError, LogBusy, LogDeleted, PartitionNotInitialized, SessionLost
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -58,7 +58,7 @@ class Worker:
         self._backlogs, self._claims, self._jobs, self._metrics = backlogs, claims, jobs, metrics
         self._hurry = hurry
 
-    async def visit(self, planned: LogView, kind: Kind) -> Visit:
+    async def visit(self, planned: LogBacklog, kind: Kind) -> Visit:
         stages_ms: dict[str, float] = {}
         try:
             done = await self._visit(planned, kind, stages_ms)
@@ -75,7 +75,7 @@ class Worker:
         self._metrics.observe_compaction(done.outcome, done.kind.value, done.entries, done.byte_length, stages_ms)
         return done
 
-    async def _visit(self, planned: LogView, kind: Kind, stages_ms: dict[str, float]) -> Visit:
+    async def _visit(self, planned: LogBacklog, kind: Kind, stages_ms: dict[str, float]) -> Visit:
         log = planned.log
         if not await self._timed(stages_ms, "claim", self._claims.take(log, planned.incarnation)):
             return Visit(log, "claimed_elsewhere", kind)
@@ -89,7 +89,7 @@ class Worker:
         await self._timed(stages_ms, "release", self._claims.give(log))
         return done
 
-    async def _work(self, planned: LogView, kind: Kind, stages_ms: dict[str, float]) -> Visit:
+    async def _work(self, planned: LogBacklog, kind: Kind, stages_ms: dict[str, float]) -> Visit:
         log = planned.log
         looked = await self._timed(stages_ms, "look", self._backlogs.look([log], strict=True))
         for view in looked:
@@ -105,7 +105,7 @@ class Worker:
                 return done
         return Visit(log, "idle", kind)
 
-    async def _run(self, view: LogView, work: Kind) -> Visit:
+    async def _run(self, view: LogBacklog, work: Kind) -> Visit:
         log, rules = view.log, self._rules
         if work is Kind.RETAIN:
             try:

@@ -1,4 +1,4 @@
-"""What the tests of consuming share: brokers on one store, stores that count, requests and answers in short form."""
+"""Helpers of the consume tests: brokers on one store, stores that count, short forms of requests and answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDERS = Log("orders", 0)
 EVENTS = Log("events", 3)
 REFRESH_MS = 20.0
 LONG_POLL_MS = 300_000
-"""A wait that no test sits out: whoever is answered was woken."""
+"""Longer than any test: a request that is answered was woken."""
 _seeds = itertools.count(1)
 
 
@@ -126,14 +126,14 @@ class TestBroker:
         self._add = feed(self.cache, self.appender.committer.known) if with_incarnation else self.cache.add
 
     async def append(self, *groups: EncodedGroup) -> list[Appended]:
-        def tell(group: EncodedGroup, outcome: object) -> None:
+        def note(group: EncodedGroup, outcome: object) -> None:
             for batch in committed_of(group, outcome):  # type: ignore[arg-type]
                 self._add(batch)
 
-        outcomes = await self.appender.append(groups, tell)
+        outcomes = await self.appender.append(groups, note)
         again = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, LogDeleted)]
-        for i in again:  # whoever slept through a deletion is told once
-            [outcomes[i]] = await self.appender.append([groups[i]], tell)
+        for i in again:  # an appender that missed a deletion fails once
+            [outcomes[i]] = await self.appender.append([groups[i]], note)
         landed = [outcome for outcome in outcomes if isinstance(outcome, Appended)]
         assert len(landed) == len(outcomes), outcomes
         return landed

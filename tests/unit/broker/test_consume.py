@@ -224,7 +224,7 @@ async def test_the_end_is_empty_and_beyond_it_is_an_error_for_that_log_alone(bro
         PartitionFetch(ORDERS, 2),
         PartitionFetch(ORDERS, 3),
         PartitionFetch(ORDERS, 0),
-        PartitionFetch(Log("nobody", 0), 1),
+        PartitionFetch(Log("missing", 0), 1),
         PartitionFetch(EVENTS, 1),
     )
     assert (at_end.error, at_end.high_watermark, at_end.next_fetch_offset, at_end.runs) == (None, 1, 2, [])
@@ -324,7 +324,7 @@ async def test_min_bytes_above_max_bytes_is_met_by_max_bytes(broker: TestBroker)
 
 async def test_an_error_is_answered_at_once(broker: TestBroker) -> None:
     await broker.append(group(ORDERS, b"a"))
-    empty, failed = await broker.fetch(PartitionFetch(ORDERS, 2), Log("nobody", 0), max_wait_ms=LONG_POLL_MS)
+    empty, failed = await broker.fetch(PartitionFetch(ORDERS, 2), Log("missing", 0), max_wait_ms=LONG_POLL_MS)
     assert empty.error is None
     assert failed.error is not None
     assert broker.metrics.waits_ms == [0]
@@ -359,7 +359,7 @@ async def test_an_append_here_wakes_a_long_poll_without_a_read(stores: Stores) -
 
 
 async def test_a_busy_process_serves_all_who_wait_from_memory(stores: Stores) -> None:
-    """When waking everybody takes longer than cached state counts, the last ones must not turn to the stores."""
+    """If waking all waiters takes longer than the cache stays fresh, the last ones still do not read the stores."""
     broker = stores.broker(refresh_ms=LONG_POLL_MS)
     await broker.append(group(ORDERS, b"a"))
     waiting = [

@@ -1,4 +1,4 @@
-"""A broker's memory and key compaction: what was removed is told for as long as a refresh takes, and not longer."""
+"""A broker's caches and key compaction: removed records are returned for one refresh at most."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_appends_in_memory_are_not_told_any_more(stores: Stores, broker: T
     gets = stores.gets()
     refresh(broker)
     assert rows((await broker.fetch(PartitionFetch(ORDERS, 5)))[0]) == [(5, b"5")]
-    assert stores.gets() == gets, "what is not in segments yet is still told from memory"
+    assert stores.gets() == gets, "records that are not in segments yet still come from memory"
 
 
 async def test_what_was_read_ahead_is_not_told_any_more(stores: Stores, broker: TestBroker) -> None:

@@ -1,4 +1,4 @@
-"""What a broker's health page tells of logs that are closed to appends."""
+"""Fenced logs on a broker's health page."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def written(directory: Path, frames: list[Frame], max_bytes: int = 1 << 20) -> T
 
 @pytest.fixture
 def child(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A writing process: appends to `orders` 0, one batch per line it reads, and tells when it has."""
+    """A writing process: appends one batch to `orders` 0 per line it reads, and prints a line after each."""
     process = subprocess.Popen(
         [sys.executable, "-c", _WRITER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

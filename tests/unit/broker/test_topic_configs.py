@@ -19,7 +19,7 @@ DEFAULT = 1_048_588
 
 
 class Looked:
-    """A context whose topics' records are counted as they are read."""
+    """A context that counts reads of topic records."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.context, self.now_ms = memory_context(), 0.0

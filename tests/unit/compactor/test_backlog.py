@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llog.compactor.backlog import Backlogs, BadLog
-from llog.compactor.plan import LogView, Rules
+from llog.compactor.plan import LogBacklog, Rules
 from llog.errors import MetadataDenied
 from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
@@ -20,9 +20,9 @@ from tests.unit.compactor.stage import ORDERS, START_MS, Cluster, Writer, die_at
 RULES = Rules(trigger_bytes=1 << 20, trigger_age_ms=60_000, min_age_ms=20_000, max_offsets_per_run=1_000)
 
 
-async def view_of(backlogs: Backlogs, log: Log = ORDERS) -> LogView:
+async def view_of(backlogs: Backlogs, log: Log = ORDERS) -> LogBacklog:
     [view] = await backlogs.look([log])
-    assert isinstance(view, LogView)
+    assert isinstance(view, LogBacklog)
     return view
 
 

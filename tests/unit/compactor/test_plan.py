@@ -13,7 +13,7 @@ from llog.compactor.plan import (
     COMPACTOR_BACKUP_TORN_MS,
     COMPACTOR_MERGES_OVERDUE,
     Kind,
-    LogView,
+    LogBacklog,
     Rules,
     SeenBackup,
     is_pressed,
@@ -32,7 +32,7 @@ from llog.settings import Settings
 
 NOW = 10_000_000
 RULES = Rules(trigger_bytes=1_000, trigger_age_ms=60_000, min_age_ms=20_000, max_offsets_per_run=500)
-IDLE = LogView(Log("orders", 0), 1, cursor=10, counter=10, lag_offsets=0, retained_at_ms=NOW)
+IDLE = LogBacklog(Log("orders", 0), 1, cursor=10, counter=10, lag_offsets=0, retained_at_ms=NOW)
 FRESH = IDLE._replace(counter=20, lag_offsets=10, ready_bytes=10, ready_entries=1, oldest_created_at_ms=NOW - 30_000)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llog.compactor.backlog import Backlogs
 from llog.compactor.claims import Claims
-from llog.compactor.plan import Kind, LogView, Rules
+from llog.compactor.plan import Kind, LogBacklog, Rules
 from llog.compactor.worker import Worker
 from llog.errors import MetadataStoreError
 from llog.log.claim import holder
@@ -30,12 +30,12 @@ class Stage:
             metrics=self.metrics,
         )
 
-    async def planned(self) -> LogView:
+    async def planned(self) -> LogBacklog:
         """A log whose one entry is old enough to be compacted."""
         await Writer(self.context).append(ORDERS)
         self.cluster.clock.now += 60_000
         [view] = await self.backlogs.look([ORDERS])
-        assert isinstance(view, LogView)
+        assert isinstance(view, LogBacklog)
         self.backlogs.retained(ORDERS)
         return view
 
@@ -80,7 +80,7 @@ async def test_a_merge_that_found_nothing_is_not_asked_for_again() -> None:
     stage.backlogs = stage.worker._backlogs = Backlogs(stage.context, RULES)  # as after a start: it may be worth it
     [view] = await stage.backlogs.look([ORDERS])
     stage.backlogs.retained(ORDERS)
-    assert isinstance(view, LogView)
+    assert isinstance(view, LogBacklog)
     assert view.segments_since_merge == RULES.merge_inputs_min
     for _ in range(2):
         assert (await stage.worker.visit(view, Kind.MERGE)).outcome == "idle"
@@ -100,7 +100,7 @@ async def test_an_append_whose_writer_is_gone_is_settled_and_counted() -> None:
     await leave_pending(stage.cluster, ORDERS)
     stage.cluster.clock.now += 60_000
     [view] = await stage.backlogs.look([ORDERS])
-    assert isinstance(view, LogView)
+    assert isinstance(view, LogBacklog)
     stage.backlogs.retained(ORDERS)
     done = await stage.worker.visit(view, Kind.COMPACT)
     assert (done.outcome, done.entries) == ("compacted", 1)

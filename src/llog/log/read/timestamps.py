@@ -1,6 +1,6 @@
 """Offsets by timestamp, exact: the first record, in offset order, with at least the given timestamp.
 
-The index answers most of it. An entry with a newest record that is too old is skipped without reading it; a segment's footer
+The index answers most of it. An entry that is too old as a whole is skipped without reading it; a segment's footer
 holds the newest timestamp of each batch, so only one batch is fetched; records of a `bytes-batch-v1` entry all have its
 creation time, so it is never fetched. Records below the log's start never count, also where an entry straddles it.
 Entries and footers only serve to skip: the answer is always a record that was read (or, of bare payloads, the entry's

@@ -33,7 +33,7 @@ ORDERS = Log("orders", 0)
 
 
 class Wrote(NamedTuple):
-    """`offset` is None until (and unless) the writer was told one."""
+    """`offset` is None unless the writer got one."""
 
     token: bytes
     offset: int | None = None

@@ -1,4 +1,4 @@
-"""Pieces of a segment, and batches that were cut by them."""
+"""Ranges of a segment, and batches that they cut."""
 
 from __future__ import annotations
 
@@ -147,10 +147,10 @@ def stitched(*pieces: bytes) -> None:
 
 
 @pytest.mark.parametrize("bytes_max", [1, 100, 1_000, 1 << 20])
-@pytest.mark.parametrize("told", [True, False])
-def test_a_segment_reads_the_same_in_pieces_of_any_length(bytes_max: int, told: bool) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_a_segment_reads_the_same_in_ranges_of_any_length(bytes_max: int, known: bool) -> None:
     batches, model = dense(random.Random(7), 12, 300)
-    stored = Stored(built(batches, len(model)), **({} if told else {"byte_length": None, "footer_length": None}))
+    stored = Stored(built(batches, len(model)), **({} if known else {"byte_length": None, "footer_length": None}))
     for offset in (1, 2, 5, len(model)):
         found, reached = asyncio.run(stored.read(offset, bytes_max=bytes_max))
         assert found == model[offset - 1 :]
