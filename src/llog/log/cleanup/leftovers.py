@@ -1,15 +1,15 @@
-"""What is left under a log whose life is over: found by listing, judged by incarnation, removed by version.
+"""Removes what is left under a deleted log: found by listing, judged by incarnation, deleted by version.
 
-Used by topic deletion after the tombstone stands, and by vacuum for what comes later still: a settle, an
-initialization or a compactor that slept through the deletion may add an entry, a record or a segment of the dead life.
-They harm nobody (each is a phantom to every later life), they only take up room.
+Topic deletion runs this after it wrote the tombstone; vacuum runs it again, because a settle, an initialization or a
+compactor that slept through the deletion may still add a value of the dead incarnation. Such values are phantoms to
+every later incarnation: they only take space.
 
-What must stay true
-- the compaction record goes first: without it no run is published and no cursor moves (R12), so what a compactor still
-  adds is a segment that nothing names;
-- an object goes before the last value that names it, and its segment's record goes last: whoever crashes leaves a
-  name to resume from. Objects go by that name, never by listing a prefix; blobs stay, since other logs share them;
-- a value of a HIGHER incarnation means that the name lives again: stop, touch nothing (I11).
+Rules
+- The compaction record goes first: without it no run is published and no cursor moves (R12), so a compactor can only
+  add a segment that nothing names.
+- An object goes before the last value that names it, and the segment's record goes last, so that a crash leaves a name
+  to resume from. Segments are deleted by name, never by listing a prefix; blobs stay, because other logs share them.
+- A value of a HIGHER incarnation means that the topic was created again: stop, and touch nothing (I11).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ V = TypeVar("V", CompactionRecord, CompactorClaim, ProducerPage, ProducerSnapsho
 
 
 class LeftoversRemoved(NamedTuple):
-    """`found` counts every value that was met; a pass that found none is the last."""
+    """`found` counts every value that the pass met; a pass with `found` 0 is the last."""
 
     found: int = 0
     entries: int = 0
@@ -53,7 +53,7 @@ class LeftoversRemoved(NamedTuple):
 
 
 async def remove_leftovers(context: LogContext, log: Log) -> LeftoversRemoved:
-    """One pass over a log that is deleted; nothing for any other. Safe at any time, against anyone."""
+    """One pass over a deleted log; does nothing for any other log. Safe at any time, beside any other process."""
     found = await context.metadata.get(context.keys.control(log), strict=True)
     if found is None:
         return LeftoversRemoved()
@@ -67,8 +67,8 @@ async def remove_leftovers(context: LogContext, log: Log) -> LeftoversRemoved:
 
 
 async def remove_dead(context: LogContext, log: Log, incarnation: int) -> LeftoversRemoved:
-    """One pass. Only for a log whose tombstone of `incarnation`, or of a later life, stands. Raises `StaleSelf`."""
-    # No compactor gets anywhere from here on.
+    """One pass. The log must have a tombstone of `incarnation` or a later one. Raises `StaleSelf`."""
+    # From here on no compactor can publish.
     found = await _remove_compaction(context, log, incarnation)
     segments = await _mark_segments(context, log, incarnation)
     entries = await _remove_entries(context, log, incarnation, {record.data_key for record in segments})
@@ -89,14 +89,14 @@ async def _remove_compaction(context: LogContext, log: Log, incarnation: int) ->
     run = _judged(CompactionRecord, found, incarnation).in_flight
     if run is not None:
         await _remove_pages(context, log, incarnation, {run.end_offset + 1})
-        # A registered segment goes with its record. This is for one that has none.
+        # A registered segment goes with its record; this deletes one without a record.
         await _remove_objects(context, log, [run.data_key])
     await _delete(context, [found])
     return 1
 
 
 async def _mark_segments(context: LogContext, log: Log, incarnation: int) -> list[SegmentRecord]:
-    """Every segment's record, DELETE_SEGMENT_STARTED: whoever looks at the catalogue sees what is going on."""
+    """Mark every segment's record DELETE_SEGMENT_STARTED, so that the catalogue shows the deletion."""
     segments = []
     async for page in _pages(context, context.keys.segments(log)):
         puts, as_ofs = list[Write](), set[int]()
@@ -135,7 +135,7 @@ async def _remove_segments(context: LogContext, log: Log, incarnation: int) -> N
 
 
 async def _remove_producers(context: LogContext, log: Log, incarnation: int) -> int:
-    """The head goes after the pages that it leads to."""
+    """Pages go before the head that leads to them."""
     key = context.keys.producers(log)
     found = await context.metadata.get(key, strict=True)
     if found is None:
@@ -146,8 +146,8 @@ async def _remove_producers(context: LogContext, log: Log, incarnation: int) -> 
 
 
 async def _remove_pages(context: LogContext, log: Log, incarnation: int, as_ofs: set[int]) -> None:
-    """Pages of snapshots as of these offsets. Whoever moved a snapshot moved it to the end of an entry or of a run: the
-    places to look for pages that no head names (any more), since pages cannot be listed without their offset."""
+    """Remove snapshot pages as of these offsets. A page cannot be listed without its offset; a snapshot moves to the
+    end of an entry or of a run, so pages that no head names are found at these offsets."""
     keys = [context.keys.producer_page(log, as_of, 0) for as_of in sorted(as_ofs)]
     first_pages = await context.metadata.get_many(keys, strict=True)
     for as_of, first in zip(sorted(as_ofs), first_pages, strict=True):
@@ -156,7 +156,7 @@ async def _remove_pages(context: LogContext, log: Log, incarnation: int, as_ofs:
         async for page in _pages(context, context.keys.producer_pages(log, as_of)):
             for record in page:
                 _judged(ProducerPage, record, incarnation)
-            # The first page last: it is what the others are found by.
+            # The first page last: the others are found by it.
             await _delete(context, page[::-1])
 
 
@@ -170,7 +170,7 @@ async def _remove_one(context: LogContext, key: Key, kind: type[V], incarnation:
 
 
 async def _remove_objects(context: LogContext, log: Log, uris: Iterable[str]) -> None:
-    """Delete segments by name. What is not a segment of this log is nobody's to delete here."""
+    """Delete segments of this log by name; skip any other object."""
     own = context.keys.segment_objects(log)
     by_store: dict[int, tuple[ObjectStore, list[str]]] = {}
     for uri in uris:
@@ -196,7 +196,7 @@ def _check_dead(found: int, incarnation: int) -> None:
 
 
 async def _pages(context: LogContext, parent: Key) -> AsyncIterator[list[Record]]:
-    """The children of a key, strictly, a page at a time; a page may be removed before the next is asked for."""
+    """The children of a key by strict reads, page by page. The caller may delete a page before it takes the next."""
     start = ""
     while True:
         page = await context.metadata.scan(parent, start=start, strict=True)
@@ -212,8 +212,8 @@ async def _delete(context: LogContext, records: Sequence[Record]) -> None:
 
 
 async def _write(context: LogContext, writes: Sequence[Write]) -> None:
-    """Each for itself. What was refused changed since it was judged, and what got no answer may be there still: the
-    next pass meets both again."""
+    """Each write on its own. A refused write means that the value changed since it was judged, and a write without an
+    answer may not have happened: the next pass meets both again."""
     if not writes:
         return
     for outcome in await context.metadata.write([[write] for write in writes]):

@@ -1,10 +1,12 @@
 """Retention and DeleteRecords: raise the log's start, then remove what lies below it.
 
-The start is raised by one compare-and-set that also clears `pending` (settled first), and never beyond the counter,
-checked inside it. Everything after is clean-up that starts from what is left below the start, so a crash anywhere is
-resumed by the next call. What must stay true: the producer snapshot passes entries before they go (h06d, h22); every
-delete is by key and version of a value whose incarnation was judged (R13); an entry that straddles the start stays;
-only segments are deleted here, because nobody else shares them: blobs belong to vacuum.
+One compare-and-set raises the start. It also clears `pending` (settled first) and checks that the start does not pass
+the counter. The rest is clean-up of what lies below the start, so the next call resumes after a crash anywhere.
+
+- The producer snapshot passes entries before they are deleted: else a retry would not be recognised (h06d, h22).
+- Every delete is by key and version of a value whose incarnation was judged (R13).
+- An entry that straddles the start stays.
+- Only segments are deleted here, because one log owns them; blobs are shared and belong to vacuum.
 """
 
 from __future__ import annotations
@@ -50,12 +52,12 @@ def plan_log_start(
     retention_ms: int | None,
     retention_bytes: int | None,
 ) -> int:
-    """Where the log should start: behind every leading entry that is too old, or that the log's size does not need.
+    """The offset at which the log should start, given its entries and limits. Whole entries go, oldest first.
 
-    Whole entries go, oldest first. By time an entry goes when its newest record is too old, the last one too: an idle
-    log empties. By size it goes, as in Kafka, while at least `retention_bytes` are left without it: a segment larger
-    than that must not take the newest records along. An entry that key compaction left without a record keeps nothing
-    behind it, and goes with the next one that goes: it tells no time but that of its rewriting.
+    By time, an entry goes when its newest record is too old; the last entry too, so an idle log empties. By size, an
+    entry goes while at least `retention_bytes` remain without it, as in Kafka: a segment larger than the limit must not
+    take the newest records along. An entry that key compaction left without records has no timestamps of its own; it
+    goes together with the next entry that goes.
     """
     kept = _uncovered([entry for entry in entries if entry.end_offset >= log_start_offset])
     start = log_start_offset
@@ -73,8 +75,8 @@ def plan_log_start(
 
 
 def _uncovered(entries: Sequence[Entry]) -> list[Entry]:
-    """Without those that a later one covers: a run in flight is about to remove them, and counted with it they would
-    make the log look larger than it is."""
+    """Entries that no later entry covers. A run in flight is about to delete the covered ones; counting them as well
+    would overstate the log's size."""
     kept: list[Entry] = []
     for entry in reversed(entries):
         if not kept or entry.end_offset < kept[-1].start_offset:
@@ -83,16 +85,16 @@ def _uncovered(entries: Sequence[Entry]) -> list[Entry]:
 
 
 class Limits(NamedTuple):
-    """What a log may hold; None: no such limit."""
+    """Retention limits of a log; None means no limit."""
 
     retention_ms: int | None = None
     retention_bytes: int | None = None
     incarnation: int | None = None
-    """The life of the topic whose limits these are; None: of whichever is there."""
+    """The topic's incarnation that these limits belong to; None: any."""
 
 
 async def configured_limits(context: LogContext, topic: str) -> Limits:
-    """Those of the topic's config."""
+    """The limits in the topic's config."""
     found = await load_topic(context, topic, strict=True)
     if found is None:
         return Limits()
@@ -111,7 +113,7 @@ async def delete_records(context: LogContext, log: Log, before_offset: int) -> R
 
 
 async def retain(context: LogContext, log: Log, limits: Limits = Limits()) -> Retained:  # noqa: B008 (immutable)
-    """Apply time and size limits; also finishes what an interrupted run left."""
+    """Apply time and size limits, and finish the clean-up of interrupted calls."""
     control = await settle_and_clear(context, log, limits.incarnation)
     entries = [entry for _, entry in await _entries(context, log, control.incarnation)]
     start = await planned_log_start(context, control, entries, limits)
@@ -123,7 +125,8 @@ async def retain(context: LogContext, log: Log, limits: Limits = Limits()) -> Re
 async def planned_log_start(
     context: LogContext, control: ControlRecord, entries: Sequence[Entry], limits: Limits
 ) -> int:
-    """By our own clock first: most logs have nothing to lose. What goes by it must be old by the store's, too."""
+    """Plans by this machine's clock first, which costs no request and suffices for most logs. Entries that would go
+    must be too old by the stores' clocks as well."""
 
     def start_at(now_ms: int) -> int:
         return plan_log_start(
@@ -152,12 +155,12 @@ async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:
 
 
 async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnation: int) -> ControlRecord:
-    """Of this life only: whoever slept through a re-creation must not empty the new log (h01d)."""
+    """Of this incarnation only: a call that slept through a re-creation must not empty the new log (h01d)."""
     key = context.keys.control(log)
     async for _ in context.rounds(LOG_COMPACT_ROUNDS_MAX):
         control, version = await _load(context, log)
         if control.incarnation != incarnation:
-            raise LogBusy(*log, "the topic was created again meanwhile; nothing of it was deleted")
+            raise LogBusy(*log, "the topic was deleted and created again during this call; nothing was deleted")
         start = control.sequence_counter if offset == -1 else offset
         if not 0 <= start <= control.sequence_counter:
             raise OffsetOutOfRange(*log, offset, control.log_start_offset, control.sequence_counter + 1)
@@ -171,11 +174,11 @@ async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnati
             return raised
         except (VersionConflict, MetadataUncertain, StaleSelf):
             continue
-    raise LogBusy(*log, "its control record kept changing; try again")
+    raise LogBusy(*log, "other processes kept changing its control record; try again")
 
 
 async def _entries(context: LogContext, log: Log, incarnation: int) -> list[tuple[Record, Entry]]:
-    """Every entry of this life, in order."""
+    """Every entry of this incarnation, in order."""
     found = []
     async for record in context.metadata.scan_all(context.keys.index(log), strict=True):
         entry = entry_of(record)
@@ -185,7 +188,7 @@ async def _entries(context: LogContext, log: Log, incarnation: int) -> list[tupl
 
 
 async def _remove_below_start(context: LogContext, log: Log, control: ControlRecord) -> Retained:
-    """Snapshot, then entries by version, then segment objects, then their records."""
+    """Move the snapshot, then delete entries by version, then segment objects, then their records."""
     below = [
         (record, entry)
         for record, entry in await _entries(context, log, control.incarnation)
@@ -200,7 +203,7 @@ async def _remove_below_start(context: LogContext, log: Log, control: ControlRec
             try:
                 await context.metadata.delete(record.key, expected=record.version)
             except (VersionConflict, MetadataUncertain):
-                continue  # changed meanwhile, or done: the next run looks again
+                continue  # changed, or deleted already: the next call reads it again
     left = await _segments_to_remove(context, log, control)
     for known in left:
         await segments.remove(context, log, known)
@@ -208,9 +211,10 @@ async def _remove_below_start(context: LogContext, log: Log, control: ControlRec
 
 
 async def _segments_to_remove(context: LogContext, log: Log, control: ControlRecord) -> list[segments.KnownSegment]:
-    """Segments on their way out that neither an entry nor a run in flight names; also what an interrupted call left.
+    """Segments marked for deletion that neither an entry nor a run in flight names, also those of interrupted calls.
 
-    Below the log's start nobody reads any more; what a merge retired stays a grace for whoever holds its entry still.
+    A segment below the log's start goes at once. A segment that a merge retired stays for a grace, for readers that
+    still hold its entry.
     """
     leaving = [
         known

@@ -33,7 +33,7 @@ VACUUM_HEADER_PROBE_BYTES: Final = 8 * KIB
 
 @dataclass(slots=True)
 class Vacuumed:
-    """What one vacuum did, or with `dry_run` would have done."""
+    """Counts of one vacuum; with `dry_run`, of what it would delete."""
 
     blobs_before_ms: int
     segments_before_ms: int
@@ -44,13 +44,13 @@ class Vacuumed:
     segments_deleted: int = 0
     phantoms_removed: int = 0
     kept_unreadable: int = 0
-    """No header that tells whose they are."""
+    """Blobs without a readable header, which names their logs."""
     kept_unknown_log: int = 0
-    """They name a log that this metadata store does not know."""
+    """Objects of a log without a control record in this metadata store."""
     kept_unchecked: int = 0
-    """A log they name could not be asked now."""
+    """Objects of a log that could not be asked now."""
     names: list[str] = field(default_factory=list)
-    """URIs of what went (at most VACUUM_REPORT_NAMES_MAX)."""
+    """URIs of deleted objects (at most VACUUM_REPORT_NAMES_MAX)."""
 
     def note(self, uri: str, byte_length: int) -> None:
         self.bytes_deleted += byte_length
@@ -70,8 +70,8 @@ async def refuse_when_held(context: LogContext) -> None:
     held = await context.metadata.get(context.keys.vacuum_hold(), strict=True)
     if held is not None:
         raise VacuumRefused(
-            "metadata was restored from a backup, and objects newer than it may still be wanted: "
-            "look at them, then lift the hold"
+            "the metadata was restored from a backup, and objects newer than the backup may still be wanted: "
+            "check them, then lift the hold"
         )
 
 
@@ -79,7 +79,7 @@ async def refuse_when_held(context: LogContext) -> None:
 
 
 async def with_logs(store: ObjectStore, meta: ObjectMeta) -> Candidate | None:
-    """The logs in a blob's header; None when it cannot be read."""
+    """The blob and the logs in its header; None when the header cannot be read."""
     try:
         probe = await store.get_range(meta.name, 0, min(meta.byte_length, VACUUM_HEADER_PROBE_BYTES))
         length = header_length(probe, meta.name)
@@ -103,7 +103,8 @@ async def unnamed_by_logs(
     horizon_ms: int,
     done: Vacuumed,
 ) -> list[Candidate]:
-    """The candidates that every one of their logs was asked about and none names. An answer holds for good."""
+    """The candidates that no log names, of those for which every log answered. An answer holds for good: the log's
+    horizon is raised (R8)."""
     candidates = list(candidates)
     new = sorted({log for candidate in candidates for log in candidate.logs} - asked.keys())
 
@@ -111,7 +112,7 @@ async def unnamed_by_logs(
         try:
             return await ask(context, log, horizon_ms)
         except (LogError, MetadataStoreError, FormatError):
-            return None  # whatever is wrong with it, its objects stay
+            return None  # the log's objects stay
 
     for log, named in zip(new, await gather_bounded(new, answer, limit=VACUUM_READS_IN_FLIGHT_MAX), strict=True):
         asked[log] = named
@@ -170,7 +171,7 @@ async def _retire(
     known: segments.KnownSegment | None,
     done: Vacuumed,
 ) -> None:
-    if known is None:  # its record is gone already: only the object was left
+    if known is None:  # the record is deleted already: only the object is left
         if not done.dry_run:
             await store.delete_many([candidate.meta.name])
     elif known.record.state in ("COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED"):
@@ -179,7 +180,7 @@ async def _retire(
         done.segments_marked += 1
         return
     elif known.record.state_changed_at_ms >= done.segments_before_ms:
-        return  # its grace is not over
+        return  # within its grace
     elif not done.dry_run:
         await segments.remove(context, log, known)
     done.segments_deleted += 1

@@ -1,12 +1,17 @@
-"""May an old object go? One log's answer, after which it cannot change its mind.
+"""Which old objects one log names, and which objects count as old.
 
     1. raise the log's horizon by compare-and-set, also when it need not move
-    2. take what is pending (or in flight) from the value just written
-    3. scan the index with a strict read
+    2. take the pending append (or the run in flight) from the value just written
+    3. scan the index by strict reads
 
-Why the order is safe (R8): after 1 nothing older than the horizon can be committed to this log (or published), so what
-2 and 3 name is all that will ever be named of that age. The write in 1 proves that 2 is not from the past; 3 is strict
-(h03). What a later life of the topic wrote means that we are stale: no answer, and the objects stay (R13, h01b).
+Why the order is safe (R8): after step 1 no object older than the horizon can be committed to this log, or published, so
+steps 2 and 3 name all objects of that age that the log will ever name. The write in step 1 proves that step 2 is
+current; step 3 must be strict, or vacuum would miss an entry and delete its blob (h03). An entry of a later incarnation
+means that this process is stale: there is no answer, and the objects stay (R13, h01b).
+
+Old means older than the earliest of all clocks, less the grace. A single clock that runs ahead would raise horizons
+into the future, and the log would refuse appends until then (h17). Clocks that differ by more than a tenth of the grace
+make vacuum refuse.
 """
 
 from __future__ import annotations
@@ -27,14 +32,14 @@ from llog.stores.objects.port import ObjectStore
 
 
 class NamedObjects(NamedTuple):
-    """The URIs that one log names, of objects older than the horizon it was given."""
+    """URIs of objects older than the given horizon that one log names."""
 
     uris: frozenset[str]
     phantoms_removed: int
 
 
 async def named_blobs(context: LogContext, log: Log, horizon_ms: int) -> NamedObjects | None:
-    """None: the log has no control record here, or has another life than we saw; its blobs stay."""
+    """None: the log has no control record here, or its incarnation changed; its blobs stay."""
     control = await _raise_commit_horizon(context, log, horizon_ms)
     if control is None:
         return None
@@ -67,13 +72,13 @@ async def _raise_commit_horizon(context: LogContext, log: Log, horizon_ms: int) 
             return raised
         except (VersionConflict, MetadataUncertain):
             continue
-    raise LogBusy(*log, "its control record kept changing; its objects stay for now")
+    raise LogBusy(*log, "other processes kept changing its control record; its objects stay for now")
 
 
 async def _raise_segment_horizon(
     context: LogContext, log: Log, control: ControlRecord, horizon_ms: int
 ) -> CompactionRecord | None:
-    """None where no run can be published: no compaction record of this life, as after a deletion."""
+    """None where no run can be published: there is no compaction record of this incarnation, as after a deletion."""
     key = context.keys.compaction(log)
     async for _ in context.rounds(LOG_CAS_ROUNDS_MAX):
         found = await context.metadata.get(key, strict=True)
@@ -81,7 +86,7 @@ async def _raise_segment_horizon(
             return None
         compaction = decode_value(CompactionRecord, found.value, key.path)
         if compaction.incarnation > control.incarnation:
-            raise LogBusy(*log, "the topic was created again meanwhile; its objects stay for now")
+            raise LogBusy(*log, "the topic was deleted and created again during vacuum; its objects stay for now")
         if compaction.incarnation < control.incarnation:
             return None
         raised = replace(compaction, segment_horizon_ms=max(horizon_ms, compaction.segment_horizon_ms))
@@ -90,11 +95,11 @@ async def _raise_segment_horizon(
             return raised
         except (VersionConflict, MetadataUncertain):
             continue
-    raise LogBusy(*log, "its compaction record kept changing; its objects stay for now")
+    raise LogBusy(*log, "other processes kept changing its compaction record; its objects stay for now")
 
 
 async def _scan(context: LogContext, log: Log, control: ControlRecord, named: set[str]) -> NamedObjects | None:
-    """Every entry's object, and `named`; phantoms name nothing and are removed by version."""
+    """The objects of all entries, added to `named`. Phantoms name nothing and are deleted by version."""
     cursor = await cursor_of(context, log, control.incarnation)
     removed = 0
     async for record in context.metadata.scan_all(context.keys.index(log), strict=True):
@@ -110,7 +115,7 @@ async def _scan(context: LogContext, log: Log, control: ControlRecord, named: se
                 removed += 1
                 continue
             except (VersionConflict, MetadataUncertain):
-                pass  # something else may stand there now: until the next time it counts
+                pass  # the key may hold another entry now: count it until the next vacuum
         named.add(entry.value.data_key)
     return NamedObjects(frozenset(named), removed)
 
@@ -127,7 +132,7 @@ async def cursor_of(context: LogContext, log: Log, incarnation: int) -> int:
 
 
 def plan_now(clocks_ms: Mapping[str, int], *, grace_ms: int) -> int:
-    """The time vacuum goes by; `clocks_ms` by the name of the clock."""
+    """The time that vacuum uses, from the readings of all clocks by name."""
     earliest, latest = min(clocks_ms, key=clocks_ms.__getitem__), max(clocks_ms, key=clocks_ms.__getitem__)
     apart_ms = clocks_ms[latest] - clocks_ms[earliest]
     if apart_ms > grace_ms // 10:
@@ -140,18 +145,18 @@ def plan_now(clocks_ms: Mapping[str, int], *, grace_ms: int) -> int:
 
 async def read_clocks(context: LogContext) -> dict[str, int]:
     clocks = {"this machine": context.now_ms()}
-    told = await context.metadata.server_time_ms()
-    if told is not None:
-        clocks["the metadata store"] = told
+    server_time_ms = await context.metadata.server_time_ms()
+    if server_time_ms is not None:
+        clocks["the metadata store"] = server_time_ms
     for store in context.stores():
         clocks[store.url] = await _time_of(context, store)
     return clocks
 
 
 async def _time_of(context: LogContext, store: ObjectStore) -> int:
-    """What the store says of an object just put. A crash leaves the object; the next vacuum takes it."""
+    """The store's time of an object just put. After a crash, the next vacuum deletes the object."""
     name = context.keys.clock_object(new_object_id(context.now_ms(), context.random_bits))
-    await store.put(name, [])  # without a byte: on a disk that is full, nothing else could make room
+    await store.put(name, [])  # empty, so that vacuum works on a full disk too
     try:
         return (await store.head(name)).last_modified_ms
     finally:

@@ -6,9 +6,12 @@
     9. delete the lower keys by version, top down       (only with the cursor seen there)
    10. finish the segment, retire the sources of a merge, clear the run
 
-Why it is safe: one record guards all rewriting of a log, so a zombie fails at 6, 7, 8 or 10 (R12); each step is
-idempotent and checks the run's id, so anyone resumes at any step; until 8 the old lower keys still answer reads, and
-after 8 they are phantoms. A run is abandoned for one reason only: its end key changed under it, seen strictly.
+Why the order is safe:
+- One record guards all rewriting of a log, so a compactor that slept fails at step 6, 7, 8 or 10 (R12).
+- Each step is idempotent and checks the run's id, so any process can resume at any step.
+- Until step 8 the old lower keys still answer reads; after step 8 they are phantoms. Deletes before step 8 would leave
+  offsets that no entry covers (h07).
+- A run is abandoned for one reason only: a strict read shows that its end key changed.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ LOG_DELETES_PER_GROUP_MAX: Final = 256
 
 
 class Compacted(NamedTuple):
-    """What one run did."""
+    """One published run."""
 
     log: Log
     start_offset: int
@@ -64,17 +67,17 @@ class KnownCompaction(NamedTuple):
 
 
 class Published(NamedTuple):
-    """How a run ended, and the record after it: where the next planned run of this log is published."""
+    """How a run ended, and the compaction record after it: the next planned run of this log is published there."""
 
     done: bool
-    """False: abandoned, or somebody else's end of it is not to be seen."""
+    """False: the run was abandoned, or its entry is not in the index."""
     record: KnownCompaction
 
 
 def planned_run(
     incarnation: int, chosen: Choice, segment_id: str, segment: Segment, uri: str, now_ms: int
 ) -> CompactionRun:
-    """Everything that anyone needs to finish the run."""
+    """The run as it is recorded: everything that any process needs to finish it."""
     taken, last = chosen.run, chosen.run.entries[-1]
     entry = IndexEntry(
         type="COMPACTED",
@@ -121,9 +124,9 @@ async def load_compaction(context: LogContext, log: Log, incarnation: int) -> Kn
 
 
 async def publish(context: LogContext, log: Log, record: KnownCompaction, run: CompactionRun) -> bool:
-    """Step 6, at the version that was read before anything was selected. False: another run came first."""
+    """Step 6, at the version that was read before entries were selected. False: another run came first."""
     if run.created_at_ms < record.value.segment_horizon_ms:
-        return False  # vacuum may have taken the segment already (h02)
+        return False  # vacuum may have deleted the segment already (h02)
     key = context.keys.compaction(log)
     published = encode_value(replace(record.value, in_flight=run), key.path)
     try:
@@ -137,12 +140,12 @@ async def publish(context: LogContext, log: Log, record: KnownCompaction, run: C
 
 
 async def finish(context: LogContext, log: Log, control: ControlRecord, planned: CompactionRun) -> Published:
-    """Steps 7 to 10, from wherever the run stands."""
+    """Steps 7 to 10, from the step that the run has reached."""
     for round_number in range(LOG_COMPACT_ROUNDS_MAX):
         record = await load_compaction(context, log, control.incarnation)
         run = record.value.in_flight
         if run is None or run.compaction_id != planned.compaction_id:
-            return Published(await _is_published(context, log, planned), record)  # we ended it, or somebody else did
+            return Published(await _is_published(context, log, planned), record)  # ended, here or by another process
         try:
             if run.state == "WRITING_COMPACTED_INDEX":
                 await move_snapshot(context, log, control, run.end_offset + 1)
@@ -157,7 +160,7 @@ async def finish(context: LogContext, log: Log, control: ControlRecord, planned:
                 await _move(context, log, record, record.value.offset, None)
         except (VersionConflict, MetadataUncertain):
             await context.back_off(round_number)
-    raise LogBusy(*log, "its compaction record kept changing; try again")
+    raise LogBusy(*log, "other processes kept changing its compaction record; try again")
 
 
 async def _is_published(context: LogContext, log: Log, run: CompactionRun) -> bool:
@@ -166,19 +169,19 @@ async def _is_published(context: LogContext, log: Log, run: CompactionRun) -> bo
 
 
 def _is_of(run: CompactionRun, entry: Entry) -> bool:
-    """A WAL entry may name a segment too: recovery appends slices of one."""
+    """The type counts: a WAL entry names a segment too, after recovery appended slices of it."""
     return entry.value.type == "COMPACTED" and entry.value.data_key == run.data_key
 
 
 async def _move(context: LogContext, log: Log, record: KnownCompaction, cursor: int, run: CompactionRun | None) -> None:
-    """Steps 8 and 10: at the version read, so that only whoever saw this very run moves it on."""
+    """Steps 8 and 10, at the version read: only a process that saw this very run moves it on (h08b)."""
     key = context.keys.compaction(log)
     moved = replace(record.value, offset=max(cursor, record.value.offset), in_flight=run)
     await context.metadata.put(key, encode_value(moved, key.path), expected=record.version)
 
 
 async def _swap_end_key(context: LogContext, log: Log, run: CompactionRun) -> bool:
-    """Step 7. False: the end key is not what the run was planned on, seen strictly: abandon."""
+    """Step 7. False: a strict read shows an end key other than the one the run was planned on; abandon the run."""
     key = context.keys.index_entry(log, run.end_offset)
     try:
         await context.metadata.put(key, encode_value(run.entry), expected=run.end_version)
@@ -191,13 +194,15 @@ async def _swap_end_key(context: LogContext, log: Log, run: CompactionRun) -> bo
     if _is_of(run, entry_of(found)):
         return True
     if found.version == run.end_version:
-        raise MetadataUncertain("swap", key.path, "refused, and yet at the expected version")
+        raise MetadataUncertain(
+            "swap", key.path, "the store refused the write, yet the key is at the expected version; try again"
+        )
     return False
 
 
 async def _delete_lower_keys(context: LogContext, log: Log, run: CompactionRun) -> None:
-    """Step 9: the entries that the segment replaces, by version, top down: a reader that comes from below always meets
-    either an old entry that covers its offset or the new one."""
+    """Step 9: delete the entries that the segment replaces, by version, top down. A reader that scans from below meets
+    either an old entry that covers its offset, or the new one."""
     entries = [
         (record, entry_of(record))
         async for record in context.metadata.scan_all(
@@ -217,21 +222,21 @@ async def _delete_lower_keys(context: LogContext, log: Log, run: CompactionRun) 
 
 
 async def _delete_top_down(context: LogContext, records: Sequence[Record]) -> None:
-    """An atomic store deletes them as one group, which is the same run of deletes with nobody in between."""
+    """On an atomic store the deletes are one group: the same sequence, with nothing in between."""
     if context.metadata.capabilities.atomic_groups and len(records) > 1:
         [outcome] = await context.metadata.write([[Delete(record.key, record.version) for record in records]])
         if not isinstance(outcome, MetadataStoreError):
             return
         if not isinstance(outcome, VersionConflict):
             raise outcome
-        # One of them changed: those above it go all the same, as on any store.
+        # One of them changed: delete those above it one by one, as on any store.
     for record in records:
         await context.metadata.delete(record.key, expected=record.version)
 
 
 async def _finish_segments(context: LogContext, log: Log, run: CompactionRun) -> None:
-    """Step 10: catalogue the segment, and retire those that a merge replaced. Their entries are gone by now; their
-    objects follow a grace later, so that whoever read an entry just before can still read what it names."""
+    """Step 10: mark the segment finished, and retire the segments that a merge replaced. Their entries are deleted by
+    now; their objects follow a grace later, so that a reader that holds an old entry still finds its object."""
     entry = run.entry
     await segments.mark(
         context,

@@ -17,7 +17,7 @@ from llog.log.read.slices import SegmentCheck, encode_payloads, patch_slices
 
 
 class _Final(NamedTuple):
-    """Batches with their final offsets, what `walk` says of them, and the epochs they were written under."""
+    """Batches with their final offsets, their columns, and the first offset of each epoch."""
 
     data: Buffer
     columns: BatchColumns

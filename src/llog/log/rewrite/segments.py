@@ -3,9 +3,9 @@
     COPY_SEGMENT_STARTED → COPY_SEGMENT_FINISHED → DELETE_SEGMENT_STARTED → DELETE_SEGMENT_FINISHED
                          ↘ DELETE_SEGMENT_STARTED (abandoned, or left behind by a crash)
 
-Why it exists: an object may be on disk before, or still after, anything names it. The record says that it is there, so
-that a crash anywhere leaves something to find. What must stay true: a record is not a reference (only entries, pending
-and the run in flight keep an object alive), the record comes before the object and goes after it.
+An object exists before anything names it and after nothing names it any more. Its record is written before the object
+and deleted after it, so that a crash anywhere leaves a record to find the object by. A record is not a reference: only
+entries, pending and the run in flight keep an object alive (h11a–h11d).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KnownSegment(NamedTuple):
 
 
 def moved(record: SegmentRecord, state: SegmentState, now_ms: int, **changes: Any) -> SegmentRecord:
-    """The record in its next state; the same state again is fine, any other move is refused."""
+    """The record in `state`. The same state again changes nothing; any other move raises `IllegalSegmentState`."""
     if state == record.state:
         return record
     if state not in NEXT_STATES[record.state]:
@@ -45,7 +45,7 @@ def moved(record: SegmentRecord, state: SegmentState, now_ms: int, **changes: An
 
 
 async def register(context: LogContext, log: Log, record: SegmentRecord) -> None:
-    """The first of all steps: before its object is written."""
+    """Create the record. Call this before the object is written."""
     if record.state != "COPY_SEGMENT_STARTED":
         raise IllegalSegmentState(record.segment_id, "(new)", record.state)
     await context.metadata.put(context.keys.segment(log, record.segment_id), encode_value(record), expected=ABSENT)
@@ -57,7 +57,7 @@ async def load(context: LogContext, log: Log, segment_id: str) -> KnownSegment |
 
 
 async def list_segments(context: LogContext, log: Log) -> list[KnownSegment]:
-    """In order of their creation, since ids begin with it."""
+    """In order of creation: ids begin with the time."""
     return [
         KnownSegment(_decoded(found.value, found.key.path), found.version)
         async for found in context.metadata.scan_all(context.keys.segments(log), strict=True)
@@ -65,7 +65,7 @@ async def list_segments(context: LogContext, log: Log) -> list[KnownSegment]:
 
 
 async def mark(context: LogContext, log: Log, segment_id: str, state: SegmentState, **changes: Any) -> None:
-    """Bring the record to `state`. One that is gone, or further on, is left as it is: somebody was faster."""
+    """Move the record to `state`, unless it is gone or already past it."""
     key = context.keys.segment(log, segment_id)
     async for _ in context.rounds(LOG_COMPACT_ROUNDS_MAX):
         known = await load(context, log, segment_id)
@@ -81,14 +81,14 @@ async def mark(context: LogContext, log: Log, segment_id: str, state: SegmentSta
 
 
 async def mark_uri(context: LogContext, log: Log, uri: str, state: SegmentState) -> None:
-    """`mark` by the URI in an entry. An object that is not named as ours are (written before us) has no record."""
+    """`mark` by the URI in an entry. An object whose name has another form has no record."""
     segment_id = uri.rpartition("/")[2]
     if is_object_id(segment_id):
         await mark(context, log, segment_id, state)
 
 
 async def remove(context: LogContext, log: Log, known: KnownSegment) -> None:
-    """Delete the object, then the record, by the version that was judged. What fails is left for the next to find."""
+    """Delete the object, then the record at the version judged. A failure leaves the record for a later run."""
     store, name = await context.find_object(known.record.data_key)
     await store.delete_many([name])
     key = context.keys.segment(log, known.record.segment_id)

@@ -37,7 +37,7 @@ class Run(NamedTuple):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """URIs of the objects its bytes come from."""
+        """URIs of the objects that hold its bytes."""
         return tuple(sorted({entry.value.data_key for entry in self.entries}))
 
 

@@ -1,5 +1,8 @@
-"""Moving the producer snapshot: only forward, only over entries read without a hole, before anyone swaps or removes an
-entry at or above it (h06a, h06e). Pages are immutable; only the head moves, by compare-and-set."""
+"""Moves the producer snapshot: only forward, and only over entries read without a hole.
+
+It moves before any entry at or above it is swapped or removed: else a producer's retry would not be recognised
+(h06a, h06e). Pages are immutable; only the head moves, by compare-and-set.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from llog.log.keys import Log
 from llog.log.producers.state import KnownProducers
 from llog.stores.metadata.port import ABSENT, Record
 
-# Producers that a log remembers when its snapshot moves; beyond that, those that wrote longest ago are forgotten.
+# Producers that a snapshot keeps; of more, the ones that wrote longest ago are dropped.
 LOG_PRODUCERS_MAX: Final = 10_000
 # Each state holds five batches of about 120 bytes.
 LOG_PRODUCERS_PER_PAGE_MAX: Final = 500
@@ -32,7 +35,7 @@ async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, t
     async for _ in context.rounds(LOG_COMPACT_ROUNDS_MAX):
         found = await context.metadata.get(key, strict=True)
         if found is None:
-            raise PartitionNotInitialized(*log)  # every log has one from its first day: this one was deleted
+            raise PartitionNotInitialized(*log)  # initialization writes it: the log was deleted
         head = _head_of(log, found, control.incarnation)
         if head is not None and head.as_of >= to_offset:
             return
@@ -51,7 +54,7 @@ async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, t
 
 
 def _head_of(log: Log, found: Record, incarnation: int) -> ProducerSnapshot | None:
-    """The head of this life; a dead one's counts for nothing, a later one's is not touched (R13)."""
+    """The head of this incarnation; None for a head of an earlier one. A later one is not touched (R13)."""
     head = decode_value(ProducerSnapshot, found.value, found.key.path)
     if head.incarnation > incarnation:
         raise LogBusy(*log, "the topic was created again meanwhile")
@@ -59,7 +62,7 @@ def _head_of(log: Log, found: Record, incarnation: int) -> ProducerSnapshot | No
 
 
 async def _write_pages(context: LogContext, log: Log, incarnation: int, as_of: int, states: list[ProducerState]) -> int:
-    """Pages of the same offset hold the same states, whoever writes them: putting them again is harmless."""
+    """Every process writes the same states into the pages of one offset, so writing a page again is harmless."""
     states = _remembered(states)
     pages = [states[i : i + LOG_PRODUCERS_PER_PAGE_MAX] for i in range(0, len(states), LOG_PRODUCERS_PER_PAGE_MAX)]
     for number, page in enumerate(pages):
@@ -68,7 +71,7 @@ async def _write_pages(context: LogContext, log: Log, incarnation: int, as_of: i
         if found is not None:
             theirs = decode_value(ProducerPage, found.value, key.path).incarnation
             if theirs == incarnation:
-                continue  # written before us, with the same states
+                continue  # another process wrote it, with the same states
             if theirs > incarnation:
                 raise LogBusy(*log, "the topic was created again meanwhile")
         value = encode_value(ProducerPage(incarnation=incarnation, producers=tuple(page)))
@@ -77,14 +80,14 @@ async def _write_pages(context: LogContext, log: Log, incarnation: int, as_of: i
 
 
 def _remembered(states: list[ProducerState]) -> list[ProducerState]:
-    """Sorted, and no more than may be: those that wrote last, by offset. Not by time: a writer whose clock is ahead
-    would make all others seem silent for long (h29), and whoever writes the pages of an offset must write the same."""
+    """The LOG_PRODUCERS_MAX producers that wrote last, by offset, sorted by id. Not by time: a writer's clock that is
+    ahead would make all others look silent (h29), and all processes must write the same pages."""
     latest = sorted(states, key=lambda state: state.batches[-1].start_offset if state.batches else -1)
     return sorted(latest[-LOG_PRODUCERS_MAX:], key=lambda state: state.producer_id)
 
 
 async def _remove_pages(context: LogContext, log: Log, head: ProducerSnapshot) -> None:
-    """Pages that no head names any more. What a crash leaves here is small, and goes with the topic."""
+    """Remove pages that no head names any more. Pages that a crash leaves are small and go with the topic."""
     keys = [context.keys.producer_page(log, head.as_of, number) for number in range(head.pages)]
     for found in await context.metadata.get_many(keys, strict=True):
         if found is None or decode_value(ProducerPage, found.value, found.key.path).incarnation > head.incarnation:

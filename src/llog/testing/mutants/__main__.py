@@ -21,7 +21,7 @@ from llog.testing.mutants import MUTANTS, NOT_COVERED, Mutant
 
 # Mutants of the protocol that are judged at the same time, and how long one may take.
 MUTANTS_AT_ONCE: Final = 2
-MUTANT_SECONDS_MAX: Final = 60
+MUTANT_SECONDS_MAX: Final = 180
 
 
 PROGRAM = "python -m llog.testing.mutants"
