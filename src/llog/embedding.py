@@ -2,19 +2,17 @@
 
     with llog.embedded() as broker:
         broker.produce("orders", ["alpha", "beta"])
-        broker.consume("orders")            # or HTTP at broker.url, or any face with broker.settings
+        broker.consume("orders")            # or HTTP at broker.url, or a reader with broker.settings
 
-It is the real broker with its HTTP front end, in a thread with an event loop of its own, so the program may run a loop
-or none. By default its stores are a temporary directory that goes when it is closed; with `directory` they stay, and
-with `memory` nothing touches a disk.
+It is the real broker with its HTTP front end, in a thread with its own event loop, so the program may run a loop or
+none. By default its stores are in a temporary directory that is deleted on close; with `directory` they stay, and with
+`memory` nothing touches a disk.
+
+The broker listens before the compiled kernels are loaded. Loading continues in a thread; the first records wait for it.
+`LLOG_…` variables are ignored, because a test must not write to the stores that a shell names. Unless configured
+otherwise, the broker listens on this machine only. A start that fails raises, and leaves no thread behind.
 
 (The function is `llog.embedded`; a module of that name would hide it.)
-
-It listens before compiled code is loaded, which takes as long as the rest of the start: that goes on in a thread while
-the program does what it does next, and the first records wait for it.
-
-What must stay true: `LLOG_…` variables are not looked at, because a test must not write to whatever the shell points
-to; the broker listens on this machine only, unless told; a start that fails raises here and leaves no thread behind.
 """
 
 from __future__ import annotations
@@ -44,10 +42,10 @@ from llog.log.read.records import LogRecord
 from llog.settings import Settings
 from llog.stores.objects.memory import forget
 
-# How long the program that starts one waits until it listens, and until its thread has ended.
+# How long the caller waits until the broker listens, and until its thread has ended.
 EMBEDDED_START_MS_MAX: Final = 60_000
 EMBEDDED_STOP_MS_MAX: Final = 30_000
-# What its own clients get to finish at a stop, where nobody says otherwise.
+# Time that HTTP clients get to finish when the broker stops (default of `http_stop_timeout_ms`).
 EMBEDDED_HTTP_STOP_MS: Final = 1_000
 
 
@@ -57,19 +55,19 @@ T = TypeVar("T")
 def embedded(
     directory: str | os.PathLike[str] | None = None, *, memory: bool = False, **settings: object
 ) -> EmbeddedBroker:
-    """Start a broker in this process; it listens when this returns. Keywords are settings without `LLOG_`:
-    `embedded(encoding="bytes-batch-v1", http_port=8080)`. Without a port it takes a free one."""
+    """Start a broker in this process; it listens when the call returns. Keywords are settings without `LLOG_`:
+    `embedded(encoding="bytes-batch-v1", http_port=8080)`. The default port is a free one."""
     return EmbeddedBroker(directory, memory=memory, **settings)
 
 
 class EmbeddedBroker:
-    """Usable from any thread. Closed by `close` or `with`."""
+    """A running broker, usable from any thread. Closed by `close` or `with`."""
 
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, *, memory: bool = False, **settings: object
     ) -> None:
         if memory and directory is not None:
-            raise InvalidArgument("memory", "a broker in memory has no directory: give one of the two")
+            raise InvalidArgument("memory", "a broker in memory has no directory; pass either memory or directory")
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None and not memory:
             self._temporary = tempfile.TemporaryDirectory(prefix="llog-", ignore_cleanup_errors=True)
@@ -87,8 +85,8 @@ class EmbeddedBroker:
             self._thread.start()
             self.url, self._broker = self._started.result(EMBEDDED_START_MS_MAX / 1_000)
         except BaseException:
-            self._tell_stop()
-            self._forget()
+            self._signal_stop()
+            self._remove_stores()
             raise
 
     # -- records ------------------------------------------------------------------------------------------------------
@@ -102,15 +100,15 @@ class EmbeddedBroker:
         headers: Sequence[Sequence[Header] | None] | None = None,
         timestamps_ms: Sequence[int] | None = None,
     ) -> AppendResult:
-        """Append records to one log, in the broker's own batches; where they landed, when they are durable."""
+        """Append records to one log, batched with other requests. Returns their offsets once they are durable."""
         group = SharedAppendGroup(topic, partition, payloads, keys, headers, timestamps_ms)
         return self._call(self._produce(group))
 
     def consume(
         self, topic: str, offset: int = 1, *, partition: int = 0, max_wait_ms: int = 0, max_bytes: int | None = None
     ) -> list[LogRecord]:
-        """Records from `offset` on (the first of a log is 1), as many as one answer holds. At the end of the log it
-        waits up to `max_wait_ms` for the next one."""
+        """Records from `offset` on (the first of a log is 1), as many as fit one response. At the end of the log the
+        call waits up to `max_wait_ms` for a record."""
         fetch = PartitionFetch(Log(check_topic(topic), check_partition(partition)), offset, max_bytes)
         return self._call(self._consume(ConsumeRequest([fetch], max_wait_ms=max_wait_ms)))
 
@@ -134,19 +132,21 @@ class EmbeddedBroker:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None or not self._thread.is_alive():
             work.close()
-            raise StoreClosed("use", "the embedded broker", "it was closed") from self._failure
+            raise StoreClosed("use", "the embedded broker", "it is closed; start a new one") from self._failure
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------------------
     def close(self) -> None:
-        """Answer everybody, flush, let go; a temporary directory goes with it. Idempotent. Raises what the broker
-        failed with while it ran, if it did."""
+        """Answer open requests, flush, and close the stores; a temporary directory is deleted. Idempotent. Raises the
+        error that ended the broker, if any."""
         with self._closing:
-            self._tell_stop()
+            self._signal_stop()
             self._thread.join(EMBEDDED_STOP_MS_MAX / 1_000)
             if self._thread.is_alive():
-                raise StoreClosed("close", "the embedded broker", f"it still runs after {EMBEDDED_STOP_MS_MAX} ms")
-            self._forget()
+                raise StoreClosed(
+                    "close", "the embedded broker", f"its thread still runs after {EMBEDDED_STOP_MS_MAX} ms"
+                )
+            self._remove_stores()
             failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -159,15 +159,15 @@ class EmbeddedBroker:
     ) -> None:
         self.close()
 
-    def _tell_stop(self) -> None:
+    def _signal_stop(self) -> None:
         loop, stop = self._loop, self._stop
         if loop is not None and stop is not None and not loop.is_closed():
             try:
                 loop.call_soon_threadsafe(stop.set)
-            except RuntimeError:  # it was closed in this very moment
+            except RuntimeError:  # the loop was closed just now
                 return
 
-    def _forget(self) -> None:
+    def _remove_stores(self) -> None:
         if self._temporary is not None:
             self._temporary.cleanup()
         if self._memory_url:
@@ -202,14 +202,14 @@ class EmbeddedBroker:
 
 
 async def _warm_after(listening: asyncio.Event) -> None:
-    """Not before: two that load at the same time would only wait for each other."""
+    """Load the kernels once the broker listens: loading during the start would slow both."""
     await listening.wait()
     await asyncio.to_thread(warm_up)
     await asyncio.to_thread(plain_scan.warm_up)
 
 
 def _places(directory: str | os.PathLike[str] | None, memory_url: str) -> dict[str, object]:
-    """What differs from a broker that is a process; all of it can be said otherwise."""
+    """Defaults of an embedded broker; the caller's settings override them."""
     places: dict[str, object] = {
         "client_identifier": f"embedded-{os.getpid()}-{secrets.token_hex(4)}",
         "http_port": 0,
@@ -218,5 +218,5 @@ def _places(directory: str | os.PathLike[str] | None, memory_url: str) -> dict[s
     if memory_url:
         return places | {"metadata_url": memory_url, "objects_url": memory_url}
     assert directory is not None
-    # Both URLs follow from it, unless they are given.
+    # Both store URLs default to this directory.
     return places | {"data_dir": str(Path(directory).resolve())}

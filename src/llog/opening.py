@@ -1,4 +1,4 @@
-"""From settings to stores in hand: what every face, command and service begins with."""
+"""Opens the stores that the settings name. The public API, commands and services begin here."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.retrying import RetryingObjectStore
 from llog.wiring import ObjectStores, open_metadata_store
 
-# Those that the settings do not name, with what counts and retries around them: as many as are open. Of more, the one
-# that nobody asked for longest is forgotten, and wrapped anew when it is asked for again.
+# Wrapped stores that the settings do not name: as many as may be open. Of more, the least recently used is dropped, and
+# wrapped again on its next use.
 OBJECT_STORES_WRAPPED_MAX: Final = OBJECT_STORES_OPEN_MAX
 
 
 class Use(Enum):
-    """What a process does with a store of objects."""
+    """What a process does with an object store."""
 
     NOTHING = "nothing"
-    """Beyond reading what entries name, which needs no setting."""
+    """Nothing but reading objects that entries name, which needs no setting."""
     LIST = "list"
     PUT = "put"
 
 
 class Wrapping(NamedTuple):
-    """What a process puts around its stores, to count what they do. Each store is wrapped once, below what asks again:
-    every attempt is counted."""
+    """Wrappers that a process puts around its stores to count their calls. They sit below the retries, so that every
+    attempt is counted."""
 
     metadata: Callable[[MetadataStore], MetadataStore]
     objects: Callable[[ObjectStore], ObjectStore]
 
 
 class _Wrapped:
-    """Object stores with what counts and retries around them, each wrapped once for as long as it is remembered.
+    """Object stores with counting and retries around them, each wrapped once while it is kept.
 
-    Those of the settings always are: their health is watched on their one wrapper. Of the others, which entries name,
-    some are opened, closed for want of room and opened again, without end; a new wrapper goes on with the counts.
+    Stores of the settings are kept for good: their health is watched on their one wrapper. Stores that only entries
+    name come and go without end, so the least recently used is dropped; a new wrapper continues the counts.
     """
 
     def __init__(self, settings: Settings, wrapping: Wrapping | None) -> None:
@@ -56,8 +56,8 @@ class _Wrapped:
         self._wrapping = wrapping
         self._own: dict[int, tuple[ObjectStore, ObjectStore]] = {}
         self._others: dict[int, tuple[ObjectStore, ObjectStore]] = {}
-        """By the id of the inner one, which is kept beside its wrapper so that its id stays its own; the one asked for
-        last is last."""
+        """By the id of the inner store, which is kept beside its wrapper so that the id stays unique. Least recently
+        used first."""
 
     def wrapped(self, store: ObjectStore) -> ObjectStore:
         known = self._own.get(id(store)) or self._others.pop(id(store), None)
@@ -87,8 +87,8 @@ class OpenedLog(NamedTuple):
 async def open_log(
     settings: Settings, *, blobs: Use = Use.NOTHING, segments: Use = Use.NOTHING, wrapping: Wrapping | None = None
 ) -> OpenedLog:
-    """Open the stores and prove that they can be used so. Whoever puts objects joins the cluster: stores that do not
-    belong together are refused here (`ClusterMismatch`), not found out by missing records."""
+    """Open the stores and check that they allow these uses. A process that puts objects joins the cluster: stores of
+    different clusters are refused here (`ClusterMismatch`)."""
     metadata = await open_metadata_store(settings.metadata_url, settings)
     objects = ObjectStores(settings)
     wrap, keys = _Wrapped(settings, wrapping).wrapped, Keys(settings.root_prefix)
@@ -140,7 +140,7 @@ async def _store(
     try:
         return await objects.at(url, writing=use is Use.PUT)
     except ObjectStoreMisconfigured:
-        # A directory that is missing is a disk that is not mounted; but before a cluster is founded there is none yet.
+        # A missing directory means a disk that is not mounted, unless the cluster was never founded.
         if use is Use.PUT or await founded() is not None:
             raise
         return await objects.at(url)

@@ -1,1 +1,1 @@
-"""The public faces of the log: writer and reader, async and sync. Import them from `llog`."""
+"""The public classes of the log: writer, reader and compactor, async and sync. Import them from `llog`."""

@@ -1,4 +1,4 @@
-"""Writer and reader for programs that run an event loop of their own."""
+"""Writer, reader and compactor for programs that run their own event loop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, SupportsIndex
+from typing import Self, SupportsIndex
 
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
 from llog.errors import InvalidArgument, LogError
@@ -35,14 +35,12 @@ from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
 from llog.log.topics.create import initialize
 from llog.opening import OpenedLog, Use, Wrapping, open_log
 from llog.pipeline.compact.once import compact_once, merge_once
+from llog.pipeline.vacuum.job import VacuumReport, vacuum_here
 from llog.settings import Settings
-
-if TYPE_CHECKING:
-    from llog.pipeline.vacuum.job import VacuumReport
 
 
 class _Face:
-    """What writer and reader share: opened by `open` (or `from_env`), closed by `close` or `async with`."""
+    """Opened by `open` (or `from_env`), closed by `close` or `async with`."""
 
     _blobs = _segments = Use.NOTHING
 
@@ -59,7 +57,7 @@ class _Face:
         wrapping: Wrapping | None = None,
         **overrides: object,
     ) -> Self:
-        """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`.
+        """Open with `settings`, or with those of the environment; keywords override both: `metadata_url=…`.
 
         `metrics` counts appends, reads and compactions; `wrapping` counts store calls (`llog.telemetry.metering`).
         """
@@ -75,7 +73,7 @@ class _Face:
         metrics: LogMetrics | None = None,
         wrapping: Wrapping | None = None,
     ) -> Self:
-        """From `LLOG_…` variables."""
+        """Open with the `LLOG_…` variables of `environ` (default: the process's)."""
         return await cls.open(Settings.from_env(environ), metrics=metrics, wrapping=wrapping)
 
     async def close(self) -> None:
@@ -91,9 +89,9 @@ class _Face:
 
 
 class AsyncLeaderlessLogWriter(_Face):
-    """Appends to any log; any number of writers may append to the same one."""
+    """Appends to any log. Any number of writers may append to the same log."""
 
-    # Also the store it puts nothing into: it must be the cluster's, or what is appended here is lost to compaction.
+    # The writer puts no segments, but checks that the store is the cluster's: else compaction could not find its blobs.
     _blobs = _segments = Use.PUT
 
     def __init__(self, opened: OpenedLog, metrics: LogMetrics) -> None:
@@ -101,12 +99,12 @@ class AsyncLeaderlessLogWriter(_Face):
         self._appender = Appender(self.context)
 
     async def initialize_partition(self, topic: str, partition: int) -> None:
-        """Create the log if it is not there. Appending does so by itself."""
+        """Create the log unless it exists. An append creates it as well."""
         await initialize(self.context, _log(topic, partition))
 
     async def append_shared(self, groups: Sequence[SharedAppendGroup]) -> list[AppendResult]:
-        """Append every group, all in one object. When some fail, the first error is raised, with what became of each
-        group in its `outcomes`; the others are appended all the same."""
+        """Append every record group, all in one object. If some fail, the others are still appended; the first error is
+        raised, and its `outcomes` hold the outcome of each group."""
         encoding, now_ms = self.context.options.encoding, self.context.now_ms()
         encoded = [encode_group(g, encoding=encoding, now_ms=now_ms) for g in _checked(groups)]
         outcomes = await self._appender.append(encoded)
@@ -118,7 +116,7 @@ class AsyncLeaderlessLogWriter(_Face):
         return results_of(outcomes)
 
     async def fence(self, topic: str, partition: int, *, expected_epoch: int | None = None) -> int:
-        """Close the log to appends; its epoch afterwards."""
+        """Close the log to appends. Returns the new epoch."""
         return await fencing.fence(self.context, _log(topic, partition), expected_epoch=expected_epoch)
 
     async def unfence(self, topic: str, partition: int, *, expected_epoch: int | None = None) -> int:
@@ -132,9 +130,9 @@ class AsyncLeaderlessLogWriter(_Face):
 
 
 class AsyncLeaderlessLogReader(_Face):
-    """Reads any log, by offset or timestamp. Needs no bucket setting: index entries hold full URIs.
+    """Reads any log, by offset or timestamp. It needs no bucket setting: index entries hold full URIs.
 
-    `metrics` gets `count(name, value)` for every request, byte and record (`llog.log.metrics` has the names).
+    `metrics.count(name, value)` is called for requests, bytes and records (names in `llog.log.metrics`).
     """
 
     def __init__(self, opened: OpenedLog, metrics: LogMetrics) -> None:
@@ -142,12 +140,12 @@ class AsyncLeaderlessLogReader(_Face):
         self._fetcher = Fetcher(self.context.find_object, metrics)
 
     async def read_offset(self, topic: str, partition: int, offset: int) -> LogRecord:
-        """The record at `offset` (the next that is left, where key compaction removed it)."""
+        """The record at `offset`, or the next one if key compaction removed it."""
         log = _log(topic, partition)
         return await reading.read_offset(self.context, log, _whole("offset", offset), fetcher=self._fetcher)
 
     async def read_range(self, topic: str, partition: int, start: int, end: int) -> list[LogRecord]:
-        """Records from `start` to `end`, both included; fewer when the log ends before."""
+        """Records from `start` to `end`, both included; fewer if the log ends earlier."""
         records: list[LogRecord] = []
         last = max(_whole("start", start), _whole("end", end))
         async with aclosing(self.iter_runs(topic, partition, start, end_offset=last)) as runs:
@@ -156,7 +154,7 @@ class AsyncLeaderlessLogReader(_Face):
         return records
 
     async def iter_from(self, topic: str, partition: int, offset: int) -> AsyncGenerator[LogRecord, None]:
-        """Records from `offset` to the end of the log as it is when it is reached."""
+        """Records from `offset` to the end of the log, including records appended while reading."""
         async with aclosing(self.iter_runs(topic, partition, offset)) as runs:
             async for run in runs:
                 for record in run.records():
@@ -165,17 +163,17 @@ class AsyncLeaderlessLogReader(_Face):
     def iter_runs(
         self, topic: str, partition: int, offset: int, *, end_offset: int | None = None
     ) -> AsyncGenerator[RecordRun, None]:
-        """The same as columns, some MiB at a time. With `end_offset` no more is fetched than it takes to get there."""
+        """As `iter_from`, in columns of some MiB. `end_offset` stops the fetching behind that offset."""
         log, start = _log(topic, partition), _whole("offset", offset)
         return reading.iter_runs(self.context, log, start, end_offset=end_offset, fetcher=self._fetcher)
 
     async def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first record, in offset order, at least as new as `timestamp_ms`; None when there is none."""
+        """The first record, in offset order, with a timestamp of at least `timestamp_ms`; None if there is none."""
         log, from_ms = _log(topic, partition), _whole("timestamp_ms", timestamp_ms)
         return await offset_for_timestamp(self.context, log, from_ms, fetcher=self._fetcher)
 
     async def max_timestamp(self, topic: str, partition: int) -> OffsetAndTimestamp | None:
-        """The newest record, the first of them when several are; None for a log without records."""
+        """The first record with the highest timestamp; None for a log without records."""
         return await max_timestamp(self.context, _log(topic, partition), fetcher=self._fetcher)
 
     async def log_start_offset(self, topic: str, partition: int) -> int:
@@ -183,13 +181,13 @@ class AsyncLeaderlessLogReader(_Face):
         return (await reading.view(self.context, _log(topic, partition), strict=True)).log_start_offset
 
     async def high_watermark(self, topic: str, partition: int) -> int:
-        """The last readable offset (one below the first of an empty log)."""
+        """The last readable offset; for an empty log, the one before the first."""
         return (await reading.view(self.context, _log(topic, partition), strict=True)).next_offset - 1
 
 
 class AsyncLeaderlessLogCompactor(_Face):
-    """Rewrites a log's fresh slices into segments of its own, and removes what is over. Any number may run; they get in
-    nobody's way."""
+    """Rewrites a log's slices into segments, merges segments, applies retention and deletes unused objects. Any number
+    of compactors may run at the same time."""
 
     _blobs = _segments = Use.PUT
 
@@ -202,7 +200,7 @@ class AsyncLeaderlessLogCompactor(_Face):
         target_bytes: int = LOG_COMPACT_BYTES_DEFAULT,
         min_age_ms: int = 0,
     ) -> Compacted | None:
-        """Finish an interrupted run, or compact the next one; what it did, or None when nothing is left."""
+        """Finish an interrupted run, or compact the next one. Returns the run, or None when nothing is left to do."""
         return self._counted(
             await compact_once(
                 self.context,
@@ -221,7 +219,7 @@ class AsyncLeaderlessLogCompactor(_Face):
         target_bytes: int = LOG_MERGE_BYTES_DEFAULT,
         min_inputs: int = LOG_MERGE_INPUTS_MIN,
     ) -> Compacted | None:
-        """Make one segment of neighbouring ones of the same level; what it did, or None when there are none."""
+        """Merge neighbouring segments of one level into one. Returns the run, or None when no neighbours fit."""
         log = _log(topic, partition)
         return self._counted(await merge_once(self.context, log, target_bytes=target_bytes, min_inputs=min_inputs))
 
@@ -234,13 +232,13 @@ class AsyncLeaderlessLogCompactor(_Face):
     async def retain(
         self, topic: str, partition: int, *, retention_ms: int | None = None, retention_bytes: int | None = None
     ) -> Retained:
-        """Remove whole entries that are too old, or more than the log may hold. Without limits: those of the topic's
-        config (`retention.ms`, `retention.bytes`), where its `cleanup.policy` says delete."""
+        """Remove whole entries that are too old or exceed the size limit. Without arguments the limits are those of the
+        topic's config (`retention.ms`, `retention.bytes`), if its `cleanup.policy` contains delete."""
         log = _log(topic, partition)
         for name, limit in (("retention_ms", retention_ms), ("retention_bytes", retention_bytes)):
-            # Kafka's -1 means "for ever"; taken as a number it would remove everything.
+            # Kafka's -1 means "no limit"; as a number it would remove everything.
             if limit is not None and _whole(name, limit) < 0:
-                raise InvalidArgument(name, f"{limit}: 0 and above are accepted; left out, it is no limit")
+                raise InvalidArgument(name, f"must be at least 0, got {limit}; leave it out for no limit")
         limits = Limits(retention_ms, retention_bytes)
         if retention_ms is None and retention_bytes is None:
             limits = await configured_limits(self.context, topic)
@@ -251,9 +249,7 @@ class AsyncLeaderlessLogCompactor(_Face):
         return await delete_records(self.context, _log(topic, partition), _whole("before_offset", before_offset))
 
     async def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
-        """Delete objects of all logs that nothing names any more, or only list them."""
-        from llog.pipeline.vacuum.job import vacuum_here  # which knows what else names them: unfinished writes of Spark
-
+        """Delete objects that no log and no unfinished Spark write names. `dry_run` only lists them."""
         return await vacuum_here(self.context, dry_run=dry_run)
 
 
@@ -262,19 +258,19 @@ def _log(topic: str, partition: int) -> Log:
 
 
 def _whole(argument: str, value: int, *, at_least: int | None = None) -> int:
-    """As a plain integer: those of numpy and others are taken too."""
+    """As a Python integer; accepts those of numpy."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InvalidArgument(argument, f"{value!r} is no integer")
+        raise InvalidArgument(argument, f"must be an integer, got {value!r}")
     if at_least is not None and value < at_least:
-        raise InvalidArgument(argument, f"{value} is below {at_least}")
+        raise InvalidArgument(argument, f"must be at least {at_least}, got {value}")
     return index(value)
 
 
 def _checked(groups: Iterable[SharedAppendGroup]) -> list[SharedAppendGroup]:
-    found = list(groups) if isinstance(groups, Iterable) else []
-    if not found or not all(isinstance(group, SharedAppendGroup) for group in found):
-        raise InvalidArgument("groups", "a list of at least one SharedAppendGroup is accepted")
-    return found
+    checked = list(groups) if isinstance(groups, Iterable) else []
+    if not checked or not all(isinstance(group, SharedAppendGroup) for group in checked):
+        raise InvalidArgument("groups", "must be a list of at least one SharedAppendGroup")
+    return checked
 
 
 def results_of(outcomes: Sequence[AppendOutcome]) -> list[AppendResult]:

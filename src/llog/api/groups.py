@@ -1,4 +1,4 @@
-"""What goes into an append and what comes out, as users of the library see it."""
+"""The record groups that users of the library append, and the results they get."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from llog.log.keys import Log, check_partition, check_topic
 
 @dataclass(frozen=True)
 class SharedAppendGroup:
-    """Records for one log. Payloads are bytes or text (UTF-8); None is a tombstone. Keys, headers and timestamps are
-    one per payload, where given."""
+    """Records for one log. Payloads are bytes or text (UTF-8); None is a tombstone. Keys, headers and timestamps, if
+    given, have one element per payload."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class SharedAppendGroup:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Where a group landed."""
+    """The offsets and the object of an appended record group."""
 
     topic: str
     partition: int
@@ -47,8 +47,10 @@ class AppendResult:
 
 def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> EncodedGroup:
     """Raises `InvalidArgument` for a group that can never be stored."""
-    if isinstance(group.payloads, str | bytes):  # which are sequences too, of what nobody meant as records
-        raise InvalidArgument("payloads", f"{group.log}: one {type(group.payloads).__name__}, not a list of records")
+    if isinstance(group.payloads, str | bytes):  # sequences too, but not of records
+        raise InvalidArgument(
+            "payloads", f"{group.log}: must be a list of records, got one {type(group.payloads).__name__}"
+        )
     if not group.payloads:
         raise InvalidArgument("payloads", f"{group.log}: a group holds at least one record")
     payloads = [_bytes("payloads", payload) for payload in group.payloads]
@@ -67,11 +69,11 @@ def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> Enc
 
 
 def _timestamps(given: Sequence[int]) -> list[int]:
-    """As plain integers: the newest goes into metadata, which takes nothing else."""
+    """As Python integers: the highest goes into a metadata value, which takes no other type."""
     try:
         return [index(timestamp_ms) for timestamp_ms in given]
     except TypeError as error:
-        raise InvalidArgument("timestamps_ms", f"whole milliseconds are accepted: {error}") from None
+        raise InvalidArgument("timestamps_ms", f"must be whole milliseconds: {error}") from None
 
 
 def _bytes(argument: str, value: bytes | str | None) -> bytes | None:
@@ -79,4 +81,4 @@ def _bytes(argument: str, value: bytes | str | None) -> bytes | None:
         return value.encode()
     if value is None or isinstance(value, bytes):
         return value
-    raise InvalidArgument(argument, f"{type(value).__name__}: bytes, str or None are accepted")
+    raise InvalidArgument(argument, f"must be bytes, str or None, got {type(value).__name__}")

@@ -1,7 +1,7 @@
-"""Writer and reader for programs without an event loop; usable from several threads at once.
+"""Writer, reader and compactor for programs without an event loop; usable from several threads at once.
 
-Each face runs one event loop in a thread of its own, opened and closed with it: stores are bound to their loop, and a
-process that forks must open its faces afterwards.
+Each object runs an event loop in its own thread, because stores are bound to a loop. A process that forks must open
+them after the fork.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from llog.api.aio import AsyncLeaderlessLogCompactor, AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import AppendResult, SharedAppendGroup
@@ -23,10 +23,8 @@ from llog.log.read.timestamps import OffsetAndTimestamp
 from llog.log.rewrite.publish import Compacted
 from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
 from llog.opening import Wrapping
+from llog.pipeline.vacuum.job import VacuumReport
 from llog.settings import Settings
-
-if TYPE_CHECKING:
-    from llog.pipeline.vacuum.job import VacuumReport
 
 T = TypeVar("T")
 F = TypeVar("F", AsyncLeaderlessLogWriter, AsyncLeaderlessLogReader, AsyncLeaderlessLogCompactor)
@@ -43,7 +41,7 @@ class _LoopThread:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop.is_closed() or not self._thread.is_alive():
             work.close()
-            raise StoreClosed("use", self._thread.name, "it was closed")
+            raise StoreClosed("use", self._thread.name, "it is closed; open a new one")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
@@ -68,7 +66,7 @@ class _SyncFace(Generic[F]):
         wrapping: Wrapping | None = None,
         **overrides: object,
     ) -> None:
-        """With settings, or with those in force; keywords beat both: `metadata_url=…`, `objects_url=…`.
+        """Open with `settings`, or with those of the environment; keywords override both: `metadata_url=…`.
 
         `metrics` counts appends, reads and compactions; `wrapping` counts store calls (`llog.telemetry.metering`).
         """
@@ -88,7 +86,7 @@ class _SyncFace(Generic[F]):
         metrics: LogMetrics | None = None,
         wrapping: Wrapping | None = None,
     ) -> Self:
-        """From `LLOG_…` variables."""
+        """Open with the `LLOG_…` variables of `environ` (default: the process's)."""
         return cls(Settings.from_env(environ), metrics=metrics, wrapping=wrapping)
 
     def close(self) -> None:
@@ -109,7 +107,7 @@ class _SyncFace(Generic[F]):
 
 
 class LeaderlessLogWriter(_SyncFace[AsyncLeaderlessLogWriter]):
-    """Appends to any log; any number of writers may append to the same one."""
+    """Appends to any log. Any number of writers may append to the same log."""
 
     _kind = AsyncLeaderlessLogWriter
 
@@ -117,12 +115,12 @@ class LeaderlessLogWriter(_SyncFace[AsyncLeaderlessLogWriter]):
         self._thread.run(self._face.initialize_partition(topic, partition))
 
     def append_shared(self, groups: Sequence[SharedAppendGroup]) -> list[AppendResult]:
-        """Append every group, all in one object. When some fail, the first error is raised, with what became of each
-        group in its `outcomes`; the others are appended all the same."""
+        """Append every record group, all in one object. If some fail, the others are still appended; the first error is
+        raised, and its `outcomes` hold the outcome of each group."""
         return self._thread.run(self._face.append_shared(groups))
 
     def fence(self, topic: str, partition: int, *, expected_epoch: int | None = None) -> int:
-        """Close the log to appends; its epoch afterwards."""
+        """Close the log to appends. Returns the new epoch."""
         return self._thread.run(self._face.fence(topic, partition, expected_epoch=expected_epoch))
 
     def unfence(self, topic: str, partition: int, *, expected_epoch: int | None = None) -> int:
@@ -130,7 +128,7 @@ class LeaderlessLogWriter(_SyncFace[AsyncLeaderlessLogWriter]):
 
 
 class LeaderlessLogReader(_SyncFace[AsyncLeaderlessLogReader]):
-    """Reads any log, by offset."""
+    """Reads any log, by offset or timestamp."""
 
     _kind = AsyncLeaderlessLogReader
 
@@ -138,18 +136,18 @@ class LeaderlessLogReader(_SyncFace[AsyncLeaderlessLogReader]):
         return self._thread.run(self._face.read_offset(topic, partition, offset))
 
     def read_range(self, topic: str, partition: int, start: int, end: int) -> list[LogRecord]:
-        """Records from `start` to `end`, both included; fewer when the log ends before."""
+        """Records from `start` to `end`, both included; fewer if the log ends earlier."""
         return self._thread.run(self._face.read_range(topic, partition, start, end))
 
     def iter_from(self, topic: str, partition: int, offset: int) -> Iterator[LogRecord]:
-        """Records from `offset` to the end of the log as it is when it is reached."""
+        """Records from `offset` to the end of the log, including records appended while reading."""
         for run in self.iter_runs(topic, partition, offset):
             yield from run.records()
 
     def iter_runs(
         self, topic: str, partition: int, offset: int, *, end_offset: int | None = None
     ) -> Iterator[RecordRun]:
-        """The same as columns, some MiB at a time."""
+        """As `iter_from`, in columns of some MiB. `end_offset` stops the fetching behind that offset."""
         runs = self._face.iter_runs(topic, partition, offset, end_offset=end_offset)
         try:
             while (run := self._thread.run(_next_or_none(runs))) is not None:
@@ -159,11 +157,11 @@ class LeaderlessLogReader(_SyncFace[AsyncLeaderlessLogReader]):
                 self._thread.run(runs.aclose())
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first record, in offset order, at least as new as `timestamp_ms`; None when there is none."""
+        """The first record, in offset order, with a timestamp of at least `timestamp_ms`; None if there is none."""
         return self._thread.run(self._face.offset_for_timestamp(topic, partition, timestamp_ms))
 
     def max_timestamp(self, topic: str, partition: int) -> OffsetAndTimestamp | None:
-        """The newest record, the first of them when several are; None for a log without records."""
+        """The first record with the highest timestamp; None for a log without records."""
         return self._thread.run(self._face.max_timestamp(topic, partition))
 
     def log_start_offset(self, topic: str, partition: int) -> int:
@@ -175,7 +173,8 @@ class LeaderlessLogReader(_SyncFace[AsyncLeaderlessLogReader]):
 
 
 class LeaderlessLogCompactor(_SyncFace[AsyncLeaderlessLogCompactor]):
-    """Rewrites a log's fresh slices into segments of its own. Any number may run; they get in nobody's way."""
+    """Rewrites a log's slices into segments, merges segments, applies retention and deletes unused objects. Any number
+    of compactors may run at the same time."""
 
     _kind = AsyncLeaderlessLogCompactor
 
@@ -188,7 +187,7 @@ class LeaderlessLogCompactor(_SyncFace[AsyncLeaderlessLogCompactor]):
         target_bytes: int = LOG_COMPACT_BYTES_DEFAULT,
         min_age_ms: int = 0,
     ) -> Compacted | None:
-        """Finish an interrupted run, or compact the next one; what it did, or None when nothing is left."""
+        """Finish an interrupted run, or compact the next one. Returns the run, or None when nothing is left to do."""
         return self._thread.run(
             self._face.compact_once(
                 topic, partition, max_offsets=max_offsets, target_bytes=target_bytes, min_age_ms=min_age_ms
@@ -203,7 +202,7 @@ class LeaderlessLogCompactor(_SyncFace[AsyncLeaderlessLogCompactor]):
         target_bytes: int = LOG_MERGE_BYTES_DEFAULT,
         min_inputs: int = LOG_MERGE_INPUTS_MIN,
     ) -> Compacted | None:
-        """Make one segment of neighbouring ones of the same level; what it did, or None when there are none."""
+        """Merge neighbouring segments of one level into one. Returns the run, or None when no neighbours fit."""
         return self._thread.run(
             self._face.merge_once(topic, partition, target_bytes=target_bytes, min_inputs=min_inputs)
         )
@@ -211,8 +210,8 @@ class LeaderlessLogCompactor(_SyncFace[AsyncLeaderlessLogCompactor]):
     def retain(
         self, topic: str, partition: int, *, retention_ms: int | None = None, retention_bytes: int | None = None
     ) -> Retained:
-        """Remove whole entries that are too old, or more than the log may hold. Without limits: those of the topic's
-        config (`retention.ms`, `retention.bytes`), where its `cleanup.policy` says delete."""
+        """Remove whole entries that are too old or exceed the size limit. Without arguments the limits are those of the
+        topic's config (`retention.ms`, `retention.bytes`), if its `cleanup.policy` contains delete."""
         return self._thread.run(
             self._face.retain(topic, partition, retention_ms=retention_ms, retention_bytes=retention_bytes)
         )
@@ -222,7 +221,7 @@ class LeaderlessLogCompactor(_SyncFace[AsyncLeaderlessLogCompactor]):
         return self._thread.run(self._face.delete_records(topic, partition, before_offset))
 
     def vacuum(self, *, dry_run: bool = False) -> VacuumReport:
-        """Delete objects of all logs that nothing names any more, or only list them."""
+        """Delete objects that no log and no unfinished Spark write names. `dry_run` only lists them."""
         return self._thread.run(self._face.vacuum(dry_run=dry_run))
 
 
