@@ -1,4 +1,4 @@
-"""What the service counts and shows, as a port: whoever starts it brings the registry."""
+"""The metrics that the compaction service reports, as a port; its caller passes the registry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol
 
 Outcome = Literal["compacted", "resumed", "idle", "busy", "claimed_elsewhere", "failed"]
-"""Of one visit to one log. `compacted`: its work was done, whatever kind it was; `busy`: others kept changing it."""
+"""Of one visit to one log. `compacted`: its work is done, of whatever kind; `busy`: others kept changing the log."""
 
 CLAIM_ACQUIRED: Final = "acquired"
 CLAIM_ELSEWHERE: Final = "claimed_elsewhere"
@@ -32,11 +32,11 @@ class CompactorMetrics(Protocol):
     def set_compaction_lag(
         self, topic: str, partition: int, offsets: int, byte_length: int, oldest_ms: int | None = None
     ) -> None:
-        """`byte_length` is of what a run could take now, `oldest_ms` when the first of it was appended; `offsets` of
-        everything that is not compacted."""
+        """`offsets` counts everything that is not compacted, `byte_length` what a run could take now; `oldest_ms` is
+        when the first of that was appended."""
 
     def set_compaction_pending(self, runs: Mapping[str, int], appends: int) -> None:
-        """What a pass over all logs met: runs in flight by their state, appends reserved long ago and not cleared."""
+        """Found in a pass over all logs: runs in flight by state, appends reserved long ago and not cleared."""
 
     def set_workers(self, busy: int, total: int) -> None: ...
 
@@ -55,7 +55,7 @@ class CompactorMetrics(Protocol):
     def count(self, name: str, value: int = 1) -> None:
         """By the names of `llog.log.metrics`."""
 
-    # What the pages show.
+    # The pages.
     def snapshot(self) -> dict[str, Any]: ...
 
     def prometheus(self) -> bytes: ...

@@ -1,4 +1,4 @@
-"""The service as a process: it stops in good order at the first signal, and at once at a second."""
+"""The compactor as a process: it stops gracefully at the first signal and at once at the second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def run_compactor(
     make_jobs: Callable[[LogContext, Backends], CompactorJobs] = CompactorJobs,
     on_started: Callable[[str], None] | None = None,
 ) -> None:
-    """Returns after a stop in good order; a second signal raises `asyncio.CancelledError`."""
+    """Returns after a graceful stop; a second signal raises `asyncio.CancelledError`."""
     stop = asyncio.Event()
     with stopped_by_signals(stop):
         await serve(settings, stop, metrics=metrics, make_jobs=make_jobs, on_started=on_started)
@@ -33,7 +33,7 @@ async def run_compactor(
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set `stop`; the next one cancels the task that entered here."""
+    """SIGTERM and SIGINT set `stop`; a second one cancels the task that entered the context."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def on_signal() -> None:

@@ -1,4 +1,4 @@
-"""What is wrong at the moment, in words, for the health page: noted by whoever met it, cleared when it went well."""
+"""Current problems of the compactor, for its health page: noted when a step fails, cleared when it succeeds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from llog.log.keys import Log
 class Troubles:
     def __init__(self) -> None:
         self._parts: dict[str, str] = {}
-        """By part of the service; there are a few."""
+        """By part of the service."""
         self._logs: dict[Log, str] = {}
         self._passing: set[Log] = set()
-        """Of these logs, what was wrong is over as soon as they need no work, whoever did it."""
+        """Logs with a problem that ends as soon as they need no work."""
 
     def note(self, part: str, error: BaseException) -> None:
         self._parts[part] = f"{part}: {type(error).__name__}: {error}"

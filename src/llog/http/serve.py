@@ -27,10 +27,13 @@ async def serve(
     patient: bool = False,
     on_started: Callable[[str, Broker], None] | None = None,
 ) -> None:
-    """Until `stop` is set: accept no more, answer what is under way, flush, let go. With `at_once` set too, what is
-    under way is cut off; nothing acknowledged is lost either way. `on_started` is told where it listens. With
-    `warmed` it listens sooner: the caller loads what is compiled (`warm_up`), and requests wait for that. With
-    `patient` it waits for stores that are away, and tells so where it will listen (`starting`)."""
+    """Serve until `stop` is set; then accept no more, answer requests in flight, flush and close the stores.
+
+    When `at_once` is set too, requests in flight are aborted; nothing acknowledged is lost either way. `on_started`
+    gets the URL and the broker. With `warmed`, the caller loads the compiled kernels (`warm_up`): the broker listens at
+    once and requests wait for that future. With `patient`, it waits for stores that do not answer, and reports so on
+    its status pages (`starting`).
+    """
     opening = partial(_opened, settings, role, broker_id, warm=warmed is None)
     broker: Broker | None
     if patient:
@@ -64,8 +67,8 @@ async def serve(
 
 
 async def _opened(settings: Settings, role: Role, broker_id: str | None, *, warm: bool) -> Broker:
-    """With all that is compiled loaded: at the very first start that takes seconds, in which whoever waits patiently
-    still tells how it is."""
+    """Loads the kernels too: compiling them at the very first start takes seconds, during which the status pages of
+    `open_patiently` answer."""
     broker = await Broker.open(settings, role=role, broker_id=broker_id, warm=warm)
     try:
         if warm:

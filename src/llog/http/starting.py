@@ -1,4 +1,4 @@
-"""A broker whose stores do not answer while it starts: it waits for them, and reports it.
+"""Starting while stores do not answer: the broker waits for them and reports it.
 
 Brokers and stores are often started together. A broker that exited would be started again and again; a broker that
 waited in silence would look as if it hung. So it already listens: `/health` and `/ready` say what it waits for, every

@@ -1,12 +1,10 @@
-"""What the objects and the requests for them cost: the figures behind `s3.billing`.
+"""The cost of the objects and of the requests for them: the figures behind `s3.billing`.
 
-Why it exists: a diskless log is paid for by the request and by the byte kept. Requests are counted as they happen
-(`stores.objects.metered`); bytes kept are only known by listing the bucket, which costs requests itself. So a listing
-is good for BILLING_LIST_INTERVAL_MS, longer where it takes long, and its requests are counted like all others
-(operation `list`). A reader opens a store when an entry names it, so that one may come to be listed at any time.
-
-What must stay true: a listing that fails leaves the last figures standing and is counted; one listing at a time per
-process; the kind of the store is told beside the figures, so that nobody takes a directory's for a bill.
+Requests are counted as they happen (`stores.objects.metered`). Stored bytes are only known by listing the bucket, which
+costs requests itself, so a listing is used for BILLING_LIST_INTERVAL_MS, longer where it takes long, and its requests
+are counted like all others (operation `list`). A reader opens a store when an entry names it, so a store may join at
+any time. A listing that fails keeps the last figures and is counted; one listing runs at a time per process. The
+figures carry the kind of the store, because for a directory they are no bill.
 """
 
 from __future__ import annotations
@@ -22,13 +20,12 @@ from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.pricing import Prices, StorageFootprint, measure_footprint
 from llog.stores.objects.stats import ObjectStoreStats
 
-# How long a count of the bucket's objects is good for: each costs a list request per thousand objects …
 BILLING_LIST_INTERVAL_MS: Final = 300_000
-# … and in a large bucket counting takes at most one part in so many of the time.
+"""The shortest time between two listings of a store; each costs a request per thousand objects."""
 BILLING_LIST_TIME_SHARE: Final = 100
-# How soon a store that is opened while the process runs is counted for the first time; looking costs no request.
-BILLING_LOOK_MS: Final = 5_000
-
+"""Listing takes at most 1/100 of the time, however large the bucket is."""
+BILLING_CHECK_MS: Final = 5_000
+"""How often `run` checks which stores are due; checking costs no request."""
 
 __all__ = ["ASSUMPTIONS", "BilledStore", "Billing", "Tier", "plan_next_listing_ms"]
 
@@ -37,12 +34,12 @@ _log = logging.getLogger("llog.telemetry.billing")
 Tier = Literal["wal", "objects", "elsewhere"]
 
 ASSUMPTIONS: Final = "S3 Standard, us-east-1"
-"""What the prices are those of."""
+"""The price list of the estimate."""
 
 
 @dataclass(slots=True)
 class BilledStore:
-    """One object store of this process; where fresh bytes land in the same store as all others, `objects` alone.
+    """One object store of this process; where one store serves as WAL and for segments, its tier is `objects`.
 
     `store` is the metered one, or a wrapper of it: listing it must count in `stats`.
     """
@@ -51,12 +48,12 @@ class BilledStore:
     store: ObjectStore
     stats: ObjectStoreStats
     listed: bool = True
-    """Its objects are ours, and counted from time to time."""
+    """Its objects belong to this cluster and are listed from time to time."""
     footprint: StorageFootprint | None = None
-    """None: never listed."""
+    """None: it was never listed."""
     listed_at_ms: int = 0
     due_ms: int = 0
-    """When its objects are counted next."""
+    """When its objects are listed next."""
     list_failures: int = 0
 
     @property
@@ -77,21 +74,21 @@ class BilledStore:
 
 
 def plan_next_listing_ms(ended_at_ms: int, took_ms: int) -> int:
-    """When to list again: at most a hundredth of the time is spent on it, however large the bucket is."""
+    """When to list again, so that listing takes at most 1 / BILLING_LIST_TIME_SHARE of the time."""
     return ended_at_ms + max(BILLING_LIST_INTERVAL_MS, took_ms * BILLING_LIST_TIME_SHARE)
 
 
 class Billing:
-    """Keeps the footprints of some stores fresh enough. `now_ms` is wall-clock time."""
+    """Keeps the footprints of stores fresh. `now_ms` is wall-clock time."""
 
     def __init__(self, stores: Sequence[BilledStore], *, root_prefix: str, now_ms: Callable[[], int]) -> None:
         self.stores = stores
-        """May grow: a reader opens stores as entries name them."""
+        """May grow, because a reader opens stores as entries name them."""
         self._prefix, self._now_ms = f"{root_prefix}/", now_ms
         self._one_at_a_time = asyncio.Lock()
 
     async def refresh(self) -> bool:
-        """List every store whose last count is no longer good; whether there was one."""
+        """List every store that is due; return whether one was."""
         async with self._one_at_a_time:
             due = [billed for billed in self.stores if billed.listed and billed.due_ms <= self._now_ms()]
             for billed in due:
@@ -107,13 +104,13 @@ class Billing:
         """Refresh for ever; `sleep` takes seconds. Cancel it to stop."""
         while True:
             await self.refresh()
-            await sleep(BILLING_LOOK_MS / 1_000)
+            await sleep(BILLING_CHECK_MS / 1_000)
 
     async def _measure(self, billed: BilledStore) -> None:
         try:
             billed.footprint = await measure_footprint(billed.store, self._prefix)
         except StoreError as error:
             billed.list_failures += 1
-            _log.warning("the objects of %s could not be counted: %s", billed.tier, error)
+            _log.warning("listing the objects of the %s store failed, its last figures stay: %s", billed.tier, error)
         else:
             billed.listed_at_ms = self._now_ms()

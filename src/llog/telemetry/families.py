@@ -1,14 +1,13 @@
 """Every metric of a broker and of the compaction service: one table.
 
-Why it exists: the Prometheus page, the JSON page, docs/reference/metrics.md and the check of the dashboard's queries
-all come from these rows, so none of them can know a name that another does not.
+The Prometheus page, the JSON page, docs/reference/metrics.md and the check of the dashboard's queries all come from
+these rows, so they cannot disagree about a name.
 
-What must stay true
-- Names follow Prometheus: `llog_` in front, the unit last (`_seconds`, `_bytes`), `_total` behind what only grows.
+- Names follow Prometheus: `llog_` in front, the unit last (`_seconds`, `_bytes`), `_total` behind counters.
 - A row's JSON paths are written with dots; `{label}` stands for that label's value. A label that a path does not name
   is summed away there: `s3.operations.put.requests` holds the requests of all tiers.
-- No path is another's beginning, so the JSON page is a tree with numbers (or histograms) at its leaves. The labels of
-  an information row become texts beside the other leaves of its path.
+- No path is a prefix of another, so the JSON page is a tree with numbers (or histograms) at its leaves. The labels of
+  an info family become texts beside the other leaves of its path.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ __all__ = ["FAMILIES", "OTHER", "SECTIONS", "UNKNOWN", "Family", "family", "mark
 Kind = Literal["counter", "gauge", "histogram", "info"]
 
 OTHER: Final = "other"
-"""The label value under which everything beyond a bound is counted."""
+"""The label value of observations beyond the limit of label values."""
 UNKNOWN: Final = "unknown"
-"""In place of a family: what was counted by a name that none has."""
+"""Stands for the family of counts by a name that no family has."""
 
 SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 STAGE_SECONDS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
@@ -33,12 +32,12 @@ BYTES: Final = tuple(float(1 << power) for power in range(10, 31, 2))
 COUNTS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0)
 
 APPEND_TROUBLES: Final = ("AppendNotCommitted", "AppendUncertain", "LogBusy", "InconsistentReadState")
-"""What is not the producer's fault."""
+"""Errors that are not the producer's fault."""
 APPEND_REFUSALS: Final = (
     "BackPressureRejected", "LogDeleted", "LogFenced", "OutOfOrderSequence", "PartitionNotInitialized",
     "PartitionOutOfRange", "ProducerEpochFenced", "RecordTooLarge",
 )  # fmt: skip
-"""What is: alerts leave these out."""
+"""Errors that are the producer's fault; alerts leave these out."""
 FLUSH_REASONS: Final = ("size", "delay", "idle", "pressure", "call", "close")
 CONSUME_SOURCES: Final = ("cache", "store", "empty")
 TAIL_CACHE_EVENTS: Final = ("hit", "empty", "miss", "evicted")
@@ -58,17 +57,17 @@ VACUUM_EVENTS: Final = (
 @dataclass(frozen=True, slots=True)
 class Family:
     name: str
-    """As it is exported; a histogram's samples add `_bucket`, `_sum` and `_count`."""
+    """The exported name; a histogram's samples add `_bucket`, `_sum` and `_count`."""
     kind: Kind
     doc: str
     at: tuple[str, ...]
-    """Where it stands on the JSON page."""
+    """Paths on the JSON page."""
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     starts: tuple[tuple[str, ...], ...] = ()
-    """Label values that are there from the beginning, at zero: an increase from nothing goes unseen."""
+    """Label values that start at zero, because an increase from nothing is invisible to Prometheus."""
     collected: bool = False
-    """Read off somebody's plain numbers when a page is asked for, instead of being written here as things happen."""
+    """Read from plain numbers when a page is made (`collectors`), instead of written as things happen."""
 
 
 def _row(
@@ -82,7 +81,7 @@ def _row(
     starts: tuple[tuple[str, ...], ...] = (),
     collected: bool = False,
 ) -> Family:
-    """`labels` are separated by spaces; `starts` lists the known values of each, and all combinations begin at zero."""
+    """`labels` are separated by spaces; `starts` lists the known values of each, and all combinations start at zero."""
     paths = (at,) if isinstance(at, str) else at
     begin = tuple(product(*starts)) if starts else ()
     return Family(name, kind, doc, paths, tuple(labels.split()), buckets, begin, collected)
@@ -95,8 +94,9 @@ _counter, _histogram = partial(_row, "counter"), partial(_row, "histogram")
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
     "Broker": (
         _info("llog_broker_info", "broker",
-            "Who this broker is: `broker_id`, `host`, `port`, `role`, `version`, and the kinds of its stores."),
-        _gauge("llog_broker_started_timestamp_seconds", "broker.started_at_seconds", "When it started (Unix time)."),
+            "About this broker: `broker_id`, `host`, `port`, `role`, `version`, and the kinds of its stores."),
+        _gauge("llog_broker_started_timestamp_seconds", "broker.started_at_seconds",
+            "When the process started (Unix time)."),
         _gauge("llog_batch_max_bytes", "broker.batch.max_bytes", "`LLOG_BATCH_MAX_BYTES`."),
         _gauge("llog_batch_max_delay_seconds", "broker.batch.max_delay_seconds", "`LLOG_BATCH_MAX_DELAY_MS`."),
         _gauge("llog_batch_max_buffer_bytes", "broker.batch.max_buffer_bytes", "`LLOG_BATCH_MAX_BUFFER_BYTES`."),
@@ -104,7 +104,7 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
     ),
     "Load test": (
         _info("llog_loadtest_info", "loadtest",
-            "`scenario` and `run_id` of the load test this process serves; absent where there is none."),
+            "`scenario` and `run_id` of the load test this process serves; absent without one."),
         _gauge("llog_loadtest_parameter", "loadtest.parameters.{parameter}",
             "The shape of the run, as its scenario states it: brokers, partitions, bytes of a record, …", "parameter"),
     ),
@@ -112,7 +112,7 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _counter("llog_http_requests_total", "http.requests.{route}.{method}.{status}", "Requests answered.",
             "route method status"),
         _histogram("llog_http_request_seconds", "http.request_seconds.{route}",
-            "From the request's head to the answer.", "route", buckets=SECONDS),
+            "Time from a request's head to the end of its answer.", "route", buckets=SECONDS),
         _counter("llog_http_request_bytes_total", "http.request_bytes.{route}", "Bytes of request bodies.", "route"),
         _counter("llog_http_response_bytes_total", "http.response_bytes.{route}", "Bytes of answers.", "route"),
         _counter("llog_http_validation_failures_total", "http.validation_failures.{route}.{field}",
@@ -121,86 +121,88 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
     "Batching": (
         _gauge("llog_batch_buffered_bytes", "batching.buffered_bytes", "Bytes between socket and commit."),
         _gauge("llog_batch_buffered_requests", "batching.buffered_requests", "Requests that wait for their commit."),
-        _counter("llog_batch_flushes_total", "batching.flushes.{reason}", "Flushes, by what set them off.", "reason",
+        _counter("llog_batch_flushes_total", "batching.flushes.{reason}", "Flushes, by what triggered them.", "reason",
             starts=(FLUSH_REASONS,)),
         _counter("llog_batch_records_total", "batching.records", "Records in flushes."),
         _counter("llog_batching_rejections_total", "batching.rejections",
-            "Requests that found no room in the buffer, for their bodies or for their records."),
+            "Requests refused because their body or their records did not fit into the buffer."),
         _counter("llog_batching_flush_failures_total", "batching.flush_failures",
             "Flushes that ended without an outcome for each of their logs."),
         _counter("llog_batching_listener_failures_total", "batching.listener_failures",
-            "Commits that could not be told to the tail cache."),
+            "Commits that could not be added to the tail cache."),
         _histogram("llog_batch_flush_groups", "batching.flush_groups", "Logs in one flush.", buckets=COUNTS),
         _histogram("llog_batch_blob_bytes", "batching.blob_bytes", "Sizes of shared WAL blobs.", buckets=BYTES),
         _histogram("llog_batch_queue_wait_seconds", "batching.queue_wait_seconds",
-            "From a flush's first record to its upload.", buckets=SECONDS),
+            "Time from a flush's first record to its upload.", buckets=SECONDS),
         _histogram("llog_batch_upload_seconds", "batching.upload_seconds", "Upload of a blob.", buckets=SECONDS),
         _histogram("llog_batch_commit_seconds", "batching.commit_seconds", "Commit of a blob's record groups.",
             buckets=SECONDS),
     ),
     "Append": (
         _counter("llog_append_runs_total", "append.runs",
-            "Runs of pieces committed: one per log and flush, more where a group had to be split.", collected=True),
+            "Runs of pieces committed: one per log and flush, more when a record group had to be split.",
+            collected=True),
         _counter("llog_append_cas_rounds_total", "append.cas_rounds", "Attempts to move a control record.",
             collected=True),
-        _counter("llog_append_conflicts_total", "append.conflicts", "Attempts that came too late.", collected=True),
-        _counter("llog_append_uncertain_total", "append.uncertain", "Attempts whose answer never came …",
+        _counter("llog_append_conflicts_total", "append.conflicts", "Attempts that lost against another writer.",
             collected=True),
-        _counter("llog_append_resolved_total", "append.resolved", "… and those of them that were found out about.",
-            collected=True),
+        _counter("llog_append_uncertain_total", "append.uncertain",
+            "Attempts with an unknown outcome, because the answer was lost.", collected=True),
+        _counter("llog_append_resolved_total", "append.resolved",
+            "Attempts with an unknown outcome that were resolved afterwards.", collected=True),
         _counter("llog_append_settles_total", "append.settles", "Index entries written for pending appends.",
             collected=True),
         _counter("llog_append_cleared_total", "append.cleared",
-            "Control records of idle logs whose settled `pending` was taken away.", collected=True),
+            "Control records of idle logs from which a settled `pending` was removed.", collected=True),
         _counter("llog_append_yields_total", "append.yields",
-            "Times a writer that kept winning let the others of a log go first.", collected=True),
+            "Times a writer that kept winning let other writers of the log go first.", collected=True),
         _counter("llog_append_failures_total", "append.failures.{error}",
-            "Record groups that were not committed, by the error that their producer was told.", "error",
+            "Record groups that were not committed, by the error that their producer got.", "error",
             starts=(APPEND_TROUBLES,)),
         _counter("llog_log_append_groups_total", "log.append_groups", "Record groups committed."),
         _counter("llog_log_append_records_total", "log.append_records", "Records committed."),
         _counter("llog_log_append_bytes_total", "log.append_bytes", "Encoded bytes committed."),
         _counter("llog_log_append_failures_total", "log.append_failures",
-            "The failures by error, added up: refused, or nobody can tell."),
+            "All failures by error, added up: refused, or with an unknown outcome."),
     ),
     "Consume": (
         _counter("llog_consume_requests_total", "consume.requests.{source}",
-            "Consume requests, by where their records came from.", "source", starts=(CONSUME_SOURCES,)),
-        _counter("llog_consume_partitions_total", "consume.partitions", "Partitions asked for."),
+            "Consume requests, by the source of their records.", "source", starts=(CONSUME_SOURCES,)),
+        _counter("llog_consume_partitions_total", "consume.partitions", "Partitions requested."),
         _counter("llog_consume_records_total", "consume.records.{source}", "Records returned.", "source",
             starts=(CONSUME_SOURCES,)),
         _counter("llog_consume_bytes_total", "consume.bytes.{source}", "Bytes returned.", "source",
             starts=(CONSUME_SOURCES,)),
-        _histogram("llog_consume_wait_seconds", "consume.wait_seconds", "How long a consume took, long polls included.",
+        _histogram("llog_consume_wait_seconds", "consume.wait_seconds", "Duration of a consume, long polls included.",
             buckets=SECONDS),
         _histogram("llog_append_to_consume_seconds", "consume.append_to_consume_seconds",
-            "From the commit of an append by this broker to the first time that it hands it out.", buckets=SECONDS),
+            "Time from the commit of an append by this broker to its first delivery to a consumer.", buckets=SECONDS),
         _counter("llog_tail_cache_events_total", "tail_cache.events.{kind}", "Lookups by their result, and evictions.",
             "kind", starts=(TAIL_CACHE_EVENTS,)),
-        _gauge("llog_tail_cache_bytes", "tail_cache.bytes", "Bytes held."),
-        _gauge("llog_tail_cache_logs", "tail_cache.logs", "Logs of which something is held."),
+        _gauge("llog_tail_cache_bytes", "tail_cache.bytes", "Bytes in the tail cache."),
+        _gauge("llog_tail_cache_logs", "tail_cache.logs", "Logs with records in the tail cache."),
         _counter("llog_log_read_gets_total", "log.read_gets", "Requests to object stores made by readers."),
         _counter("llog_log_read_bytes_total", "log.read_bytes", "Bytes fetched by readers."),
-        _counter("llog_log_read_records_total", "log.read_records", "Records in what readers fetched."),
-        _counter("llog_log_read_restarts_total", "log.read_restarts", "Reads that began again with fresh metadata."),
+        _counter("llog_log_read_records_total", "log.read_records", "Records fetched by readers."),
+        _counter("llog_log_read_restarts_total", "log.read_restarts", "Reads that started again with fresh metadata."),
     ),
     "Compaction service": (
         _info("llog_compactor_info", "compactor",
-            "Who this service is: `compactor_id`, `host`, `port`, `version`, and the kinds of its stores."),
+            "About this compactor: `compactor_id`, `host`, `port`, `version`, and the kinds of its stores."),
         _gauge("llog_compactor_started_timestamp_seconds", "compactor.started_at_seconds",
-            "When it started (Unix time)."),
-        _gauge("llog_compactor_workers", "compactor.workers.total", "Workers there are."),
-        _gauge("llog_compactor_workers_busy", "compactor.workers.busy", "Workers that have a log in hand."),
+            "When the process started (Unix time)."),
+        _gauge("llog_compactor_workers", "compactor.workers.total", "Number of workers."),
+        _gauge("llog_compactor_workers_busy", "compactor.workers.busy", "Workers that process a log."),
         _gauge("llog_compactor_targets", "compactor.discovery.targets", "Logs known to the service."),
         _counter("llog_compactor_discoveries_total", "compactor.discovery.count", "Discoveries finished."),
         _gauge("llog_compactor_discovery_timestamp_seconds", "compactor.discovery.at_seconds",
-            "When the last one was (Unix time)."),
-        _counter("llog_compactor_claims_total", "compactor.claims.{kind}", "What became of claims on logs.", "kind",
+            "When the last discovery finished (Unix time)."),
+        _counter("llog_compactor_claims_total", "compactor.claims.{kind}", "Events of claims on logs.", "kind",
             starts=(CLAIM_EVENTS,)),
     ),
     "Compaction": (
         _counter("llog_compaction_runs_total", "compaction.runs.{kind}.{outcome}",
-            "Visits to logs, by their outcome.", "outcome kind", starts=(COMPACTION_OUTCOMES, COMPACTION_KINDS)),
+            "Visits to logs, by outcome.", "outcome kind", starts=(COMPACTION_OUTCOMES, COMPACTION_KINDS)),
         _histogram("llog_compaction_candidate_entries", "compaction.candidate.{kind}.entries",
             "Index entries that one run rewrote, or retention removed.", "kind", buckets=COUNTS),
         _histogram("llog_compaction_candidate_bytes", "compaction.candidate.{kind}.bytes",
@@ -208,42 +210,43 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _histogram("llog_compaction_stage_seconds", "compaction.stages.{stage}", "Stages of a run.", "stage",
             buckets=STAGE_SECONDS),
         _gauge("llog_compaction_lag_offsets", "compaction.lag.offsets.{topic}.{partition}",
-            "Offsets not compacted yet: of the logs furthest behind by name, of all others together as `other`.",
+            "Offsets not compacted yet: the logs furthest behind by name, all others together as `other`.",
             "topic partition", collected=True),
         _gauge("llog_compaction_lag_bytes", "compaction.lag.bytes.{topic}.{partition}",
-            "The same in bytes, as far as one run would take them: more is not counted.", "topic partition",
+            "Bytes not compacted yet, at most as many as one run takes.", "topic partition",
             collected=True),
         _gauge("llog_compaction_lag_seconds", "compaction.lag.seconds.{topic}.{partition}",
-            "How old the oldest of them is; of all others together the oldest.", "topic partition", collected=True),
-        _gauge("llog_compaction_lagging_logs", "compaction.lag.logs", "Logs that have anything left to compact.",
+            "Age of the oldest append not compacted yet.", "topic partition", collected=True),
+        _gauge("llog_compaction_lagging_logs", "compaction.lag.logs", "Logs with appends left to compact.",
             collected=True),
         _gauge("llog_compaction_pending_runs", ("compaction.pending.runs", "compaction.pending.states.{state}"),
-            "Runs found in flight, begun and not finished, by how far they are.", "state", starts=(RUN_STATES,)),
+            "Runs found started and not finished, by state.", "state", starts=(RUN_STATES,)),
         _gauge("llog_compaction_pending_appends", "compaction.pending.appends",
-            "Logs found with an append that was reserved and not settled."),
+            "Logs found with an append that is reserved and not settled."),
         _counter("llog_recovery_events_total", "compaction.recovery.{kind}",
-            "Work of a process that went away, finished by this one.", "kind", starts=(RECOVERY_EVENTS,)),
+            "Work left by a process that ended, finished by this one.", "kind", starts=(RECOVERY_EVENTS,)),
         _counter("llog_log_compact_runs_total", "log.compact_runs", "Runs published."),
-        _counter("llog_log_compact_bytes_total", "log.compact_bytes", "Bytes written into segments, by merges too."),
+        _counter("llog_log_compact_bytes_total", "log.compact_bytes", "Bytes written into segments, merges included."),
     ),
     "Logs, vacuum and clocks": (
-        _gauge("llog_fenced_logs", "logs.fenced", "Logs that are FENCED: closed to appends."),
+        _gauge("llog_fenced_logs", "logs.fenced", "Logs in state FENCED, closed to appends."),
         _counter("llog_vacuum_events_total", "vacuum.events.{kind}",
-            "Vacuum's runs and refusals, what it removed, and what it kept for want of certainty.", "kind",
+            "Runs and refusals of vacuum, what it removed, and what it kept because it was not certain.", "kind",
             starts=(VACUUM_EVENTS,)),
-        _counter("llog_vacuum_deleted_bytes_total", "vacuum.deleted_bytes", "Bytes of the objects it removed."),
+        _counter("llog_vacuum_deleted_bytes_total", "vacuum.deleted_bytes", "Bytes of objects that vacuum removed."),
         _gauge("llog_clock_skew_seconds", "clock.skew_seconds",
-            "How far the clocks of this machine and its stores are apart."),
+            "Difference between the clocks of this machine and of its stores."),
     ),
     "Metadata store": (
         _info("llog_metadata_info", "metadata",
-            "`store` is its kind. Where that is Oxia, the JSON page shows this section as `oxia` too.", collected=True),
+            "`store` is the kind of the store. For Oxia, the JSON page shows this section as `oxia` too.",
+            collected=True),
         _counter("llog_metadata_calls_total", "metadata.operations.{operation}.calls", "Calls.", "store operation",
             collected=True),
         _counter("llog_metadata_items_total", "metadata.operations.{operation}.items",
-            "Keys asked for, records found, writes asked for, changes told.", "store operation", collected=True),
+            "Keys requested, records found, writes requested, changes reported.", "store operation", collected=True),
         _counter("llog_metadata_errors_total", "metadata.operations.{operation}.errors.{kind}",
-            "Calls, or groups of a write, that did not succeed; `conflict` is somebody else being faster.",
+            "Calls, or groups of a write, that failed; `conflict` means that another writer was faster.",
             "store operation kind", collected=True),
         _histogram("llog_metadata_call_seconds", "metadata.operations.{operation}.latency_seconds", "Latency.",
             "store operation", collected=True),
@@ -252,7 +255,7 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
     ),
     "S3 (object stores)": (
         _info("llog_s3_info", "s3.tiers.{tier}",
-            "The object stores: `store` names the kind each really is (`s3`, `file`, `memory`).", "tier store",
+            "The object stores; `store` is the actual kind of each (`s3`, `file`, `memory`).", "tier store",
             collected=True),
         _counter("llog_s3_calls_total",
             ("s3.operations.{operation}.calls", "s3.operations.{operation}.outcomes.{outcome}"), "Calls by outcome.",
@@ -260,38 +263,38 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _counter("llog_s3_requests_total", "s3.operations.{operation}.requests",
             "Requests as a bill counts them: pages of a listing, ranges after merging, attempts.",
             "tier store operation", collected=True),
-        _counter("llog_s3_bytes_total", "s3.operations.{operation}.bytes", "Bytes carried.", "tier store operation",
+        _counter("llog_s3_bytes_total", "s3.operations.{operation}.bytes", "Bytes transferred.", "tier store operation",
             collected=True),
         _histogram("llog_s3_call_seconds", "s3.operations.{operation}.latency_seconds", "Latency.",
             "tier store operation", collected=True),
     ),
     "S3 billing estimate": (
         _info("llog_s3_billing_info", "s3.billing",
-            "`store` names what the stores really are; where that is not `s3`, the figures say what S3 would charge.",
+            "`store` is the actual kind of the stores; if it is not `s3`, the figures are what S3 would charge.",
             "store assumptions", collected=True),
-        _gauge("llog_s3_billing_price_usd", "s3.billing.prices_usd.{item}", "The prices the estimate goes by.", "item",
+        _gauge("llog_s3_billing_price_usd", "s3.billing.prices_usd.{item}", "Prices of the estimate.", "item",
             collected=True),
         _counter("llog_s3_billing_requests_usd_total",
             ("s3.billing.request_cost_usd", "s3.billing.tiers.{tier}.request_cost_usd"),
-            "What this process's requests cost so far. Add it up over processes.", "tier store", collected=True),
+            "Cost of this process's requests so far. Sum it over processes.", "tier store", collected=True),
         _gauge("llog_s3_billing_objects", ("s3.billing.object_count", "s3.billing.tiers.{tier}.object_count"),
-            "Objects under `LLOG_ROOT_PREFIX`, by the last listing. All processes see the same: take the largest.",
+            "Objects under `LLOG_ROOT_PREFIX` at the last listing. All processes see the same: take the largest.",
             "tier store", collected=True),
         _gauge("llog_s3_billing_stored_bytes", ("s3.billing.stored_bytes", "s3.billing.tiers.{tier}.stored_bytes"),
-            "Their bytes. Take the largest.", "tier store", collected=True),
+            "Bytes of those objects. Take the largest.", "tier store", collected=True),
         _gauge("llog_s3_billing_stored_gb", ("s3.billing.stored_gb", "s3.billing.tiers.{tier}.stored_gb"),
             "The same in GB of 2^30 bytes, as S3 counts. Take the largest.", "tier store", collected=True),
         _gauge("llog_s3_billing_storage_usd_per_month",
             ("s3.billing.storage_cost_usd_per_month", "s3.billing.tiers.{tier}.storage_cost_usd_per_month"),
-            "What they cost per month. Take the largest.", "tier store", collected=True),
+            "Storage cost of those objects per month. Take the largest.", "tier store", collected=True),
         _gauge("llog_s3_billing_listed_timestamp_seconds", "s3.billing.tiers.{tier}.listed_at_seconds",
-            "When they were last counted (Unix time); 0: never.", "tier store", collected=True),
+            "When the objects were last listed (Unix time); 0: never.", "tier store", collected=True),
         _counter("llog_s3_billing_list_failures_total", "s3.billing.tiers.{tier}.list_failures",
-            "Listings that failed; the last good count stays.", "tier store", collected=True),
+            "Listings that failed; the figures of the last good listing stay.", "tier store", collected=True),
     ),
     "Metrics themselves": (
         _counter("llog_metrics_overflow_total", "metrics.overflow.{family}",
-            "Observations counted under `other` because a family had too many label values; as family `unknown`, those"
+            "Observations counted as `other` because a family had too many label values; as family `unknown`, counts"
             " by a name that no family has.", "family"),
     ),
 }
@@ -306,7 +309,7 @@ def family(name: str) -> Family:
 
 
 def sample_names(row: Family) -> tuple[str, ...]:
-    """What queries may ask for."""
+    """The names that queries may use."""
     if row.kind == "histogram":
         return tuple(row.name + suffix for suffix in ("_bucket", "_sum", "_count"))
     return (row.name,)
@@ -315,15 +318,15 @@ def sample_names(row: Family) -> tuple[str, ...]:
 _INTRODUCTION: Final = (
     "Written by `make docs` from the table in `llog/telemetry/families.py`. A broker and the compaction service"
     " show the same families: as JSON at `GET /metrics`, as Prometheus text at `GET /metrics/prometheus`.",
-    "In JSON a family stands at the path in the third column; `{label}` is a label's value, and labels that the path"
+    "In JSON a family is at the path in the third column; `{label}` is a label's value, and labels that the path"
     " does not name are summed away. A histogram is `{count, sum, buckets}`, the buckets by their upper bound and"
     " cumulative. The labels of an info family become texts at its path.",
-    "Everything is counted by one process for itself. Counters add up over processes. Object counts, stored bytes and"
+    "Each process counts for itself. Counters add up over processes. Object counts, stored bytes and"
     " storage costs describe the shared bucket: aggregate them with `max`, not `sum`. The billing estimate leaves out"
     " data transfer, replication, lifecycle transitions, key management, taxes and discounts;"
-    " and, as Spark's workers are processes without a page, what tasks on Spark ask of the object stores: those of"
-    " large rounds of compaction, of key compaction and of `llog pipeline`.",
-    "A load test describes itself to the processes it starts in the variable `LLOG_LOADTEST_SCENARIO`, as JSON:"
+    " and, because Spark's workers have no metrics page, the requests of tasks on Spark: large rounds of compaction,"
+    " key compaction and `llog pipeline`.",
+    "A load test describes itself to the processes it starts in `LLOG_LOADTEST_SCENARIO`, as JSON:"
     ' `{"name": "steady", "run_id": "2026-01-31-a", "parameters": {"brokers": 3, "partitions": 64}}`.',
     "`grafana/leaderless-log-observability.json` is a dashboard of all of them, `grafana/alerts.yml` has alert rules.",
 )

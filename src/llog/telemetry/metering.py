@@ -4,10 +4,9 @@
     opened = await open_log(settings, …, wrapping=meters.wrapping)
     billing = Billing(meters.stores, …)
 
-What must stay true: a store is counted from its first call on, and shown from the moment it is opened, which for the
-stores that entries name may be much later than the start; there is one row per tier and kind, however many stores there
-are: those that are neither the WAL's nor the segments' (a bucket used before) are counted together as `elsewhere`, and
-nobody lists them to see what they cost.
+A store is counted from its first call on and shown from the moment it is opened, which for stores that entries name may
+be much later than the start. There is one row per tier and kind: stores that are neither the WAL's nor the segments' (a
+bucket used before) are counted together as `elsewhere` and are never listed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STORE_NAMES: Final[Mapping[Tier, str]] = {"objects": "the object store", "wal": 
 
 
 def tier_of(url: str, settings: Settings) -> Tier:
-    """Where fresh bytes land in the same store as all others, it is `objects`."""
+    """`objects` where one store serves as WAL and for segments."""
     if url.rstrip("/") == settings.objects_url.rstrip("/"):
         return "objects"
     return "wal" if url.rstrip("/") == settings.wal_url.rstrip("/") else "elsewhere"
@@ -41,7 +40,7 @@ class Meters:
         """Grows as stores are opened."""
         self.metered_metadata: MeteredMetadataStore | None = None
         self.named: dict[str, MeteredObjectStore] = {}
-        """The stores of the settings, by the words for them; grows likewise."""
+        """The stores that the settings name, by their names in messages; grows as they are opened."""
 
     @property
     def wrapping(self) -> Wrapping:
@@ -53,7 +52,7 @@ class Meters:
         return self.metered_metadata
 
     def objects(self, store: ObjectStore) -> ObjectStore:
-        """A store that was closed for want of room and is opened again goes on with its row."""
+        """A store that was closed and is opened again continues its row."""
         tier = tier_of(store.url, self._settings)
         row = next((billed for billed in self.stores if (billed.tier, billed.kind) == (tier, store.kind)), None)
         metered = MeteredObjectStore(store, None if row is None else row.stats)

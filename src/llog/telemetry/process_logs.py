@@ -1,7 +1,7 @@
-"""Logs of a service: lines for a person at a terminal, JSON for everything else.
+"""Logs of a process: lines for a person at a terminal, JSON for everything else.
 
-A line is an event, a level, a time, and fields (`extra={"llog": {…}}`). What must stay true: one line per event, also
-when it carries a traceback, so that whoever collects them can split at line ends.
+A line is an event, a level, a time, and fields (`extra={"llog": {…}}`). An event is one line, also when it carries a
+traceback, so that log collectors can split at line ends.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Final, TextIO
 
 import msgspec
 
-# Lines of a log wait so long for others, and so many of them.
 LOG_LINES_DELAY_MS: Final = 50
+"""How long a line waits for others, to be written together."""
 LOG_LINES_WAITING_MAX: Final = 256
-
 
 LOGGER: Final = "llog"
 _ENCODER: Final = msgspec.json.Encoder()
@@ -27,15 +26,15 @@ _PLAIN: Final = frozenset((str, int, float, bool, type(None)))
 
 
 class GatheredLines(logging.StreamHandler[TextIO]):
-    """Lines of a busy loop go out together, a moment later: each write lets other threads have the interpreter, and a
-    broker under load writes a line per request. A warning waits for nobody."""
+    """Writes the lines of an event loop together, a moment later: each write releases the interpreter, and a broker
+    under load logs a line per request. A warning is written at once, with the lines before it."""
 
     def __init__(self, stream: TextIO, delay_ms: float = LOG_LINES_DELAY_MS) -> None:
         super().__init__(stream)
         self._delay_ms = delay_ms
         self._lines: list[str] = []
         self._due = 0.0
-        """When a loop will write them, by its own promise; a loop may end before it keeps it."""
+        """When the loop is scheduled to write them; a loop that ends earlier never does."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

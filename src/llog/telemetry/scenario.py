@@ -1,4 +1,4 @@
-"""What a load test tells the processes it starts about itself, so that their metrics can show it.
+"""The description that a load test passes to the processes it starts, so that their metrics show it.
 
 The orchestrator puts one small JSON object into `LLOG_LOADTEST_SCENARIO`:
 
@@ -32,11 +32,11 @@ class LoadTestScenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: _Text
     run_id: _Text = ""
     parameters: dict[str, int | float] = {}
-    """Numbers that describe the run's shape, by a name in lower case."""
+    """Numbers that describe the run, by names in lower case."""
 
 
 def scenario_from_env(environ: Mapping[str, str]) -> LoadTestScenario | None:
-    """None when there is no load test. Raises `SettingsError`."""
+    """None without a load test. Raises `SettingsError`."""
     text = environ.get(SCENARIO_VARIABLE, "")
     return parse_scenario(text) if text else None
 

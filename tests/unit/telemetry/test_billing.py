@@ -15,8 +15,8 @@ from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectMeta
 from llog.stores.objects.pricing import StorageFootprint
 from llog.telemetry.billing import (
+    BILLING_CHECK_MS,
     BILLING_LIST_INTERVAL_MS,
-    BILLING_LOOK_MS,
     BilledStore,
     Billing,
     Tier,
@@ -197,7 +197,7 @@ async def test_a_store_opened_later_is_counted_soon_and_the_others_when_they_are
     later = Bucket(clock)
     await later.put("llog/a", [b"123"])
     stores.append(billed(later, "wal"))
-    clock.now_ms += BILLING_LOOK_MS
+    clock.now_ms += BILLING_CHECK_MS
     assert await billing.refresh()
     assert (bucket.listings, later.listings) == (1, 1)
     assert stores[1].footprint == StorageFootprint(object_count=1, stored_bytes=3)

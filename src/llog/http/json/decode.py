@@ -33,7 +33,7 @@ _POSITION: Final = re.compile(r"\[[0-9.]*\]")
 
 
 class RawBatch(BatchHead, frozen=True, kw_only=True):
-    """A batch whose records are still text."""
+    """A batch with its records not decoded yet."""
 
     records: msgspec.Raw
 

@@ -1,4 +1,4 @@
-"""One log over HTTP: fence and unfence it, ask for offsets, delete records from its beginning."""
+"""One log over HTTP: fence and unfence it, find offsets, delete records from its beginning."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def log_of(topic: str, partition: int) -> Log:
     status_code=200,
     opt=_WRITE,
     summary="Close a log to appends",
-    operation_class=operation(FenceBody, {200: (FenceAnswer, "It is closed.")}, body_required=False),
+    operation_class=operation(FenceBody, {200: (FenceAnswer, "The log is closed to appends.")}, body_required=False),
 )
 async def fence(request: Request, topic: TopicInPath, partition: PartitionInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, FenceBody, default=FenceBody())
@@ -53,7 +53,7 @@ async def fence(request: Request, topic: TopicInPath, partition: PartitionInPath
     status_code=200,
     opt=_WRITE,
     summary="Open a log to appends again",
-    operation_class=operation(UnfenceBody, {200: (FenceAnswer, "It is open.")}, body_required=False),
+    operation_class=operation(UnfenceBody, {200: (FenceAnswer, "The log is open to appends.")}, body_required=False),
 )
 async def unfence(request: Request, topic: TopicInPath, partition: PartitionInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, UnfenceBody, default=UnfenceBody())
@@ -63,7 +63,7 @@ async def unfence(request: Request, topic: TopicInPath, partition: PartitionInPa
 
 
 async def _fenced(request: Request, log: Log, epoch: int) -> Response[bytes]:  # type: ignore[type-arg]
-    """The state as it is now: with an expected epoch that has passed, nothing was changed."""
+    """The state as it is now; with an expected epoch that has passed, nothing changed."""
     services = runtime_of(request).services
     services.log_changed(log)
     control = (await view(services.context, log, strict=True)).control
@@ -73,7 +73,7 @@ async def _fenced(request: Request, log: Log, epoch: int) -> Response[bytes]:  #
 @get(
     f"{PARTITION}/offsets",
     opt={Access.KEY: Access.READ, QUERY: frozenset({"timestamp_ms"})},
-    summary="Where a log begins and ends, and the first record since a time",
+    summary="The first and next offset of a log, and the first record since a timestamp",
     operation_class=operation(None, {200: (PartitionOffsets, "The offsets.")}),
 )
 async def offsets(
@@ -107,7 +107,10 @@ async def offsets(
     summary="Delete records from the beginning of a log",
     operation_class=operation(
         DeleteRecordsBody,
-        {200: (DeleteRecordsAnswer, "Where the log begins now."), 416: (None, "The log does not reach that far.")},
+        {
+            200: (DeleteRecordsAnswer, "The log's first offset now."),
+            416: (None, "The log ends before that offset."),
+        },
     ),
 )
 async def delete_records(request: Request, topic: TopicInPath, partition: PartitionInPath) -> Response[bytes]:  # type: ignore[type-arg]

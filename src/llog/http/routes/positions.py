@@ -1,4 +1,4 @@
-"""`POST /offsets/commit` and `/offsets/fetch`: positions of consumers that have nothing but HTTP, by group name."""
+"""`POST /offsets/commit` and `/offsets/fetch`: positions of consumers over HTTP, by group name."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from llog.log.keys import Log
     "/offsets/commit",
     status_code=200,
     opt={Access.KEY: Access.READ},
-    summary="Keep a group's positions",
+    summary="Commit positions of a group",
     operation_class=operation(
         OffsetsCommit,
         {
-            200: (OffsetsCommitAnswer, "Every position is kept."),
-            409: (OffsetsCommitAnswer, "At least one was not; the others are kept."),
+            200: (OffsetsCommitAnswer, "Every position is committed."),
+            409: (OffsetsCommitAnswer, "At least one position failed; the others are committed."),
         },
     ),
 )
@@ -48,7 +48,7 @@ async def commit_offsets(request: Request) -> Response[bytes]:  # type: ignore[t
     "/offsets/fetch",
     status_code=200,
     opt={Access.KEY: Access.READ},
-    summary="A group's positions",
+    summary="Positions of a group",
     operation_class=operation(OffsetsFetch, {200: (OffsetsFetchAnswer, "The positions; null where there is none.")}),
 )
 async def fetch_offsets(request: Request) -> Response[bytes]:  # type: ignore[type-arg]

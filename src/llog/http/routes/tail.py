@@ -43,7 +43,7 @@ HEARTBEAT = b": nothing new\n\n"
     summary="Records of a log as server-sent events",
     operation_class=operation(
         None,
-        {200: (None, "An event per record; its id is the offset."), 416: (None, "There is no such offset.")},
+        {200: (None, "An event per record; its id is the offset."), 416: (None, "The offset is out of range.")},
         media_type=EVENT_STREAM,
     ),
 )

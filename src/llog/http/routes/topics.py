@@ -1,4 +1,4 @@
-"""Topics over HTTP: create, list, describe, alter, grow, delete. Thin: the log's own functions do the work."""
+"""Topics over HTTP: create, list, describe, alter, grow, delete. The functions of `log.topics` do the work."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ from llog.log.topics.delete import delete_topic
 from llog.stores.metadata.port import after as after_segment
 from llog.stores.metadata.port import last_segment
 
-# Topics in one answer of `GET /topics`.
 HTTP_TOPICS_PAGE_DEFAULT: Final = 1_000
+"""Topics in one answer of `GET /topics`."""
 HTTP_TOPICS_PAGE_MAX: Final = 10_000
-
 
 _READ = {Access.KEY: Access.READ, QUERY: frozenset[str]()}
 _WRITE = {Access.KEY: Access.WRITE, QUERY: frozenset[str]()}
 _TOPIC = "/topics/{topic:str}"
-_GOING: Final = "It is being deleted."
-_LIMIT: Final = f"How many at most; {HTTP_TOPICS_PAGE_DEFAULT} unless told."
-_AFTER: Final = "Only topics whose name comes behind this one: `next_after` of the page before."
+_GOING: Final = "The topic is being deleted."
+_LIMIT: Final = f"The most topics to return; {HTTP_TOPICS_PAGE_DEFAULT} by default."
+_AFTER: Final = "Return topics with names behind this one: `next_after` of the previous page."
 
 
 @post(
@@ -53,7 +52,8 @@ _AFTER: Final = "Only topics whose name comes behind this one: `next_after` of t
     opt=_WRITE,
     summary="Create a topic with its partitions",
     operation_class=operation(
-        TopicCreate, {201: (TopicSummary, "It is there."), 409: (None, "It exists, or is being deleted.")}
+        TopicCreate,
+        {201: (TopicSummary, "Created."), 409: (None, "The topic exists, or is being deleted.")},
     ),
 )
 async def create(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
@@ -71,7 +71,7 @@ async def create(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     "/topics",
     opt={Access.KEY: Access.READ, QUERY: frozenset({"limit", "after"})},
     summary="The topics by name, a page at a time",
-    operation_class=operation(None, {200: (TopicList, "The topics; `next_after` where there may be more.")}),
+    operation_class=operation(None, {200: (TopicList, "The topics; `next_after` when there may be more.")}),
 )
 async def list_all(
     request: Request,  # type: ignore[type-arg]
@@ -105,7 +105,7 @@ async def _page(context: LogContext, after_name: str, count: int) -> list[Topic]
 @get(
     _TOPIC,
     opt=_READ,
-    summary="A topic and where each of its logs begins and ends",
+    summary="A topic, and the first and next offset of each of its logs",
     operation_class=operation(None, {200: (TopicDetail, "The topic."), 409: (None, _GOING)}),
 )
 async def describe(request: Request, topic: TopicInPath) -> Response[bytes]:  # type: ignore[type-arg]
@@ -121,8 +121,8 @@ async def describe(request: Request, topic: TopicInPath) -> Response[bytes]:  # 
 @patch(
     _TOPIC,
     opt=_WRITE,
-    summary="Set configs of a topic, or bring them back to their defaults",
-    operation_class=operation(TopicAlter, {200: (TopicSummary, "As it is now."), 409: (None, _GOING)}),
+    summary="Set configs of a topic, or reset them to their defaults",
+    operation_class=operation(TopicAlter, {200: (TopicSummary, "The topic as it is now."), 409: (None, _GOING)}),
 )
 async def alter(request: Request, topic: TopicInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, TopicAlter)
@@ -140,8 +140,8 @@ async def alter(request: Request, topic: TopicInPath) -> Response[bytes]:  # typ
     f"{_TOPIC}/partitions",
     status_code=200,
     opt=_WRITE,
-    summary="Let a topic have more partitions",
-    operation_class=operation(PartitionsAdd, {200: (TopicSummary, "As it is now."), 409: (None, _GOING)}),
+    summary="Add partitions to a topic",
+    operation_class=operation(PartitionsAdd, {200: (TopicSummary, "The topic as it is now."), 409: (None, _GOING)}),
 )
 async def grow(request: Request, topic: TopicInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, PartitionsAdd)
@@ -157,7 +157,7 @@ async def grow(request: Request, topic: TopicInPath) -> Response[bytes]:  # type
     summary="Delete a topic and everything in it",
     operation_class=operation(
         None,
-        {200: (TopicDeletionAnswer, "What was removed, or, in a dry run, what would be."), 409: (None, _GOING)},
+        {200: (TopicDeletionAnswer, "What was removed; with `dry_run`, what would be removed."), 409: (None, _GOING)},
     ),
 )
 async def remove(request: Request, topic: TopicInPath, dry_run: FromQuery[bool] = False) -> Response[bytes]:  # type: ignore[type-arg]
@@ -193,7 +193,7 @@ async def _would_remove(context: LogContext, topic: str) -> TopicDeletionAnswer:
 
 
 def config_text(value: ConfigValue) -> str:
-    """Configs are kept as text; JSON may bring numbers and booleans."""
+    """Configs are stored as text; JSON may hold numbers and booleans."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
