@@ -1,20 +1,17 @@
-"""From URLs to stores: the only module through which a concrete adapter is reached.
+"""From URLs to stores: the only module that reaches concrete adapters.
 
-Why it exists: everything else works against the two ports. A URL's scheme names an entry point (groups
-`llog.metadata_stores`, `llog.object_stores`), so another package adds a store by declaring one: an
-`async def open_from_url(url, settings)` that returns a store. Ours are declared the same way. Object stores are then
-checked here (`ObjectStore.check`), for writing or only for reading.
+The scheme of a URL names an entry point (groups `llog.metadata_stores`, `llog.object_stores`): an
+`async def open_from_url(url, settings)` that returns a store. Other packages add stores by declaring one. Object stores
+are checked when they are opened (`ObjectStore.check`), for writing or only for reading. A scheme that two packages
+claim is refused. No message shows a password.
 
-Index entries name objects by full URI, and those may lie in several stores (a WAL directory beside a bucket, a bucket
-used before). `ObjectStores` finds the store of a URI:
-- below `LLOG_WAL_URL` or `LLOG_OBJECTS_URL` it is that store, the longer root first;
-- any other `file://` URI is cut before its last `/{LLOG_ROOT_PREFIX}/` (else at its directory);
-- any other scheme is cut behind the authority: `s3://bucket/some/prefix/name` is `some/prefix/name` in `s3://bucket`.
-Wherever the cut is made, root and name put together are the same URI, so the same object is meant.
-
-What must stay true: reading needs no right to write, and makes no directory; a scheme that two packages claim is
-refused, never decided by chance; no message shows a password; a store that may be in use is not closed to make room
-for another.
+Index entries name objects by full URI, possibly in several stores (a WAL directory and a bucket, an earlier bucket).
+`ObjectStores` finds the store of a URI:
+- A URI below `LLOG_WAL_URL` or `LLOG_OBJECTS_URL` belongs to that store, the longer root first.
+- Any other `file://` URI is split before its last `/{LLOG_ROOT_PREFIX}/`, or else at its directory.
+- Any other scheme is split after the authority: `s3://bucket/some/prefix/name` is `some/prefix/name` in `s3://bucket`.
+Root and name together are always the same URI, so every split names the same object. A store that may be in use is not
+closed to make room for another.
 """
 
 from __future__ import annotations
@@ -40,14 +37,14 @@ from llog.settings.urls import mask_url, normalise_url, scheme_of
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore, checked
 
-# A store that nobody asked for this long has no request under way and may be closed to make room.
+# A store that was not requested for this long has no request in progress and may be closed to make room.
 OBJECT_STORES_IDLE_MS_MIN: Final = 15 * 60 * 1_000
 
 
 METADATA_STORES: Final = "llog.metadata_stores"
 OBJECT_STORES: Final = "llog.object_stores"
 
-# Stores of ours whose client libraries are optional, and the extra that brings them.
+# Stores with optional client libraries, and the extra that installs them.
 _EXTRA_OF: Final = {"oxia": "oxia", "oxia+tls": "oxia", "postgresql": "postgres", "postgres": "postgres"}
 
 Opener = Callable[[str, Settings], Awaitable[Any]]
@@ -62,7 +59,7 @@ async def open_metadata_store(url: str, settings: Settings) -> MetadataStore:
 
 
 async def open_object_store(url: str, settings: Settings, *, writing: bool = True) -> ObjectStore:
-    """The object store at `url`, open and ready; with `writing=False` for a reader, who may not be allowed more."""
+    """The object store at `url`, open and checked; `writing=False` needs only the right to read."""
     store = await _open("object", OBJECT_STORES, _checked(url), settings)
     if not isinstance(store, ObjectStore):
         raise _not_a_store(url, store, ObjectStore)
@@ -81,14 +78,14 @@ async def _open(kind: str, group: str, url: str, settings: Settings) -> object:
         raise _cannot_load(url, entry, error) from error
     try:
         return await opener(url, settings)
-    except ModuleNotFoundError as error:  # a client library that is only imported when it is needed
+    except ModuleNotFoundError as error:  # a client library that is imported on first use
         raise _cannot_load(url, entry, error) from error
 
 
 def find_entry(kind: str, group: str, url: str) -> EntryPoint:
-    """Who opens `url`. Raises `UnknownStoreScheme` or `StoreSchemeConflict`."""
+    """The entry point for `url`. Raises `UnknownStoreScheme` or `StoreSchemeConflict`."""
     scheme = scheme_of(url)
-    # The same package may be seen twice (an editable install beside a wheel); only different claims are a conflict.
+    # A package may be found twice (an editable install and a wheel); only different claims conflict.
     claims = {entry.value: entry for entry in entry_points(group=group, name=scheme)}
     if not claims:
         raise UnknownStoreScheme(mask_url(url), kind, installed_schemes(group))
@@ -123,7 +120,7 @@ def _not_a_store(url: str, store: object, port: type) -> StoreNotInstalled:
 
 
 class ResolvedObject(NamedTuple):
-    """Where a URI leads: the name is the store's own."""
+    """The store of a URI and the name of the object in it."""
 
     store: ObjectStore
     name: str
@@ -138,7 +135,7 @@ class _Slot:
 
 
 class ObjectStores:
-    """Every object store this process reads or writes, by root; opened when first asked for, closed together."""
+    """The object stores of a process by root; opened on first use, closed together."""
 
     def __init__(self, settings: Settings, *, clock_ms: Callable[[], float] = lambda: time.monotonic() * 1_000) -> None:
         self._settings = settings
@@ -148,9 +145,9 @@ class ObjectStores:
         self._closed = False
 
     async def at(self, root: str, *, writing: bool = True) -> ObjectStore:
-        """The store whose root is this URL (`settings.wal_url`, say); the same one for every caller.
+        """The store with this root (for example `settings.wal_url`), the same one for every caller.
 
-        A writer's first call proves that it may be written; a reader never asks for that.
+        The first call of a writer checks write access; a reader does not need it.
         """
         root = _checked(root)
         store = await self._store(root, making=writing)
@@ -167,7 +164,7 @@ class ObjectStores:
         return ResolvedObject(await self._store(root), name)
 
     def root_of(self, uri: str) -> str:
-        """Where the URI is cut; see the module's docstring. Raises `InvalidArgument` when nothing is left of it."""
+        """Split the URI; see the docstring of the module. Raises `InvalidArgument` if no name is left."""
         for root in self._roots:
             if uri.startswith(root + "/") and len(uri) > len(root) + 1:
                 return root
@@ -177,13 +174,13 @@ class ObjectStores:
             cut = cut if cut > 0 else rest.rfind("/")
         else:
             cut = rest.find("/")
-        # Only memory:// may go without a name; elsewhere that would be no bucket, or the root of the file system.
+        # Only memory:// may have an empty root: elsewhere that is no bucket, or the root of the file system.
         if not separator or not rest[cut + 1 :] or cut < (0 if scheme == "memory" else 1):
             raise InvalidArgument("uri", f"{mask_url(uri)!r} does not name an object in a store")
         return f"{scheme}://{rest[:cut]}"
 
     async def close(self) -> None:
-        """Close every store. Idempotent; a store that fails to close does not keep the others open."""
+        """Close every store. Idempotent; a failure to close one store does not keep the others open."""
         self._closed = True
         slots, self._slots = list(self._slots.values()), {}
         closed = await asyncio.gather(*(self._close(slot) for slot in slots), return_exceptions=True)
@@ -204,7 +201,7 @@ class ObjectStores:
             raise StoreClosed("open", mask_url(root))
         slot, evicted = self._slots.get(root), None
         if slot is None:
-            # No await from here until the slot is taken: that keeps the count within its bound.
+            # No await from here until the slot is taken, so that the limit holds.
             evicted = self._evict_one() if len(self._slots) >= OBJECT_STORES_OPEN_MAX else None
             opening = asyncio.ensure_future(open_object_store(root, self._settings, writing=making))
             slot = self._slots[root] = _Slot(opening, self._clock_ms(), root in self._roots)
@@ -213,7 +210,7 @@ class ObjectStores:
         slot.used_ms = self._clock_ms()
         if evicted is not None:
             await self._close(evicted)
-        # Shielded: whoever gives up waiting must not take the store away from the others who wait for it.
+        # Shielded: a cancelled caller must not cancel the opening for the other callers.
         try:
             return await asyncio.shield(slot.opening)
         except asyncio.CancelledError:
@@ -247,11 +244,11 @@ class ObjectStores:
                 raise
             return
         except Exception:
-            return  # it never opened; whoever asked for it got this error
+            return  # it never opened, and its callers got this error
         await store.close()
 
 
 def _is_cancelled() -> bool:
-    """Whether it is the running task that was cancelled, and not something it waited for."""
+    """Whether the running task itself was cancelled, not something that it waited for."""
     current = asyncio.current_task()
     return current is not None and current.cancelling() > 0

@@ -90,6 +90,6 @@ class StoreTroubles:
             else:
                 await store.check(writing=writing)
         except StoreError as error:
-            pulse.told(error, 0.0, writing=writing)
+            pulse.record(error, 0.0, writing=writing)
         else:
             pulse.well()

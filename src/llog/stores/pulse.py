@@ -1,11 +1,9 @@
-"""Does a store answer? What its calls tell, in one state: well, or in trouble since then, because of that.
+"""Health of a store, derived from its calls: working, or failing since a time with a last error.
 
-Why it exists: a broker that accepts what its store will not take makes everybody wait for nothing. One failure is no
-news (stores throttle, connections break, and every call is tried again); a while without a single success is.
-
-What must stay true: reading and writing are told apart, for a store may be full, or deny one of the two; one success
-ends the trouble of its kind; a refusal that proves the store awake (no such object, another version) is a success;
-what says nothing of the store (a caller that gave up, a wrong argument) changes nothing.
+A broker uses it to refuse records that its store would not take. A single failure is normal (stores throttle,
+connections break, calls are retried); a period without any success is not. Reads and writes count separately, because a
+store may be full or deny one of them. One success ends the failure of its kind. An error that proves that the store
+responds (no such object, other version) is a success; a cancelled call or an invalid argument counts as neither.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from llog.errors import (
     VersionConflict,
 )
 
-# A store that did nothing well for so long is in trouble: a broker says so, and accepts no records meanwhile …
+# After this long without a success a store counts as failing, and a broker accepts no records.
 STORE_TROUBLE_MS: Final = 5_000
 
 
@@ -35,25 +33,25 @@ _AWAKE: Final = (ObjectNotFound, ObjectAlreadyExists, ObjectRangeInvalid, Versio
 
 class Trouble(NamedTuple):
     seconds: float
-    """Since when nothing was answered well."""
+    """Start of the period without a success."""
     error: StoreError
-    """The last one."""
+    """The last error."""
 
     def __str__(self) -> str:
         return f"it has not done what it was asked for {self.seconds:.0f} s; last, {self.error}"
 
 
 class StorePulse:
-    """Of one store; told by what measures its calls."""
+    """Health of one store; its metering wrapper reports every call."""
 
     def __init__(self, patience_ms: float = STORE_TROUBLE_MS, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is in seconds."""
         self._patience_ms, self._clock = patience_ms, clock
         self._failing: dict[bool, tuple[float, StoreError]] = {}
-        """Of writing (True) and reading: since when, and the last error."""
+        """For writes (True) and reads (False): start and last error of the current failure."""
 
-    def told(self, error: BaseException | None, latency_ms: float, *, writing: bool) -> None:
-        """How a call ended. The store was silent for as long as it took to fail."""
+    def record(self, error: BaseException | None, latency_ms: float, *, writing: bool) -> None:
+        """Report the end of a call. A failed call counts as failing from its start."""
         if error is None or isinstance(error, _AWAKE):
             if self._failing:
                 self._failing.pop(writing, None)
@@ -62,12 +60,12 @@ class StorePulse:
             self._failing[writing] = since, error
 
     def well(self) -> None:
-        """It was tried in every way, and did everything."""
+        """Report that a check of reads and writes succeeded."""
         self._failing.clear()
 
     def trouble(self, *, writing: bool | None = None) -> Trouble | None:
-        """With one of the two, or with either. None: well, or not failing for long enough to say so."""
-        if not self._failing:  # asked for with every request
+        """The failure of writes, of reads, or of either. None: working, or failing only for a short time."""
+        if not self._failing:  # called with every request
             return None
         failing = [state for kind, state in self._failing.items() if writing in (None, kind)]
         if not failing:

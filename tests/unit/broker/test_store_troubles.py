@@ -37,26 +37,26 @@ class Clock:
 def test_one_failure_is_no_news_and_a_while_without_success_is() -> None:
     clock = Clock()
     pulse = StorePulse(5_000, clock=clock)
-    pulse.told(SLOW_DOWN, 10.0, writing=True)
+    pulse.record(SLOW_DOWN, 10.0, writing=True)
     assert pulse.trouble() is None
     clock.seconds += 5
     trouble = pulse.trouble()
     assert trouble is not None
     assert "slow down" in str(trouble)
-    pulse.told(None, 10.0, writing=True)
+    pulse.record(None, 10.0, writing=True)
     assert pulse.trouble() is None
 
 
 def test_a_call_that_failed_after_a_long_silence_is_trouble_at_once() -> None:
     pulse = StorePulse(5_000, clock=Clock())
-    pulse.told(ObjectStoreTimeout("put", "x"), 10_000.0, writing=True)
+    pulse.record(ObjectStoreTimeout("put", "x"), 10_000.0, writing=True)
     assert pulse.trouble() is not None
 
 
 def test_reading_and_writing_are_told_apart() -> None:
     pulse = StorePulse(0, clock=Clock())
-    pulse.told(SLOW_DOWN, 0.0, writing=True)
-    pulse.told(None, 0.0, writing=False)
+    pulse.record(SLOW_DOWN, 0.0, writing=True)
+    pulse.record(None, 0.0, writing=False)
     assert pulse.trouble(writing=True) is not None
     assert pulse.trouble(writing=False) is None
     assert pulse.trouble() is not None
@@ -65,18 +65,18 @@ def test_reading_and_writing_are_told_apart() -> None:
 @pytest.mark.parametrize("awake", [ObjectNotFound("get", "x"), VersionConflict("put", "x", 1)])
 def test_a_refusal_proves_the_store_awake(awake: Exception) -> None:
     pulse = StorePulse(0, clock=Clock())
-    pulse.told(SLOW_DOWN, 0.0, writing=True)
-    pulse.told(awake, 0.0, writing=True)
+    pulse.record(SLOW_DOWN, 0.0, writing=True)
+    pulse.record(awake, 0.0, writing=True)
     assert pulse.trouble() is None
 
 
 @pytest.mark.parametrize("silent", [StoreClosed("put", "x"), asyncio.CancelledError(), ValueError("bug")])
 def test_what_says_nothing_of_the_store_changes_nothing(silent: BaseException) -> None:
     pulse = StorePulse(0, clock=Clock())
-    pulse.told(silent, 60_000.0, writing=True)
+    pulse.record(silent, 60_000.0, writing=True)
     assert pulse.trouble() is None
-    pulse.told(SLOW_DOWN, 0.0, writing=True)
-    pulse.told(silent, 0.0, writing=True)
+    pulse.record(SLOW_DOWN, 0.0, writing=True)
+    pulse.record(silent, 0.0, writing=True)
     assert pulse.trouble() is not None
 
 
@@ -128,16 +128,16 @@ class Bench:
 def test_trouble_with_writing_keeps_producers_out_and_trouble_with_reading_does_not() -> None:
     bench = Bench()
     assert bench.troubles.refusal() == ""
-    bench.objects.pulse.told(SLOW_DOWN, 0.0, writing=False)
+    bench.objects.pulse.record(SLOW_DOWN, 0.0, writing=False)
     assert bench.troubles.refusal() == ""
     assert "the object store is failing" in bench.troubles.reasons()[0]
-    bench.objects.pulse.told(SLOW_DOWN, 0.0, writing=True)
+    bench.objects.pulse.record(SLOW_DOWN, 0.0, writing=True)
     assert "the object store is failing" in bench.troubles.refusal()
 
 
 async def test_a_broker_asks_by_itself_whether_its_store_is_well_again() -> None:
     bench = Bench()
-    bench.objects.pulse.told(SLOW_DOWN, 0.0, writing=True)
+    bench.objects.pulse.record(SLOW_DOWN, 0.0, writing=True)
     await bench.run_until(lambda: len(bench.refusals) > 3)
     assert bench.troubles.reasons()
     bench.inner.sick = False
@@ -147,7 +147,7 @@ async def test_a_broker_asks_by_itself_whether_its_store_is_well_again() -> None
 
 async def test_a_metadata_store_in_trouble_keeps_producers_out_until_it_answers() -> None:
     bench = Bench()
-    bench.metadata.pulse.told(SLOW_DOWN, 0.0, writing=True)
+    bench.metadata.pulse.record(SLOW_DOWN, 0.0, writing=True)
     assert "the metadata store is failing" in bench.troubles.refusal()
     await bench.run_until(lambda: not bench.troubles.refusal())
 
@@ -165,7 +165,7 @@ async def test_the_calls_of_a_metered_store_tell_its_pulse() -> None:
 
 async def test_a_session_that_was_only_promised_does_not_prove_the_store_awake() -> None:
     bench = Bench()
-    bench.metadata.pulse.told(SLOW_DOWN, 0.0, writing=True)
+    bench.metadata.pulse.record(SLOW_DOWN, 0.0, writing=True)
     session = await bench.metadata.open_session(timeout_ms=2_000)
     assert bench.metadata.pulse.trouble() is not None
     await session.close()
@@ -174,7 +174,7 @@ async def test_a_session_that_was_only_promised_does_not_prove_the_store_awake()
 def test_the_patience_is_the_named_one() -> None:
     clock = Clock()
     pulse = StorePulse(clock=clock)
-    pulse.told(SLOW_DOWN, 0.0, writing=True)
+    pulse.record(SLOW_DOWN, 0.0, writing=True)
     clock.seconds += STORE_TROUBLE_MS / 1_000 - 0.1
     assert pulse.trouble() is None
     clock.seconds += 0.2

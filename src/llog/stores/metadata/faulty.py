@@ -1,15 +1,11 @@
-"""A metadata store that fails as real ones do, by a seed: a wrapper around any other.
+"""A metadata store that injects failures by seed, around any other store.
 
-Why it exists: every caller must survive a store that is slow, away, or silent after the deed. The simulation and the
-tests wrap the reference model in this.
-
-What must stay true
-- `unavailable`: nothing happened, and the error says so. `lost_reply`: it happened, and the caller is told
-  `MetadataUncertain`. `lost_request`: it did not happen, and the caller is told the same: nobody can tell those two
-  apart without reading.
-- On an atomic store the groups of a call share one fate; elsewhere each group of a call that lost its reply has its
-  own, as when a connection dies between two requests.
-- Randomness and sleeping come in: one seed, one history.
+The simulation and the tests wrap the reference model in it.
+- `unavailable`: nothing happened, and the error says so. `lost_reply`: the write happened; `lost_request`: it did not.
+  Both raise `MetadataUncertain`, so the caller can distinguish them only by reading.
+- On an atomic store all groups of a call have the same fate. On others each group of a call that lost its reply has its
+  own, as if the connection broke between two requests.
+- Randomness and sleep are arguments, so one seed gives one history.
 """
 
 from __future__ import annotations
@@ -28,21 +24,21 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class FaultRates(NamedTuple):
-    """How often each thing happens, from 0 (never) to 1 (always). The three failures exclude each other."""
+    """Probabilities from 0 (never) to 1 (always). The three failures exclude each other."""
 
     delay: float = 0.0
-    """Of any call, before it takes effect and again before its answer comes back."""
+    """Before a call takes effect, and again before its answer returns."""
     delay_ms_max: int = 20
     unavailable: float = 0.0
-    """Of any call."""
+    """For any call."""
     lost_reply: float = 0.0
-    """Of a write: done, `MetadataUncertain`. Of a read: `MetadataTimeout`."""
+    """A write happens and raises `MetadataUncertain`; a read raises `MetadataTimeout`."""
     lost_request: float = 0.0
-    """Of a write: not done, `MetadataUncertain`. Of a read: `MetadataTimeout`."""
+    """A write does not happen and raises `MetadataUncertain`; a read raises `MetadataTimeout`."""
 
 
 class FaultyMetadataStore(ForwardingMetadataStore):
-    """`rates` may be changed at any time; `FaultRates()` is a faultless store."""
+    """`rates` may be changed at any time; `FaultRates()` injects nothing."""
 
     def __init__(
         self,
@@ -61,7 +57,7 @@ class FaultyMetadataStore(ForwardingMetadataStore):
             await self._sleep(self._random.uniform(0, self.rates.delay_ms_max) / 1_000)
 
     def _fate(self) -> str:
-        """Drawn once per call, whatever the rates are, so that a seed keeps its meaning when rates change."""
+        """Draws one number per call for any rates, so that a change of rates does not shift later calls."""
         drawn = self._random.random()
         for fate in ("unavailable", "lost_reply", "lost_request"):
             drawn -= float(getattr(self.rates, fate))
@@ -103,7 +99,7 @@ class FaultyMetadataStore(ForwardingMetadataStore):
             yield record
 
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
-        # What can never be accepted is refused by the client itself, before any request could be lost.
+        # A real client refuses invalid arguments before it sends a request.
         check_groups(groups, atomic=self.capabilities.atomic_groups, groups_max=METADATA_WRITE_GROUPS_MAX)
         await self._delay()
         fate = self._fate() if groups else "fine"

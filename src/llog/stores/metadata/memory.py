@@ -1,15 +1,12 @@
-"""The metadata port in memory: the reference model every other store is compared with.
+"""The metadata port in memory: the reference model that every other store is compared with.
 
-Why it exists: it says in a few lines what a store means, it is the ground of the deterministic simulation, and
-`memory://` runs a broker with nothing to install.
-
-What must stay true
-- No thread, no lock, no time or randomness of its own: the clock comes in, ids are counted. Every coroutine takes
-  effect in one step, without an await in it, so a seed replays exactly.
-- Routes matter, as on a sharded server: a key written with one route is not found with a route that leads to another
-  shard. Versions are counted per shard and never given twice.
-- Several clients on one `MemoryBacking` see each other's writes at once. A client that `freeze`s sends no more
-  heartbeats: its sessions run out by the backing's clock.
+The deterministic simulation runs on it, and `memory://` runs a broker without a server.
+- It has no thread, lock, clock or randomness: the clock is an argument and ids are counted. Every coroutine takes
+  effect in one step, without an await, so that a seed replays exactly.
+- Routes matter, as on a sharded server: a key is not found through a route to another shard. Versions are counted per
+  shard and never reused.
+- Clients of one `MemoryBacking` see each other's writes at once. A client after `freeze` sends no heartbeats, so its
+  sessions expire by the clock of the backing.
 """
 
 from __future__ import annotations
@@ -95,7 +92,7 @@ class _Shard:
 
 
 class _Watcher(AsyncIterator[Change]):
-    """Changes one reader has not taken yet; too many of them become one RESYNC."""
+    """Unread changes of one reader; too many of them become one RESYNC."""
 
     def __init__(self, url: str, prefix: str, shard: int | None) -> None:
         self.url, self.prefix, self.shard = url, prefix, shard
@@ -129,7 +126,7 @@ class MemorySession(Session):
     def __init__(self, backing: MemoryBacking, timeout_ms: int, on_lost: Callable[[], None] | None) -> None:
         self.id = backing.next_session_id()
         self.timeout_ms, self.on_lost = timeout_ms, on_lost
-        self.expires_at_ms: int | None = None  # None: its client is alive and sends heartbeats
+        self.expires_at_ms: int | None = None  # None: the client sends heartbeats
         self.backing = backing
 
     @property
@@ -142,7 +139,7 @@ class MemorySession(Session):
 
 
 class MemoryBacking:
-    """What the clients share: the server, as it were."""
+    """The state that clients share; stands for the server."""
 
     def __init__(
         self, *, shards: int = 1, atomic_groups: bool = True, clock_ms: ClockMs = wall_clock_ms, name: str = ""
@@ -152,7 +149,7 @@ class MemoryBacking:
         self.atomic_groups, self.clock_ms, self.name = atomic_groups, clock_ms, name
         self.shards = [_Shard() for _ in range(shards)]
         self.sessions: dict[str, MemorySession] = {}
-        # Dicts, for their order: a set's depends on addresses, and a seed must replay.
+        # Dicts, because the order of a set depends on addresses and a seed must replay.
         self.watchers: dict[_Watcher, None] = {}
         self._sessions_opened = 0
 
@@ -164,12 +161,12 @@ class MemoryBacking:
         return f"session-{self._sessions_opened}"
 
     def expire(self, session: Session) -> None:
-        """The server forgets this session now, whatever its heartbeats say."""
+        """Drop this session now, in spite of its heartbeats."""
         if isinstance(session, MemorySession) and session.id in self.sessions:
             self._lose(session)
 
     def sweep(self) -> None:
-        """Drop what ran out. Every operation begins with it, so nobody ever sees an expired record."""
+        """Drop expired sessions. Every operation calls this first, so no reader sees an expired record."""
         now_ms = self.clock_ms()
         for session in list(self.sessions.values()):
             if session.expires_at_ms is not None and session.expires_at_ms <= now_ms:
@@ -194,7 +191,7 @@ class MemoryBacking:
                 raise InvalidArgument("session", f"{session.id} was not opened on this store")
 
     def apply(self, group: Sequence[Write]) -> GroupOutcome:
-        """All of the group or nothing."""
+        """Apply the whole group or nothing."""
         numbers = [self.shard_of(write.key) for write in group]
         for number, write in zip(numbers, group, strict=True):
             error = self._refusal(number, write)
@@ -259,7 +256,7 @@ class MemoryStore(MetadataStore):
         self.backing.sweep()
 
     def freeze(self) -> None:
-        """This client stops sending heartbeats, as a paused or dead process does."""
+        """Stop the heartbeats of this client, as in a paused or dead process."""
         self._frozen = True
         now_ms = self.backing.clock_ms()
         for session in self._sessions:
@@ -360,12 +357,12 @@ def _record(key: Key, cell: _Cell) -> Record:
     return Record(key, cell.value, cell.version, cell.session_id is not None)
 
 
-# By name, for the life of the process: that is what makes two openings of one URL one store.
+# By name, until the process ends, so that two clients of one URL share a store.
 _BACKINGS: Final[dict[str, MemoryBacking]] = {}
 
 
 async def open_from_url(url: str, settings: object = None) -> MemoryStore:
-    """`memory://name`, optionally `?shards=4` and `?atomic_groups=0` (which the first opening decides)."""
+    """`memory://name`, optionally `?shards=4` and `?atomic_groups=0`, which count only when the store is created."""
     parts = urlsplit(url)
     options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
     shards, atomic = options.pop("shards", "1"), options.pop("atomic_groups", "1")

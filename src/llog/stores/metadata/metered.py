@@ -1,11 +1,9 @@
-"""A metadata store that counts: calls, what they carried, errors by kind, latency.
+"""A metadata store that counts calls, items, errors by kind and latency.
 
-Why it exists: a commit waits for these calls and nothing else tells how long. The counts are plain numbers: this file
-writes them on the hot path, a metrics page reads them (`snapshot` is a copy), and neither needs the other's library.
-
-What must stay true: every operation and kind of error that can occur is in the vocabulary below, so that a dashboard
-can be written once; a write of many groups is one call, and each of its groups that did not succeed is one error of
-its kind. One event loop writes, so no lock is needed. The histogram is cumulative, as Prometheus reads it.
+The counts are plain numbers, written here on the hot path and read by the metrics page (`snapshot` is a copy). One
+event loop writes them, so no lock is needed. The lists below name every operation and kind of error, so that dashboards
+can rely on them. A write of many groups is one call, and each failed group is one error. Histograms are cumulative, as
+in Prometheus.
 """
 
 from __future__ import annotations
@@ -40,9 +38,9 @@ OPERATIONS: Final = (
     "open_session", "watch", "server_time", "raise_versions",
 )  # fmt: skip
 _WRITING: Final = frozenset({"put", "delete", "write", "raise_versions"})
-# An open session or watch may be a promise: the store is asked when it is used.
+# Opening a session or watch may not contact the store; the first use does.
 _PROMISES: Final = frozenset({"open_session", "watch"})
-# An embedded store answers within microseconds, a remote one within milliseconds, a sick one within seconds.
+# An embedded store answers within microseconds, a remote one within milliseconds, a failing one within seconds.
 LATENCY_BOUNDS_MS: Final = (
     0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 2_000.0, 5_000.0, 10_000.0,
 )  # fmt: skip
@@ -63,7 +61,7 @@ ERRORS: Final = (*_BY_ERROR.values(), "cancelled", "error")
 
 
 def error_kind_of(error: BaseException) -> str:
-    """The name of an error's kind; `cancelled` when the caller gave up, `error` for what no store promises."""
+    """The name of an error's kind; `cancelled` if the caller gave up, `error` for unexpected errors."""
     for kind in type(error).__mro__:
         if kind in _BY_ERROR:
             return _BY_ERROR[kind]
@@ -71,14 +69,14 @@ def error_kind_of(error: BaseException) -> str:
 
 
 class MetadataOperationStats:
-    """One operation's counts."""
+    """Counts of one operation."""
 
     __slots__ = ("_buckets", "call_count", "errors", "item_count", "latency_ms_sum")
 
     def __init__(self) -> None:
         self.call_count = 0
         self.item_count = 0
-        """Keys asked for, records found by a scan, writes asked for, changes told by a watch."""
+        """Keys read, records returned by scans, writes requested, changes reported by watches."""
         self.errors: dict[str, int] = {}
         self.latency_ms_sum = 0.0
         self._buckets = [0] * (len(LATENCY_BOUNDS_MS) + 1)
@@ -112,7 +110,7 @@ class MetadataStoreStats:
     def __init__(self) -> None:
         self.operations = {operation: MetadataOperationStats() for operation in OPERATIONS}
         self.sessions_lost = 0
-        """Sessions that the store dropped, or that had to be taken for dropped."""
+        """Sessions that were lost, or must be assumed lost."""
 
     def snapshot(self) -> dict[str, Any]:
         operations = {name: operation.snapshot() for name, operation in self.operations.items()}
@@ -165,7 +163,7 @@ class MeteredMetadataStore(ForwardingMetadataStore):
         return page
 
     async def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
-        """Its latency is the time spent waiting for the store, without the time its caller spends on each record."""
+        """The latency is the time spent waiting for the store, without the time of the caller."""
         stats, waited_ms = self.stats.operations["scan_tree"], 0.0
         records = self.inner.scan_tree(prefix)
         try:
@@ -180,7 +178,7 @@ class MeteredMetadataStore(ForwardingMetadataStore):
         except StopAsyncIteration:
             return
         except GeneratorExit:
-            raise  # its caller has seen enough, which is no failure
+            raise  # the caller stopped early, which is not a failure
         except BaseException as error:
             stats.failed(error)
             raise
@@ -201,7 +199,7 @@ class MeteredMetadataStore(ForwardingMetadataStore):
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
         with self._measured("write", sum(map(len, groups))) as call:
             outcomes = await self.inner.write(groups)
-            # One that did anything at all is awake.
+            # A store that carried out any group responds.
             failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
             call.error = failures[0] if failures and len(failures) == len(outcomes) else None
         stats = self.stats.operations["write"]
@@ -227,7 +225,7 @@ class MeteredMetadataStore(ForwardingMetadataStore):
     async def _watch(
         self, opening: AbstractAsyncContextManager[AsyncIterator[Change]]
     ) -> AsyncIterator[AsyncIterator[Change]]:
-        """Its latency is how long it took until changes were heard."""
+        """The latency is the time until the watch is established."""
         async with AsyncExitStack() as stack:
             with self._measured("watch"):
                 changes = await stack.enter_async_context(opening)
@@ -243,7 +241,7 @@ class MeteredMetadataStore(ForwardingMetadataStore):
 
 
 class _MetadataCall:
-    """One call being measured; it is recorded when the block ends, however it ends."""
+    """Measures one call, whether it succeeds or fails."""
 
     __slots__ = ("_clock", "_pulse", "_start", "_stats", "_writing", "error", "items")
 
@@ -257,7 +255,7 @@ class _MetadataCall:
     ) -> None:
         self._stats, self._clock, self.items, self._pulse, self._writing = stats, clock, items, pulse, writing
         self.error: Exception | None = None
-        """What the call failed with that was told, not raised."""
+        """The error of a call that returned its error instead of raising it."""
 
     def __enter__(self) -> _MetadataCall:
         self._start = self._clock()
@@ -267,14 +265,14 @@ class _MetadataCall:
         latency_ms = (self._clock() - self._start) * 1_000
         self._stats.record(latency_ms)
         if self._pulse is not None:
-            self._pulse.told(error or self.error, latency_ms, writing=self._writing)
+            self._pulse.record(error or self.error, latency_ms, writing=self._writing)
         self._stats.item_count += self.items
         if error is not None:
             self._stats.failed(error)
 
 
 class _CountedChanges:
-    """Not a generator: one of those would end when somebody stops waiting for its next change, and a watch does not."""
+    """Not a generator: a generator would end when a caller is cancelled while it waits for the next change."""
 
     def __init__(self, changes: AsyncIterator[Change], stats: MetadataOperationStats) -> None:
         self._changes, self._stats = changes, stats

@@ -1,19 +1,17 @@
-"""The metadata port: what the log needs from a metadata store, and nothing else.
+"""The metadata port: the interface of every metadata store.
 
-Why it exists: the protocol (docs/protocol.md) is written once, against these few promises; LMDB, PostgreSQL, Oxia
-and the in-memory reference model are dull adapters that keep them, proven by one contract suite
-(`llog.testing.metadata_contract`).
+The protocol (docs/protocol.md) relies on these guarantees. LMDB, PostgreSQL, Oxia and the in-memory reference model
+implement them, and one contract suite (`llog.testing.metadata_contract`) tests every adapter.
 
-What every store promises
 - Keys form a tree, `a/b/c`. Ordered reads (`ceiling`, `scan`) see the direct children of one parent in byte order of
-  their last segment: the only order that all stores share.
-- Every write gets a version. Versions of a key only grow and never come back, not even after a delete.
+  their last segment, the only order that all stores share.
+- Every write gets a version. Versions of a key only increase and are not reused, not even after a delete.
 - `expected=ABSENT` and `expected=version` make a write conditional; a refused write changes nothing.
-- A write whose answer was lost raises `MetadataUncertain`. No adapter ever repeats an uncertain write by itself.
-- Reads may be stale (a deposed leader answers from the past) unless `strict=True`: a strict read is never older than
-  any write acknowledged before the call began, by this process or another.
-- An ephemeral record vanishes when its session is closed or lost. Writing it without a session makes it permanent;
-  writing it with another session hands it over.
+- A write whose answer was lost raises `MetadataUncertain`. An adapter does not repeat an uncertain write.
+- Reads may be stale (a deposed leader may answer) unless `strict=True`: a strict read sees every write that was
+  acknowledged to any process before the call began.
+- An ephemeral record is deleted when its session is closed or lost. A write without a session makes it permanent; a
+  write with another session moves it to that session.
 """
 
 from __future__ import annotations
@@ -43,13 +41,13 @@ ABSENT: Final = -1
 """As `expected`: the key must not exist."""
 
 ANY: Final = None
-"""As `expected`: write whatever is there."""
+"""As `expected`: write unconditionally."""
 
 
 class Key(NamedTuple):
-    """Where a record lives: its path, and the routing key that chooses the shard (all keys of a log share one).
+    """The path of a record and the routing key that selects its shard (all keys of a log share one).
 
-    An empty route means that the path routes itself. A key must always be used with the same route.
+    An empty route means that the path is the route. A key must always be used with the same route.
     """
 
     path: str
@@ -71,7 +69,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deleting what is not there is refused with `VersionConflict` when a version was expected, else it is a no-op."""
+    """Deleting an absent record raises `VersionConflict` if a version was expected, and is a no-op otherwise."""
 
     key: Key
     expected: int | None = ANY
@@ -79,40 +77,40 @@ class Delete(NamedTuple):
 
 Write = Put | Delete
 
-# The versions of a group's writes in order (a Delete yields 0), or why the group changed nothing / may have changed.
+# The versions of a group's writes in order (0 for a Delete), or the error of the group.
 GroupOutcome = tuple[int, ...] | MetadataStoreError
 
 
 class Capabilities(NamedTuple):
     atomic_groups: bool
-    """`write` takes groups of more than one write, each all or nothing."""
+    """`write` accepts groups of several writes, each applied completely or not at all."""
     watch: bool
     server_clock: bool
-    """`server_time_ms` tells the store's own clock."""
+    """`server_time_ms` returns the clock of the store."""
     shared: bool
     """Other processes can open the same store."""
 
 
 NOT_TOLD: Final = -1
-"""As the version of a change: the store does not say (0 is a version that stores do give)."""
+"""Version of a change if the store does not report it (0 is a valid version)."""
 
 
 class ChangeKind(Enum):
     PUT = "put"
     DELETED = "deleted"
     RESYNC = "resync"
-    """Changes were missed (or may have been): read everything again."""
+    """Changes may have been missed: read everything again."""
 
 
 class Change(NamedTuple):
     kind: ChangeKind
     path: str = ""
     version: int = NOT_TOLD
-    """Of a PUT, where the store tells it."""
+    """Version of a PUT, if the store reports it."""
 
 
 class Session(abc.ABC):
-    """What ephemeral records are bound to. Kept alive in the background until `close` or until the store forgets it."""
+    """Owner of ephemeral records, kept alive in the background until `close` or until the store drops it."""
 
     id: str
 
@@ -123,7 +121,7 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """End the session; its records vanish at once. Idempotent; never raises for a lost session."""
+        """End the session and delete its records. Idempotent; does not raise for a lost session."""
 
 
 class MetadataStore(abc.ABC):
@@ -138,10 +136,10 @@ class MetadataStore(abc.ABC):
 
     @abc.abstractmethod
     async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
-        """One answer per key, in order. Up to METADATA_GET_MANY_MAX keys; not one snapshot across keys."""
+        """The records of up to METADATA_GET_MANY_MAX keys, in order. Not a snapshot across keys."""
 
     async def ceiling(self, parent: Key, name: str, *, strict: bool = False) -> Record | None:
-        """The first direct child of `parent` whose last segment is >= `name`; None when there is none."""
+        """The first direct child of `parent` whose last segment is >= `name`; None if there is none."""
         page = await self.scan(parent, start=name, limit=1, strict=strict)
         return page[0] if page else None
 
@@ -158,13 +156,13 @@ class MetadataStore(abc.ABC):
         """Direct children of `parent` with `start` <= last segment < `stop`, in byte order, at most `limit`.
 
         `limit` is at most METADATA_SCAN_PAGE_RECORDS_MAX. Fewer than `limit` records means the end was reached.
-        Go on with `start=after(last)`. An empty route on `parent` asks every shard.
+        Continue with `start=after(last)`. An empty route of `parent` queries every shard.
         """
 
     async def scan_all(
         self, parent: Key, *, start: str = "", stop: str | None = None, strict: bool = False
     ) -> AsyncIterator[Record]:
-        """`scan`, page after page. Not a snapshot: what changes meanwhile may or may not be seen."""
+        """`scan` over all pages. Not a snapshot: changes during the scan may or may not be seen."""
         while True:
             page = await self.scan(parent, start=start, stop=stop, strict=strict)
             for record in page:
@@ -177,8 +175,8 @@ class MetadataStore(abc.ABC):
     def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
         """Every record whose path is `prefix` or lies below it, in no particular order ("" = all).
 
-        For administration (backup, inspection): a store may have to read more than it returns. The route of the
-        records' keys is left empty where the store does not keep it.
+        For administration (backup, inspection): a store may have to read more than it returns. Keys have an empty
+        route if the store does not keep routes.
         """
 
     # -- writes ---------------------------------------------------------------------------------------------------
@@ -196,42 +194,42 @@ class MetadataStore(abc.ABC):
 
     @abc.abstractmethod
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
-        """Many groups of writes in as few round trips as the store can; one outcome per group, in order.
+        """Apply groups of writes in as few round trips as possible; one outcome per group, in order.
 
-        A group is all or nothing and never touches one key twice; groups do not depend on each other: one refused
-        group never harms another. Two groups of one call must not name the same key. Groups of more than one write
-        need `capabilities.atomic_groups`. On an atomic store all groups of a call become durable together.
+        A group is applied completely or not at all, independently of other groups. A call must not name a key twice.
+        Groups of more than one write need `capabilities.atomic_groups`. On an atomic store all groups of a call become
+        durable together.
         """
 
     # -- sessions, watch, clock ---------------------------------------------------------------------------------
     @abc.abstractmethod
     async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
-        """A session that the store drops when it was not heard of for `timeout_ms`; `on_lost` is called once, on the
-        event loop, when that happened or must be assumed."""
+        """A session that the store drops after `timeout_ms` without a heartbeat; `on_lost` is called once, on the event
+        loop, when that has happened or must be assumed."""
 
     @abc.abstractmethod
     def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
         """Changes below (or at) `prefix` from the moment the context is entered: at least once, in order per key.
 
-        After a gap (reconnect without resume, slow reader) one RESYNC comes instead of what was missed. Raises
-        `InvalidArgument` where `capabilities.watch` is False.
+        After a gap (reconnect without resume, slow reader) one RESYNC replaces the missed changes. Raises
+        `InvalidArgument` if `capabilities.watch` is False.
         """
 
     async def server_time_ms(self) -> int | None:
-        """The store's clock, where it has one of its own."""
+        """The clock of the store; None if it has none."""
         return None
 
     async def raise_versions(self, floor: int) -> bool:
-        """Make every version given from now on higher than `floor`; it never lowers the counter.
+        """Make every version assigned from now on higher than `floor`; never lowers the counter.
 
-        For a restore: versions that the lost store gave must never come back. False: this store counts by itself, and
-        nobody can move its counter.
+        For a restore: versions of the lost store must not be assigned again. False: the counter of this store cannot be
+        changed.
         """
         return False
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Release everything; sessions end. Idempotent. Calls under way end with `StoreClosed` or their result."""
+        """End sessions and release resources. Idempotent. Pending calls end with `StoreClosed` or their result."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -242,7 +240,7 @@ class MetadataStore(abc.ABC):
         await self.close()
 
 
-# -- helpers every adapter shares ---------------------------------------------------------------------------------
+# -- helpers of the adapters ----------------------------------------------------------------------------------------
 
 
 def last_segment(path: str) -> str:
@@ -250,15 +248,15 @@ def last_segment(path: str) -> str:
 
 
 def after(name: str) -> str:
-    """The smallest name that sorts behind `name`: where the next page starts.
+    """The smallest name that sorts after `name`: the start of the next page.
 
-    Names never hold a control character, so \\x01 (PostgreSQL has no \\x00) leaves nothing in between.
+    Names contain no control character, so no name sorts between `name` and `name` + \\x01 (PostgreSQL has no \\x00).
     """
     return name + "\x01"
 
 
 def check_key(key: Key) -> None:
-    """Refuse what some store could not hold or would order differently. Raises `InvalidArgument`."""
+    """Refuse keys that some store cannot hold or would order differently. Raises `InvalidArgument`."""
     path = key.path
     size = len(path.encode("utf-8", "surrogatepass"))
     if not path or size > METADATA_KEY_BYTES_MAX:
@@ -275,7 +273,7 @@ def check_key(key: Key) -> None:
 
 
 def check_value(key: Key, value: bytes) -> None:
-    """Refuse empty values (Oxia reads them back as unset) and ones that no request could carry."""
+    """Refuse empty values (Oxia returns them as unset) and values that do not fit a request."""
     if not value:
         raise InvalidArgument("value", f"the value of {key.path!r} is empty")
     if len(value) > METADATA_VALUE_BYTES_MAX:
@@ -283,8 +281,8 @@ def check_value(key: Key, value: bytes) -> None:
 
 
 def check_paths(paths: Sequence[str]) -> None:
-    """`check_key` for many at once: a few passes over all of them together, one by one only to name the bad one."""
-    # A path that is empty or has an empty segment, at either end or inside, shows as `//` once it stands in slashes.
+    """`check_key` of many paths in a few passes over all of them together; one by one only to name the invalid one."""
+    # With a slash before and after each path, an empty path or segment shows up as `//`.
     lines = "/" + "/\n/".join(paths) + "/"
     ascii_only = lines.isascii()
     longest = max(map(len, paths), default=0)
@@ -292,13 +290,13 @@ def check_paths(paths: Sequence[str]) -> None:
         "//" not in lines
         and ("_" not in lines or "__oxia" not in lines)
         and longest <= METADATA_KEY_BYTES_MAX // (1 if ascii_only else 4)
-        # Nothing may be left of plain text but the separators.
+        # Of plain text only the separators remain.
         and (
             len(lines.encode().translate(None, _PLAIN)) == len(paths) - 1
             if ascii_only
             else "".join(paths).isprintable()
         )
-        # Fewer characters than that cannot hold too many segments.
+        # A shorter path cannot have too many segments.
         and (longest < 2 * METADATA_KEY_DEPTH_MAX or max(map(_slashes, paths)) < METADATA_KEY_DEPTH_MAX)
     )
     if not fine:
@@ -312,7 +310,7 @@ _PATH: Final[Callable[[Key], str]] = operator.itemgetter(0)
 
 
 class CheckedWrites(NamedTuple):
-    """All writes of a call in order, without their groups; when they are puts one and all, also column by column."""
+    """All writes of a call in order, without their groups; as columns too if all of them are puts."""
 
     paths: Sequence[str]
     value_bytes: int
@@ -320,7 +318,7 @@ class CheckedWrites(NamedTuple):
     expected: Sequence[int | None] | None = None
     sessions: Sequence[Session | None] | None = None
     stored_keys: Any = None
-    """What the `check` given to `check_groups` returned."""
+    """The result of the `check` argument of `check_groups`."""
 
 
 def check_groups(
@@ -330,8 +328,8 @@ def check_groups(
     groups_max: int,
     check: Callable[[Sequence[str]], Any] = check_paths,
 ) -> CheckedWrites:
-    """Everything `write` refuses before it touches the store. A store that turns paths into keys of its own may do so
-    in one go with checking them: its `check` stands in for `check_paths` and refuses the same."""
+    """Check everything that `write` refuses before it reaches the store. A store that converts paths to its own keys
+    passes a `check` that does both; it must refuse the same paths as `check_paths`."""
     if len(groups) > groups_max:
         raise InvalidArgument("groups", f"{len(groups)} groups; at most {groups_max} in one call")
     if not all(groups):
@@ -350,24 +348,24 @@ def check_groups(
         checked = CheckedWrites(paths, check_sizes(puts, [put.value for put in puts]))
     stored_keys = check(paths)
     if len(set(paths)) != len(paths):
-        raise InvalidArgument("groups", "one key is written twice in one call")
+        raise InvalidArgument("groups", "a key is written twice in one call")
     return checked._replace(stored_keys=stored_keys)
 
 
 def check_sizes(puts: Sequence[Write], values: Sequence[bytes]) -> int:
-    """How many bytes all values of these puts have together."""
+    """Total length of all values of these puts."""
     sizes = set(map(len, values))
     if sizes and not 0 < min(sizes) <= max(sizes) <= METADATA_VALUE_BYTES_MAX:
         for put, value in zip(puts, values, strict=True):
             check_value(put.key, value)
-    # Records of one kind are often of one size.
+    # Records of one kind often have the same size.
     return sizes.pop() * len(values) if len(sizes) == 1 else sum(map(len, values))
 
 
 def _put_columns(writes: Sequence[Write]) -> tuple[Sequence[Any], ...] | None:
-    """Rows into columns, without a statement per record; None unless they are puts one and all.
+    """Rows to columns, without a statement per record; None unless all of them are puts.
 
-    A Put has four fields and a Delete two, so only puts alone make four columns of the same length.
+    A Put has four fields and a Delete two, so only puts give four columns of the same length.
     """
     try:
         columns = tuple(zip(*writes, strict=True))
@@ -383,7 +381,7 @@ def check_get_many(keys: Sequence[Key]) -> None:
 
 
 def check_scan(parent: Key, start: str, stop: str | None, limit: int) -> None:
-    """Refuse bounds that no last segment could be compared with: a `/` would mean another depth to some stores."""
+    """Refuse bounds that cannot be compared with a last segment: some stores read a `/` as another depth."""
     check_key(parent)
     if not 1 <= limit <= METADATA_SCAN_PAGE_RECORDS_MAX:
         raise InvalidArgument("limit", f"{limit} records; 1 to {METADATA_SCAN_PAGE_RECORDS_MAX} are accepted")

@@ -1,9 +1,7 @@
-"""What the wrappers share: a metadata store that passes everything to another one.
+"""Base class of metadata-store wrappers: forwards every call to another store.
 
-Why it exists: metering, faults and gathering are wrappers around the port; each changes only the calls it is about.
-
-What must stay true: what the port makes of other calls (`get` of `get_many`, `ceiling` of `scan`, `put` and `delete` of
-`write`) is made here the same way, so that a wrapper which changes `write` has changed `put` with it.
+It inherits the port's derived calls (`get` from `get_many`, `ceiling` from `scan`, `put` and `delete` from `write`), so
+a wrapper that overrides `write` also changes `put`.
 """
 
 from __future__ import annotations

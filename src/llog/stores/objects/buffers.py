@@ -1,8 +1,7 @@
-"""Buffers as a kernel or a client library wants them: flat, of bytes, none empty, nothing copied.
+"""Buffers for system calls and client libraries: flat, unsigned bytes, not empty, not copied.
 
-Why it exists: a put takes whatever views the formats made, also of other item types and with empty ones among them,
-but `writev` and obstore take only one-dimensional views of unsigned bytes. A view that cannot be reinterpreted (not
-contiguous, or of a foreign byte order) is the only one that is copied.
+A put accepts views of any item type, also empty ones, but `writev` and obstore accept only one-dimensional views of
+unsigned bytes. Only a view that cannot be reinterpreted (not contiguous, or of a foreign byte order) is copied.
 """
 
 from __future__ import annotations

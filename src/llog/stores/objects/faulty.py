@@ -1,11 +1,9 @@
-"""An object store that fails on purpose, the same way for the same seed.
+"""An object store that injects faults by seed, around any other store: slow answers, throttling, answers lost after
+the work was done, and silence until the timeout.
 
-Why it exists: what a real store does once a month the tests need on demand: slow answers, "slow down", answers lost
-after the work was done, and silence until the timeout. The simulation and the system tests put it around any store.
-
-What must stay true: one seed and one order of calls give one history: each call draws the same number of times from
-the generator, whatever happens. No fault breaks a promise of the port: a lost answer of a write is
-`ObjectStoreUncertain`, of a read `ObjectStoreTimeout`, and `ObjectStoreThrottled` means that nothing happened.
+One seed and one order of calls give one history, because each call draws the same number of random numbers. No fault
+breaks a guarantee of the port: a lost answer is `ObjectStoreUncertain` for a write and `ObjectStoreTimeout` for a read,
+and after `ObjectStoreThrottled` nothing has happened.
 """
 
 from __future__ import annotations
@@ -38,12 +36,12 @@ LIST_FAULT_INTERVAL: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ObjectFaults:
-    """Probabilities per call, and how long things take."""
+    """Probabilities per call, and durations."""
 
     throttled: float = 0.0
     lost_answer: float = 0.0
     stalled: float = 0.0
-    """Silence for `stall_ms`; a write has then happened or not, evenly."""
+    """No answer for `stall_ms`; a write has happened with probability 1/2."""
     delayed: float = 0.0
     delay_ms_max: float = 100.0
     stall_ms: float = 10_000.0
@@ -51,7 +49,9 @@ class ObjectFaults:
     def __post_init__(self) -> None:
         chances = (self.throttled, self.lost_answer, self.stalled, self.delayed)
         if min(chances) < 0 or sum(chances[:3]) > 1 or self.delayed > 1:
-            raise InvalidArgument("faults", f"{self}: probabilities are 0 to 1, of the three failures together too")
+            raise InvalidArgument(
+                "faults", f"{self}: each probability, and the sum of the three failures, must be from 0 to 1"
+            )
 
 
 NO_FAULTS: Final = ObjectFaults()
@@ -76,7 +76,7 @@ class FaultyObjectStore(ForwardingObjectStore):
         if unknown:
             raise InvalidArgument("faults", f"unknown operations {sorted(unknown)}; there are {', '.join(OPERATIONS)}")
         self.faults: dict[str, ObjectFaults] = dict(faults)
-        """May be changed while in use: an empty one heals the store."""
+        """May be changed at any time; an empty mapping injects nothing."""
         self._rng = random.Random(seed)
         self._sleep = sleep
 
@@ -125,7 +125,7 @@ class FaultyObjectStore(ForwardingObjectStore):
         if not (fate.lost or fate.stalled):
             return await call()
         if fate.lost or fate.happens:
-            # A refusal is lost like any other answer.
+            # An answer that refuses the write can be lost too.
             with contextlib.suppress(ObjectStoreError):
                 await call()
         raise ObjectStoreUncertain(operation, subject, "injected: the answer was lost")
@@ -136,7 +136,7 @@ class FaultyObjectStore(ForwardingObjectStore):
 
     def _draw(self, operation: str) -> _Fate:
         faults = self.faults.get(operation, NO_FAULTS)
-        # Always four draws: changing one probability must not shift the fate of later calls.
+        # Always four draws, so that changing a probability does not shift later calls.
         failure, delayed, delay, happens = (self._rng.random() for _ in range(4))
         throttled = failure < faults.throttled
         failure -= faults.throttled

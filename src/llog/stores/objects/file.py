@@ -1,14 +1,12 @@
 """Objects as files in a local or shared directory: `file:///dir`.
 
-Why it exists: llog needs no server to start with, and a local disk takes the fresh bytes where milliseconds count.
-Durability is `file_tree`'s, order of listing `file_walk`'s; here is the port, the threads and the table of errors.
-
-Notes
-- All file calls run in a small pool of threads of the store's own; the event loop never waits for a disk. A caller
-  cancelled during `put` leaves the write to finish by itself: the object may appear.
-- A name cannot be an object and the directory of others at once (`a` and `a/b`); such a put is refused.
-- Deletes are not synced: an object that returns after a power cut is deleted again by whoever deleted it.
-- The path in the URL is taken as it is, without percent-decoding.
+`file_tree` implements durable writes and ordered listings; this module has the port, the threads and the table of
+errors.
+- File calls run in a small thread pool of the store, so the event loop does not wait for the disk. A put whose caller
+  is cancelled still finishes: the object may appear.
+- A name cannot be both an object and the directory of others (`a` and `a/b`); such a put is refused.
+- Deletes are not synced: vacuum deletes an object again that reappears after a power cut.
+- The path in the URL is used without percent-decoding.
 """
 
 from __future__ import annotations
@@ -55,13 +53,13 @@ __all__ = ["ERRORS", "FileObjectStore", "open_from_url", "translate"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Inside the class, `list` is the port's method.
+# Inside the class, `list` is the method of the port.
 Parts = list[Buffer]
 Views = list[memoryview | bytes]
 
-# What the operating system says → ours, when reading and when writing. Anything else is a plain ObjectStoreError.
+# errno → our error for a read and for a write. Any other errno becomes a plain ObjectStoreError.
 ERRORS: Final[dict[int, tuple[type[LlogError], type[LlogError]]]] = {
-    errno.ENOENT: (ObjectNotFound, ObjectStoreMisconfigured),  # a put makes its directories, so the root is gone
+    errno.ENOENT: (ObjectNotFound, ObjectStoreMisconfigured),  # a put creates its directories, so the root is missing
     errno.ENOTDIR: (ObjectNotFound, InvalidArgument),  # `a` is an object, so `a/b` cannot be
     errno.EISDIR: (ObjectNotFound, InvalidArgument),
     errno.ENOTEMPTY: (ObjectStoreError, InvalidArgument),
@@ -94,7 +92,7 @@ def translate(error: OSError, operation: str, subject: str, *, writing: bool) ->
 
 
 async def open_from_url(url: str, settings: object = None) -> ObjectStore:
-    """`file:///dir`; `check` makes the directory when it is missing. No setting concerns it."""
+    """`file:///dir`; `check` creates the directory if it is missing. Uses no setting."""
     return FileObjectStore(url)
 
 
@@ -151,13 +149,13 @@ class FileObjectStore(ObjectStore):
             raise translate(error, "delete", str(error.filename or self.url), writing=True) from error
 
     async def tidy(self, directory: str) -> None:
-        """A directory that is not empty, or that somebody uses at this moment, stays as it is."""
+        """Directories that are not empty, or in use, stay."""
         self._check_open("tidy", self.url)
         _check_file_name(directory)
         await self._run(self._tree.prune, directory)
 
     async def check(self, *, writing: bool = True) -> None:
-        """Make the directory, and write, link and delete a file in it as a put does; or only look into it."""
+        """Create the directory and write, link and delete a file in it; or only list it."""
         self._check_open("check", self.url)
         if not writing:
             return await self._check_readable()
@@ -183,7 +181,7 @@ class FileObjectStore(ObjectStore):
         try:
             self._tree.publish(name, views, if_absent=if_absent)
         finally:
-            # The thread may hold on to its last job for a moment; the caller's buffers are free when put returns.
+            # The thread may keep its last job for a moment; the caller's buffers must be free when put returns.
             for view in views:
                 if isinstance(view, memoryview):
                     view.release()
@@ -211,7 +209,7 @@ class FileObjectStore(ObjectStore):
             raise translate(error, operation, f"{self.url}/{subject}", writing=False) from error
 
     async def _run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        # Callers wait for a thread, so the pool's queue is as long as there are callers, who are bounded above us.
+        # Each caller waits for its job, so the queue is no longer than the bounded number of callers.
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: call(*args, **kwargs))
 
     def _path(self, name: str) -> str:
@@ -224,7 +222,7 @@ class FileObjectStore(ObjectStore):
 
 
 def _read_parts(path: str, choose: Callable[[int], Sequence[ByteRange]]) -> tuple[list[Buffer] | None, int]:
-    """The chosen ranges and the file's length; None instead of the ranges when one reaches beyond it."""
+    """The ranges and the length of the file; None for the ranges if one reaches past the end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         length, _ = _length_and_modified_ms(os.fstat(descriptor), path)
@@ -266,7 +264,7 @@ def _unlink_all(paths: Sequence[str]) -> None:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             continue
         except OSError as error:
-            # No file has so long a name.
+            # No file has such a long name.
             if error.errno != errno.ENAMETOOLONG:
                 raise
 

@@ -1,18 +1,22 @@
-"""A directory tree in which a file appears whole and on disk, or not at all. Blocking: callers bring a thread.
+"""A directory tree in which a file appears complete and durable, or not at all. All calls block.
 
-Why it exists: an object in a local directory must survive a power cut once `put` returned, and no reader may ever
-see half of it. Both hang on one order of system calls, kept in `publish` alone:
+An object must survive a power cut once `put` has returned, and no reader may see a part of it. Both depend on the order
+of system calls in `publish`:
 
     write a temporary file → fsync it → rename (or link) it into place → fsync the directory
 
-The bytes are on disk before the name exists, so the name never shows a partial file, whoever crashes; the directory
-is on disk before the caller hears of success, so the name does not vanish. A directory is only used once its own
-entry in its parent is on disk too (`_ensure_directory`), also when another process or thread made it.
+The bytes are on disk before the name exists, so the name never shows a partial file; the directory is on disk before
+the caller learns of success, so the name does not disappear. A directory is used only after its own entry in its parent
+is on disk (`_ensure_directory`), also if another process or thread created it.
 
-Leftovers: temporary files live in `.llog-tmp/` below the root (same file system, outside every listing). Opening the
-tree removes those untouched for `OBJECT_FILE_TEMPORARY_AGE_MS_MAX`; younger ones may belong to a living process.
-Directories are not removed but where a caller asks for it (`prune`): a put that remembers one as durable would not
-sync it again when it was made anew.
+Temporary files are in `.llog-tmp/` below the root (same file system, not listed). Opening the tree removes those older
+than `OBJECT_FILE_TEMPORARY_AGE_MS_MAX`; younger ones may belong to a running process. Directories are removed only by
+`prune`: a put that remembers a directory as durable would not sync it again after it was recreated.
+
+Listings are in byte order of full names, which is not the order of a simple walk: `a-b` sorts before `a/b`. `walk`
+sorts a directory as its name followed by a slash and skips subtrees that hold no wanted name. A file or directory that
+is removed during the walk is skipped; files that no put can have written (unprintable names, links, temporary files)
+are not listed.
 """
 
 from __future__ import annotations
@@ -31,11 +35,11 @@ from llog.stores.objects.port import ObjectMeta, check_name
 
 # Files this large are allocated before they are written.
 OBJECT_FILE_RESERVE_BYTES_MIN: Final = MIB
-# Directories whose entry in their parent is known to be on disk; forgotten all at once when full.
+# Directories known to be on disk in their parent; the set is cleared when it is full.
 OBJECT_FILE_DIRECTORIES_MAX: Final = 65_536
-# Temporary files untouched for this long belong to a process that is gone.
+# Temporary files not modified for this long belong to a process that has ended.
 OBJECT_FILE_TEMPORARY_AGE_MS_MAX: Final = 3_600_000
-# How often a put makes its directory again that somebody removed, because it was empty, right before.
+# How often a put recreates its directory after another process removed it as empty.
 OBJECT_FILE_PLACE_TRIES_MAX: Final = 8
 
 
@@ -60,18 +64,18 @@ class DurableTree:
         self._durable_directories: set[str] = set()
 
     def prepare(self, now_ms: int | None = None) -> None:
-        """Create the root (and what is missing above it) durably, and sweep what crashed writers left behind."""
+        """Create the root and its parents durably, and remove temporary files of crashed writers."""
         _make_directories(self.root)
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._temporary)
         self.sweep(time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
     def sweep(self, now_ms: int) -> int:
-        """Remove temporary files nobody has touched for a long time; how many."""
+        """Remove old temporary files; returns their number."""
         removed = 0
         with os.scandir(self._temporary) as entries:
             for entry in entries:
-                # Another process sweeps, or finishes its put, at the same time.
+                # Another process removed the file, or finished its put, at the same time.
                 with contextlib.suppress(FileNotFoundError):
                     age_ms = now_ms - entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000
                     if age_ms > OBJECT_FILE_TEMPORARY_AGE_MS_MAX:
@@ -80,9 +84,9 @@ class DurableTree:
         return removed
 
     def publish(self, name: str, views: Sequence[memoryview | bytes], *, if_absent: bool) -> None:
-        """Make `name` a file of these bytes, atomically and durably. With `if_absent`: `FileExistsError` if it is.
+        """Make `name` a file of these bytes, atomically and durably. `if_absent` raises `FileExistsError`.
 
-        The order of the steps is what safety hangs on; see the module's docstring.
+        Safety depends on the order of the steps; see the docstring of the module.
         """
         path = os.path.join(self.root, name)
         temporary = os.path.join(self._temporary, f"{self._writer}-{next(self._count)}")
@@ -93,17 +97,17 @@ class DurableTree:
                 _sync_directory(os.path.dirname(path))
             except OSError as error:
                 if if_absent:
-                    # Found there by a later attempt, it would pass for a put that had succeeded.
+                    # A later attempt would take the file for its own successful put.
                     with contextlib.suppress(OSError):
                         os.unlink(path)
                 raise NotKnownDurable(name) from error
         finally:
-            # After a rename it is gone already; after a link it is a second name of the same file.
+            # A rename has removed it already; after a link it is a second name of the file.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
 
     def prune(self, directory: str) -> None:
-        """Remove the directory and those below it, as far as they are empty."""
+        """Remove the directory and those below it if they are empty."""
         for path, _, _ in os.walk(os.path.join(self.root, directory), topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(path)
@@ -121,7 +125,7 @@ class DurableTree:
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
                 raise
             except FileNotFoundError:
-                # Someone tidied up a directory that we remember, or have just made: make it again.
+                # Another process removed a directory that we remember or have just created: create it again.
                 self._durable_directories.clear()
                 if not tries_left:
                     raise
@@ -133,7 +137,7 @@ class DurableTree:
         self._ensure_directory(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory)
-        # Also when it existed: whoever made it may not have synced the parent yet.
+        # Also if it existed: its creator may not have synced the parent yet.
         _sync_directory(parent)
         if len(self._durable_directories) >= OBJECT_FILE_DIRECTORIES_MAX:
             self._durable_directories.clear()
@@ -162,13 +166,13 @@ def _write_synced(path: str, views: Sequence[memoryview | bytes]) -> None:
 
 
 def _reserve(descriptor: int, byte_length: int) -> None:
-    """Allocate a large file at once: a tenth faster than growing it, and a full disk is found before writing."""
+    """Allocate a large file at once: a tenth faster than growing it, and a full disk is detected early."""
     if byte_length < OBJECT_FILE_RESERVE_BYTES_MIN:
         return
     try:
         os.posix_fallocate(descriptor, 0, byte_length)
     except OSError as error:
-        # Not every file system can; the write does not need it.
+        # Not every file system supports it; the write does not need it.
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
 
@@ -182,7 +186,7 @@ def _sync_directory(path: str) -> None:
 
 
 def write_vectors(descriptor: int, views: Sequence[memoryview | bytes]) -> None:
-    """Write all of them in order; the kernel takes a bounded number per call and may take less than it was given."""
+    """Write all buffers in order; a system call takes a limited number of them and may write less."""
     first = 0
     rest: memoryview | bytes | None = None
     while first < len(views):

@@ -1,11 +1,8 @@
 """Objects in this process's memory: `memory://name`.
 
-Why it exists: it is the plainest store that keeps the port's promises, so the contract suite uses it as the
-reference, the wrappers are tested around it, and a broker can run without a disk. Every opening of one name in one
-process sees the same objects, as two processes see one bucket; they last until the process ends or `forget`.
-
-What must stay true: what it holds is `bytes`, never a caller's buffer, so nothing that happens to the buffers after
-`put` can change an object.
+The simplest implementation of the port: the reference for the contract suite and for tests of the wrappers, and the
+store of a broker without a disk. All stores of one name in a process share their objects, until the process ends or
+`forget` is called. It holds `bytes`, not the caller's buffers, so later changes of a buffer do not change an object.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ __all__ = ["MemoryObjectStore", "forget", "open_from_url"]
 _Objects = dict[str, tuple[bytes, int]]
 
 _places: dict[str, _Objects] = {}
-"""Objects by URL: the process-wide part. Each value maps a name to its bytes and last-modified time."""
+"""Objects of the whole process by URL; each value maps a name to its bytes and time of last modification."""
 
 
 def wall_clock_ms() -> int:
@@ -44,7 +41,7 @@ def forget(url: str) -> None:
 
 
 async def open_from_url(url: str, settings: object = None) -> ObjectStore:
-    """Open `memory://name`. No setting concerns it."""
+    """Open `memory://name`. Uses no setting."""
     store = MemoryObjectStore(url)
     await store.check()
     return store
@@ -91,7 +88,7 @@ class MemoryObjectStore(ObjectStore):
 
     async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         self._check_open("list", prefix)
-        # Code point order is the byte order of UTF-8, so plain string comparison gives what the port promises.
+        # Code point order is the byte order of UTF-8, so strings compare as the port requires.
         for name in sorted(n for n in self._objects if n.startswith(prefix) and n > start_after):
             found = self._objects.get(name)
             if found is not None:

@@ -1,10 +1,7 @@
-"""An object store that counts: calls by outcome, requests, bytes, latency.
+"""An object store that counts calls by outcome, requests, bytes and latency.
 
-Why it exists: what an operator pays and waits for is decided by these calls. Put it inside `retrying`, so that every
-attempt is counted, as the bill does.
-
-Requests are counted as S3 would: one per call, except that a range read counts the requests its ranges merge into, a
-listing counts its pages and a delete its chunks.
+Put it inside `retrying`, so that it counts every attempt, like the bill. Requests are counted as by S3: one per call,
+except that a range read counts the requests of its plan, a listing its pages and a delete its chunks.
 """
 
 from __future__ import annotations
@@ -75,7 +72,7 @@ class MeteredObjectStore(ForwardingObjectStore):
         names = self.inner.list(prefix, start_after=start_after)
         more = first = True
         while more:
-            # Measured by the page, so that a slow consumer of the listing does not count as a slow store.
+            # Measured per page, so that a slow consumer of the listing does not look like a slow store.
             page: builtin_list[ObjectMeta] = []
             failure: Exception | None = None
             try:
@@ -86,12 +83,12 @@ class MeteredObjectStore(ForwardingObjectStore):
                             break
                     else:
                         more = False
-                    # The end of a listing comes with its last page.
+                    # The last page also ends the listing.
                     call.request_count = 1 if page or first else 0
             except ObjectStoreError as error:
                 failure = error
             first = False
-            # What came before a failure is handed on: whoever tries again goes on behind it.
+            # Names before a failure are passed on: a retry continues after them.
             for meta in page:
                 yield meta
             if failure is not None:
@@ -103,12 +100,12 @@ class MeteredObjectStore(ForwardingObjectStore):
             await self.inner.delete_many(names)
 
 
-# Inside the class, `list` is the port's method.
+# Inside the class, `list` is the method of the port.
 builtin_list = list
 
 
 class _ObjectCall:
-    """One call being measured; it is recorded when the block ends, however it ends."""
+    """Measures one call, whether it succeeds or fails."""
 
     __slots__ = ("_clock", "_pulse", "_start", "_stats", "_writing", "byte_count", "request_count")
 
@@ -124,7 +121,7 @@ class _ObjectCall:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         latency_ms = (self._clock() - self._start) * 1000
         self._stats.record(outcome_of(error), latency_ms, self.byte_count, self.request_count)
-        self._pulse.told(error, latency_ms, writing=self._writing)
+        self._pulse.record(error, latency_ms, writing=self._writing)
 
 
 def _bytes_in(buffers: Sequence[Buffer]) -> int:

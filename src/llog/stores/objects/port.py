@@ -1,16 +1,14 @@
-"""The object port: what the log needs from an object store, and nothing else.
+"""The object port: the interface of every object store.
 
-Why it exists: record bytes live in S3, a directory or memory behind one small interface; retry, metering and faults
-are wrappers around it (`retrying`, `metered`, `faulty`), and one contract suite (`llog.testing.object_contract`)
-proves every adapter.
+Record bytes are in S3, a directory or memory. Retry, metering and faults are wrappers (`retrying`, `metered`,
+`faulty`), and one contract suite (`llog.testing.object_contract`) tests every adapter.
 
-What every store promises
-- `put` is atomic and durable: when it returns, the whole object survives a crash; before, nobody sees any of it.
-- Objects are immutable to us: a name is written once. `if_absent=True` makes the store check it.
-- Names are `/`-separated paths below the store's root; `uri(name)` is what index entries keep.
-- A range outside the object is an error, never a shorter answer.
-- A write whose answer was lost raises `ObjectStoreUncertain`; repeating the same put is safe, since names are drawn
-  once and bytes never differ.
+- `put` is atomic and durable: after it returns the whole object survives a crash; before that no reader sees any of it.
+- Objects are immutable: a name is written once. With `if_absent=True` the store checks that.
+- Names are `/`-separated paths below the root of the store; index entries hold `uri(name)`.
+- A range outside the object is an error, not a shorter answer.
+- A write whose answer was lost raises `ObjectStoreUncertain`. Repeating the same put is safe, because a name always has
+  the same bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class ObjectMeta(NamedTuple):
 
 
 class ObjectStore(abc.ABC):
-    """One place for objects. Bound to the event loop it is used on; open it in the process that uses it."""
+    """An object store, bound to one event loop; open it in the process that uses it."""
 
     url: str
     """The root, without a trailing slash: `s3://bucket`, `file:///dir`, `memory://name`."""
@@ -53,7 +51,7 @@ class ObjectStore(abc.ABC):
         return f"{self.url}/{name}"
 
     def name_of(self, uri: str) -> str:
-        """The name behind a URI of this store; `InvalidArgument` when it belongs to another."""
+        """The name in a URI of this store. Raises `InvalidArgument` for a URI of another store."""
         prefix = self.url + "/"
         if not uri.startswith(prefix):
             raise InvalidArgument("uri", f"{uri!r} is not in {self.url}")
@@ -69,7 +67,7 @@ class ObjectStore(abc.ABC):
 
     @abc.abstractmethod
     async def get_ranges(self, name: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Exactly these ranges, in order; `ObjectRangeInvalid` when one reaches beyond the object."""
+        """Exactly these ranges, in order. Raises `ObjectRangeInvalid` if one reaches past the end of the object."""
 
     async def get_range(self, name: str, byte_offset: int, byte_length: int) -> Buffer:
         return (await self.get_ranges(name, [ByteRange(byte_offset, byte_length)]))[0]
@@ -80,7 +78,7 @@ class ObjectStore(abc.ABC):
 
     @abc.abstractmethod
     async def head(self, name: str) -> ObjectMeta:
-        """Length and last-modified time; `ObjectNotFound` when there is no such object."""
+        """Length and time of last modification. Raises `ObjectNotFound`."""
 
     @abc.abstractmethod
     def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
@@ -88,20 +86,20 @@ class ObjectStore(abc.ABC):
 
     @abc.abstractmethod
     async def delete_many(self, names: Sequence[str]) -> None:
-        """Delete; what is not there is fine. Any number of names; bounded requests underneath."""
+        """Delete any number of objects, in requests of bounded size. Missing objects are ignored."""
 
     async def delete(self, name: str) -> None:
         await self.delete_many([name])
 
     async def tidy(self, directory: str) -> None:  # noqa: B027 (most stores have nothing to tidy)
-        """Remove what a store keeps of `directory` although no object lies there. Only for places whose objects need
-        not survive a power cut: a put that meets the removal is whole, but may be less durable."""
+        """Remove empty directories at and below `directory`. Only for objects that need not survive a power cut: a put
+        at the same time is complete, but may be less durable."""
 
     @abc.abstractmethod
     async def check(self, *, writing: bool = True) -> None:
-        """Prove at start that the store is there and may be used; `ObjectStoreMisconfigured` or `…Denied` if not.
+        """Check that the store exists and allows access. Raises `ObjectStoreMisconfigured` or `ObjectStoreDenied`.
 
-        With `writing=False` nothing is made or written: what a reader with a read-only credential needs.
+        With `writing=False` it creates and writes nothing, so read-only credentials are enough.
         """
 
     @abc.abstractmethod
@@ -117,7 +115,7 @@ class ObjectStore(abc.ABC):
 
 
 async def checked(store: ObjectStore, *, writing: bool = True) -> ObjectStore:
-    """The store itself, once `check` passed; closed if it did not."""
+    """Return the store after a successful `check`; close it otherwise."""
     try:
         await store.check(writing=writing)
     except BaseException:
@@ -127,7 +125,7 @@ async def checked(store: ObjectStore, *, writing: bool = True) -> ObjectStore:
 
 
 def check_name(name: str) -> None:
-    """Refuse names that some store could not hold or that would leave the root. Raises `InvalidArgument`."""
+    """Refuse names that some store cannot hold or that lead out of the root. Raises `InvalidArgument`."""
     size = len(name.encode("utf-8", "surrogatepass"))
     if not name or size > OBJECT_NAME_BYTES_MAX:
         raise InvalidArgument("name", f"{name[:80]!r} has {size} bytes; 1 to {OBJECT_NAME_BYTES_MAX} are accepted")
@@ -143,7 +141,7 @@ def check_range(byte_offset: int, byte_length: int) -> None:
 
 
 def total_bytes(name: str, buffers: Sequence[Buffer]) -> int:
-    """The object's length; `ValueTooLarge` when no store would take it."""
+    """Length of the object. Raises `ValueTooLarge`."""
     size = sum(len(b) if not isinstance(b, memoryview) else b.nbytes for b in buffers)
     if size > OBJECT_BYTES_MAX:
         raise ValueTooLarge(f"object {name!r}", size, OBJECT_BYTES_MAX)

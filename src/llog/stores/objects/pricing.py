@@ -1,9 +1,8 @@
-"""What the objects and the requests for them cost, as an estimate.
+"""Estimated cost of stored bytes and of requests, shown with the metrics.
 
-Why it exists: the price of a diskless log is requests and bytes kept, so both are shown next to the metrics.
-Prices are those of S3 Standard in us-east-1. Left out: data transfer, replication, lifecycle transitions, key
-management, taxes and discounts. Request costs of several processes add up; a footprint describes the shared bucket,
-so across processes take the largest, not the sum.
+Prices are those of S3 Standard in us-east-1, without data transfer, replication, lifecycle transitions, key management,
+taxes and discounts. Request costs of several processes add up; a footprint describes the shared bucket, so take the
+largest of several processes, not the sum.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["S3_STANDARD_US_EAST_1", "Prices", "StorageFootprint", "measure_footp
 
 @dataclass(frozen=True, slots=True)
 class StorageFootprint:
-    """What lies under a prefix at one moment."""
+    """Objects and bytes under a prefix at one moment."""
 
     object_count: int
     stored_bytes: int
@@ -53,7 +52,7 @@ S3_STANDARD_US_EAST_1: Final = Prices(
 
 
 async def measure_footprint(store: ObjectStore, prefix: str = "") -> StorageFootprint:
-    """Count by listing: one list request per thousand objects, so keep the answer for a while."""
+    """Count by listing, one request per thousand objects; callers should cache the result."""
     object_count = stored_bytes = 0
     async for meta in store.list(prefix):
         object_count += 1

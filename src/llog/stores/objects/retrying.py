@@ -1,20 +1,16 @@
-"""An object store that asks again: bounded attempts, a deadline, exponential backoff with full jitter.
+"""An object store that retries: bounded attempts, a deadline, exponential back-off with full jitter.
 
-Why it exists: stores throttle, networks drop answers; the log above should hear of it only when it lasts. This is
-the one retry policy; adapters make single attempts.
-
-What is retried: errors that say `retriable`. A refusal, a missing object or wrong credentials are raised at once.
+This is the only retry policy; adapters make single attempts. Errors with `retriable` are retried; a refusal, a missing
+object or wrong credentials are raised at once. The deadline limits when an attempt may start; the timeout of the
+adapter limits how long it takes.
 
 Writes whose answer was lost
-- A plain put is repeated: names are drawn once and the bytes never differ.
-- A put with `if_absent` may meet its own earlier write. After an uncertain attempt the object is therefore looked at
-  before anything else: absent → put again; there with exactly our bytes → it is our put, done; there with other
-  bytes → `ObjectAlreadyExists`. (Length alone would not do: two clusters' marker objects are equally long.) The bytes
-  are read back only in that rare case.
-- Once one attempt was uncertain, the whole call stays so: if later attempts only fail, the caller hears
-  `ObjectStoreUncertain`, whatever the last failure was.
-
-The deadline bounds when an attempt may start; the adapter's own timeout bounds how long it takes.
+- A plain put is repeated, because a name always has the same bytes.
+- A put with `if_absent` may meet its own earlier write, so after an uncertain attempt the object is read first. Absent:
+  put again. The same bytes: our put, done. Other bytes: `ObjectAlreadyExists`. (The length is not enough: the marker
+  objects of two clusters have the same length.)
+- After one uncertain attempt the whole call is uncertain: if later attempts fail in any way, the caller gets
+  `ObjectStoreUncertain`.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ OBJECT_RETRY_ATTEMPTS_MAX: Final = 8
 OBJECT_RETRY_DEADLINE_MS: Final = 30_000
 OBJECT_RETRY_BACKOFF_MS_FIRST: Final = 50
 OBJECT_RETRY_BACKOFF_MS_MAX: Final = 5_000
-# A store that says "slow down" is left alone this many times longer.
+# After throttling, waits are this many times longer.
 OBJECT_RETRY_THROTTLED_FACTOR: Final = 4
 
 
@@ -74,7 +70,7 @@ class RetryingObjectStore(ForwardingObjectStore):
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        """`clock` and `sleep` are in seconds."""
+        """`clock` and `sleep` use seconds."""
         super().__init__(inner)
         self.policy = RetryPolicy() if policy is None else policy
         self._clock, self._sleep = clock, sleep
@@ -98,12 +94,12 @@ class RetryingObjectStore(ForwardingObjectStore):
         try:
             await self.inner.put(name, buffers, if_absent=True)
         except ObjectAlreadyExists:
-            # Our own earlier write may have landed after we looked.
+            # Our own earlier write may have arrived after the read.
             if not maybe_done or not await self._is_there(name, buffers):
                 raise
 
     async def _is_there(self, name: str, buffers: Sequence[Buffer]) -> bool:
-        """Whether the object holds exactly these bytes; `ObjectAlreadyExists` when it holds others."""
+        """Whether the object exists with exactly these bytes. Raises `ObjectAlreadyExists` if it has others."""
         try:
             meta = await self.inner.head(name)
             same = meta.byte_length == total_bytes(name, buffers)
@@ -138,13 +134,13 @@ class RetryingObjectStore(ForwardingObjectStore):
             try:
                 async for meta in self.inner.list(prefix, start_after=start_after):
                     yield meta
-                    # Go on behind what the caller has.
+                    # Continue after the names that the caller has.
                     start_after, moved = meta.name, True
                 return
             except ObjectStoreError as error:
                 if moved:
-                    # Each step forward is a fresh start for the bounds: a long listing, or a slow reader of it, must
-                    # not have used up the deadline before anything failed.
+                    # Progress restarts the limits: a long listing, or a slow reader of it, must not use up the
+                    # deadline before anything fails.
                     attempts, moved = _Attempts(self), False
                 await attempts.failed(error)
 
@@ -158,7 +154,7 @@ class RetryingObjectStore(ForwardingObjectStore):
 
 
 class _Attempts:
-    """The attempts of one call: counts them, waits between them, ends them."""
+    """Counts the attempts of one call, waits between them and ends them."""
 
     __slots__ = ("_deadline", "_store", "failures", "uncertain")
 
@@ -170,7 +166,7 @@ class _Attempts:
         """Whether some attempt may have happened."""
 
     async def failed(self, error: ObjectStoreError) -> None:
-        """Wait before the next attempt, or raise what the caller must know."""
+        """Wait before the next attempt, or raise the error for the caller."""
         store, policy = self._store, self._store.policy
         self.failures += 1
         self.uncertain = self.uncertain or isinstance(error, ObjectStoreUncertain)

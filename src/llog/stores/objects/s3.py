@@ -1,19 +1,15 @@
 """Objects in S3 or a compatible server, over obstore: `s3://bucket[/prefix]`.
 
-Why it exists: a bucket is where a cluster's bytes live. This adapter turns the port into single requests and is dull
-on purpose: retries belong to `retrying`, so obstore's own are off; every put is one PUT with its length, never
-multipart; every answer shorter than asked is an error.
-
-Notes
-- A put's buffers are handed over as they are, without a copy, except many small ones, which are joined once: the
-  client spends about 3 µs on each piece, more than copying it costs (a put of 8 MiB in 1,000 pieces: 11 ms of CPU in
-  pieces, 8 ms joined).
-- A request may take the request timeout plus its bytes at a slow but living rate, so a large object does not need a
-  large timeout.
-- Conditional puts rely on `If-None-Match: *`; `check` proves that the server knows it.
-- A server may refuse a large conditional put by closing the connection before it read the body, which looks like a
-  lost answer: `ObjectStoreUncertain`. `retrying` finds out.
-- Names are listed in byte order by S3's general-purpose buckets and the servers we test; not by directory buckets.
+Every call is one attempt: `retrying` retries, and the retries of obstore are off. A put is one PUT with its length,
+never multipart. An answer shorter than requested is an error.
+- Buffers of a put are passed without a copy, except many small ones, which are joined once: the client spends about
+  3 µs on each buffer (8 MiB in 1,000 buffers: 11 ms of CPU separately, 8 ms joined).
+- The timeout of a request is the request timeout plus its bytes at a low rate, so a large object does not need a large
+  timeout.
+- Conditional puts use `If-None-Match: *`; `check` tests that the server supports it.
+- A server may refuse a large conditional put by closing the connection before it has read the body, which looks like a
+  lost answer (`ObjectStoreUncertain`); `retrying` resolves it.
+- General-purpose buckets of S3 and the tested servers list names in byte order; directory buckets do not.
 """
 
 from __future__ import annotations
@@ -65,9 +61,9 @@ if TYPE_CHECKING:
 # Range requests of one `get_ranges` call; the number of calls is up to the callers.
 OBJECT_FETCHES_IN_FLIGHT_MAX: Final = 10
 OBJECT_REQUEST_TIMEOUT_MS: Final = 10_000
-# Handing a piece to the S3 client costs as much as copying this many bytes; smaller ones are joined first …
+# Passing a buffer to the S3 client costs as much as copying this many bytes; smaller buffers are joined first …
 OBJECT_PIECE_BYTES_MIN: Final = 64 * KIB
-# … unless the copy would hold the event loop for more than about two milliseconds.
+# … unless the copy would block the event loop for more than about two milliseconds.
 OBJECT_JOIN_BYTES_MAX: Final = 16 * MIB
 
 
@@ -115,7 +111,7 @@ class S3ObjectStore(ObjectStore):
         for fetch, answer in zip(fetches, answers, strict=True):
             cut(fetch, answer, ranges, parts)
         if last_byte(ranges) > max((f.byte_offset + f.byte_length for f in fetches), default=-1):
-            # Empty ranges move no bytes, so only the object's length can say whether they lie inside.
+            # Empty ranges fetch nothing, so they are checked against the length of the object.
             byte_length = (await self.head(name)).byte_length
             if last_byte(ranges) > byte_length:
                 raise ObjectRangeInvalid("get_ranges", self.uri(name), f"a range reaches beyond {byte_length} bytes")
@@ -132,7 +128,7 @@ class S3ObjectStore(ObjectStore):
             answer = await self._within(request, "get_tail", name)
             tail = memoryview(await self._within(answer.bytes_async(), "get_tail", name, byte_length))
         except ObjectRangeInvalid:
-            # Every server has its own way to refuse a suffix of an empty object.
+            # Servers refuse a suffix of an empty object in different ways.
             if (await self.head(name)).byte_length == 0:
                 return b"", 0
             raise
@@ -176,7 +172,7 @@ class S3ObjectStore(ObjectStore):
             await self._within(self._store.delete_async(chunk), "delete", f"{len(chunk)} objects", writing=True)
 
     async def check(self, *, writing: bool = True) -> None:
-        """List; and for a writer put, put again where it must be refused, delete: what a broker does all day."""
+        """List; for a writer also put, put again (which must be refused), and delete."""
         self._check_open("check", self.url)
         try:
             await self._check_listing()
@@ -190,7 +186,7 @@ class S3ObjectStore(ObjectStore):
             async for _ in self.list():
                 break
         except ObjectNotFound as error:
-            # Some servers say a bare 404; no object was asked for, so it is the bucket that is missing.
+            # Some servers return a bare 404; the call names no object, so the bucket is missing.
             raise ObjectStoreMisconfigured("check", self.url, error.reason) from error
 
     async def _check_writing(self) -> None:
@@ -223,7 +219,7 @@ class S3ObjectStore(ObjectStore):
         request = self._store.get_range_async(self._key(name), start=start, length=length)
         answer = memoryview(await self._within(request, "get_ranges", name, length))
         if answer.nbytes != length:
-            # A range that begins inside the object and ends beyond it is answered with what there is.
+            # A range that reaches past the end of the object returns fewer bytes.
             reason = f"bytes {start} to {start + length}: only {answer.nbytes} are there"
             raise ObjectRangeInvalid("get_ranges", self.uri(name), reason)
         return answer
@@ -231,7 +227,7 @@ class S3ObjectStore(ObjectStore):
     async def _within(
         self, request: Awaitable[T], operation: str, name: str, byte_length: int = 0, *, writing: bool = False
     ) -> T:
-        """Await one request for as long as its size allows, in our words when it fails."""
+        """Await one request within the timeout for its size; translates its errors."""
         try:
             async with asyncio.timeout(allowed_ms(self._timeout_ms, byte_length) / 1000):
                 return await request

@@ -1,7 +1,8 @@
 """The obstore client for one bucket: address, credentials, timeouts.
 
-Why it exists: everything that is set once, when an S3 store is opened, apart from what it does all day (`s3`). obstore
-retries nothing here: `retrying` is the one retry policy.
+The retries of obstore are off, because `retrying` retries. The second part rounds prefixes and offsets of listings:
+the port lists by any prefix and after any name, obstore only by whole path segments. Both are rounded to a path that
+sorts no later, and the adapter drops the few extra keys.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from typing import Final
 
 from llog.limits import KIB
 
-# One request may take the request timeout, plus its bytes at this rate: slower is a stall.
+# Bytes per second below which a request counts as stalled; see `allowed_ms`.
 OBJECT_TRANSFER_BYTES_PER_MS_MIN: Final = 4 * KIB
 OBJECT_CONNECT_TIMEOUT_MS: Final = 3_000
 OBJECT_IDLE_CONNECTIONS_MAX: Final = 64
-# Shorter than servers keep an idle connection, so that a put seldom meets one that was just closed.
+# Shorter than the idle timeout of servers, so that a put rarely uses a connection that was just closed.
 OBJECT_IDLE_CONNECTION_MS_MAX: Final = 15_000
 
 
@@ -35,7 +36,7 @@ __all__ = ["S3Settings", "allowed_ms", "bucket_and_root", "open_client"]
 
 
 class S3Settings(Protocol):
-    """What this adapter reads of the settings; None means what the AWS tools would use."""
+    """The settings of this adapter; None means the default of the AWS tools."""
 
     @property
     def s3_endpoint_url(self) -> str | None: ...
@@ -65,7 +66,7 @@ def open_client(bucket: str, settings: S3Settings, timeout_ms: int) -> S3Store:
         raise ObjectStoreMisconfigured("open", f"s3://{bucket}", reason)
     given = {"endpoint": endpoint, "region": settings.s3_region_name, "credential_provider": _credentials(settings)}
     options: Any = {key: value for key, value in given.items() if value is not None}
-    # AWS wants the bucket in the host name, except where its certificate would not match; others want it in the path.
+    # AWS expects the bucket in the host name, unless its certificate would not match; other servers in the path.
     options["virtual_hosted_style_request"] = endpoint is None and "." not in bucket
     try:
         return S3Store(
@@ -73,7 +74,7 @@ def open_client(bucket: str, settings: S3Settings, timeout_ms: int) -> S3Store:
             client_options={
                 "allow_http": (endpoint or "").startswith("http://"),
                 "connect_timeout": timedelta(milliseconds=min(OBJECT_CONNECT_TIMEOUT_MS, timeout_ms)),
-                # A backstop only: the timeout of each request is asyncio's, since this one cannot depend on its size.
+                # Only a safety net: asyncio enforces the timeout of each request, which depends on its size.
                 "timeout": timedelta(milliseconds=allowed_ms(timeout_ms, OBJECT_BYTES_MAX)),
                 "pool_idle_timeout": timedelta(milliseconds=OBJECT_IDLE_CONNECTION_MS_MAX),
                 "pool_max_idle_per_host": str(OBJECT_IDLE_CONNECTIONS_MAX),
@@ -86,8 +87,8 @@ def open_client(bucket: str, settings: S3Settings, timeout_ms: int) -> S3Store:
 
 
 def _credentials(settings: S3Settings) -> Callable[[], S3Credential] | None:
-    """The given keys and nothing else: passed as options, obstore would complete them from AWS_… variables, and a
-    session token left there would be sent beside a key it does not belong to."""
+    """Only the given keys. Given as options, obstore would add AWS_… variables, such as the session token of another
+    key."""
     key_id, secret = settings.s3_access_key_id, settings.s3_secret_access_key
     if key_id is None or secret is None:
         return None
@@ -110,12 +111,12 @@ def bucket_and_root(url: str) -> tuple[str, str]:
 # -- listing -----------------------------------------------------------------------------------------------------------
 
 
-# Sorts after everything that follows a key's prefix: U+10FFFF is the last code point.
+# The last code point: sorts after every continuation of a prefix.
 _LAST: Final = "\U0010ffff"
 
 
 def is_name(key: str) -> bool:
-    """Whether a key found in the bucket can be an object of ours: others may keep theirs beside it."""
+    """Whether a key in the bucket is a valid object name; the bucket may hold other keys."""
     try:
         check_name(key)
     except InvalidArgument:
@@ -124,7 +125,7 @@ def is_name(key: str) -> bool:
 
 
 def is_possible_prefix(prefix: str) -> bool:
-    """Whether any name at all can begin like this."""
+    """Whether a valid name can begin with this."""
     directory, slash, _ = prefix.rpartition("/")
     return prefix.isprintable() and (not slash or is_name(directory))
 
@@ -135,7 +136,7 @@ def list_prefix(key_prefix: str) -> str | None:
 
 
 def list_offset(key_prefix: str, start_after: str) -> str | None:
-    """A key that sorts before every wanted one, and not much before."""
+    """A key that sorts closely before every wanted key."""
     return _proper_path(max(_just_before(key_prefix), start_after)) or None
 
 
@@ -146,13 +147,13 @@ def page_end(key_prefix: str) -> str:
 
 def _just_before(key_prefix: str) -> str:
     if not key_prefix or key_prefix.endswith("/"):
-        return ""  # whole segments: the prefix itself does the work
-    # The largest printable ASCII character takes the place of all that could follow.
+        return ""  # whole segments: the prefix is enough
+    # The largest printable ASCII character stands for every continuation.
     return key_prefix[:-1] + chr(ord(key_prefix[-1]) - 1) + "~"
 
 
 def _proper_path(text: str) -> str:
-    """The longest beginning of whole segments that is a path; a beginning never sorts after the whole."""
+    """The longest prefix of whole valid segments; a prefix never sorts after the whole."""
     kept: list[str] = []
     for segment in text.split("/"):
         if segment in ("", ".", "..") or not segment.isprintable():

@@ -1,11 +1,9 @@
-"""What an S3 server, the network or obstore says, in our words: one table.
+"""The table from errors of S3 servers, the network and obstore to ours.
 
-Why it exists: obstore names only a few failures by type and tells the rest in its message, so status, S3 error code
-and kind of transport failure are read from there. Two things hang on the answer: whether asking again may help, and,
-for a write, whether it may have happened. When in doubt a write is `ObjectStoreUncertain`, which is always safe.
-
-What must stay true: `ObjectStoreThrottled` and `ObjectStoreUnavailable` are said of a write only when nothing can
-have happened: the server refused it, or no connection was made.
+obstore has types for few failures and describes the others in the message, so status, S3 error code and kind of
+transport failure are parsed from it. The result says whether a retry may help and whether a write may have happened. In
+doubt a write is `ObjectStoreUncertain`, which is always safe. A write is `ObjectStoreThrottled` or
+`ObjectStoreUnavailable` only if nothing can have happened: the server refused it, or there was no connection.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _NOT_NOW = _both(ObjectStoreUnavailable)
 _SERVER_FAILED = Outcome(ObjectStoreUnavailable, ObjectStoreUncertain)
 _NO_ANSWER = Outcome(ObjectStoreTimeout, ObjectStoreUncertain)
 
-# S3 error codes, AWS's own and those of compatible servers. The code decides before the status does.
+# S3 error codes of AWS and of compatible servers. The code takes precedence over the status.
 BY_CODE: Final[dict[str, Outcome]] = {
     "NoSuchKey": Outcome(ObjectNotFound, ObjectStoreError),
     "NoSuchBucket": _MISCONFIGURED,
@@ -96,13 +94,13 @@ BY_STATUS: Final[dict[int, Outcome]] = {
     500: _SERVER_FAILED,
     501: _REFUSED,
     502: _SERVER_FAILED,
-    # Without a code it may come from a proxy whose server went on working.
+    # Without a code it may come from a proxy while the server carries on.
     503: Outcome(ObjectStoreThrottled, ObjectStoreUncertain),
     504: _NO_ANSWER,
     507: _FULL,
 }
 
-# obstore's kinds of HTTP failure; `Redirect` and `NotPartial` are ours for two messages of it.
+# Kinds of HTTP failure in obstore; `Redirect` and `NotPartial` are our names for two of its messages.
 BY_TRANSPORT: Final[dict[str, Outcome]] = {
     "Connect": _NOT_NOW,
     "Request": _SERVER_FAILED,

@@ -1,10 +1,8 @@
-"""Counts, bytes and latencies of an object store's operations, as plain numbers.
+"""Counts, bytes and latencies of the operations of an object store, as plain numbers.
 
-Why it exists: `metered` writes them on the hot path, a metrics page reads them; neither needs the other's library.
-One event loop writes, so no lock is needed; `snapshot` is a copy.
-
-What must stay true: every operation and outcome that can occur is in the snapshot's vocabulary, so that a dashboard
-can be written once; the histogram is cumulative, as Prometheus reads it.
+`metered` writes them on the hot path, the metrics page reads them (`snapshot` is a copy). One event loop writes, so no
+lock is needed. A snapshot names every operation and outcome, so that dashboards can rely on them; histograms are
+cumulative, as in Prometheus.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _BY_ERROR: Final[dict[type[BaseException], str]] = {
 }
 OUTCOMES: Final = ("ok", *_BY_ERROR.values(), "cancelled", "error")
 
-# These never left the process, so they are no requests.
+# These errors occur before a request is sent.
 _LOCAL: Final = frozenset({"invalid", "closed"})
 
 
@@ -64,7 +62,7 @@ def outcome_of(error: BaseException | None) -> str:
 
 
 class OperationStats:
-    """One operation's counts."""
+    """Counts of one operation."""
 
     __slots__ = ("_buckets", "byte_count", "call_count", "latency_ms_sum", "outcomes", "request_count")
 
@@ -109,7 +107,7 @@ class ObjectStoreStats:
 
     @property
     def requests_usd(self) -> float:
-        """What the requests so far would cost at S3, whatever the store is."""
+        """Cost of the requests so far at S3 prices, for any store."""
         return self.prices.requests_usd({name: op.request_count for name, op in self.operations.items()})
 
     def snapshot(self) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""What the wrappers share: an object store that passes everything to another one.
+"""Base class of object-store wrappers: forwards every call to another store.
 
-Why it exists: retry, metering and faults are wrappers around the port; each changes only the calls it is about.
-Stacked, the order matters: `Retrying(Metered(store))` counts every attempt, as the bill does.
+The order of wrappers matters: `Retrying(Metered(store))` counts every attempt, like the bill.
 """
 
 from __future__ import annotations
