@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 import llog
 import llog.spark
 from llog.opening import Use, opened_log
-from llog.pipeline.compact.report import CompactReport
+from llog.pipeline.compact.round import CompactReport
 from llog.pipeline.export.iceberg import open_catalogue
 from llog.settings import Settings
 from llog.spark import jobs

@@ -56,7 +56,7 @@ def audit(
     Exit code 1 when damage was found, 3 when something could not be checked.
     """
     from llog.opening import Use
-    from llog.spark.job_work import do_audit
+    from llog.spark.job import do_audit
 
     report = run_job(
         settings,

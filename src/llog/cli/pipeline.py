@@ -16,7 +16,7 @@ from llog.cli.frame import InProcess, Logs, Master, run_job, with_stores
 from llog.cli.output import AsJson, DryRun, Yes, ask, print_json, print_report, print_table
 
 if TYPE_CHECKING:
-    from llog.pipeline.compact.report import CompactReport, LogReport
+    from llog.pipeline.compact.round import CompactReport, LogReport
     from llog.pipeline.key_compact.report import KeyCompactReport
     from llog.pipeline.vacuum.job import VacuumReport
     from llog.settings import Settings
@@ -50,7 +50,7 @@ def compact(
     """
     from llog.errors import InvalidArgument, TopicNotFound
     from llog.opening import Use
-    from llog.spark.job_work import do_compact
+    from llog.spark.job import do_compact
 
     names = logs or []
     try:
@@ -121,7 +121,7 @@ def key_compact(
     """
     from llog.opening import Use
     from llog.pipeline.key_compact.report import KeyCompactOptions
-    from llog.spark.job_work import do_key_compact
+    from llog.spark.job import do_key_compact
 
     rate = settings.key_compact_bytes_per_second if mb_per_second is None else mb_per_second * MB
     options = KeyCompactOptions(dry_run=dry_run, force=force, bytes_per_second=rate or None).checked()
@@ -185,7 +185,7 @@ def retain(
 
     Exit code 1 when a log failed, 3 when a retry may succeed.
     """
-    from llog.spark.job_work import do_retain
+    from llog.spark.job import do_retain
 
     if not (yes or dry_run):
         where = ", ".join(logs or ()) or "every topic"
@@ -230,7 +230,7 @@ def vacuum(
     """
     from llog.opening import Use
     from llog.settings.urls import mask_url
-    from llog.spark.job_work import do_vacuum
+    from llog.spark.job import do_vacuum
 
     if not (yes or dry_run):
         where = " and ".join(mask_url(url) for url in sorted({settings.objects_url, settings.wal_url}))

@@ -272,7 +272,7 @@ def joining_spark(settings: Settings) -> JoinSpark | None:
 async def _until_proven(joined: Backend, settings: Settings) -> None:
     """Spark is ready when it has run a task. On cancellation the JVM is ended first: a job that is being planned cannot
     be interrupted in any other way."""
-    from llog.pipeline.runtime.probe_task import prove
+    from llog.pipeline.runtime.tasks import prove
     from llog.spark.sessions.launch import end_own_jvm
 
     proving = asyncio.ensure_future(prove(joined.runner, settings.objects_url))

@@ -30,7 +30,7 @@ from llog.pipeline.compact.job import CompactOptions, compact_claimed
 from llog.pipeline.compact.merge import merge_claimed
 from llog.pipeline.compact.once import RunAnswers
 from llog.pipeline.compact.plan import SegmentRules
-from llog.pipeline.compact.report import CompactReport, LogReport
+from llog.pipeline.compact.round import CompactReport, LogReport
 from llog.pipeline.key_compact.report import KeyCompactOptions, KeyCompactReport
 from llog.pipeline.runtime.tasks import tools_of
 from llog.pipeline.vacuum.job import VacuumReport, vacuum_here

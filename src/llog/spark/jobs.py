@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from llog.log.keys import check_topic
 from llog.opening import Use
 from llog.settings import Settings
-from llog.spark.job import Job, Place, opened_job
-from llog.spark.job_work import do_audit, do_compact, do_key_compact, do_retain, do_vacuum
+from llog.spark.job import Job, Place, do_audit, do_compact, do_key_compact, do_retain, do_vacuum, opened_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from llog.pipeline.audit.report import AuditReport
-    from llog.pipeline.compact.report import CompactReport
+    from llog.pipeline.compact.round import CompactReport
     from llog.pipeline.export.job import ExportReport
     from llog.pipeline.key_compact.report import KeyCompactReport
     from llog.pipeline.retain import RetainReport

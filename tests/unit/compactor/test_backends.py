@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llog.compactor.backends import is_small
-from llog.pipeline.compact.window import SourceObject, Window
+from llog.pipeline.compact.plan import SourceObject, Window
 
 
 def window(*lengths: int | None) -> Window:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from llog.errors import SparkJobFailed
-from llog.pipeline.runtime.probe_task import prove
-from llog.pipeline.runtime.tasks import LocalTasks, Task, tools_of
+from llog.pipeline.runtime.tasks import LocalTasks, Task, prove, tools_of
 from tests.unit.compactor.stage import Cluster
 
 
@@ -23,7 +22,7 @@ async def test_a_runner_whose_tasks_open_the_store_is_proven() -> None:
             return await super().run(task, items, on_done, **parts)
 
     await prove(Counting(tools_of(cluster.open())), cluster.objects.url)
-    assert runs == ["llog.pipeline.runtime.probe_task:probe"]
+    assert runs == ["llog.pipeline.runtime.tasks:probe"]
 
 
 async def test_one_whose_tasks_cannot_is_refused_with_their_reason() -> None:

@@ -22,8 +22,7 @@ from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log
 from llog.pipeline.audit.log_metadata import look_at
 from llog.pipeline.audit.report import AuditReport, Finding
-from llog.pipeline.runtime.survey import survey_blobs, survey_segments
-from llog.pipeline.runtime.survey_task import Seen
+from llog.pipeline.runtime.survey import Seen, survey_blobs, survey_segments
 from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
 from llog.pipeline.vacuum.plans import PlannedBlobs, planned_blobs, waited_for
 from llog.pipeline.vacuum.task import READ_OWNERS, Blobs

@@ -26,9 +26,7 @@ from llog.log.keys import Log
 from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN, Bounds, Choice, Run, select_run
 from llog.pipeline.compact.look import LogHead, claimed, entries_from, for_each, live_logs, settled_head
 from llog.pipeline.compact.plan import Resize, SegmentRules, Share, Sizing, plan_round, plan_shares
-from llog.pipeline.compact.publish import LogPublished
-from llog.pipeline.compact.report import CompactReport, LogReport
-from llog.pipeline.compact.rewrite_round import LogPlan, OnRun, perform_round
+from llog.pipeline.compact.round import CompactReport, LogPlan, LogPublished, LogReport, OnRun, perform_round
 from llog.pipeline.runtime.gather import gathered
 from llog.pipeline.runtime.tasks import TaskRunner
 

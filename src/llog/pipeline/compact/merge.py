@@ -22,9 +22,7 @@ from llog.log.rewrite.select import Choice, select_merge
 from llog.pipeline.compact.job import CompactOptions, OnError, note_error, note_in_vain
 from llog.pipeline.compact.look import LogHead, for_each, settled_head
 from llog.pipeline.compact.plan import Sizing
-from llog.pipeline.compact.publish import LogPublished
-from llog.pipeline.compact.report import CompactReport, LogReport
-from llog.pipeline.compact.rewrite_round import LogPlan, OnRun, perform_round
+from llog.pipeline.compact.round import CompactReport, LogPlan, LogPublished, LogReport, OnRun, perform_round
 from llog.pipeline.runtime.gather import gathered
 from llog.pipeline.runtime.tasks import TaskRunner
 

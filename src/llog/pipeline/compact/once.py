@@ -15,8 +15,7 @@ from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
 from llog.pipeline.compact.job import CompactOptions, compact_claimed
 from llog.pipeline.compact.merge import merge_claimed
 from llog.pipeline.compact.plan import SegmentRules
-from llog.pipeline.compact.publish import segment_store
-from llog.pipeline.compact.report import CompactReport, LogReport
+from llog.pipeline.compact.round import CompactReport, LogReport, segment_store
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 
 

@@ -17,9 +17,12 @@ What must stay true
 
 from __future__ import annotations
 
+import asyncio
+import mmap
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -28,8 +31,71 @@ from llog.formats.buffers import Buffer
 from llog.formats.records.record_batch import BatchColumns, patch_offsets
 from llog.formats.records.record_columns import Bytes, Longs
 from llog.formats.segment import Segment, SegmentBuilder
+from llog.limits import COMPACT_WINDOW_BYTES_MAX, MIB
 from llog.log.read.slices import check_slices
-from llog.pipeline.compact.window import Slice, Window, WindowRun, finished
+from llog.pipeline.compact.plan import Slice, Window, WindowRun, finished
+
+# Memory that a process keeps for its next window, and for how long after the last one. A window is
+# COMPACT_WINDOW_BYTES_MAX and half an object.
+COMPACT_ROOM_KEPT_BYTES_MAX: Final = COMPACT_WINDOW_BYTES_MAX + 64 * MIB
+COMPACT_ROOM_KEPT_MS: Final = 5_000
+
+
+_kept: Final[list[tuple[mmap.mmap, object]]] = []
+"""One at most, with a mark of when it was put there. Taking it out and putting it in are single steps: the loops of
+several threads may do so."""
+
+
+@contextmanager
+def borrowed(byte_length: int) -> Iterator[Bytes]:
+    """So many bytes, of any content, for as long as the caller (or a view of them) needs them."""
+    if byte_length == 0:
+        yield np.empty(0, np.uint8)
+        return
+    mapping = _taken(byte_length)
+    try:
+        yield np.frombuffer(mapping, np.uint8, byte_length)
+    finally:
+        # Not here: until the caller's frame lets go of the array, somebody holds a view.
+        asyncio.get_running_loop().call_soon(_give_back, mapping)
+
+
+def _taken(byte_length: int) -> mmap.mmap:
+    with suppress(IndexError):
+        kept, _ = _kept.pop()
+        if len(kept) >= byte_length:
+            return kept
+    mapping = mmap.mmap(-1, byte_length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without them
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+    return mapping
+
+
+def _give_back(mapping: mmap.mmap) -> None:
+    if len(mapping) > COMPACT_ROOM_KEPT_BYTES_MAX or not _is_free(mapping):
+        return  # it goes with the last view
+    mark = object()
+    _kept[:] = [(mapping, mark)]
+    asyncio.get_running_loop().call_later(COMPACT_ROOM_KEPT_MS / 1_000, _drop, mark)
+
+
+def _is_free(mapping: mmap.mmap) -> bool:
+    """Does nobody hold a view? A mapping tells only by refusing to change its size."""
+    try:
+        mapping.resize(len(mapping))
+    except (BufferError, OSError, SystemError):
+        return False
+    return True
+
+
+def _drop(mark: object) -> None:
+    """Unless it was taken, and put back, since then."""
+    if _kept and _kept[0][1] is mark:
+        _kept.clear()
+
+
+# -- room --------------------------------------------------------------------------------------------------------------
 
 
 class _Place(NamedTuple):

@@ -35,9 +35,7 @@ from llog.formats.values import IndexEntry
 from llog.limits import MIB, OBJECT_FILE_THREADS
 from llog.log.index import Entry
 from llog.log.rewrite.rewrite import final_batches
-from llog.pipeline.compact.memory import borrowed
-from llog.pipeline.compact.room import Room
-from llog.pipeline.compact.window import (
+from llog.pipeline.compact.plan import (
     RunOutcome,
     Slice,
     SourceObject,
@@ -47,6 +45,7 @@ from llog.pipeline.compact.window import (
     WrittenSegment,
     finished,
 )
+from llog.pipeline.compact.room import Room, borrowed
 from llog.pipeline.runtime.tasks import Task, TaskFailed, TaskTools
 
 # Windows that one process rewrites at a time: the threads of one use all cores, and its bytes are in memory.
@@ -59,18 +58,6 @@ COMPACT_TASK_SEGMENT_BYTES_MAX: Final = 128 * MIB
 # syncs as many at the same time as it has threads.
 COMPACT_ROOM_PUTS_MAX: Final = OBJECT_FILE_THREADS
 
-
-__all__ = [
-    "REWRITE_WINDOW",
-    "RunOutcome",
-    "Slice",
-    "SourceObject",
-    "Window",
-    "WindowRun",
-    "Written",
-    "WrittenSegment",
-    "rewrite_window",
-]
 
 REWRITE_WINDOW: Final = Task(f"{__name__}:rewrite_window", Window, Written, at_once=COMPACT_TASKS_IN_PROCESS)
 

@@ -8,18 +8,79 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from llog.errors import ObjectStoreUnavailable
 from llog.limits import OBJECT_LIST_PAGE_MAX, SURVEY_PAGE_OBJECTS_MAX
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
-from llog.log.keys import Log
-from llog.pipeline.runtime.survey_task import LIST_OBJECTS, ObjectKind, SurveyPage, SurveyPart
-from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
+from llog.log.keys import Keys, Log
+from llog.pipeline.runtime.tasks import Task, TaskFailed, TaskRunner, TaskTools
 from llog.stores.objects.port import ObjectStore
+
+ObjectKind = Literal["blob", "segment_object"]
+
+
+class SurveyPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Names that begin with `prefix` and lie behind `after`, up to `last` (included; "": no end)."""
+
+    store_url: str
+    root: str
+    prefix: str
+    kind: ObjectKind
+    before_ms: int
+    """Only objects whose id and whose time in the store are both older."""
+    after: str = ""
+    last: str = ""
+    objects_max: int = SURVEY_PAGE_OBJECTS_MAX
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """An object of the kind asked for."""
+
+    name: str
+    byte_length: int
+    last_modified_ms: int
+
+
+class SurveyPage(msgspec.Struct, frozen=True, kw_only=True):
+    old: tuple[Seen, ...] = ()
+    objects: int = 0
+    """Of the kind, of any age, that were met."""
+    byte_length: int = 0
+    go_on_after: str = ""
+    """The rest of the part begins behind this name; "": this was the end of it."""
+
+
+LIST_OBJECTS: Final = Task("llog.pipeline.runtime.survey:list_objects", SurveyPart, SurveyPage)
+
+
+async def list_objects(tools: TaskTools, part: SurveyPart) -> SurveyPage:
+    keys, old = Keys(part.root), list[Seen]()
+    objects = byte_length = 0
+    # Found by a URI, not opened by its URL: whoever only looks needs no right to write.
+    store, place = await tools.find_object(f"{part.store_url}/{part.prefix}")
+    above = place.removesuffix(part.prefix)
+    async for meta in store.list(place, start_after=above + part.after if part.after else ""):
+        name = meta.name[len(above) :]
+        if part.last and name > part.last:
+            break
+        parsed = keys.parse_object(name)
+        if parsed is None or parsed.kind != part.kind:
+            continue
+        objects, byte_length = objects + 1, byte_length + meta.byte_length
+        if created_at_ms_of(parsed.object_id) >= part.before_ms or meta.last_modified_ms >= part.before_ms:
+            continue
+        old.append(Seen(name, meta.byte_length, meta.last_modified_ms))
+        if len(old) == part.objects_max:
+            return SurveyPage(old=tuple(old), objects=objects, byte_length=byte_length, go_on_after=name)
+    return SurveyPage(old=tuple(old), objects=objects, byte_length=byte_length)
+
+
+# -- survey ------------------------------------------------------------------------------------------------------------
 
 # Parts that a listing of one store is cut into, and names that one task's answer carries; it goes on in another task.
 SURVEY_SHARDS_MAX: Final = 64

@@ -25,7 +25,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from llog.errors import InvalidArgument, LlogError
+from llog.errors import InvalidArgument, LlogError, SparkJobFailed
 from llog.log.context import FindObject, LogContext
 from llog.stores.objects.port import ObjectStore
 
@@ -202,3 +202,29 @@ def decoded_outcome(task: Task[Any, Result], outcome: bytes) -> Result | TaskFai
     if envelope.failed is not None:
         return envelope.failed
     return msgspec.msgpack.decode(envelope.result, type=task.result)
+
+
+# -- probe_task --------------------------------------------------------------------------------------------------------
+
+
+class Probe(msgspec.Struct, frozen=True):
+    store_url: str
+
+
+class Probed(msgspec.Struct, frozen=True):
+    pass
+
+
+async def probe(tools: TaskTools, item: Probe) -> Probed:
+    await tools.open_store(item.store_url)
+    return Probed()
+
+
+PROBE: Final = Task(f"{__name__}:probe", Probe, Probed)
+
+
+async def prove(runner: TaskRunner, store_url: str) -> None:
+    """Raises what the runner raises, and `SparkJobFailed` where the task failed."""
+    [outcome] = await runner.run(PROBE, [Probe(store_url)])
+    if isinstance(outcome, TaskFailed):
+        raise SparkJobFailed(PROBE.place, f"{outcome.error_type}: {outcome.error}")

@@ -32,8 +32,7 @@ from llog.log.cleanup.vacuum_check import NamedObjects, named_blobs, plan_now, r
 from llog.log.cluster import compare_cluster, join_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.pipeline.runtime.survey import survey_blobs, survey_segments
-from llog.pipeline.runtime.survey_task import Seen
+from llog.pipeline.runtime.survey import Seen, survey_blobs, survey_segments
 from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, TaskRunner, tools_of
 from llog.pipeline.vacuum.look import Overview, look_around, some_at_a_time
 from llog.pipeline.vacuum.plans import PlannedBlobs, planned_blobs

@@ -13,7 +13,7 @@ import msgspec
 from llog.limits import VACUUM_READS_IN_FLIGHT_MAX
 from llog.log.cleanup.vacuum import with_logs as candidate_of
 from llog.log.keys import Log
-from llog.pipeline.runtime.survey_task import Seen
+from llog.pipeline.runtime.survey import Seen
 from llog.pipeline.runtime.tasks import Task, TaskTools
 from llog.stores.objects.port import ObjectMeta
 

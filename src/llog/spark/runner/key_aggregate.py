@@ -49,10 +49,8 @@ from llog.pipeline.key_compact.scratch import (
 )
 from llog.pipeline.runtime.tasks import Item, Result, Task, TaskFailed, TaskTools, decoded_outcome, encoded_item
 from llog.settings import Settings
-from llog.spark.runner.tags import interrupt, tagged
-from llog.spark.runner.tasks import failure_of
-from llog.spark.runner.worker import JobHead, run_item
-from llog.spark.runner.worker_stores import sent_settings
+from llog.spark.runner.tasks import failure_of, interrupt, tagged
+from llog.spark.runner.worker import JobHead, run_item, sent_settings
 from llog.spark.sessions.session import make_active, own_interpreter
 
 if TYPE_CHECKING:

@@ -23,10 +23,11 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from llog.errors import SparkJobFailed, SparkTaskFailed, ValueTooLarge
+from llog.limits import MIB
 from llog.pipeline.runtime.tasks import (
     Item,
     OnDone,
@@ -40,17 +41,14 @@ from llog.pipeline.runtime.tasks import (
     encoded_item,
 )
 from llog.settings import Settings
-from llog.spark.runner.collecting import own_session, rows_as_they_come
-from llog.spark.runner.tags import interrupt, tagged
-from llog.spark.runner.worker import JobHead, unmarked
-from llog.spark.runner.worker_stores import sent_settings
+from llog.spark.runner.worker import JobHead, sent_settings, unmarked
 from llog.spark.sessions.executors import count_of, until_starved
 from llog.spark.sessions.reasons import reason_in
 from llog.spark.sessions.session import is_connect, master_of, own_interpreter, started_in_background
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-from llog.limits import MIB
+    from pyspark.sql import DataFrame, SparkSession
+
 
 # Runs of a runner at the same time, each a Spark job watched by a thread; more wait.
 SPARK_RUNS_AT_ONCE_MAX: Final = 8
@@ -235,3 +233,75 @@ def failure_of(place: str, error: Exception) -> SparkTaskFailed | SparkJobFailed
     if told is not None:
         return SparkTaskFailed(place, told.error_type, told.error, told.trace)
     return SparkJobFailed(place, reason_in(text) or type(error).__name__)
+
+
+# -- collecting --------------------------------------------------------------------------------------------------------
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """The session in which rows come as they are known; what is set or registered in it, the caller's never sees."""
+    if is_connect(spark):
+        return spark
+    own = spark.newSession()
+    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    return own
+
+
+def rows_as_they_come(frame: DataFrame) -> Iterator[tuple[int, bytes]]:
+    """(number, outcome) of each row, in the order in which they are known. The session is `own_session`'s."""
+    if is_connect(frame.sparkSession):
+        for row in frame.toLocalIterator():
+            yield row["number"], bytes(row["outcome"])
+        return
+    for batch in _arrow_batches(frame):
+        yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+
+def _arrow_batches(frame: Any) -> Iterator[Any]:
+    from pyspark.errors.exceptions.captured import unwrap_spark_exception
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+    from pyspark.util import _load_from_socket
+
+    port, secret, server = frame._jdf.collectAsArrowToPython()
+    given_up = False
+    try:
+        with _load_from_socket((port, secret), ArrowStreamSerializer()) as batches:
+            yield from batches
+    except GeneratorExit:
+        given_up = True  # nobody wants the rest, nor to hear that it could not be sent
+        raise
+    finally:
+        if not given_up:
+            with unwrap_spark_exception():
+                server.getResult()
+
+
+# -- tags --------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
+    """What this thread starts meanwhile carries the tag."""
+    if is_connect(spark):
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(tag)
+        return
+    context = spark.sparkContext
+    # A pool per thread: with fair scheduling, a small job does not wait for all tasks of a large one.
+    context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+    context.addJobTag(tag)
+    try:
+        yield
+    finally:
+        context.removeJobTag(tag)
+
+
+def interrupt(spark: SparkSession, tag: str) -> None:
+    """End what carries the tag and runs now. Its tasks' Python processes are ended with it."""
+    if is_connect(spark):
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)

@@ -11,20 +11,93 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ctypes
 import importlib
 import os
 import re
 import traceback
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from llog.limits import SPARK_WORKER_TOOLS_MAX
+from llog.errors import InvalidArgument
+from llog.limits import MIB, SPARK_WORKER_TOOLS_MAX
 from llog.pipeline.runtime.tasks import Task, TaskTools, perform
-from llog.spark.runner.worker_memory import keep_freed_memory
-from llog.spark.runner.worker_stores import settings_in_worker, tools_on
+from llog.settings import Settings, settings_table
+from llog.settings.urls import mask_url, scheme_of
+from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.retrying import RetryingObjectStore
 from llog.wiring import ObjectStores
+
+SENT: Final = (
+    "objects_url",
+    "wal_url",
+    "root_prefix",
+    "client_identifier",
+    "request_timeout_ms",
+    "s3_endpoint_url",
+    "s3_region_name",
+)
+
+
+def sent_settings(settings: Settings) -> dict[str, str | int]:
+    """What a job carries. Raises `InvalidArgument` for stores that no other process could open."""
+    for name in ("objects_url", "wal_url"):
+        url = getattr(settings, name)
+        if scheme_of(url) == "memory":
+            raise InvalidArgument(name, "memory:// is seen by this process only, not by Spark's: run in process")
+        if mask_url(url) != url:
+            raise InvalidArgument(name, "a secret in a URL would be shown in Spark's plans: give it by environment")
+    values = {name: getattr(settings, name) for name in SENT}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def settings_in_worker(sent: Mapping[str, str | int], environ: Mapping[str, str]) -> Settings:
+    """Exactly what was sent, with the secrets of this process. The metadata store is one that holds nothing."""
+    secrets = {name: environ[name] for name in secret_variables() if name in environ}
+    return Settings.from_env(secrets, metadata_url="memory://", **sent)
+
+
+def secret_variables() -> list[str]:
+    rows = [row for row in settings_table() if row.secret and row.name.startswith("s3_")]
+    return [name for row in rows for name in (f"LLOG_{row.name.upper()}", *row.fallbacks)]
+
+
+def tools_on(objects: ObjectStores) -> TaskTools:
+    """What tasks work with: every store asks again when it is told to wait (wrappers keep nothing, so each call makes
+    its own)."""
+
+    async def find_object(uri: str) -> tuple[ObjectStore, str]:
+        found = await objects.resolve(uri)
+        return RetryingObjectStore(found.store), found.name
+
+    async def open_store(url: str) -> ObjectStore:
+        return RetryingObjectStore(await objects.at(url))
+
+    return TaskTools(find_object, open_store)
+
+
+# -- worker_memory -----------------------------------------------------------------------------------------------------
+
+# Freed memory that a Spark worker which reads splits keeps, to use it again for the next bytes.
+SPARK_SOURCE_KEPT_BYTES_MAX: Final = 256 * MIB
+
+
+# M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX of glibc's malloc.h.
+_PARAMETERS: Final = {-1: SPARK_SOURCE_KEPT_BYTES_MAX, -3: SPARK_SOURCE_KEPT_BYTES_MAX, -8: 1}
+
+
+def keep_freed_memory() -> None:
+    """Freed memory is used again, whichever thread freed it."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for parameter, value in _PARAMETERS.items():
+            mallopt(parameter, value)
+
+
+# -- worker ------------------------------------------------------------------------------------------------------------
 
 # Of an error that nobody foresaw: what is told of its words and of its traceback.
 SPARK_ERROR_CHARS_MAX: Final = 2_000

@@ -33,7 +33,7 @@ from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import SinkOrder, Uploader, Uploads
 from llog.settings import Settings
-from llog.spark.runner.worker_stores import sent_settings, settings_in_worker, tools_on
+from llog.spark.runner.worker import sent_settings, settings_in_worker, tools_on
 from llog.spark.sink.options import SinkOptions
 from llog.spark.source.asking import answered
 from llog.wiring import ObjectStores

@@ -34,8 +34,7 @@ from llog.pipeline.scan.split_read import split_batches
 from llog.pipeline.scan.splits import ScanRange, Split
 from llog.settings import Settings
 from llog.settings.urls import mask_url, scheme_of
-from llog.spark.runner.worker_memory import keep_freed_memory
-from llog.spark.runner.worker_stores import sent_settings, settings_in_worker, tools_on
+from llog.spark.runner.worker import keep_freed_memory, sent_settings, settings_in_worker, tools_on
 from llog.wiring import ObjectStores
 
 _NAMES_METADATA: Final = ("LLOG_METADATA_URL", "LLOG_OXIA_SERVICE_ADDRESS")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from llog.log.keys import Log
-from llog.pipeline.compact import memory as compact_memory
+from llog.pipeline.compact import room as compact_memory
 from llog.pipeline.compact.job import CompactOptions, compact
-from llog.pipeline.compact.memory import borrowed
 from llog.pipeline.compact.plan import SegmentRules, Sizing
+from llog.pipeline.compact.room import borrowed
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.patience import until
 from tests.unit.pipeline.compact.compact_stage import Stage, records_of

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from llog.errors import ChecksumMismatch, InvalidField, LlogError, ObjectNotFound, ObjectRangeInvalid
 from llog.formats.records.encode import encode_records
 from llog.formats.segment import Segment
+from llog.pipeline.compact.plan import Slice, SourceObject, Window, WindowRun
 from llog.pipeline.compact.room import Room, has_room
 from llog.pipeline.compact.task import _build as build_by_itself
-from llog.pipeline.compact.window import Slice, SourceObject, Window, WindowRun
 
 
 class Blob:

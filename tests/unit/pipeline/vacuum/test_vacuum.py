@@ -23,13 +23,14 @@ from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime import survey
 from llog.pipeline.runtime.survey import (
+    LIST_OBJECTS,
+    SurveyPart,
     plan_blob_count,
     plan_blob_parts,
     plan_segment_parts,
     survey_blobs,
     survey_segments,
 )
-from llog.pipeline.runtime.survey_task import LIST_OBJECTS, SurveyPart
 from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, decoded_outcome, encoded_item, perform, tools_of
 from llog.pipeline.vacuum import task as vacuum_task
 from llog.pipeline.vacuum.job import vacuum
