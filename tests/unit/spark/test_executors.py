@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llog.spark.sessions.executors import (
+from llog.spark.sessions.session import (
     SPARK_STARVED_LOOK_MS,
     SPARK_STARVED_MS_MAX,
     SPARK_STARVED_TOLD_MS,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llog.errors import InvalidArgument
-from llog.spark.sessions.interpreter import SPARKS_OWN, VARIABLE, cluster_python
+from llog.spark.sessions.preflight import SPARKS_OWN, VARIABLE, cluster_python
 
 
 def script(path: Path, text: str) -> str:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from llog.errors import InvalidArgument, SparkSessionFailed
-from llog.spark.sessions.masters import addresses_of, check_master
+from llog.spark.sessions.preflight import addresses_of, check_master
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,4]", "local[*, 4]", "yarn", "k8s://h:1"])

@@ -14,7 +14,7 @@ from llog.spark.runner import tasks as spark_runner
 from llog.spark.runner import worker
 from llog.spark.runner.tasks import chunked, failure_of
 from llog.spark.runner.worker import JobHead, TaskBroke, marked, run_item, sent_settings, settings_in_worker, unmarked
-from llog.spark.sessions.reasons import reason_in
+from llog.spark.sessions.launch import reason_in
 from llog.wiring import ObjectStores
 from tests.spark.sample_tasks import OBEY, Order, Told
 

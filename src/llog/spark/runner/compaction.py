@@ -12,9 +12,8 @@ from llog.settings import Settings
 from llog.settings.urls import mask_url
 from llog.spark.runner.key_aggregate import SparkKeyAggregate
 from llog.spark.runner.tasks import SparkTasks
-from llog.spark.sessions.executors import count_of
 from llog.spark.sessions.launch import own_jvm_is_gone
-from llog.spark.sessions.session import is_connect, master_of
+from llog.spark.sessions.session import count_of, is_connect, master_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

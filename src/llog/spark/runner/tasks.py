@@ -42,9 +42,15 @@ from llog.pipeline.runtime.tasks import (
 )
 from llog.settings import Settings
 from llog.spark.runner.worker import JobHead, sent_settings, unmarked
-from llog.spark.sessions.executors import count_of, until_starved
-from llog.spark.sessions.reasons import reason_in
-from llog.spark.sessions.session import is_connect, master_of, own_interpreter, started_in_background
+from llog.spark.sessions.launch import reason_in
+from llog.spark.sessions.session import (
+    count_of,
+    is_connect,
+    master_of,
+    own_interpreter,
+    started_in_background,
+    until_starved,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

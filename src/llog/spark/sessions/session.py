@@ -15,28 +15,28 @@ give is an error, not passed over; nothing listens for other machines unless a c
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from llog.errors import InvalidArgument, SparkNotInstalled, SparkSessionFailed
+from llog.errors import InvalidArgument, SparkJobFailed, SparkNotInstalled, SparkSessionFailed
+from llog.limits import MIB
 from llog.settings import Settings
 from llog.settings.urls import mask_url
-from llog.spark.sessions.interpreter import VARIABLE, cluster_python
 from llog.spark.sessions.java import find_java
-from llog.spark.sessions.launch import Launch, forget_dead_jvm
-from llog.spark.sessions.masters import CONNECT, check_master
-from llog.spark.sessions.reasons import reason_in
+from llog.spark.sessions.launch import Launch, forget_dead_jvm, reason_in
+from llog.spark.sessions.preflight import CONNECT, VARIABLE, check_master, cluster_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-from llog.limits import MIB
+
 
 # One Arrow batch between Spark and a Python worker, either way.
 SPARK_ARROW_BATCH_BYTES_MAX: Final = 4 * MIB
@@ -278,3 +278,45 @@ def _checked(spark: SparkSession, master: str | None, config: Mapping[str, str])
             raise InvalidArgument(f"config {name}", "can only be set when a session starts, and there is one already")
         spark.conf.set(name, value)
     return spark
+
+
+# -- executors ---------------------------------------------------------------------------------------------------------
+
+# How often a job that waits looks whether there is one, when it tells that there is none, and when it gives up. A
+# scheduler that makes machines first needs minutes.
+SPARK_STARVED_LOOK_MS: Final = 5_000
+SPARK_STARVED_TOLD_MS: Final = 20_000
+SPARK_STARVED_MS_MAX: Final = 300_000
+
+
+_log: Final = logging.getLogger("llog.spark")
+Count = Callable[[], int]
+Sleep = Callable[[float], Awaitable[object]]
+
+
+def count_of(spark: SparkSession) -> Count | None:
+    """How to ask for the number of executors; None where there is nobody to ask, or no need to."""
+    if is_connect(spark):
+        return None
+    master = master_of(spark)
+    if master == "local" or master.startswith("local["):
+        return None  # the driver itself
+    context = spark.sparkContext
+    # One of them is the driver.
+    return lambda: int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
+async def until_starved(count: Count, master: str, place: str, *, sleep: Sleep = asyncio.sleep) -> SparkJobFailed:
+    """Returns, with what is to be raised, when there was no executor for too long at a stretch."""
+    without_ms, told = 0, False
+    why = f"{master} has no executor for it: are there workers with free cores and memory?"
+    while without_ms < SPARK_STARVED_MS_MAX:
+        await sleep(SPARK_STARVED_LOOK_MS / 1_000)
+        if await asyncio.to_thread(count) > 0:
+            without_ms, told = 0, False
+            continue
+        without_ms += SPARK_STARVED_LOOK_MS
+        if without_ms >= SPARK_STARVED_TOLD_MS and not told:
+            told = True
+            _log.warning("the Spark job of %s waits: %s", place, why)
+    return SparkJobFailed(place, f"{why} None came within {SPARK_STARVED_MS_MAX // 1_000} s")
