@@ -15,9 +15,9 @@ before the first step until an operator releases it; that is why slices older th
 here. A committed slice references its object, so a second run finds nothing left to do. Only blobs from before the
 restore are touched: the horizon keeps every other process from committing those.
 
-Two things cannot be known: the order between writers of different blobs after the last segment (their times decide),
-and whether a slice without an entry had been refused (fenced, expired, a lost race) or never acknowledged: such records
-come back as if they had been appended. Everything found and not recovered is reported with its reason.
+Two things cannot be known: the order of blobs of different writers after the last segment (their times decide), and
+whether a slice without an entry had been refused or never acknowledged (its records come back). Everything found and
+not recovered is reported with its reason.
 """
 
 from __future__ import annotations
