@@ -84,7 +84,7 @@ async def refusals(tables: Tables, settings: Settings, remote: str) -> None:
     with pytest.raises(Exception, match="nowhere: no such topic"):
         await asyncio.to_thread(tables.frame("nowhere").count)
     rows = tables.spark.range(1).selectExpr("1 value").write.format("llog").mode("append").options(**tables.options)
-    with pytest.raises(Exception, match="value: the column is int, and must be string or binary"):
+    with pytest.raises(Exception, match="value: the column is int, but must be string or binary"):
         await asyncio.to_thread(rows.option("topic", "t").save)
     with pytest.raises(InvalidArgument, match="this process has a session on"):
         llog.spark.session(settings, master="local[2]")

@@ -137,7 +137,7 @@ def _forget_last_commit(checkpoint: Path) -> None:
 def test_what_cannot_be_written_is_named(sink: Sink) -> None:
     with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as refused:
         sink.write(sink.spark.range(1).selectExpr("1 value"), topic="t")
-    assert "value: the column is int, and must be string or binary" in str(refused.value)
+    assert "value: the column is int, but must be string or binary" in str(refused.value)
 
 
 @pytest.mark.skipif(not SOAK, reason="LLOG_SOAK=1: Spark tries a task four times")

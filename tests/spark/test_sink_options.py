@@ -31,8 +31,7 @@ from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.settings import Settings
 from llog.spark.sink import driver as sink_driver
 from llog.spark.sink.options import SinkOptions, check_columns, parse_sink_options
-from llog.spark.sink.stream_writer import LlogStreamWriter
-from llog.spark.sink.writer import LlogWriter
+from llog.spark.sink.writer import LlogStreamWriter, LlogWriter
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 KINDS: dict[str, DataType] = {
@@ -58,18 +57,18 @@ def columns(text: str) -> StructType:
     [
         ({"topic": "a b"}, "topic: 'a b' may only hold"),
         ({"topic": " "}, "topic: is empty"),
-        ({"topik": "x"}, "topik: is no option of the sink llog; did you mean topic?"),
-        ({"path": "/x"}, "path: records go to topics"),
-        ({"subscribe": "x"}, "subscribe: is an option of reads; topic says where the rows go"),
-        ({"kafka.bootstrap.servers": "x"}, "is for Kafka's brokers"),
-        ({"llog.s3.secret.access.key": "x"}, "give it by environment"),
+        ({"topik": "x"}, "topik: is not an option of the sink llog; did you mean topic?"),
+        ({"path": "/x"}, "path: save() and start() take no path"),
+        ({"subscribe": "x"}, "subscribe: is an option of reads; name the target by topic"),
+        ({"kafka.bootstrap.servers": "x"}, "is for Kafka brokers"),
+        ({"llog.s3.secret.access.key": "x"}, "set a secret in the environment"),
         ({"llog.nothing": "x"}, "there is no setting LLOG_NOTHING"),
         ({"compression": "brotli"}, "compression: 'brotli' must be one of none, gzip, snappy, lz4, zstd"),
         ({"blobBytes": "many"}, "blobBytes: "),
         ({"blobBytes": "0"}, "blobBytes: '0' must be more than 0 bytes"),
         ({"blobBytes": "3GiB"}, "blobBytes: 3GiB is more than 1073741824 bytes"),
-        ({"batchId": "1"}, "batchId: means nothing without a queryId"),
-        ({"queryId": "q", "batchId": "x"}, "batchId: 'x' is no number"),
+        ({"batchId": "1"}, "batchId: needs the option queryId"),
+        ({"queryId": "q", "batchId": "x"}, "batchId: 'x' must be a number"),
         ({"queryId": "q" * 161}, "queryId: 'qqq"),
     ],
 )
@@ -108,14 +107,14 @@ def test_options_are_read_in_any_case_and_sparks_own_are_left_aside() -> None:
     ("ddl", "words"),
     [
         ("key string", "value: the table has no such column; it has key"),
-        ("value string", "topic: neither an option nor a column"),
-        ("value int, topic string", "value: the column is int, and must be string or binary"),
-        ("value string, topic int", "topic: the column is int, and must be string"),
-        ("value string, topic string, partition string", "partition: the column is string, and must be integer"),
-        ("value string, topic string, partition bigint", "partition: the column is bigint, and must be integer"),
-        ("value string, topic string, timestamp bigint", "timestamp: the column is bigint, and must be timestamp"),
+        ("value string", "topic: set the option topic"),
+        ("value int, topic string", "value: the column is int, but must be string or binary"),
+        ("value string, topic int", "topic: the column is int, but must be string"),
+        ("value string, topic string, partition string", "partition: the column is string, but must be integer"),
+        ("value string, topic string, partition bigint", "partition: the column is bigint, but must be integer"),
+        ("value string, topic string, timestamp bigint", "timestamp: the column is bigint, but must be timestamp"),
         ("value string, topic string, headers map", "must be array<struct<key:string,value:binary>>"),
-        ("value string, topic string, partitoin int", "partitoin: is no column of a record"),
+        ("value string, topic string, partitoin int", "partitoin: is not a column of a record"),
     ],
 )
 def test_a_column_that_cannot_be_written_is_named(ddl: str, words: str) -> None:
@@ -135,9 +134,9 @@ def test_columns_without_values_may_be_of_no_type() -> None:
 
 
 def test_logs_are_never_overwritten() -> None:
-    with pytest.raises(InvalidArgument, match="only ever appended"):
+    with pytest.raises(InvalidArgument, match="can only be appended"):
         LlogWriter({"topic": "t"}, columns("value string"), overwrite=True)
-    with pytest.raises(InvalidArgument, match="only ever appended"):
+    with pytest.raises(InvalidArgument, match="can only be appended"):
         LlogStreamWriter({"topic": "t"}, columns("value string"), overwrite=True)
 
 
@@ -159,7 +158,9 @@ def test_a_batch_that_goes_to_two_topics_needs_two_query_ids(tmp_path: Path) -> 
     written(tmp_path, "x", topic="orders", queryId="q")
     written(tmp_path, "x", topic="orders", queryId="q")
     for batch in ("0", "1"):
-        with pytest.raises(SinkQueryTaken, match="belongs to writes to topic orders, this is writes to topic copies"):
+        with pytest.raises(
+            SinkQueryTaken, match="belongs to writes to topic orders, but this is writes to topic copies"
+        ):
             written(tmp_path, "x", topic="copies", queryId="q", batchId=batch)
     written(tmp_path, "x", topic="copies", queryId="q-copies")
     for topic in ("orders", "copies"):
@@ -192,4 +193,4 @@ def test_a_write_that_took_effect_does_not_fail_because_it_cannot_be_forgotten(
     monkeypatch.setattr(sink_driver, "forget_query", is_refused)
     written(tmp_path, "x", topic="orders")
     assert values(tmp_path, "orders") == [b"x"]
-    assert "stays behind" in caplog.text
+    assert "could not be removed" in caplog.text

@@ -245,7 +245,7 @@ async def test_a_position_behind_the_end_of_its_log_is_lost_data_not_a_wait(
     before = {"orders": {"0": 500}, "@lives": {"orders": 1}}
     at = {"orders": {"0": 1_000}, "@lives": {"orders": 1}}
     reader = stream(options, subscribe="orders")
-    words = rf"the stream's position: orders:0: offset \d+ is lost: the log ends at {len(rows) + 1} now"
+    words = rf"the stream's position: orders:0: offset \d+ is lost: the log now ends at offset {len(rows) + 1}"
     with pytest.raises(RecordsLost, match=words):
         reader.latestOffset(at, reader.getDefaultReadLimit())
     with pytest.raises(RecordsLost, match=words):
@@ -285,7 +285,7 @@ async def test_a_topic_that_a_stream_is_no_longer_told_to_read_is_not_called_del
     at = reader.initialOffset()
     reader.stop()
     reader = stream(options, subscribe="orders")
-    with pytest.raises(RecordsLost, match=r"visits:0: .* its topic was deleted, or is not subscribed to any more"):
+    with pytest.raises(RecordsLost, match=r"visits:0: .* its topic was deleted, or is no longer subscribed to"):
         reader.latestOffset(at, reader.getDefaultReadLimit())
     reader.stop()
 
@@ -293,7 +293,7 @@ async def test_a_topic_that_a_stream_is_no_longer_told_to_read_is_not_called_del
 async def test_a_stream_outlives_a_metadata_store_that_is_away_for_a_while(
     opened: OpenedLog, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from llog.spark.source import asking
+    from llog.spark.source import metadata_retry
 
     await append(opened, [random_group(random.Random(1), Log("orders", 0))])
     reader = stream(options, subscribe="orders", groupId="reports")
@@ -306,7 +306,7 @@ async def test_a_stream_outlives_a_metadata_store_that_is_away_for_a_while(
         end = reader.latestOffset(at, reader.getDefaultReadLimit())
         assert [row[2] for row in offsets_read(reader, at, end)] == list(range(1, end["orders"]["0"]))
     faulty.rates = FaultRates(unavailable=1)
-    monkeypatch.setattr(asking, "SPARK_ASKS_MAX", 4)
+    monkeypatch.setattr(metadata_retry, "SPARK_METADATA_ATTEMPTS_MAX", 4)
     with pytest.raises(MetadataUnavailable):
         reader.latestOffset(at, reader.getDefaultReadLimit())
     reader.stop()
@@ -354,9 +354,9 @@ def test_a_schema_may_name_some_of_the_columns_and_no_others(options: dict[str, 
 
     assert LlogDataSource.name() == "llog"
     assert columns_of(StructType([StructField("offset", LongType())])) == ["offset"]
-    with pytest.raises(InvalidArgument, match="schema: column value is binary"):
+    with pytest.raises(InvalidArgument, match="schema: column value must be binary"):
         columns_of(StructType([StructField("value", StringType())]))
-    with pytest.raises(InvalidArgument, match="schema: column offset: leave NOT NULL out"):
+    with pytest.raises(InvalidArgument, match="schema: column offset must be nullable"):
         columns_of(StructType([StructField("offset", LongType(), nullable=False)]))
-    with pytest.raises(InvalidArgument, match="schema: column payload: there are key, value"):
+    with pytest.raises(InvalidArgument, match="schema: column payload does not exist; the columns are key, value"):
         columns_of(StructType([StructField("payload", StringType())]))

@@ -1,11 +1,8 @@
-"""What a write was asked for: its options and its columns, checked before anything is written.
+"""The options and columns of a write, checked before anything is written.
 
-Names are those of Spark's Kafka sink where it has them: `topic`; `queryId`, `batchId`, `compression`, `blobBytes` and
-`llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL; what no option names comes from the
-environment.
-
-What must stay true: an option or a column that is not known, or cannot be used so, is an error that names it; no secret
-is taken from an option, because Spark shows options in its plans.
+`topic` is named as in Spark's Kafka sink; `queryId`, `batchId`, `compression`, `blobBytes` and `llog.…` are ours. An
+option `llog.metadata.url` is the setting LLOG_METADATA_URL; the environment supplies the rest. An unknown or invalid
+option or column is an error that names it. Options accept no secret, because Spark shows them in its plans.
 """
 
 from __future__ import annotations
@@ -33,7 +30,10 @@ from llog.limits import GIB, SINK_BLOB_BYTES
 from llog.log.keys import OFFSET_MAX, check_topic
 from llog.pipeline.sink.task import codec_of
 from llog.settings import Settings
-from llog.spark.source.option_settings import (
+from llog.spark.source.options import (
+    OPTIONS as READING,
+)
+from llog.spark.source.options import (
     SETTINGS_PREFIX,
     WRITING,
     close_to,
@@ -42,13 +42,10 @@ from llog.spark.source.option_settings import (
     size_of,
     stripped,
 )
-from llog.spark.source.options import OPTIONS as READING
 
-# A column of them has 32 bits for its bytes.
+# The rows of a blob are one Arrow column, which has 32-bit offsets.
 SINK_BLOB_BYTES_MAX: Final = GIB
-
-
-# Spark's own, which it hands to every sink.
+# Options that Spark passes to every sink.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
 
 _TEXT: Final[tuple[type[DataType], ...]] = (StringType, BinaryType)
@@ -60,16 +57,16 @@ _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "timestamp": (TimestampType, TimestampNTZType),
 }
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
-# A table that was read from here has them; where its rows go they get new ones.
+# Columns of a table that was read from a log; written records get new ones.
 _LEFT_ASIDE: Final = frozenset({"offset", "timestampType"})
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Travels with Spark's plans: it holds nothing secret."""
+    """Spark's plans contain the options, so they hold no secret."""
 
     topic: str | None = None
     query: str | None = None
-    """Under which a repeated batch is recognised; None: nobody told."""
+    """Identifies repeated batches; None: not given."""
     batch: int = 0
     compression: str = "none"
     blob_bytes: int = SINK_BLOB_BYTES
@@ -80,7 +77,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """`given` by names in any case, as Spark passes them. Raises `InvalidArgument`, naming the option."""
+    """`given` has names in any case, as Spark passes them. Raises `InvalidArgument` naming the option."""
     lowered = {name.lower(): value for name, value in given.items() if name.lower() not in _SPARKS}
     settings = dict(setting_of(name, value) for name, value in lowered.items() if name.startswith(SETTINGS_PREFIX))
     texts = {}
@@ -90,7 +87,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         elif not name.startswith(SETTINGS_PREFIX):
             raise InvalidArgument(name, _unknown(name))
     if "batchId" in texts and (streaming or "queryId" not in texts):
-        reason = "a stream counts its batches itself" if streaming else "means nothing without a queryId"
+        reason = "a stream numbers its own batches; remove the option" if streaming else "needs the option queryId"
         raise InvalidArgument("batchId", reason)
     compression = texts.get("compression", "none").lower()
     codec_of(compression)
@@ -105,12 +102,12 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises `InvalidArgument`, naming the column."""
+    """Raises `InvalidArgument` naming the column."""
     names = [field.name for field in schema.fields]
     if "value" not in names:
         raise InvalidArgument("value", f"the table has no such column; it has {', '.join(names) or 'none'}")
     if options.topic is None and "topic" not in names:
-        raise InvalidArgument("topic", "neither an option nor a column says where the rows go")
+        raise InvalidArgument("topic", "set the option topic, or give the rows a column topic")
     for field in schema.fields:
         if field.name not in _LEFT_ASIDE:
             _check_column(field)
@@ -126,11 +123,11 @@ def _check_column(field: StructField) -> None:
         known = [*_COLUMNS, "headers"]
         close = get_close_matches(field.name, known, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise InvalidArgument(field.name, f"is no column of a record, which has {', '.join(known)}{hint}")
+        raise InvalidArgument(field.name, f"is not a column of a record; the columns are {', '.join(known)}{hint}")
     if isinstance(field.dataType, NullType) and field.name not in ("value", "topic"):
         return
     if not fits:
-        raise InvalidArgument(field.name, f"the column is {field.dataType.simpleString()}, and must be {wanted}")
+        raise InvalidArgument(field.name, f"the column is {field.dataType.simpleString()}, but must be {wanted}")
 
 
 def _is_headers(kind: DataType) -> bool:
@@ -143,7 +140,7 @@ def _is_headers(kind: DataType) -> bool:
 
 def _number(name: str, text: str) -> int:
     if not text.isdecimal() or int(text) > OFFSET_MAX:
-        raise InvalidArgument(name, f"{text!r} is no number from 0 to {OFFSET_MAX}")
+        raise InvalidArgument(name, f"{text!r} must be a number from 0 to {OFFSET_MAX}")
     return int(text)
 
 
@@ -156,9 +153,9 @@ def _blob_bytes(text: str) -> int:
 
 def _unknown(name: str) -> str:
     if name.startswith("kafka."):
-        return "is for Kafka's brokers; records go to the object store, so llog.metadata.url names the cluster"
+        return "is for Kafka brokers; llog writes to the object store: name the cluster by llog.metadata.url"
     if name == "path":
-        return "records go to topics: give the option topic or a column topic, and save() or start() without a path"
+        return "save() and start() take no path; set the option topic, or give the rows a column topic"
     if name in READING:
-        return "is an option of reads; topic says where the rows go"
-    return f"is no option of the sink llog{close_to(name, WRITING)}"
+        return "is an option of reads; name the target by topic"
+    return f"is not an option of the sink llog{close_to(name, WRITING)}"

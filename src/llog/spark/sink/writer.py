@@ -1,7 +1,13 @@
-"""Tables into logs: `df.write.format("llog").mode("append").option("topic", "orders").save()`.
+"""The writers of the data source.
 
-With `queryId` (and `batchId`, 0 by default) a write that is repeated adds nothing, however its rows are split then: for
-jobs that are retried, and for `foreachBatch`. A queryId belongs to one topic. Without it each write is its own.
+    df.write.format("llog").mode("append").option("topic", "orders").save()
+    df.writeStream.format("llog").option("topic", "orders").option("checkpointLocation", …).start()
+
+With `queryId` (and `batchId`, 0 by default) a repeated batch write adds nothing, however its rows are split then: for
+retried jobs and for `foreachBatch`. A queryId belongs to one topic. Without it each write is its own.
+
+A stream's batch has the query's id and Spark's batch number. The id is the option `queryId`, else the one in the
+checkpoint, so a restart from that checkpoint replays the last batch and adds nothing twice.
 """
 
 from __future__ import annotations
@@ -10,12 +16,12 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from llog.errors import InvalidArgument
 from llog.pipeline.sink.query import SinkBatch
-from llog.spark.sink.driver import committed, ordered, uploaded
+from llog.spark.sink.driver import checkpoint_of, commit, make_order, upload_task
 from llog.spark.sink.options import check_columns, parse_sink_options
 
 if TYPE_CHECKING:
@@ -25,26 +31,58 @@ if TYPE_CHECKING:
 class LlogWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool = False) -> None:
         if overwrite:
-            raise InvalidArgument("mode", "overwrite: a log is only ever appended to; use append")
+            raise InvalidArgument(
+                "mode", "overwrite is not possible: records can only be appended to a log; use append"
+            )
         self._options = parse_sink_options(options, streaming=False)
         check_columns(schema, self._options)
         self._query = self._options.query or f"write-{uuid.uuid4().hex}"
-        self._order = ordered(self._options)
+        self._order = make_order(self._options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return uploaded(self._order, iterator)
+        return upload_task(self._order, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         batch = SinkBatch(self._query, self._options.batch, self._owner())
-        committed(self._options, batch, messages, forget=self._options.query is None)
+        commit(self._options, batch, messages, forget=self._options.query is None)
 
     def _owner(self) -> str:
-        """Another topic's write is no repeat of this one, whatever its number."""
+        """A write to another topic is not a repeat of this one, even with the same number."""
         return f"writes to topic {self._options.topic}" if self._options.topic else "writes to the topics of their rows"
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing: what was uploaded is an orphan, or belongs to a commit that took effect."""
+        """Nothing to do: the uploads are orphans, or belong to a commit that took effect."""
 
 
-def batch_writer(schema: StructType, options: Mapping[str, str], overwrite: bool = False) -> LlogWriter:
-    return LlogWriter(options, schema, overwrite)
+class LlogStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool = False) -> None:
+        if overwrite:
+            raise InvalidArgument(
+                "outputMode", "complete is not possible: records can only be appended to a log; use append"
+            )
+        self._options = parse_sink_options(options, streaming=True)
+        check_columns(schema, self._options)
+        self._order: bytes | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        # Spark pickles one writer for the tasks of a batch and creates another to commit. Only the first needs the
+        # order, before any task starts.
+        if self._order is None:
+            self._order = make_order(self._options)
+        return dict(self.__dict__)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        assert self._order is not None
+        return upload_task(self._order, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        checkpoint = checkpoint_of(messages)
+        query = self._options.query or checkpoint
+        if not query and not messages:
+            return  # no tasks, so no rows
+        if not query:
+            raise InvalidArgument("queryId", "Spark did not pass the id of this query; set the option queryId")
+        commit(self._options, SinkBatch(query, batchId, checkpoint), messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: the uploads are orphans, or belong to a commit that took effect."""

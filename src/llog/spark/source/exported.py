@@ -1,6 +1,6 @@
-"""What an export wrote, as Spark DataFrames: the files that its commits name, read by Spark's own Parquet reader.
+"""Exported data as Spark DataFrames: the committed files, read by Spark's own Parquet reader.
 
-No Iceberg jar is needed: the table says which files it holds now, and tables that an export made hold no deletes.
+No Iceberg jar is needed: the table says which files it holds, and tables written by exports hold no deletes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def iceberg_dataframe(spark: SparkSession, table: Table) -> DataFrame:
     """The rows of an Iceberg table's current snapshot."""
     name = ".".join(table.name())
     if any(task.delete_files for task in table.scan().plan_files()):
-        raise ExportRefused(f"iceberg:{name}", "somebody deleted rows of it, which plain files cannot tell")
+        raise ExportRefused(
+            f"iceberg:{name}",
+            "rows were deleted from it, so its files alone do not give its rows; read it with an Iceberg reader",
+        )
     files = table_files(table)
     if not files:
         raise ExportRefused(f"iceberg:{name}", "holds no files yet")
@@ -36,7 +39,7 @@ def iceberg_dataframe(spark: SparkSession, table: Table) -> DataFrame:
 
 
 async def parquet_dataframe(spark: SparkSession, store: ObjectStore, topic: str) -> DataFrame:
-    """The rows that exports of a topic have committed."""
+    """The rows that exports of a topic committed."""
     files = await parquet_files(store, topic)
     if not files:
         raise ExportRefused(f"parquet:{store.url}/{topic}", "holds no committed files yet")
@@ -44,13 +47,13 @@ async def parquet_dataframe(spark: SparkSession, store: ObjectStore, topic: str)
 
 
 def _read(spark: SparkSession, title: str, files: Sequence[str], *, directory: str | None = None) -> DataFrame:
-    """Spark reads them with its own file systems, and as it comes it has none for buckets."""
+    """Spark reads files with its own file systems; by default it has none for buckets."""
     try:
         reader = spark.read if directory is None else spark.read.option("basePath", directory)
         frame = reader.parquet(*files)
-        frame.schema  # noqa: B018  (a Connect session looks at the files only when it is asked)
+        frame.schema  # noqa: B018  (a Connect session opens the files only now)
     except Exception as error:
-        if any(words in str(error) for words in _NO_FILE_SYSTEM):
+        if any(text in str(error) for text in _NO_FILE_SYSTEM):
             raise ExportRefused(title, f"{_ADD_ONE}, or read it without Spark") from error
         raise
     return frame

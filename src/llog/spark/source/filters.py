@@ -1,8 +1,8 @@
-"""Filters that Spark pushes down, as bounds of what is read.
+"""Filters that Spark pushes down, as bounds of a scan.
 
-Offsets, partitions and topics are bounds of the plan, timestamps are compared in the task: either way exactly, so that
-Spark need not look again. What cannot be said so is given back; where it still narrows (a list of offsets), it is used
-and given back. What must stay true: a filter that is kept is applied to every row.
+Offsets, partitions and topics become bounds of the plan; the task compares timestamps. Both are exact, so Spark need
+not apply the filter again. Other filters are returned to Spark; one that still narrows the scan (a list of offsets) is
+used and returned.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def push_filters(request: ScanRequest, filters: Iterable[Filter]) -> tuple[ScanRequest, list[Filter]]:
-    """The request as the filters narrow it, and those that somebody else must still apply."""
+    """The narrowed request, and the filters that Spark must still apply."""
     left: list[Filter] = []
     for condition in filters:
         narrowed = _pushed(request, condition)
@@ -45,7 +45,7 @@ def push_filters(request: ScanRequest, filters: Iterable[Filter]) -> tuple[ScanR
 
 
 def _pushed(request: ScanRequest, condition: Filter) -> ScanRequest | None:
-    """None: not to be said in bounds."""
+    """None: the filter cannot be expressed as bounds."""
     match condition:
         case IsNotNull((column,)) if column in _NEVER_NULL:
             return request
@@ -102,13 +102,13 @@ def _bounded(
     tighter: Callable[[int, int], int],
     bounds: tuple[str, str, str],
 ) -> ScanRequest | None:
-    """With one bound at `value` + `more`, where that is tighter than what stands there."""
+    """The request with one bound tightened to `value` + `more`."""
     offset_bound, partition_bound, time_bound = bounds
     if column in ("offset", "partition") and type(value) is int:
         name = offset_bound if column == "offset" else partition_bound
-        there: Narrowing = request.narrowing
-        bound = {name: tighter(getattr(there, name), value + more)}
-        return replace(request, narrowing=replace(there, **bound))
+        narrowing: Narrowing = request.narrowing
+        bound = {name: tighter(getattr(narrowing, name), value + more)}
+        return replace(request, narrowing=replace(narrowing, **bound))
     if column == "timestamp" and isinstance(value, datetime):
         at_us = _microseconds(value) + more
         known = getattr(request.shape, time_bound)
@@ -118,6 +118,6 @@ def _bounded(
 
 
 def _microseconds(instant: datetime) -> int:
-    """Exact: a float would not be, after the year 2255."""
+    """Exact, unlike a float after the year 2255."""
     aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(microseconds=1)

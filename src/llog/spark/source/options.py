@@ -1,36 +1,28 @@
-"""The options of the data source: text from users to what the planner takes.
+"""The options of the data source, and what options of source and sink have in common.
 
-Names, forms and defaults are those of Spark's Kafka source, where it has them; `splitBytes`, `maxBytesPerTrigger`,
-`pushFilters` and `llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL, and so is every
-other setting of the stores; what no option names comes from the environment.
-
-What must stay true: an option that is not known, or cannot be used so, is an error that names it, before anything is
-read; no secret is taken from an option, because Spark shows options in its plans.
+Names, forms and defaults are those of Spark's Kafka source, if it has them; `splitBytes`, `maxBytesPerTrigger`,
+`pushFilters` and `llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL, and so on for every
+setting of the stores; the environment supplies the rest. An unknown or invalid option is an error that names it, before
+anything is read. No secret is accepted as an option, because Spark shows options in its plans.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Final, Literal, cast
 
 import msgspec
 
 from llog.errors import InvalidArgument
 from llog.limits import SPLIT_BYTES_DEFAULT, SPLITS_MAX
-from llog.log.keys import Log, check_topic
+from llog.log.keys import Keys, Log, check_topic
 from llog.pipeline.scan.plan import ScanRequest
 from llog.pipeline.scan.subscription import EARLIEST, LATEST, ReadBound, Subscription
-from llog.settings import Settings
-from llog.spark.source.option_settings import (
-    SETTINGS_PREFIX,
-    WRITING,
-    close_to,
-    external_name,
-    setting_of,
-    size_of,
-    stripped,
-)
+from llog.settings import Settings, settings_table
+from llog.settings.units import parse_bytes
+from llog.settings.urls import mask_url
 
 Kind = Literal["batch", "stream"]
 _READING: Final = (
@@ -57,31 +49,33 @@ OPTIONS: Final = {name.lower(): name for name in _READING}
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _NAMED: Final = {"earliest": EARLIEST, "latest": LATEST}
 _COUNT_MAX: Final = 2**63 - 1
+SETTINGS_PREFIX: Final = "llog."
+WRITING: Final = {name.lower(): name for name in ("topic", "queryId", "batchId", "compression", "blobBytes")}
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a read or a stream was asked for. Travels with Spark's plans: it holds nothing secret."""
+    """The options of a read or a stream. Spark's plans contain them, so they hold no secret."""
 
     request: ScanRequest
     offsets_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
     group: str | None = None
     push_filters: bool = False
-    """Whether filters narrow what is read: Spark keeps the plan of one use of a table for its other uses."""
+    """Filters narrow the read. Off by default, because Spark reuses the plan of one use of a table for others."""
     settings: dict[str, str] = {}
-    """Of the stores, as the options name them."""
+    """Settings of the stores given as options."""
 
     def settings_in_force(self) -> Settings:
         return Settings.from_env(None, **self.settings)
 
 
 def parse_options(given: Mapping[str, str], kind: Kind) -> SourceOptions:
-    """`given` by names in any case, as Spark passes them. Raises `InvalidArgument`, naming the option."""
+    """`given` has names in any case, as Spark passes them. Raises `InvalidArgument` naming the option."""
     options = _Given(given)
     if kind == "stream":
         for name in _ENDING:
             if options.has(name):
-                raise InvalidArgument(name, "a stream has no end: it is for batch reads")
+                raise InvalidArgument(name, "a stream has no end; use it in batch reads")
     request = ScanRequest(
         subscription=_subscription(options),
         starting=_starting(options, kind),
@@ -106,7 +100,7 @@ def wants_headers(given: Mapping[str, str]) -> bool:
 
 
 class _Given:
-    """Options by the names they have in the documentation."""
+    """The given options by their documented names."""
 
     def __init__(self, given: Mapping[str, str], *, checked: bool = True) -> None:
         lowered = {name.lower(): value for name, value in given.items()}
@@ -132,7 +126,7 @@ class _Given:
         try:
             value = int(text)
         except ValueError:
-            raise InvalidArgument(name, f"{text!r} is no number") from None
+            raise InvalidArgument(name, f"{text!r} must be a number") from None
         if not least <= value <= most:
             raise InvalidArgument(name, f"{value} must be from {least} to {most}")
         return value
@@ -146,7 +140,7 @@ class _Given:
         if text is None:
             return default
         if text.lower() not in ("true", "false"):
-            raise InvalidArgument(name, f"{text!r} is neither true nor false")
+            raise InvalidArgument(name, f"{text!r} must be true or false")
         return text.lower() == "true"
 
     def by_topic(self, name: str) -> dict[str, Any] | None:
@@ -169,37 +163,37 @@ class _Given:
 
     def by_log(self, name: str) -> dict[Log, int] | None:
         """JSON of the form `{"topic": {"0": 23, "1": -1}}`."""
-        found = self.by_topic(name)
-        if found is None:
+        by_topic = self.by_topic(name)
+        if by_topic is None:
             return None
         by_log: dict[Log, int] = {}
-        for topic, partitions in found.items():
+        for topic, partitions in by_topic.items():
             if not isinstance(partitions, dict):
                 raise InvalidArgument(name, f'{topic}: must be of the form {{"0": 23, "1": -1}}')
             for partition, value in partitions.items():
                 if not partition.isdecimal() or isinstance(value, bool) or not isinstance(value, int):
-                    raise InvalidArgument(name, f"{topic}: {partition!r}: {value!r} is no partition and whole number")
+                    raise InvalidArgument(name, f"{topic}: {partition!r}: {value!r} must be a partition and an integer")
                 by_log[Log(topic, int(partition))] = value
         return by_log
 
 
 def _unknown(name: str) -> str:
     if name.startswith("kafka."):
-        return "is for Kafka's brokers; records are read from the object store, so llog.metadata.url names the cluster"
+        return "is for Kafka brokers; llog reads the object store: name the cluster by llog.metadata.url"
     if name == "path":
-        return "topics are named by the option subscribe; load() takes no path"
+        return "load() takes no path; name topics by the option subscribe"
     if name in WRITING:
-        return "is an option of writes; subscribe says what is read"
-    return f"is no option of the source llog{close_to(name, OPTIONS)}"
+        return "is an option of writes; name the topics to read by subscribe"
+    return f"is not an option of the source llog{close_to(name, OPTIONS)}"
 
 
 def _subscription(options: _Given) -> Subscription:
     named = [name for name in ("subscribe", "subscribePattern", "assign") if options.has(name)]
     if len(named) != 1:
-        found = "none is given" if not named else f"{' and '.join(named)} are given"
-        # `CREATE TABLE … USING llog OPTIONS (…)` comes here without any.
-        hint = "; Spark keeps options of a TEMPORARY VIEW, but not of a table of its catalogue" if options.none else ""
-        raise InvalidArgument("subscribe, subscribePattern, assign", f"{found}; exactly one is needed{hint}")
+        given = "none is given" if not named else f"{' and '.join(named)} are given"
+        # `CREATE TABLE … USING llog OPTIONS (…)` passes no options here.
+        hint = "; Spark passes on the options of a TEMPORARY VIEW, but not of a catalogue table" if options.none else ""
+        raise InvalidArgument("subscribe, subscribePattern, assign", f"{given}; give exactly one{hint}")
     [name] = named
     try:
         if name == "subscribe":
@@ -211,8 +205,8 @@ def _subscription(options: _Given) -> Subscription:
             return Subscription(pattern=options.text(name))
         return Subscription(assigned=_assigned(options))
     except InvalidArgument as error:
-        told = error.argument in ("subscription", name)
-        raise InvalidArgument(name, error.reason if told else str(error)) from None
+        same_option = error.argument in ("subscription", name)
+        raise InvalidArgument(name, error.reason if same_option else str(error)) from None
 
 
 def _assigned(options: _Given) -> tuple[Log, ...]:
@@ -228,25 +222,25 @@ def _assigned(options: _Given) -> tuple[Log, ...]:
 
 def _starting(options: _Given, kind: Kind) -> ReadBound:
     default = EARLIEST if kind == "batch" else LATEST
-    at = _positions(options, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", default)
+    at = _bound(options, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", default)
     named = (at.all_logs,) if at.by_log is None else at.by_log.values()
     if kind == "batch" and at.option == "startingOffsets" and LATEST in named:
-        raise InvalidArgument("startingOffsets", "latest (-1) is where a batch ends; nothing would be read")
+        raise InvalidArgument("startingOffsets", "latest (-1) is the end of a batch read, so it would read nothing")
     return at
 
 
 def _ending(options: _Given) -> ReadBound:
-    at = _positions(options, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", LATEST)
+    at = _bound(options, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets", LATEST)
     if at.option == "endingOffsets" and EARLIEST in ((at.all_logs,) if at.by_log is None else at.by_log.values()):
-        raise InvalidArgument("endingOffsets", "earliest (-2) is where a batch begins; nothing would be read")
-    # Nothing as new as an ending timestamp: everything there is comes before it.
+        raise InvalidArgument("endingOffsets", "earliest (-2) is the start of a batch read, so it would read nothing")
+    # If no record is as new as an ending timestamp, all records are before it.
     return at if at.option == "endingOffsets" else msgspec.structs.replace(at, newer_than_all="latest")
 
 
-def _positions(options: _Given, timestamp: str, by_timestamp: str, offsets: str, default: int) -> ReadBound:
+def _bound(options: _Given, timestamp: str, by_timestamp: str, offsets: str, default: int) -> ReadBound:
     strategy = (options.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in ("error", "latest"):
-        raise InvalidArgument("startingOffsetsByTimestampStrategy", f"{strategy!r} is neither error nor latest")
+        raise InvalidArgument("startingOffsetsByTimestampStrategy", f"{strategy!r} must be error or latest")
     newer_than_all = cast(Literal["error", "latest"], strategy)
     if options.has(timestamp):
         return ReadBound(timestamp, timestamp_ms=options.number(timestamp, 0), newer_than_all=newer_than_all)
@@ -257,3 +251,50 @@ def _positions(options: _Given, timestamp: str, by_timestamp: str, offsets: str,
     if text is None or text.lower() in _NAMED:
         return ReadBound(offsets, all_logs=default if text is None else _NAMED[text.lower()])
     return ReadBound(offsets, by_log=options.by_log(offsets))
+
+
+# -- shared with the sink ----------------------------------------------------------------------------------------------
+
+
+def setting_of(name: str, value: str) -> tuple[str, str]:
+    attribute = name.removeprefix(SETTINGS_PREFIX).replace(".", "_")
+    row = next((row for row in settings_table() if row.name == attribute), None)
+    if row is None:
+        raise InvalidArgument(name, f"there is no setting LLOG_{attribute.upper()}")
+    if row.secret or mask_url(value) != value:
+        raise InvalidArgument(
+            name, f"Spark's plans show options, so set a secret in the environment, as {row.variable}"
+        )
+    return attribute, value
+
+
+def stripped(name: str, text: str) -> str:
+    if not text.strip():
+        raise InvalidArgument(name, "is empty")
+    return text.strip()
+
+
+def external_name(option: str, name: str) -> str:
+    """Check the name of a consumer group or query, which becomes part of a key."""
+    try:
+        Keys().group(name)
+    except InvalidArgument as error:
+        raise InvalidArgument(option, error.reason) from None
+    return name
+
+
+def size_of(name: str, text: str) -> int:
+    """Bytes from text such as `1048576` or `1MiB`."""
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise InvalidArgument(name, str(error)) from None
+    if size <= 0:
+        raise InvalidArgument(name, f"{text!r} must be more than 0 bytes")
+    return size
+
+
+def close_to(name: str, options: Mapping[str, str]) -> str:
+    """`; did you mean …?` if a similar option exists. `options` are keyed by lower-case name."""
+    close = get_close_matches(name, [*options, "llog.metadata.url", "llog.objects.url"], 1)
+    return f"; did you mean {options.get(close[0], close[0])}?" if close else ""

@@ -1,7 +1,7 @@
 """The data source's batch reader: planned in a Python process of the driver, read in executors.
 
-What must stay true: whoever plans opens stores in its own process and closes them; a partition carries all that its
-reader needs, because Spark takes the reader's picture before it plans.
+The planning process opens stores and closes them. A partition carries everything its reader needs, because Spark
+pickles the reader before it plans.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from llog.pipeline.scan.record_shape import Shape
 from llog.settings import Settings
 from llog.spark.source.filters import push_filters
 from llog.spark.source.options import SourceOptions
-from llog.spark.source.worker import encoded_works, read_work
+from llog.spark.source.worker import encode_works, read_work
 
 
 class SplitPartition(InputPartition):
-    """A split, as bytes: Spark pickles it."""
+    """An encoded split, which Spark pickles."""
 
     def __init__(self, work: bytes) -> None:
         super().__init__(None)
@@ -41,21 +41,21 @@ class LlogReader(DataSourceReader):
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
-        return asyncio.run(self._planned(self._options.settings_in_force()))
+        return asyncio.run(self._plan(self._options.settings_in_force()))
 
-    async def _planned(self, settings: Settings) -> list[InputPartition]:
+    async def _plan(self, settings: Settings) -> list[InputPartition]:
         async with opened_log(settings) as opened:
             splits = await plan_scan(opened.context, self._request)
-            works = await encoded_works(opened.context, settings, self._request, splits)
+            works = await encode_works(opened.context, settings, self._request, splits)
         return [SplitPartition(work) for work in works]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes a partition of its own where there is nothing to read.
+        # Spark passes a partition of its own if there is nothing to read.
         return read_work(partition.work) if isinstance(partition, SplitPartition) else iter(())
 
     def narrow(self, filters: Iterable[Filter]) -> list[Filter]:
-        # Spark plans a table (a DataFrame, a view) once for all queries over it, so a plan that is narrowed by the
-        # filters of one would give the others too few rows: only where the caller says that there are no others.
+        # Spark plans a table (a DataFrame, a view) once for all queries over it. A plan narrowed by the filters of one
+        # query would give the others too few rows, so the caller must say that there are no others.
         if not self._options.push_filters:
             return list(filters)
         request: ScanRequest
@@ -65,10 +65,10 @@ class LlogReader(DataSourceReader):
 
 
 class _PushFilters:
-    """What Spark calls with filters, in sessions where it pushes them (spark.sql.python.filterPushdown.enabled).
+    """Called by Spark with filters in sessions that push them (spark.sql.python.filterPushdown.enabled).
 
-    In others it refuses every reader that has a `pushFilters` of its own, and a reader cannot know in which it is. So
-    this one says that it is the base class's (Spark compares `__func__`), and is not called there.
+    Other sessions refuse a reader with its own `pushFilters`, and a reader cannot know its session. So this object
+    poses as the base class's method (Spark compares `__func__`); such sessions do not call it.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)

@@ -1,11 +1,11 @@
-"""The data source `llog`: topics as tables and streams, read straight from the object store.
+"""The data source `llog`: topics as tables and streams, read directly from the object store.
 
     spark.read.format("llog").option("subscribe", "orders").load()
     spark.readStream.format("llog").option("subscribe", "orders").option("startingOffsets", "earliest").load()
 
-Columns and options are those of Spark's Kafka source (`source_options`). No broker is asked: the driver plans from the
-index in the metadata store, executors read objects. Registered by `llog.spark.register`, and found by Spark itself
-where the package `pyspark_llog` is installed.
+Columns and options are those of Spark's Kafka source (`llog.spark.source.options`). No broker is involved: the driver
+plans from the index in the metadata store, executors read objects. `llog.spark.register` registers the source; Spark
+finds it by itself if the package `pyspark_llog` is installed.
 """
 
 from __future__ import annotations
@@ -77,21 +77,23 @@ class LlogDataSource(DataSource):
         return LlogWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from llog.spark.sink.stream_writer import LlogStreamWriter
+        from llog.spark.sink.writer import LlogStreamWriter
 
         return LlogStreamWriter(self.options, schema, overwrite)
 
 
 def columns_of(schema: StructType) -> list[str]:
-    """The names of a schema that is ours, or a part of it: only those columns are handed to Spark."""
+    """The column names of a schema given by the user, which must be a part of `SCHEMA`."""
     for field in schema.fields:
         if field.name not in SCHEMA.names:
-            raise InvalidArgument("schema", f"column {field.name}: there are {', '.join(SCHEMA.names)}")
+            raise InvalidArgument(
+                "schema", f"column {field.name} does not exist; the columns are {', '.join(SCHEMA.names)}"
+            )
         ours = SCHEMA[field.name].dataType
         if field.dataType != ours:
-            raise InvalidArgument("schema", f"column {field.name} is {ours.simpleString()}")
-        if not field.nullable:  # Spark compares that with what a task gives, and refuses it there
-            raise InvalidArgument("schema", f"column {field.name}: leave NOT NULL out")
+            raise InvalidArgument("schema", f"column {field.name} must be {ours.simpleString()}")
+        if not field.nullable:  # Spark would refuse the batches of every task
+            raise InvalidArgument("schema", f"column {field.name} must be nullable: remove NOT NULL")
     if not schema.fields:
         raise InvalidArgument("schema", "names no column")
     return [field.name for field in schema.fields]

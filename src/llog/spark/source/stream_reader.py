@@ -1,16 +1,15 @@
 """The data source's streaming reader: how far a query may go, and what a micro-batch reads.
 
-A query has one Python process that plans for as long as it runs: it opens the stores once. Spark asks it, trigger by
-trigger, how far the next batch goes (`latestOffset`), and then for its splits (`partitions`), also for a batch of
-before a restart. Topics and partitions that come later are picked up; a new partition is read from its beginning.
+A query has one Python process that plans as long as it runs and opens the stores once. For each trigger Spark asks how
+far the next batch goes (`latestOffset`) and for its splits (`partitions`), also for a batch from before a restart. New
+topics and partitions are picked up; a new partition is read from its start.
 
-With `groupId` the query's progress is kept as that consumer group's positions. When Spark asks how far to go from
-`start`, everything below `start` has been processed and its batch committed: so that is what is kept, then. (Spark's
-own `commit` comes a batch later, and not for the last.)
+With `groupId` the query commits its progress as positions of that consumer group. When Spark asks how far to go from
+`start`, every record below `start` has been processed and its batch committed, so `start` is committed then. (Spark's
+own `commit` comes a batch later, and not for the last batch.)
 
-What must stay true: offsets that Spark has in its checkpoint mean the same for ever, whatever was compacted since; what
-retention or a deletion took before it was read is an error, unless failOnDataLoss=false: then it is logged, and the
-stream goes on behind it.
+Offsets in a checkpoint keep their meaning for good, whatever was compacted since. Records that retention or a deletion
+removed before they were read are an error; with failOnDataLoss=false they are logged and skipped.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ from llog.pipeline.scan.stream_offsets import (
     stream_at,
 )
 from llog.pipeline.scan.subscription import LogEnds, find_logs, offsets_at, ranges_between
-from llog.spark.source.asking import answered
+from llog.spark.source.metadata_retry import with_metadata_retry
 from llog.spark.source.options import SourceOptions
 from llog.spark.source.reader import SplitPartition
-from llog.spark.source.worker import encoded_works, read_work
+from llog.spark.source.worker import encode_works, read_work
 
 POSITION: Final = "the stream's position"
-"""What a message calls offsets that come from a checkpoint."""
-GONE: Final = "its topic was deleted, or is not subscribed to any more"
+"""The name of a checkpoint's offsets in error messages."""
+GONE: Final = "its topic was deleted, or is no longer subscribed to"
 _log: Final = logging.getLogger("llog.spark")
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:
-        return self._planning.ask(self._planning.initial).to_json()
+        return self._planning.run(self._planning.initial).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
@@ -87,23 +86,23 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         planning, begin = self._planning, from_json(start)
-        planning.ask(lambda: planning.keep_progress(begin))
+        planning.run(lambda: planning.commit_positions(begin))
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         if rows is not None:
-            # Spark carries one limit; where both options are given, both hold.
+            # Spark passes one limit; if both options are given, both hold.
             size = self._options.bytes_per_trigger
-        return planning.ask(lambda: planning.latest(begin, rows, size)).to_json()
+        return planning.run(lambda: planning.latest(begin, rows, size)).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return self._planning.ask(self._planning.ends).to_json()
+        return self._planning.run(self._planning.ends).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._planning.ask(self._planning.fix_target)
+        self._planning.run(self._planning.fix_target)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planning, begin, stop = self._planning, from_json(start), from_json(end)
-        works = planning.ask(lambda: planning.works(begin, stop, self._request.shape))
+        works = planning.run(lambda: planning.works(begin, stop, self._request.shape))
         return [SplitPartition(work) for work in works]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -117,7 +116,7 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _Planner:
-    """The query's planning process: a loop, the opened log, and what AvailableNow is to reach."""
+    """The planning of one query: an event loop, the opened log, and the target of AvailableNow."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options, self._request = options, options.request
@@ -129,7 +128,7 @@ class _Planner:
             self._loop.stop()
             raise
         self._target: dict[Log, int] | None = None
-        self._kept: StreamOffsets | None = None
+        self._committed: StreamOffsets | None = None
 
     def close(self) -> None:
         try:
@@ -137,16 +136,16 @@ class _Planner:
         finally:
             self._loop.stop()
 
-    def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """All that is asked here may be asked twice."""
-        return self._loop.run(answered(self._opened.context, question))
+    def run(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run a request, which may be repeated."""
+        return self._loop.run(with_metadata_retry(self._opened.context, request))
 
-    # -- where the logs end --------------------------------------------------------------------------------------------
+    # -- offsets -------------------------------------------------------------------------------------------------------
     async def initial(self) -> StreamOffsets:
-        # Nothing can be lost yet: a topic that is not there is a name that is wrong.
+        # Nothing can be lost yet: a missing topic means a wrong name.
         ends = await find_logs(self._opened.context, self._request.subscription)
         starts = await offsets_at(self._opened.context, self._request.starting, ends)
-        # Checked here, where the option was given: later they are the stream's own.
+        # Errors name the option here; later the offsets are the stream's own.
         ranges_between(
             starts,
             {log: max(start, ends[log].next_offset) for log, start in starts.items()},
@@ -177,7 +176,7 @@ class _Planner:
     def _end(self, log: Log, at: LogEnds) -> int:
         if self._target is None:
             return at.next_offset
-        # A log that came after the target was fixed is for the next run.
+        # A log that was created after the target was fixed is left to the next run.
         return min(at.next_offset, self._target.get(log, at.log_start_offset))
 
     async def _find(self) -> dict[Log, LogEnds]:
@@ -185,36 +184,36 @@ class _Planner:
         return await find_logs(self._opened.context, self._request.subscription, skip_missing=skip_missing)
 
     def _starts(self, begin: StreamOffsets, ends: Mapping[Log, LogEnds]) -> dict[Log, int]:
-        """Where each log is to be read on from: those that are new, or of a new life, from their beginning."""
+        """The next offset of each log; the first one for a log that is new or of a new incarnation."""
         for log in sorted(begin.offsets.keys() - ends.keys()):
-            self._lost(log, begin.offsets[log], GONE)
+            self._report_loss(log, begin.offsets[log], GONE)
         starts: dict[Log, int] = {}
         for log, at in ends.items():
             known = begin.offsets.get(log)
             if known is not None and (reason := mismatch(begin, log, at)):
-                self._lost(log, known, reason)
+                self._report_loss(log, known, reason)
                 known = None
             if known is not None and known < at.log_start_offset:
-                self._lost(log, known, f"the log begins at {at.log_start_offset} now")
+                self._report_loss(log, known, f"the log now begins at offset {at.log_start_offset}")
                 known = None
             starts[log] = at.log_start_offset if known is None else known
         return starts
 
-    def _lost(self, log: Log, offset: int, reason: str) -> None:
+    def _report_loss(self, log: Log, offset: int, reason: str) -> None:
         if self._request.fail_on_data_loss:
             error = RecordsLost(*log, offset, reason)
-            error.args = (f"{POSITION}: {error}; failOnDataLoss=false goes on with what is left",)
+            error.args = (f"{POSITION}: {error}; set failOnDataLoss=false to skip them",)
             raise error
-        _log.warning("%s: offsets from %d on are lost: %s", log, offset, reason)
+        _log.warning("%s: records from offset %d on are lost: %s", log, offset, reason)
 
     # -- a micro-batch -------------------------------------------------------------------------------------------------
     async def works(self, begin: StreamOffsets, end: StreamOffsets, shape: Shape) -> list[bytes]:
         ends = {log: at for log, at in (await self._find()).items() if log in end.offsets}
         for log in sorted(end.offsets.keys() - ends.keys()):
-            self._lost(log, begin.offsets.get(log, 0), GONE)
+            self._report_loss(log, begin.offsets.get(log, 0), GONE)
         for log, at in list(ends.items()):
             if reason := mismatch(end, log, at):
-                self._lost(log, begin.offsets.get(log, 0), reason)
+                self._report_loss(log, begin.offsets.get(log, 0), reason)
                 del ends[log]
         ranges = ranges_between(
             self._batch_starts(begin, end, ends),
@@ -226,24 +225,24 @@ class _Planner:
         )
         request = replace(self._request, shape=shape)
         splits = await splits_between(self._opened.context, request, ranges)
-        return await encoded_works(self._opened.context, self._settings, request, splits)
+        return await encode_works(self._opened.context, self._settings, request, splits)
 
     def _batch_starts(self, begin: StreamOffsets, end: StreamOffsets, ends: Mapping[Log, LogEnds]) -> dict[Log, int]:
         starts: dict[Log, int] = {}
         for log, at in ends.items():
             first = min(at.log_start_offset, end.offsets[log])
             known = begin.offsets.get(log, first) if is_same_topic(begin, end, log.topic) else first
-            # A trigger takes no offset back: one behind the end is of a log that was there before.
+            # A trigger moves no offset back: an offset past the end belongs to an earlier log of that name.
             starts[log] = known if known <= end.offsets[log] else first
         return starts
 
     # -- progress ------------------------------------------------------------------------------------------------------
-    async def keep_progress(self, begin: StreamOffsets) -> None:
-        """As positions of the consumer group, where they moved."""
-        if self._options.group is None or begin == self._kept:
+    async def commit_positions(self, begin: StreamOffsets) -> None:
+        """Commit the offsets as positions of the consumer group, if they moved."""
+        if self._options.group is None or begin == self._committed:
             return
         group = GroupPositions(self._opened.context)
-        # Of a topic that was deleted and created again they would mean records that nobody has read.
+        # Positions of a topic that was created again would skip records that were never read.
         ends = await find_logs(self._opened.context, self._request.subscription, skip_missing=True)
         positions = {
             log: Position(offset)
@@ -252,5 +251,5 @@ class _Planner:
         }
         for log, error in (await group.commit_all(self._options.group, positions)).items():
             if error is not None:
-                _log.warning("group %s: the position of %s was not kept: %s", self._options.group, log, error)
-        self._kept = begin
+                _log.warning("group %s: cannot commit the position of %s: %s", self._options.group, log, error)
+        self._committed = begin

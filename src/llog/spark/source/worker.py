@@ -1,19 +1,18 @@
-"""What runs in a Python worker of Spark to read a split: this process's loop, stores and fetcher.
+"""Reading a split in a Python worker of Spark, and what such a worker keeps from task to task.
 
-Why it exists: a worker reads one split after the other, and connections and segment footers are good for all of them.
-Records are decoded on a thread of their own while the worker's main thread hands them to Spark.
+A worker handles one task after the other; connections and segment footers serve all of them. A thread decodes records
+while the worker's main thread passes them to Spark.
 
-What must stay true: nothing is opened before the fork; the sets of stores are bounded. An executor needs the object
-store alone. Only where an object of the plan is gone (R10) is the metadata store asked, if this process can reach it,
-and only if it is the one the read was planned from (an empty one would make records look lost). Where it cannot, the
-read ends with an error that says so, and running the query again plans anew.
+An executor needs the object store only. If an object of the plan is gone (R10) it asks the metadata store, provided
+that it can reach it and that it is the cluster the read was planned from: an empty store would make records look lost.
+Otherwise the read ends with an error that says so, and running the query again plans anew.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,6 +26,7 @@ from llog.limits import SPARK_WORKER_TOOLS_MAX
 from llog.log.context import LogContext
 from llog.log.read.fetch import Fetcher
 from llog.opening import opened_log
+from llog.pipeline.runtime.tasks import TaskTools
 from llog.pipeline.scan.plan import ScanRequest, plan_again
 from llog.pipeline.scan.pump import LoopThread, pump
 from llog.pipeline.scan.record_shape import Shape
@@ -41,7 +41,7 @@ _NAMES_METADATA: Final = ("LLOG_METADATA_URL", "LLOG_OXIA_SERVICE_ADDRESS")
 
 
 class SplitWork(msgspec.Struct, frozen=True):
-    """A split on its way to an executor, with what names its stores."""
+    """A split as it travels to an executor, with the settings that name its stores."""
 
     split: Split
     shape: Shape
@@ -49,7 +49,7 @@ class SplitWork(msgspec.Struct, frozen=True):
     split_bytes: int
     fail_on_data_loss: bool
     metadata_url: str | None
-    """None: it holds a secret, which is not sent; the executor's own LLOG_METADATA_URL counts."""
+    """None: it contains a secret, which is not sent; the executor's own LLOG_METADATA_URL counts."""
     cluster_id: str | None
 
 
@@ -57,10 +57,10 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(SplitWork)
 
 
-async def encoded_works(
+async def encode_works(
     context: LogContext, settings: Settings, request: ScanRequest, splits: Sequence[Split]
 ) -> list[bytes]:
-    """The splits of a request, as they travel."""
+    """The splits of a request, encoded for executors."""
     sent, url = sent_settings(settings), settings.metadata_url
     head = SplitWork(
         split=Split((), 0),
@@ -75,60 +75,71 @@ async def encoded_works(
 
 
 async def _cluster_id(context: LogContext) -> str | None:
-    found = await context.metadata.get(context.keys.cluster_id(), strict=True)
-    return None if found is None else decode_value(ClusterId, found.value, found.key.path).cluster_id
+    record = await context.metadata.get(context.keys.cluster_id(), strict=True)
+    return None if record is None else decode_value(ClusterId, record.value, record.key.path).cluster_id
 
 
-class _Opened(NamedTuple):
+class WorkerStores(NamedTuple):
     objects: ObjectStores
+    tools: TaskTools
     fetcher: Fetcher
 
 
-class _Process:
+class WorkerProcess:
+    """What a Python worker of Spark keeps from task to task: an event loop, and a bounded number of sets of stores."""
+
     def __init__(self) -> None:
-        self.number = os.getpid()
+        self.pid = os.getpid()
         keep_freed_memory()
-        self.loop = LoopThread("llog-source")
-        self._opened: OrderedDict[bytes, _Opened] = OrderedDict()
+        self.loop = LoopThread("llog-worker")
+        self._stores: OrderedDict[bytes, WorkerStores] = OrderedDict()
 
-    def opened(self, work: SplitWork) -> _Opened:
-        key = msgspec.msgpack.encode(work.sent, order="sorted")
-        if key not in self._opened:
-            while len(self._opened) >= SPARK_WORKER_TOOLS_MAX:
-                self.loop.run(self._opened.popitem(last=False)[1].objects.close())
-            objects = ObjectStores(settings_in_worker(work.sent, os.environ))
-            self._opened[key] = _Opened(objects, Fetcher(tools_on(objects).find_object))
-        self._opened.move_to_end(key)
-        return self._opened[key]
+    def stores(self, sent: Mapping[str, str | int]) -> WorkerStores:
+        key = msgspec.msgpack.encode(sent, order="sorted")
+        if key not in self._stores:
+            while len(self._stores) >= SPARK_WORKER_TOOLS_MAX:
+                self.loop.run(self._stores.popitem(last=False)[1].objects.close())
+            objects = ObjectStores(settings_in_worker(sent, os.environ))
+            tools = tools_on(objects)
+            self._stores[key] = WorkerStores(objects, tools, Fetcher(tools.find_object))
+        self._stores.move_to_end(key)
+        return self._stores[key]
 
 
-_process: _Process | None = None
+_process: WorkerProcess | None = None
+
+
+def worker_process() -> WorkerProcess:
+    """The one of this process: nothing is opened before a fork."""
+    global _process
+    if _process is None or _process.pid != os.getpid():
+        _process = WorkerProcess()
+    return _process
 
 
 def read_work(encoded: bytes) -> Iterator[pa.RecordBatch]:
-    """The records of a split, as Spark wants them."""
-    global _process
-    if _process is None or _process.number != os.getpid():
-        _process = _Process()
-    work = _DECODER.decode(encoded)
-    fetcher = _process.opened(work).fetcher
+    """The records of a split as Arrow batches."""
+    work, process = _DECODER.decode(encoded), worker_process()
+    fetcher = process.stores(work.sent).fetcher
 
     async def replan(ranges: Sequence[ScanRange]) -> list[Split]:
-        return await _planned_again(work, ranges)
+        return await _plan_again(work, ranges)
 
     return pump(
-        _process.loop,
+        process.loop,
         lambda split: split_batches(fetcher, split, shape=work.shape, replan=replan),
         [work.split],
         at_once=1,
     )
 
 
-async def _planned_again(work: SplitWork, ranges: Sequence[ScanRange]) -> list[Split]:
+async def _plan_again(work: SplitWork, ranges: Sequence[ScanRange]) -> list[Split]:
     try:
         async with opened_log(_settings_to_plan(work)) as opened:
             if work.cluster_id is None or await _cluster_id(opened.context) != work.cluster_id:
-                raise ClusterMismatch(mask_url(opened.context.metadata.url), "the read was planned from another")
+                raise ClusterMismatch(
+                    mask_url(opened.context.metadata.url), "the read was planned from another cluster"
+                )
             return await plan_again(
                 opened.context, ranges, split_bytes=work.split_bytes, fail_on_data_loss=work.fail_on_data_loss
             )
@@ -137,16 +148,18 @@ async def _planned_again(work: SplitWork, ranges: Sequence[ScanRange]) -> list[S
     except LlogError as error:
         where = ", ".join(str(wanted.log) for wanted in ranges[:3])
         reason = (
-            "it was there when the read was planned, and this executor cannot plan again: run the query again"
+            "it was removed after the read was planned, and this executor cannot plan again: run the query again"
             f" ({type(error).__name__}: {error})"
         )
         raise ObjectNotFound("read", f"an object of {where}", reason) from error
 
 
 def _settings_to_plan(work: SplitWork) -> Settings:
-    """Those of the plan, with this process's secrets; a store is never made where there is none."""
+    """The settings of the plan with this process's secrets. A metadata store is never created here."""
     if work.metadata_url is None and not any(os.environ.get(name) for name in _NAMES_METADATA):
-        raise InvalidArgument("metadata_url", "holds a secret, so it was not sent, and LLOG_METADATA_URL is not set")
+        raise InvalidArgument(
+            "metadata_url", "contains a secret, so it was not sent to this executor; set LLOG_METADATA_URL there"
+        )
     named = {} if work.metadata_url is None else {"metadata_url": work.metadata_url}
     settings = Settings.from_env(None, **work.sent, **named)
     url = settings.metadata_url
