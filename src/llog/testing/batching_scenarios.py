@@ -1,11 +1,11 @@
-"""The batching producer under simulation: many callers, the real appender, everything goes wrong, the log's checker.
+"""The batching producer under simulation: many callers, the real appender, injected faults, the log's checker.
 
     python -m llog.testing.sim --load llog.testing.batching_scenarios --schedules 1000
 
-A broker serves callers that have many calls in flight, some of which go away before their answer, and idempotent
-producers that ask again until they know. What must stay true: every promise of the log (the checker of
-`llog.testing.history`); whatever was accepted is answered, truly, when the producer is closed; calls made in order lie
-in order in every log; the cache is told what the log holds; and the pool is empty in the end.
+A broker serves callers with many calls in flight, some of which go away before their answer, and idempotent producers
+that retry until they have an answer. The scenarios check every promise of the log (`llog.testing.history`); that every
+accepted call is answered truly when the producer is closed; that calls made in order are in order in every log; that
+the tail cache receives what the log holds; and that the pool is empty in the end.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ CALLS: Final = 10
 SMALL_POOL_BYTES: Final = 24 * KIB
 
 
-class Said(NamedTuple):
-    """By a caller of the broker that recorded it."""
+class CallerEvent(NamedTuple):
+    """An event of one caller, recorded by its broker."""
 
     caller: str
     event: AnyEvent
 
 
-class Cached(NamedTuple):
-    """What the tail cache was told."""
+class CacheFill(NamedTuple):
+    """A batch that the tail cache received."""
 
     log: Log
     start_offset: int
@@ -86,8 +86,8 @@ class Metrics(NoMetrics):
         assert (byte_length == 0) == (requests == 0)
 
 
-class Broker:
-    """A batching producer as a simulated process has it, and what its callers do."""
+class SimulatedBroker:
+    """A batching producer in a simulated process, and its callers."""
 
     def __init__(self, ctx: ActorContext) -> None:
         self._ctx, context = ctx, context_of(ctx)
@@ -107,23 +107,23 @@ class Broker:
         )
 
     def _cache(self, batch: CommittedBatch) -> None:
-        found = decode_records(b"".join(batch.body), "cache").values.tolist()
-        tokens = tuple((value or b"").decode() for value in found)
-        self._ctx.record(Cached(batch.log, batch.start_offset, tokens))
+        values = decode_records(b"".join(batch.body), "cache").values.tolist()
+        tokens = tuple((value or b"").decode() for value in values)
+        self._ctx.record(CacheFill(batch.log, batch.start_offset, tokens))
 
-    def _said(self, caller: str, event: AnyEvent) -> None:
-        self._ctx.record(Said(caller, event))
+    def _record(self, caller: str, event: AnyEvent) -> None:
+        self._ctx.record(CallerEvent(caller, event))
 
     # -- callers ------------------------------------------------------------------------------------------------------
     async def pipelined(self) -> None:
-        """Calls one behind the other, without waiting for answers; some callers go away."""
+        """Calls one after the other without waiting for answers; some callers go away."""
         client = self._client
         for number in range(CALLS):
             chosen = [log for log in LOGS if client.draw(2)] or [client.one_of(LOGS)]
             asked = [self._ask(PIPELINED, log, number, 1 + client.draw(2)) for log in chosen]
-            groups = [client.group(log, what.tokens) for log, what in zip(chosen, asked, strict=True)]
+            groups = [client.group(log, request.tokens) for log, request in zip(chosen, asked, strict=True)]
             answer = self.producer.submit(groups)
-            task = asyncio.create_task(self._hear(answer, asked))
+            task = asyncio.create_task(self._record_answer(answer, asked))
             if client.draw(8):
                 self._waiting.append(task)
             else:
@@ -132,28 +132,28 @@ class Broker:
                 await client.pause()
         await asyncio.gather(*self._waiting)
 
-    async def _hear(self, answer: asyncio.Future[TimedOutcomes], asked: Sequence[AppendAsked]) -> None:
-        told = await answer
-        for what, outcome in zip(asked, told.outcomes, strict=True):
-            self._said(PIPELINED, _told(what, outcome))
+    async def _record_answer(self, answer: asyncio.Future[TimedOutcomes], asked: Sequence[AppendAsked]) -> None:
+        outcomes = (await answer).outcomes
+        for request, outcome in zip(asked, outcomes, strict=True):
+            self._record(PIPELINED, _answer_event(request, outcome))
 
     async def idempotent(self, log: Log) -> None:
-        """Numbers its records and asks again until it knows; what it cannot find out ends its epoch."""
+        """Numbers its records and retries until it has an answer; an uncertain outcome ends its epoch."""
         client, caller = self._client, f"idempotent-{log}"
         producer_id = producer_id_of(f"{client.name}/{caller}")
         epoch = sequence = 0
         for number in range(CALLS // 2):
             count, doubtful = 1 + client.draw(2), False
             for _ in range(ATTEMPTS_MAX):
-                what = self._ask(caller, log, number, count, producer_id, epoch, sequence)
+                request = self._ask(caller, log, number, count, producer_id, epoch, sequence)
                 claim = ProducerClaim(producer_id, epoch, sequence, sequence + count - 1)
-                [outcome] = await self.producer.append([client.group(log, what.tokens, (claim,))])
-                told = _told(what, outcome)
-                self._said(caller, told)
-                if told.outcome == "landed":
+                [outcome] = await self.producer.append([client.group(log, request.tokens, (claim,))])
+                answer = _answer_event(request, outcome)
+                self._record(caller, answer)
+                if answer.outcome == "landed":
                     sequence, doubtful = sequence + count, False
                     break
-                doubtful = doubtful or told.outcome == "uncertain"
+                doubtful = doubtful or answer.outcome == "uncertain"
                 await client.pause()
             if doubtful:
                 epoch, sequence = epoch + 1, 0
@@ -162,7 +162,7 @@ class Broker:
     def _ask(
         self, caller: str, log: Log, number: int, count: int, producer_id: int = -1, epoch: int = -1, first: int = -1
     ) -> AppendAsked:
-        what = AppendAsked(
+        request = AppendAsked(
             op=self._client.next_op(),
             topic=log.topic,
             partition=log.partition,
@@ -171,8 +171,8 @@ class Broker:
             producer_epoch=epoch,
             first_sequence=first,
         )
-        self._said(caller, what)
-        return what
+        self._record(caller, request)
+        return request
 
     # -- the end ------------------------------------------------------------------------------------------------------
     async def close(self) -> None:
@@ -183,10 +183,10 @@ class Broker:
         try:
             await self._appender.close()
         except TROUBLE:
-            pass  # whoever appends next settles what is left
+            pass  # the next append settles the rest
 
 
-def _told(asked: AppendAsked, outcome: AppendOutcome) -> AppendTold:
+def _answer_event(asked: AppendAsked, outcome: AppendOutcome) -> AppendTold:
     start = outcome.start_offset if isinstance(outcome, Appended) else -1
     kind: Outcome = "landed" if isinstance(outcome, Appended) else "refused"
     if isinstance(outcome, UncertainOutcome):
@@ -202,8 +202,8 @@ def _told(asked: AppendAsked, outcome: AppendOutcome) -> AppendTold:
 
 
 async def serve(ctx: ActorContext) -> None:
-    """A broker's life. One in three closes while its callers are still at it."""
-    broker = Broker(ctx)
+    """Run one broker. One in three closes while its callers are still active."""
+    broker = SimulatedBroker(ctx)
     callers = [broker.pipelined(), *(broker.idempotent(log) for log in (ORDERS, VISITS))]
     tasks = [asyncio.create_task(caller) for caller in callers]
     if ctx.random.randrange(3):
@@ -215,35 +215,38 @@ async def serve(ctx: ActorContext) -> None:
         await asyncio.wait_for(asyncio.gather(*tasks), 3_600)
 
 
-# -- judging ---------------------------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------------------------
 
 
 def _judge(world: World) -> None:
     world.calm()
-    said = [(at, e.actor, e.event) for at, e in enumerate(world.history) if isinstance(e.event, Said)]
-    acts = [Noted(at, e.actor, e.event) for at, e in enumerate(world.history) if not isinstance(e.event, Said | Cached)]
-    told = operations_of([Noted(at, f"{actor}/{event.caller}", event.event) for at, actor, event in said] + acts)
+    events = list(enumerate(world.history))
+    calls = [
+        Noted(at, f"{e.actor}/{e.event.caller}", e.event.event) for at, e in events if isinstance(e.event, CallerEvent)
+    ]
+    acts = [Noted(at, e.actor, e.event) for at, e in events if not isinstance(e.event, CallerEvent | CacheFill)]
+    operations = operations_of(calls + acts)
     checker = Checker(KEYS, grace_ms=GRACE_MS)
-    checker.check(told, dump_of(world), Phase.LEFT)
+    checker.check(operations, dump_of(world), Phase.LEFT)
     for log in LOGS:
         world.alone(f"resume-{log}", _alone(partial(resume, log=log)), skew_ms=0)
-    checker.check(told, dump_of(world), Phase.RECOVERED)
-    cached = [e.event for e in world.history if isinstance(e.event, Cached)]
+    checker.check(operations, dump_of(world), Phase.RECOVERED)
+    fills = [e.event for e in world.history if isinstance(e.event, CacheFill)]
     for log in LOGS:
-        there = world.alone(f"read-{log}", _alone(partial(_contents, log=log)), skew_ms=0)
-        for batch in (batch for batch in cached if batch.log == log):
-            found = [there.get(batch.start_offset + i) for i in range(len(batch.tokens))]
-            assert found == list(batch.tokens), f"the cache was told {batch}, the log holds {found}"
+        contents = world.alone(f"read-{log}", _alone(partial(_contents, log=log)), skew_ms=0)
+        for batch in (batch for batch in fills if batch.log == log):
+            stored = [contents.get(batch.start_offset + i) for i in range(len(batch.tokens))]
+            assert stored == list(batch.tokens), f"the cache received {batch}, the log holds {stored}"
     for log in LOGS:
         world.alone(f"compact-{log}", _alone(partial(compact_all, log=log)), skew_ms=0)
-    checker.check(told, dump_of(world), Phase.COMPACTED)
+    checker.check(operations, dump_of(world), Phase.COMPACTED)
 
 
 async def _contents(context: LogContext, log: Log) -> dict[int, str]:
     try:
         start = (await view(context, log, strict=True)).control.log_start_offset
     except TROUBLE:
-        return {}  # nobody got as far as to initialize it
+        return {}  # it was never initialized
     runs = iter_runs(context, log, start)
     return {record.offset: (record.payload or b"").decode() async for run in runs for record in run.records()}
 

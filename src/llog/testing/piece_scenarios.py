@@ -1,10 +1,10 @@
-"""Record groups made of pieces, under simulation: producers repeat themselves through several brokers at once.
+"""Record groups of several pieces, under simulation: producers send repeats through several brokers at once.
 
     python -m llog.testing.sim --load llog.testing.piece_scenarios --schedules 1000
 
-Every broker is sent the same batches of the same producers, several to a group, with repeats and gaps among them, while
-compactors run and everything goes wrong. What must stay true: a batch is stored once, a producer's batches in order
-and without a gap, and every broker that was told an offset was told the same one, where the record is.
+Every broker receives the same batches of the same producers, several to a group, with repeats and gaps among them,
+while compactors run and faults are injected. The scenarios check that a batch is stored once, that a producer's batches
+are in order and without a gap, and that all brokers report the same offset for a batch, where its record is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRODUCERS = (1, 2, 3)
 
 
 class Stored(NamedTuple):
-    """A broker was told that a batch is in the log."""
+    """A broker got the answer that a batch is in the log."""
 
     token: bytes
     offset: int
@@ -69,7 +69,7 @@ def broker(flushes: int, *, idle_ms: int) -> Callable[[ActorContext], Awaitable[
                 group = group_of(batches)
                 [outcome] = await appender.append([group])
             except (MetadataStoreError, ObjectStoreError):
-                continue  # sent again
+                continue  # the next flush sends them again
             for (producer_id, sequence), piece in zip(batches, piece_outcomes(group, outcome), strict=True):
                 if isinstance(piece, Landed):
                     ctx.record(Stored(token(producer_id, sequence), piece.start_offset))
@@ -88,7 +88,7 @@ def compactor(runs: int) -> Callable[[ActorContext], Awaitable[None]]:
             try:
                 await compact_once(context, ORDERS, max_offsets=4)
             except (LogError, MetadataStoreError, ObjectStoreError):
-                pass  # the next run resumes what this one left
+                pass  # the next run continues this one
             await ctx.sleep_ms(5)
 
     return compact
@@ -102,21 +102,21 @@ async def _contents(ctx: ActorContext) -> list[tuple[int, bytes | None]]:
 
 def _check(world: World) -> None:
     world.calm()
-    told = [event.event for event in world.history]
-    if not told:
+    answers = [event.event for event in world.history]
+    if not answers:
         return
-    found = world.alone("reader", _contents)
-    offsets, tokens = [offset for offset, _ in found], [stored for _, stored in found]
-    assert offsets == list(range(1, len(found) + 1)), f"an offset was given twice or skipped: {offsets}"
+    records = world.alone("reader", _contents)
+    offsets, tokens = [offset for offset, _ in records], [stored for _, stored in records]
+    assert offsets == list(range(1, len(records) + 1)), f"an offset was given twice or skipped: {offsets}"
     assert len(set(tokens)) == len(tokens), f"a batch is stored twice: {tokens}"
-    there = {stored: offset for offset, stored in found}
-    for event in told:
-        assert there.get(event.token) == event.offset, f"{event}, found at {there.get(event.token)}"
+    offset_of = {stored: offset for offset, stored in records}
+    for answer in answers:
+        assert offset_of.get(answer.token) == answer.offset, f"{answer}, found at {offset_of.get(answer.token)}"
     for producer_id in PRODUCERS:
-        mine = [stored for stored in tokens if stored is not None and stored.startswith(b"%d/" % producer_id)]
-        # Its first batch may carry any number: nobody knew the producer then.
-        first = int(mine[0].partition(b"/")[2]) if mine else 0
-        assert mine == [token(producer_id, first + i) for i in range(len(mine))], f"not in order: {mine}"
+        own = [stored for stored in tokens if stored is not None and stored.startswith(b"%d/" % producer_id)]
+        # The first batch of an unknown producer may have any number.
+        first = int(own[0].partition(b"/")[2]) if own else 0
+        assert own == [token(producer_id, first + i) for i in range(len(own))], f"not in order: {own}"
 
 
 def _brokers(world: World, *, flushes: int, idle_ms: int) -> None:
