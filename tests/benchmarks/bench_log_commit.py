@@ -2,7 +2,7 @@
 
 Bodies are small and blobs stay in memory, so what is measured is metadata: on LMDB one transaction for the whole
 flush, on Oxia one compare-and-set and one index entry per log, batched. Both sides end when the index entries are
-written too, though an append on Oxia is acknowledged before that. What must stay true is counted in every call:
+written too, though an append on Oxia is acknowledged before that. Every call checks:
 
     LMDB   one transaction per flush, found by LMDB's own numbers
     Oxia   no more than WRITES_PER_LOG_MAX metadata writes per log of a flush, in logs that are busy

@@ -1,9 +1,9 @@
 """Four writers that append to one log at the same time, against one writer that has a log to itself.
 
 There is no leader, so writers of one log meet at its control record: one wins each round of compare-and-set and the
-others decide anew. What must stay true is checked in every call: every append lands, offsets are given once and
+others decide anew. Every call checks that every append lands, offsets are given once and
 without a hole, and no append takes more rounds than the log allows before it answers "try again". How many rounds and
-milliseconds appends took is printed: whoever is ahead may stay ahead, so the slowest append tells how long others wait.
+milliseconds appends took is printed: the slowest append shows how long a writer waits behind one that stays ahead.
 
 The bar only says that four writers do not bring a log to a halt: each conflict costs a read, a pause and another
 write, and a broker batches what its own clients send before it gets here.
@@ -50,7 +50,7 @@ def appends_each() -> int:
 
 
 class Written(NamedTuple):
-    """What one writer was told: where each append landed, in how many rounds, and after how long."""
+    """The answers to one writer: the offsets of each append, its rounds and its duration."""
 
     offsets: list[int]
     rounds: list[int]

@@ -1,4 +1,4 @@
-"""What the log promises on every metadata store: appended records are there, once, in order, whoever fails."""
+"""The contract of the log on every metadata store: appended records are stored once, in order, under any failure."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def contents(context: LogContext, log: Log) -> list[tuple[int, bytes | Non
 
 @dataclass
 class History:
-    """What writers were told of their tokens."""
+    """The answers that writers got for their tokens."""
 
     landed: dict[bytes, tuple[Log, int]] = field(default_factory=dict)
     uncertain: set[bytes] = field(default_factory=set)
@@ -115,13 +115,13 @@ class History:
         offsets, tokens = [offset for offset, _ in found], [token for _, token in found]
         assert offsets == list(range(1, len(offsets) + 1)), "an offset was given twice or skipped"
         assert len(set(tokens)) == len(tokens), "a record is stored twice"
-        there = {token: offset for offset, token in found}
+        stored = {token: offset for offset, token in found}
         for token, (its_log, offset) in self.landed.items():
             if its_log == log:
-                assert there.get(token) == offset, f"{token!r} was acknowledged at {offset}"
-        assert not self.refused & there.keys(), "an append that was refused is there"
-        unknown = there.keys() - self.landed.keys() - self.uncertain
-        assert not unknown, f"nobody appended {unknown}"
+                assert stored.get(token) == offset, f"{token!r} was acknowledged at {offset}"
+        assert not self.refused & stored.keys(), "a refused append is stored"
+        unknown = stored.keys() - self.landed.keys() - self.uncertain
+        assert not unknown, f"stored but never appended: {unknown}"
 
 
 async def write_tokens(appender: Appender, history: History, name: str, logs: list[Log], count: int) -> None:
@@ -149,7 +149,7 @@ class LogContract:
     async def context(self, open_store: OpenStore, objects: ObjectStore) -> LogContext:
         return context_on(await open_store(), objects, 1)
 
-    async def test_what_is_appended_is_read_at_its_offsets(self, context: LogContext) -> None:
+    async def test_appended_records_are_read_at_their_offsets(self, context: LogContext) -> None:
         appender = Appender(context)
         clicks = Log("clicks", 3)
         for expected in (1, 3):
@@ -172,7 +172,7 @@ class LogContract:
         other = context_on(await open_store(), objects, 2)
         assert (await read_offset(other, ORDERS, 2)).payload == b"b"
 
-    async def test_the_ends_of_a_log_are_told_apart(self, context: LogContext) -> None:
+    async def test_reads_below_the_start_and_beyond_the_end_differ(self, context: LogContext) -> None:
         with pytest.raises(PartitionNotInitialized):
             await read_offset(context, ORDERS, 1)
         await Appender(context).append([group(ORDERS, b"a")])
@@ -273,7 +273,7 @@ class LogContract:
         assert [record.key.path[-2:] for record in entries] == ["06", "15", "16"]
         assert (await read_offset(context, ORDERS, 5)).payload == b"1-1"
 
-    async def test_deleted_records_are_gone_and_what_straddles_the_start_stays(self, context: LogContext) -> None:
+    async def test_deleted_records_are_gone_and_an_entry_across_the_start_stays(self, context: LogContext) -> None:
         appender = Appender(context)
         for i in range(4):
             await appender.append([group(ORDERS, b"%d-a" % i, b"%d-b" % i)])
@@ -431,7 +431,7 @@ class LogContract:
         await appender.close()
         assert [value for _, value in await contents(calm, ORDERS)] == [b"1/0", b"2/0"]
 
-    async def test_what_is_left_of_a_group_is_uploaded_again_when_its_blob_became_too_old(
+    async def test_remaining_pieces_are_uploaded_again_when_their_blob_is_too_old(
         self, open_store: OpenStore, objects: ObjectStore
     ) -> None:
         link = InterruptedStore(await open_store())
@@ -448,20 +448,20 @@ class LogContract:
             await asyncio.sleep(0.005)
 
         link.interrupt(raise_horizon, answered=True)
-        told: list[object] = []
+        reported: list[object] = []
         sent = group_of(ORDERS, batch(2, 0), batch(1, 0), batch(3, 0, 2), (None, [b"x"]))
-        [found] = await appender.append([sent], lambda group, outcome: told.append((group, outcome)))
+        [found] = await appender.append([sent], lambda group, outcome: reported.append((group, outcome)))
         assert offsets_of(found) == [(2, 2, False), (1, 1, True), (3, 4, False), (5, 5, False)]
-        assert told == [(sent, found)], "told once, when all of it is decided"
+        assert reported == [(sent, found)], "once, when all pieces are decided"
         await appender.close()
         assert [value for _, value in await contents(calm, ORDERS)] == [b"1/0", b"2/0", b"3/0", b"3/1", b"x"]
 
     @pytest.mark.parametrize("arrives", [True, False], ids=["lost reply", "lost request"])
     @pytest.mark.parametrize("gone", ["compacted", "deleted"])
-    async def test_an_append_that_nothing_else_tells_of_is_known_to_its_producers(
+    async def test_producer_state_decides_an_append_that_the_index_no_longer_shows(
         self, open_store: OpenStore, objects: ObjectStore, arrives: bool, gone: str
     ) -> None:
-        """Its answer is lost, and before its writer can look, compaction or retention went over the offset."""
+        """The answer is lost, and compaction or retention passes the offset before the writer reads."""
         link = InterruptedStore(await open_store())
         appender, calm = Appender(context_on(link, objects, 1)), context_on(await open_store(), objects, 2)
         other = Appender(calm)
@@ -481,7 +481,7 @@ class LogContract:
         link.interrupt(meanwhile, arrives=arrives)
         unnumbered = group_of(ORDERS, batch(1, 2), (None, [b"x"]))
         [error] = await appender.append([unnumbered])
-        assert isinstance(error, AppendUncertain), "nobody remembers what nobody numbers"
+        assert isinstance(error, AppendUncertain), "without a claim, no state remembers it"
         await appender.close()
         await other.close()
         if gone == "compacted":
@@ -501,7 +501,7 @@ class LogContract:
         ]
         contexts = [context_on(store, objects, i) for i, store in enumerate(stores)]
         appenders, writing = [Appender(context) for context in contexts[:2]], True
-        told: dict[tuple[int, ...], int] = {}
+        acknowledged: dict[tuple[int, ...], int] = {}
 
         async def compact() -> None:
             while writing:
@@ -519,7 +519,9 @@ class LogContract:
                 [outcome] = await appender.append([sent])
                 for (claim, _), piece in zip(batches, piece_outcomes(sent, outcome), strict=True):
                     if isinstance(piece, Landed):
-                        assert told.setdefault(claim[:4], piece.start_offset) == piece.start_offset, "stored twice"
+                        assert acknowledged.setdefault(claim[:4], piece.start_offset) == piece.start_offset, (
+                            "stored twice"
+                        )
                         following[claim.producer_id] = claim.first_sequence + 1
                     elif isinstance(piece, OutOfOrderSequence):  # the other broker went on beyond the window
                         following[claim.producer_id] += 1
@@ -535,12 +537,12 @@ class LogContract:
         found = await contents(context_on(await open_store(), objects, 9), ORDERS)
         assert [offset for offset, _ in found] == list(range(1, len(found) + 1))
         for p in range(3):
-            mine = [int(value.partition(b"/")[2]) for _, value in found if value and value.startswith(b"%d/" % p)]
-            assert mine == list(range(len(mine))), f"producer {p}: {mine}"
-        there = {value: offset for offset, value in found}
-        for (producer_id, _, sequence, _), offset in told.items():
-            assert there[b"%d/%d" % (producer_id, sequence)] == offset
-        assert len(told) > 15
+            own = [int(value.partition(b"/")[2]) for _, value in found if value and value.startswith(b"%d/" % p)]
+            assert own == list(range(len(own))), f"producer {p}: {own}"
+        stored = {value: offset for offset, value in found}
+        for (producer_id, _, sequence, _), offset in acknowledged.items():
+            assert stored[b"%d/%d" % (producer_id, sequence)] == offset
+        assert len(acknowledged) > 15
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_writers_and_compactors_on_bad_links_lose_nothing(

@@ -1,4 +1,4 @@
-"""Processes that crash or sleep at one call to the metadata store, what they were doing, and what must be left."""
+"""Processes that crash or sleep at one call to the metadata store, their actions, and the state they must leave."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Crashed(Exception):
 
 
 class Interrupted(ForwardingMetadataStore):
-    """Another store, up to one call: there its process crashes, or sleeps until `wake`."""
+    """Forwards calls up to one at which its process crashes, or sleeps until `wake`."""
 
     def __init__(self, inner: MetadataStore, at_call: int, *, after: bool, sleeps: bool) -> None:
         super().__init__(inner)
@@ -94,7 +94,7 @@ class Interrupted(ForwardingMetadataStore):
         return outcomes
 
     async def close(self) -> None:
-        """The store belongs to whoever opened it."""
+        """The inner store stays open: its opener closes it."""
 
 
 class Stubborn(MemoryObjectStore):
@@ -151,7 +151,7 @@ async def control_of(context: LogContext, log: Log) -> ControlRecord:
 
 
 async def check_gone(context: LogContext, objects: ObjectStore, *, incarnation: int = 1) -> None:
-    """Only the topic's record, one tombstone and one finished deletion per log, and blobs are there."""
+    """Only the topic's record, one tombstone and one finished deletion per log, and blobs are left."""
     await check_buried(context, incarnation)
     left = await kinds_left(context)
     assert left == {"topic": 1, "control": 2, "partition_delete": 2}, left
@@ -185,7 +185,7 @@ async def until_done(call: Callable[[], Awaitable[object]]) -> object:
 
 
 async def last_append(context: LogContext, log: Log) -> Pending:
-    """The pending append, or the one whose entry is the last, as its writer would still know it."""
+    """The pending append, or the one with the last entry, as its writer still knows it."""
     control = await control_of(context, log)
     if control.pending is not None:
         return control.pending
@@ -208,7 +208,7 @@ async def last_append(context: LogContext, log: Log) -> Pending:
 
 
 async def live_on(context: LogContext, *, again: bool, compacted: bool = False) -> None:
-    """What happens while somebody sleeps. `compacted`: the new log's producer pages have the keys of the old one's."""
+    """The events during a sleep. `compacted`: the new log's producer pages have the keys of the old log's."""
     try:
         await delete_topic(context, "orders")
     except TopicNotFound:
@@ -231,7 +231,7 @@ async def check_life(context: LogContext, *, again: bool, may_append: bool) -> N
         for partition in range(topic.partition_count):
             await remove_leftovers(context, Log("orders", partition))
         left = await kinds_left(context)
-        # Pages cannot be listed, and so may outlast the entries that tell where to look for them.
+        # Pages cannot be listed, and so may outlast the head that names them.
         assert left.keys() <= {"topic", "control", "partition_delete", "producer_page"}, left
         return
     for partition in range(min(2, topic.partition_count)):
@@ -252,7 +252,7 @@ async def check_life(context: LogContext, *, again: bool, may_append: bool) -> N
 
 
 async def check_pages(context: LogContext, log: Log) -> None:
-    """What the head of the producer snapshot names is there, and of its own life."""
+    """Every page that the head of the producer snapshot names exists and has its incarnation."""
     found = await context.metadata.get(context.keys.producers(log), strict=True)
     assert found is not None
     head = decode_value(ProducerSnapshot, found.value, found.key.path)

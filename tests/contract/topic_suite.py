@@ -1,4 +1,4 @@
-"""What topics promise on every metadata store: they come whole, go whole, and nobody who slept harms a later life."""
+"""The contract of topics on every metadata store: created whole, deleted whole, later incarnations never harmed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TopicContract:
     """Inherited per metadata store; the subclass provides `open_store`."""
 
     stride = 1
-    """Of the calls at which somebody crashes or sleeps: every one of them where a call costs nothing."""
+    """Step between the calls at which a process crashes or sleeps; 1 where a call is cheap."""
 
     @pytest.fixture
     def objects(self) -> ObjectStore:
@@ -82,7 +82,7 @@ class TopicContract:
         return self.on(await open_store(), objects)
 
     def on(self, metadata: MetadataStore, objects: ObjectStore, seed: int = 1) -> LogContext:
-        """A context whose back-off takes no time: who meets a dead log tries again for seconds before giving up."""
+        """A context with a back-off that takes no time: an append to a dead log retries for seconds otherwise."""
 
         async def sleep(_seconds: float) -> None:
             await asyncio.sleep(0)
@@ -94,22 +94,24 @@ class TopicContract:
         return MemoryObjectStore(f"memory://topics-{random.getrandbits(64):x}-{time.time_ns()}")
 
     async def calls(self, open_store: OpenStore) -> AsyncIterator[tuple[int, LogContext]]:
-        """Call numbers, each with an empty root; whoever loops breaks off when a call number was not reached."""
+        """Call numbers, each with an empty root; the loop ends at the first call number that is not reached."""
         metadata = await open_store()
         for at_call in range(0, 1_000, 1 if SOAK else self.stride):
             yield at_call, self.on(metadata, self.new_objects(), at_call)
         raise AssertionError("it never ends")
 
-    # -- create, alter, look ------------------------------------------------------------------------------------------
+    # -- create, alter, describe --------------------------------------------------------------------------------------
     async def test_a_created_topic_has_all_its_partitions_and_configs(self, context: LogContext) -> None:
         made = await create_topic(
             context, "orders", partitions=3, config={"cleanup.policy": "delete,compact"}, first_offset=0
         )
         assert made.record.incarnation == 1
         assert made.config.compact
-        told = await describe_topic(context, "orders")
-        assert told.topic == made
-        assert [(p.log_state, p.log_start_offset, p.next_offset) for p in told.partitions] == [("OPEN", 0, 0)] * 3
+        description = await describe_topic(context, "orders")
+        assert description.topic == made
+        assert [(p.log_state, p.log_start_offset, p.next_offset) for p in description.partitions] == [
+            ("OPEN", 0, 0)
+        ] * 3
         [landed] = await Appender(context).append([group(Log("orders", 2), b"a")])
         assert isinstance(landed, Appended)
         assert landed.start_offset == 0
@@ -122,7 +124,7 @@ class TopicContract:
             await create_topic(context, "orders", partitions=7)
         assert (await describe_topic(context, "orders")).topic == made
 
-    async def test_what_cannot_be_is_refused_before_anything_is_written(self, context: LogContext) -> None:
+    async def test_invalid_arguments_are_refused_before_anything_is_written(self, context: LogContext) -> None:
         for bad in ({"retention.msec": "1"}, {"retention.ms": "-2"}, {"cleanup.policy": "shred"}):
             with pytest.raises(InvalidArgument, match=next(iter(bad))):
                 await create_topic(context, "orders", config=bad)
@@ -154,7 +156,7 @@ class TopicContract:
             with pytest.raises(InvalidArgument, match="partitions"):
                 await add_partitions(context, "orders", count)
 
-    async def test_a_topic_whose_maker_crashed_is_finished_by_whoever_appends(self, open_store: OpenStore) -> None:
+    async def test_the_next_append_finishes_a_topic_left_by_a_crashed_creator(self, open_store: OpenStore) -> None:
         async def create(context: LogContext) -> None:
             await create_topic(context, "orders", partitions=2, config={"retention.ms": "5"}, first_offset=0)
 
@@ -166,9 +168,9 @@ class TopicContract:
                 outcomes = await Appender(context).append([group(SECOND, b"a"), group(ORDERS, b"b")])
                 first = 1 if begun is None else 0
                 assert [o.start_offset for o in outcomes if isinstance(o, Appended)] == [first, first]
-                told = await describe_topic(context, "orders")
-                assert [p.log_state for p in told.partitions] == ["OPEN", "OPEN"]
-                assert told.topic.record.config == ({} if begun is None else {"retention.ms": "5"})
+                description = await describe_topic(context, "orders")
+                assert [p.log_state for p in description.partitions] == ["OPEN", "OPEN"]
+                assert description.topic.record.config == ({} if begun is None else {"retention.ms": "5"})
 
     # -- delete -------------------------------------------------------------------------------------------------------
     async def test_a_deleted_topic_leaves_tombstones_and_blobs(self, context: LogContext, objects: ObjectStore) -> None:
@@ -188,7 +190,7 @@ class TopicContract:
         with pytest.raises(TopicNotFound):
             await delete_topic(context, "orders", 2)
 
-    async def test_a_topic_that_nobody_created_cannot_be_deleted(self, context: LogContext) -> None:
+    async def test_an_unknown_topic_cannot_be_deleted(self, context: LogContext) -> None:
         with pytest.raises(TopicNotFound):
             await delete_topic(context, "orders")
         assert await kinds_left(context) == {}
@@ -262,8 +264,8 @@ class TopicContract:
         await delete_topic(context, "orders")
         await check_gone(context, objects)
 
-    # -- lives --------------------------------------------------------------------------------------------------------
-    async def test_a_created_again_topic_is_empty_and_of_the_next_life(
+    # -- incarnations -------------------------------------------------------------------------------------------------
+    async def test_a_topic_created_again_is_empty_and_of_the_next_incarnation(
         self, context: LogContext, objects: ObjectStore
     ) -> None:
         first = await create_topic(context, "orders", partitions=2, config={"retention.ms": "5"}, first_offset=0)
@@ -278,14 +280,16 @@ class TopicContract:
         await add_partitions(context, "orders", 2)
         await fill(context, tokens="new")
         assert [token for _, token in await contents(context, SECOND)] == [b"new-0", b"new-1", b"new-2", b"new-3"]
-        # A repeat of the first life is new in the second: its producers are forgotten.
+        # A repeat of the first incarnation is new in the second: its producers are forgotten.
         assert len(await contents(context, ORDERS)) == 8
-        assert (await delete_topic(context, "orders", 1)).partitions == 0, "a late deleter leaves the new life alone"
+        assert (await delete_topic(context, "orders", 1)).partitions == 0, (
+            "a late deleter leaves the new incarnation alone"
+        )
         assert len(await contents(context, ORDERS)) == 8
         await delete_topic(context, "orders", 2)
         await check_gone(context, objects, incarnation=2)
 
-    async def test_an_old_writer_is_refused_and_then_appends_to_the_new_life(self, context: LogContext) -> None:
+    async def test_an_old_writer_is_refused_and_then_appends_to_the_new_incarnation(self, context: LogContext) -> None:
         await create_topic(context, "orders", first_offset=0)
         old = Appender(context)
         for _ in range(3):
@@ -338,17 +342,17 @@ class TopicContract:
         assert await contents(context, SECOND) == expected
 
     @pytest.mark.parametrize(
-        ("actor", "life"),
+        ("actor", "fate"),
         [
-            *((actor, life) for life in ("deleted", "created-again") for actor in ACTORS),
+            *((actor, fate) for fate in ("deleted", "created-again") for actor in ACTORS),
             ("compact", "created-again-and-compacted"),
         ],
     )
-    async def test_whoever_slept_through_a_deletion_harms_nobody(
-        self, open_store: OpenStore, actor: str, life: str
+    async def test_a_process_that_slept_through_a_deletion_changes_no_later_incarnation(
+        self, open_store: OpenStore, actor: str, fate: str
     ) -> None:
         """h01a to h01e, h23: at every call of theirs, with the topic deleted, or created again with new records."""
-        act, again = ACTORS[actor], life != "deleted"
+        act, again = ACTORS[actor], fate != "deleted"
         async for at_call, context in self.calls(open_store):
             if actor != "create":
                 await fill(context)
@@ -360,13 +364,13 @@ class TopicContract:
                 await asyncio.gather(sleeper, return_exceptions=True)
                 reached.cancel()
                 break
-            await live_on(context, again=again, compacted=life.endswith("compacted"))
+            await live_on(context, again=again, compacted=fate.endswith("compacted"))
             store.wake.set()
             [outcome] = await asyncio.gather(sleeper, return_exceptions=True)
             assert outcome is None or isinstance(outcome, LlogError), repr(outcome)
             await check_life(context, again=again, may_append=actor == "append")
 
-    async def test_limits_of_a_life_that_is_over_empty_no_later_log(self, context: LogContext) -> None:
+    async def test_retention_limits_of_a_deleted_incarnation_delete_nothing_later(self, context: LogContext) -> None:
         """h01d: read from the config, then slept."""
         await create_topic(context, "orders", partitions=2, config={"retention.bytes": "0"})
         limits = await configured_limits(context, "orders")

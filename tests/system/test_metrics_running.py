@@ -39,23 +39,23 @@ NOT_HERE: Final = {
     ),
     "llog_append_uncertain_total": Unmet(
         "an embedded store answers every call",
-        "tests/contract/log_suite.py::test_an_append_that_nothing_else_tells_of_is_known_to_its_producers",
+        "tests/contract/log_suite.py::test_producer_state_decides_an_append_that_the_index_no_longer_shows",
     ),
     "llog_append_resolved_total": Unmet(
         "an embedded store answers every call",
-        "tests/contract/log_suite.py::test_an_append_that_nothing_else_tells_of_is_known_to_its_producers",
+        "tests/contract/log_suite.py::test_producer_state_decides_an_append_that_the_index_no_longer_shows",
     ),
     "llog_append_settles_total": Unmet(
         "an atomic store writes index entries with the commit",
-        "tests/unit/log/test_settle_later.py::test_a_busy_log_is_left_alone",
+        "tests/unit/log/append/test_settle_later.py::test_a_busy_log_is_left_alone",
     ),
     "llog_append_cleared_total": Unmet(
         "an atomic store leaves nothing pending",
-        "tests/unit/log/test_settle_later.py::test_an_idle_log_is_cleared_by_a_timer_that_then_ends",
+        "tests/unit/log/append/test_settle_later.py::test_an_idle_log_is_cleared_by_a_timer_that_then_ends",
     ),
     "llog_append_yields_total": Unmet(
         "takes a writer that wins many times in a row, by chance",
-        "tests/unit/log/test_fairness.py::test_a_writer_alone_on_its_log_yields_only_on_trial_and_ever_more_seldom",
+        "tests/unit/log/append/test_fairness.py::test_a_writer_alone_on_its_log_yields_only_on_trial_and_ever_more_seldom",
     ),
     "llog_log_read_restarts_total": Unmet(
         "takes an object that goes between the index and the read of it",

@@ -1,4 +1,4 @@
-"""What the tests of batching share: a producer over stores that hold, fail and finish puts as the test says."""
+"""Shared by the tests of batching: a producer over stores that hold, fail and finish puts on request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _names = itertools.count()
 
 
 class HeldStore(ForwardingObjectStore):
-    """While `held`, a put waits until the test lets it go on, or makes it fail."""
+    """While `held`, a put waits until the test releases it or makes it fail."""
 
     def __init__(self) -> None:
         super().__init__(MemoryObjectStore(f"memory://batching-{time.time_ns()}-{next(_names)}"))
@@ -45,17 +45,17 @@ class HeldStore(ForwardingObjectStore):
 
     async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
         self.blobs.append(list(buffers))
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        release: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.held:
-            self.puts.append(mine)
+            self.puts.append(release)
         async with self._begun:
             self._begun.notify_all()
         if self.held:
-            await mine
+            await release
         await super().put(name, buffers, if_absent=if_absent)
 
     async def begun(self, count: int) -> None:
-        """Until so many puts have begun."""
+        """Wait until `count` puts have begun."""
         async with asyncio.timeout(PATIENCE_SECONDS), self._begun:
             await self._begun.wait_for(lambda: len(self.blobs) >= count)
 
@@ -146,7 +146,7 @@ class Bench:
         )
 
     async def meet(self, *logs: Log) -> None:
-        """So that what follows is about batching."""
+        """Make the logs known, so that no lookup delays the calls of a test."""
         for log in logs:
             await self.appender.committer.known.know(log)
 

@@ -1,4 +1,4 @@
-"""The batching producer: few blobs, every request its own true answer, in order, and nothing without a bound."""
+"""The batching producer: few blobs, a true answer for every call, order, and bounds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.unit.broker.batching_bench import A, B, Bench, C, bare, group, numbered, settle_down
 
 SLOW = Pacing(max_delay_ms=3_600_000, gather_ms=3_600_000)
-"""Nothing is flushed but by its size, or because a test says so."""
+"""Flushes only full batches, or on request of a test."""
 
 
 def offsets(outcome: Appended | LogError) -> tuple[int, int]:
@@ -49,7 +49,7 @@ def offsets(outcome: Appended | LogError) -> tuple[int, int]:
 
 
 async def together(bench: Bench, *calls: Sequence[EncodedGroup]) -> list[list[Appended | LogError]]:
-    """Calls that meet in one flush, however slow the machine is; `bench` has the pacing SLOW."""
+    """Submit calls that share one flush; `bench` has the pacing SLOW."""
     await bench.meet(*{g.log for call in calls for g in call})
     waiting = [bench.producer.submit(call) for call in calls]
     await bench.producer.flush()
@@ -116,7 +116,7 @@ async def test_bodies_are_uploaded_as_the_very_buffers_that_came(make: Callable[
     assert [id(buffer) for buffer in bodies] == [id(g.body[0]) for g in groups]
 
 
-async def test_repeats_and_gaps_are_answered_to_those_who_sent_them(make: Callable[..., Bench]) -> None:
+async def test_repeats_and_gaps_are_answered_to_their_senders(make: Callable[..., Bench]) -> None:
     bench = make(pacing=SLOW)
     [first] = await together(bench, [numbered(A, 0, 1)])
     again, gap, plain, following = await together(
@@ -133,8 +133,8 @@ async def test_repeats_and_gaps_are_answered_to_those_who_sent_them(make: Callab
     assert (mixed.pieces[0], mixed.pieces[2]) == (Landed(4, 4), Landed(5, 5))
     assert isinstance(mixed.pieces[1], OutOfOrderSequence)
     assert await bench.contents(A) == [b"1/0", b"1/1", b"plain", b"1/2", b"1/3"]
-    told = [(c.start_offset, c.end_offset) for c in bench.committed]
-    assert told == [(1, 2), (3, 4), (5, 5)]
+    cached = [(c.start_offset, c.end_offset) for c in bench.committed]
+    assert cached == [(1, 2), (3, 4), (5, 5)]
 
 
 async def test_errors_are_not_shared_between_callers(make: Callable[..., Bench]) -> None:
@@ -158,7 +158,7 @@ async def test_one_fenced_log_does_not_harm_the_others_of_the_flush(make: Callab
     assert offsets(landed) == (1, 1)
 
 
-async def test_what_landed_is_told_to_the_cache_before_the_caller_hears_of_it(make: Callable[..., Bench]) -> None:
+async def test_the_cache_is_filled_before_the_caller_is_answered(make: Callable[..., Bench]) -> None:
     bench = make()
     [outcome] = await bench.producer.append([group(A, b"x", b"y", timestamp_ms=99)])
     assert bench.committed == [CommittedBatch(A, 1, 2, "kafka-v2", bench.committed[0].body, 99)]
@@ -455,7 +455,7 @@ async def test_at_three_quarters_nothing_waits_any_longer(make: Callable[..., Be
     assert set(bench.metrics.reasons()) == {"pressure"}
 
 
-async def test_what_can_never_be_appended_is_the_callers_error_and_harms_nobody(make: Callable[..., Bench]) -> None:
+async def test_an_invalid_group_is_the_callers_error_and_harms_no_other_call(make: Callable[..., Bench]) -> None:
     bench = make(pool_bytes=MIB)
     with pytest.raises(InvalidArgument, match="occurs twice"):
         bench.producer.submit([group(A, b"x"), group(A, b"y")])
@@ -525,7 +525,7 @@ class DeafStore(MemoryStore):
         return await super().write(groups)
 
 
-async def test_a_new_log_that_cannot_be_looked_up_holds_up_nobody_else() -> None:
+async def test_a_new_log_that_cannot_be_looked_up_delays_no_other_log() -> None:
     metadata = DeafStore(A)
     bench = Bench(metadata=metadata)
     stuck = bench.producer.submit([group(A, b"x"), group(B, b"y")])
@@ -572,7 +572,7 @@ async def close_soon(bench: Bench) -> None:
     assert bench.pool.used == 0
 
 
-async def test_close_flushes_what_is_buffered_and_then_refuses(make: Callable[..., Bench]) -> None:
+async def test_close_flushes_the_buffer_and_then_refuses(make: Callable[..., Bench]) -> None:
     bench = make(pacing=SLOW)
     await bench.meet(A)
     known, new = bench.producer.submit([group(A, b"x")]), bench.producer.submit([group(B, b"y")])
@@ -585,7 +585,7 @@ async def test_close_flushes_what_is_buffered_and_then_refuses(make: Callable[..
     assert await bench.contents(A) == [b"x"]
 
 
-async def test_close_waits_for_a_bounded_time_and_then_tells_what_can_be_told() -> None:
+async def test_close_waits_for_a_bounded_time_and_then_answers_every_call() -> None:
     bench = Bench(max_bytes=KIB, uploads_max=1)
     await bench.meet(A, B)
     bench.objects.held = True
@@ -621,7 +621,7 @@ async def test_flush_returns_when_all_that_was_accepted_is_answered(make: Callab
 
 
 @pytest.mark.parametrize("limit", ["BATCH_LOGS_PER_COMMIT", "BATCH_LOGS_ANSWERED_PER_TURN"])
-async def test_very_many_logs_are_committed_and_told_in_steps_with_turns_for_others_in_between(
+async def test_very_many_logs_are_committed_and_answered_in_steps_with_other_tasks_in_between(
     make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(batching_flush, limit, 4)
@@ -651,7 +651,7 @@ async def test_very_many_logs_are_committed_and_told_in_steps_with_turns_for_oth
         assert await bench.contents(log) == [b"a", b"b"]
 
 
-async def test_a_step_that_fails_leaves_what_was_committed_before_it_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_step_leaves_earlier_steps_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     class FailsLater(MemoryStore):
         steps = 0
 

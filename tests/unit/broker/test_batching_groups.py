@@ -1,4 +1,4 @@
-"""Groups of many requests as one, and its outcome shared out: pieces that nobody numbers are told to the log as one."""
+"""Groups of many calls are joined into one, and its outcome is shared out; pieces without claims become one piece."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GROUPS = st.lists(st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size
 
 @settings(max_examples=150, deadline=None)
 @given(GROUPS, st.data())
-async def test_every_piece_gets_what_it_would_have_got_alone(
+async def test_every_piece_gets_the_outcome_it_would_get_alone(
     wanted: list[list[tuple[int, bool]]], data: st.DataObject
 ) -> None:
     groups = [group(number, pieces) for number, pieces in enumerate(wanted)]
@@ -85,14 +85,14 @@ async def test_every_piece_gets_what_it_would_have_got_alone(
         return
     landed = [outcome for outcome in outcomes if isinstance(outcome, Landed)]
     appended = Appended(LOG, landed[0].start_offset, landed[-1].end_offset, "key", "uri", tuple(outcomes))
-    told: list[PieceOutcome] = []
-    for asked, mine in zip(groups, share_out(one, appended, groups, KEYS), strict=True):
-        if isinstance(mine, Appended):
-            told += mine.pieces
+    received: list[PieceOutcome] = []
+    for asked, outcome in zip(groups, share_out(one, appended, groups, KEYS), strict=True):
+        if isinstance(outcome, Appended):
+            received += outcome.pieces
         else:
-            refused = [error for error in mine.outcomes if isinstance(error, LogError)]
-            told += refused or [mine] * len(asked.pieces)
-    assert [_plain(outcome) for outcome in told] == [_plain(outcome) for outcome in expected]
+            refused = [error for error in outcome.outcomes if isinstance(error, LogError)]
+            received += refused or [outcome] * len(asked.pieces)
+    assert [_plain(outcome) for outcome in received] == [_plain(outcome) for outcome in expected]
 
 
 def _plain(outcome: PieceOutcome) -> object:
@@ -117,9 +117,9 @@ async def test_a_refused_group_is_refused_for_each_with_an_error_of_its_own() ->
     assert len({id(outcome) for outcome in shared}) == 3
 
 
-@pytest.mark.parametrize("told_by", ["piece", "group"])
-async def test_the_newest_timestamp_is_the_newest_of_all_whoever_tells_it(told_by: str) -> None:
-    stamp = (50, -1) if told_by == "piece" else (-1, 50)
+@pytest.mark.parametrize("stamped", ["piece", "group"])
+async def test_the_joined_timestamp_is_the_newest_of_pieces_and_groups(stamped: str) -> None:
+    stamp = (50, -1) if stamped == "piece" else (-1, 50)
     groups = [
         EncodedGroup(LOG, 1, "kafka-v2", [b"x"], stamp[1], pieces=(Piece(1, 1, None, stamp[0]),)),
         EncodedGroup(LOG, 1, "kafka-v2", [b"x"], 40, pieces=(Piece(1, 1, None, 40),)),

@@ -14,7 +14,7 @@ from tests.unit.broker.batching_bench import Bench, group, numbered
 A, B = Log("orders", 0), Log("orders", 1)
 
 
-async def test_what_lands_is_counted_by_group_record_and_byte() -> None:
+async def test_appends_are_counted_by_group_record_and_byte() -> None:
     bench = Bench()
     groups = [group(A, b"x", b"y"), group(B, b"z")]
     await asyncio.gather(bench.producer.append(groups), bench.producer.append([group(A, b"w")]))

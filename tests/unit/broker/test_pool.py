@@ -8,7 +8,7 @@ from llog.broker.produce.pool import MemoryPool
 from llog.errors import InvalidArgument
 
 
-def test_what_finds_no_room_takes_nothing() -> None:
+def test_a_request_that_does_not_fit_takes_nothing() -> None:
     pool = MemoryPool(100)
     assert pool.try_take(60)
     assert not pool.try_take(41)
@@ -30,24 +30,24 @@ def test_more_than_was_taken_cannot_be_given_back() -> None:
     assert pool.used == 0
 
 
-def test_pressure_is_told_when_three_quarters_are_reached_and_not_again_before_it_fell() -> None:
-    pool, told = MemoryPool(100), []
-    pool.on_pressure(lambda: told.append(pool.used))
+def test_pressure_is_reported_once_each_time_three_quarters_are_reached() -> None:
+    pool, reports = MemoryPool(100), []
+    pool.on_pressure(lambda: reports.append(pool.used))
     assert pool.try_take(74)
-    assert told == []
+    assert reports == []
     assert pool.try_take(1)
     assert pool.try_take(5)
-    assert told == [75]
+    assert reports == [75]
     pool.give(10)
     assert pool.try_take(10)
-    assert told == [75, 80]
+    assert reports == [75, 80]
 
 
 def test_a_call_without_room_is_pressure_too() -> None:
-    pool, told = MemoryPool(100), []
-    pool.on_pressure(lambda: told.append(pool.used))
+    pool, reports = MemoryPool(100), []
+    pool.on_pressure(lambda: reports.append(pool.used))
     assert not pool.try_take(101)
-    assert told == [0]
+    assert reports == [0]
 
 
 def test_a_pool_of_nothing_is_refused() -> None:

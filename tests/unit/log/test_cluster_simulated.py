@@ -1,5 +1,5 @@
 """Several processes start at once on empty stores, crash, stall and lose answers: all of them belong to one cluster,
-and none is told that its stores do not belong together."""
+and none fails because its stores seem not to belong together."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def start_together(world: World) -> None:
     world.run()
     world.calm()
     wanted = world.alone("last", join)
-    told = {actor.result for actor in actors if actor.ended and not actor.crashed} - {None}
-    assert told <= {wanted}, told
+    joined = {actor.result for actor in actors if actor.ended and not actor.crashed} - {None}
+    assert joined <= {wanted}, joined
 
 
 @pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "compare-and-set"])

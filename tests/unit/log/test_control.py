@@ -51,7 +51,7 @@ def test_a_fenced_log_refuses_inside_the_transition() -> None:
     assert decide(closed) == Refusal("fenced", "why")
 
 
-def test_a_deleted_log_and_another_life_of_it_refuse() -> None:
+def test_a_deleted_log_and_another_incarnation_refuse() -> None:
     assert kind_of(decide(replace(OPEN, log_state="DELETED"))) == "deleted"
     assert kind_of(decide(replace(OPEN, incarnation=3))) == "stale_self"
     assert kind_of(decide(replace(OPEN, incarnation=1))) == "stale_control"
@@ -63,7 +63,7 @@ def test_a_blob_strictly_older_than_the_horizon_is_refused() -> None:
     assert isinstance(decide(OPEN, PART._replace(blob_created_at_ms=9_000)), Reserved)
 
 
-def test_a_pending_append_is_replaced_only_by_who_has_seen_it_settled() -> None:
+def test_only_a_writer_that_saw_it_settled_replaces_a_pending_append() -> None:
     first = reserved()
     other = PART._replace(append_id="other")
     assert decide(first.control, other) == MustSettle(first.pending)
@@ -88,7 +88,7 @@ def test_every_fence_and_unfence_is_an_epoch_and_a_retry_does_not_fence_twice() 
     opened = unfenced(closed, expected_epoch=1)
     assert opened is not None
     assert (closed.epoch, opened.epoch) == (1, 2)
-    assert fenced(opened, expected_epoch=0, reason="") is None, "somebody opened it meanwhile"
+    assert fenced(opened, expected_epoch=0, reason="") is None, "another process opened it meanwhile"
     assert fenced(closed, expected_epoch=None, reason="") is None
     assert unfenced(opened, expected_epoch=None) is None
 
@@ -99,13 +99,13 @@ def evidence(control: ControlRecord, version: int) -> Evidence:
 
 
 def test_an_uncertain_append_is_decided_by_positive_evidence_only() -> None:
-    mine, others = reserved().control, reserved(part=PART._replace(append_id="other")).control
+    own, others = reserved().control, reserved(part=PART._replace(append_id="other")).control
     assert evidence(OPEN, 4).verdict == "stale"
     assert evidence(OPEN, 5).verdict == "undecided"
     assert evidence(OPEN, 6).verdict == "not_committed"
-    assert evidence(mine, 6).verdict == "committed"
+    assert evidence(own, 6).verdict == "committed"
     assert evidence(others, 6).verdict == "not_committed"
-    moved_on = replace(mine, sequence_counter=9, pending=None)
+    moved_on = replace(own, sequence_counter=9, pending=None)
     assert evidence(moved_on, 7).verdict == "look_up"
     assert evidence(replace(moved_on, log_start_offset=5), 7).verdict == "cannot_tell"
     assert evidence(replace(moved_on, incarnation=3), 7).verdict == "cannot_tell"

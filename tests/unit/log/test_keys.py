@@ -100,7 +100,7 @@ def test_keys_that_the_sink_builds_below_its_own_are_known(root: str, query: str
 
 
 @given(roots, object_ids, object_ids)
-def test_what_jobs_and_probes_put_beside_the_log_is_known(root: str, pass_id: str, object_id: str) -> None:
+def test_keys_of_jobs_and_probes_are_parsed(root: str, pass_id: str, object_id: str) -> None:
     keys = Keys(root)
     name = f"{scratch_root(root)}{pass_id}/{object_id}"
     assert keys.parse_object(name) == ParsedKey("scratch", name="key-compact", item=pass_id, object_id=object_id)
@@ -212,7 +212,7 @@ def test_an_object_id_keeps_its_instant_and_sorts_by_it(now_ms: int, bits: int) 
 
 
 @pytest.mark.parametrize("text", ["", "x" * 32, "0" * 32, samples.BLOB_ID.upper(), samples.BLOB_ID[:-1], "٣" * 32])
-def test_what_is_not_an_object_id_is_refused(text: str) -> None:
+def test_text_that_is_no_object_id_is_refused(text: str) -> None:
     assert not is_object_id(text)
     with pytest.raises(InvalidArgument):
         created_at_ms_of(text)

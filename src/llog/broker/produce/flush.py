@@ -41,7 +41,7 @@ BATCH_GATHER_MS: Final = 1
 BATCH_REMOTE_PUTS_PER_SECOND: Final = 4
 # Logs of a flush that one call commits; each takes about 50 µs of the event loop.
 BATCH_LOGS_PER_COMMIT: Final = 256
-# Logs of a flush whose calls are answered in one turn of the event loop: about 2 ms.
+# Logs of a flush with calls that are answered in one turn of the event loop: about 2 ms.
 BATCH_LOGS_ANSWERED_PER_TURN: Final = 128
 
 FLUSH_FAILURES: Final = "batching_flush_failures"

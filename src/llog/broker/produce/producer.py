@@ -287,7 +287,7 @@ class BatchingProducer:
         await self._all_answered(None)
 
     def shed(self, reason: str) -> None:
-        """Refuse every group whose flush has not started: nothing of it was accepted."""
+        """Refuse every group that is not in a started flush: nothing of it was accepted."""
         self._buffer.refuse_all(BackPressureRejected, f"{reason}; nothing was accepted")
 
     async def close(self, *, at_once: asyncio.Event | None = None) -> None:

@@ -78,7 +78,7 @@ async def settle(context: LogContext, log: Log, pending: Pending) -> None:
             return
         record = await context.metadata.get(key, strict=True)
         if record is None:
-            # Either settled and then compacted, or the request never arrived. Control tells which: it shows this append
+            # Either settled and then compacted, or the request never arrived. Control decides: it shows this append
             # until a process has seen its entry written.
             if not await _still_pending(context, log, pending):
                 return

@@ -18,7 +18,7 @@ OTHER = Log("orders", 1)
 
 
 class PartlyDeaf(MemoryStore):
-    """Knows nothing of one log, as when it may not look at its keys."""
+    """Answers no request for one log's keys."""
 
     deaf_to: str = "nothing"
 

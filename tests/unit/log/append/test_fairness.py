@@ -1,4 +1,4 @@
-"""Who keeps winning a log that others want lets them go first; nobody else ever waits."""
+"""A writer that keeps winning a contended log lets other writers go first; no other writer waits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_commits_that_leave_room_by_themselves_need_no_yield() -> None:
     assert not fairness.should_yield(now_ms, on_trial=False)
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_contention_is_forgotten() -> None:
     fairness = Fairness()
     fairness.lost(0)
     now_ms = won_in_a_row(fairness, LOG_YIELD_AFTER_COMMITS, start_ms=LOG_CONTENDED_MS + 1)

@@ -99,7 +99,7 @@ def test_a_refused_piece_harms_none_beside_it() -> None:
     assert kinds(made.verdicts) == {0: "out_of_order", 1: "old_epoch", 2: (5, 6, False), 3: (7, 8, False)}
 
 
-def test_refusals_alone_are_told_apart_from_repeats() -> None:
+def test_refusals_and_repeats_are_distinct_outcomes() -> None:
     decision = decide(part_of(claim(7, 0), claim(7, 9)), known((claim(7, 0), 1)))
     assert isinstance(decision, NothingNew)
     assert kinds(decision.verdicts) == {0: (1, 2, True), 1: "out_of_order"}
@@ -145,7 +145,7 @@ def test_a_control_record_with_as_many_claims_as_allowed_stays_small() -> None:
     assert [piece.number for piece in then.run] == [LOG_CLAIMS_PER_APPEND_MAX]
 
 
-def test_pieces_that_nobody_numbers_do_not_count_against_the_limit() -> None:
+def test_pieces_without_claims_do_not_count_against_the_limit() -> None:
     made = reserved(part_of(*[None] * (3 * LOG_CLAIMS_PER_APPEND_MAX)), {})
     assert len(made.run) == 3 * LOG_CLAIMS_PER_APPEND_MAX
 
@@ -184,7 +184,7 @@ def _committed(
     return [outcomes[piece.number] for piece in pieces]
 
 
-# -- an attempt that nothing but producer state can tell of ------------------------------------------------------------
+# -- an attempt that only producer state can decide --------------------------------------------------------------------
 
 
 def test_one_piece_that_is_still_new_proves_that_the_run_was_not_committed() -> None:
@@ -235,7 +235,7 @@ def test_a_slice_of_bare_payloads_is_one_piece() -> None:
         EncodedGroup(ORDERS, 3, "bytes-batch-v1", [b"abcde"], pieces=(Piece(1, 3), Piece(2, 2)))
 
 
-def test_claims_belong_to_pieces_where_there_are_some() -> None:
+def test_claims_of_a_group_with_pieces_belong_to_the_pieces() -> None:
     with pytest.raises(InvalidArgument, match="producers"):
         EncodedGroup(ORDERS, 2, "kafka-v2", [b"ab"], 5, (claim(7, 0),), (Piece(2, 2),))
     with pytest.raises(InvalidArgument, match="producers"):

@@ -1,4 +1,4 @@
-"""A log that nobody appends to any more: what stands there as pending, and is settled, is taken away by a timer."""
+"""A timer clears the settled `pending` of an idle log."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_a_busy_log_is_left_alone() -> None:
     await bench.appender.close()
 
 
-async def test_a_log_that_somebody_else_took_on_is_left_to_them() -> None:
+async def test_a_log_that_another_writer_took_over_is_left_alone() -> None:
     bench = Bench()
     await bench.append()
     other = Appender(bench.context)

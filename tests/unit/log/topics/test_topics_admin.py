@@ -99,51 +99,51 @@ def context() -> LogContext:
 # -- tombstones ------------------------------------------------------------------------------------------------------
 
 
-def tombstone(there: ControlRecord | None) -> ControlRecord | None:
-    return plan_tombstone(there, TOPIC, now_ms=50_000, vacuum_grace_ms=10_000)
+def tombstone(current: ControlRecord | None) -> ControlRecord | None:
+    return plan_tombstone(current, TOPIC, now_ms=50_000, vacuum_grace_ms=10_000)
 
 
-def test_a_tombstone_keeps_what_tells_an_append_that_happened_from_one_that_did_not() -> None:
+def test_a_tombstone_keeps_the_counter_that_decides_an_uncertain_append() -> None:
     made = tombstone(CONTROL)
     assert made == replace(CONTROL, log_state="DELETED", pending=None, fence_reason="")
     assert tombstone(made) is None, "it stands already"
 
 
-def test_a_log_that_was_not_begun_in_this_life_gets_a_fresh_tombstone() -> None:
-    for there in (None, replace(CONTROL, incarnation=2), replace(CONTROL, incarnation=2, log_state="DELETED")):
-        made = tombstone(there)
+def test_a_log_without_control_in_this_incarnation_gets_a_fresh_tombstone() -> None:
+    for current in (None, replace(CONTROL, incarnation=2), replace(CONTROL, incarnation=2, log_state="DELETED")):
+        made = tombstone(current)
         assert made is not None
         assert (made.incarnation, made.log_state, made.pending, made.sequence_counter) == (3, "DELETED", None, 0)
         assert made.commit_horizon_ms == 49_000
 
 
-def test_a_later_life_is_never_buried() -> None:
+def test_a_later_incarnation_is_never_buried() -> None:
     with pytest.raises(StaleSelf):
         tombstone(replace(CONTROL, incarnation=4))
 
 
-def test_what_a_newer_release_wrote_is_not_replaced_by_a_tombstone() -> None:
-    for there in (replace(CONTROL, v=99), replace(CONTROL, v=99, incarnation=2)):
-        made = tombstone(there)
+def test_a_newer_releases_control_is_not_replaced_by_a_tombstone() -> None:
+    for current in (replace(CONTROL, v=99), replace(CONTROL, v=99, incarnation=2)):
+        made = tombstone(current)
         assert made is not None
         with pytest.raises(UnsupportedFormat):
             encode_value(made)
 
 
-@pytest.mark.parametrize(("there", "wanted"), list(itertools.product(ORDER, ORDER)))
-def test_a_partition_delete_only_goes_forward(there: str, wanted: str) -> None:
-    record = PartitionDelete(incarnation=3, state=there)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("current", "wanted"), list(itertools.product(ORDER, ORDER)))
+def test_a_partition_delete_only_goes_forward(current: str, wanted: str) -> None:
+    record = PartitionDelete(incarnation=3, state=current)  # type: ignore[arg-type]
     moved = plan_advance(record, 3, wanted)  # type: ignore[arg-type]
-    if ORDER.index(wanted) > ORDER.index(there):
+    if ORDER.index(wanted) > ORDER.index(current):
         assert moved == PartitionDelete(incarnation=3, state=wanted)  # type: ignore[arg-type]
     else:
         assert moved is None
 
 
-def test_a_partition_delete_of_another_life_begins_anew_or_stops_us() -> None:
+def test_a_partition_delete_of_another_incarnation_starts_over_or_stops_us() -> None:
     finished = PartitionDelete(incarnation=2, state="DELETE_PARTITION_FINISHED")
-    for there in (None, finished):
-        moved = plan_advance(there, 3, "DELETE_PARTITION_MARKED")
+    for current in (None, finished):
+        moved = plan_advance(current, 3, "DELETE_PARTITION_MARKED")
         assert moved == PartitionDelete(incarnation=3, state="DELETE_PARTITION_MARKED")
     with pytest.raises(StaleSelf):
         plan_advance(finished, 1, "DELETE_PARTITION_MARKED")
@@ -165,10 +165,10 @@ async def test_a_creation_whose_answer_was_lost_knows_its_own_topic(applied: lis
 
 
 async def test_another_topic_is_not_taken_for_ones_own(context: LogContext) -> None:
-    """The answer was lost, and meanwhile somebody else created the topic."""
+    """The answer was lost, and meanwhile another process created the topic."""
     other = dataclasses.replace(context, random_bits=random.Random(2).getrandbits)
     backing = MemoryBacking(shards=1, atomic_groups=True)
-    mine = LostAnswers(backing)
+    own_store = LostAnswers(backing)
     calls = 0
 
     async def sleep(_seconds: float) -> None:
@@ -178,7 +178,7 @@ async def test_another_topic_is_not_taken_for_ones_own(context: LogContext) -> N
             await create_topic(dataclasses.replace(other, metadata=MemoryStore(backing)), "orders", partitions=3)
 
     with pytest.raises(TopicAlreadyExists):
-        await create_topic(dataclasses.replace(context_on(mine), sleep=sleep), "orders", partitions=1)
+        await create_topic(dataclasses.replace(context_on(own_store), sleep=sleep), "orders", partitions=1)
 
 
 async def test_a_record_that_keeps_changing_is_busy_and_not_tried_for_ever(context: LogContext) -> None:
@@ -258,7 +258,7 @@ async def describe_deleted(context: LogContext) -> TopicRecord:
 
 
 @pytest.mark.parametrize(("before", "asked", "expected"), [(0, None, 0), (1, None, 1), (0, 1, 1), (7, 0, 0)])
-async def test_a_new_life_begins_where_it_is_told_or_where_the_last_one_did(
+async def test_a_new_incarnation_starts_at_the_given_offset_or_the_previous_first_offset(
     context: LogContext, before: int, asked: int | None, expected: int
 ) -> None:
     await create_topic(context, "orders", first_offset=before)
@@ -268,7 +268,7 @@ async def test_a_new_life_begins_where_it_is_told_or_where_the_last_one_did(
     assert (await describe_topic(context, "orders")).partitions[0].next_offset == expected
 
 
-async def test_what_a_newer_release_wrote_is_not_altered_deleted_or_brought_back(context: LogContext) -> None:
+async def test_a_newer_releases_topic_is_not_altered_deleted_or_created_again(context: LogContext) -> None:
     newer = TopicRecord(v=99, topic_id="t", incarnation=1, state="LIVE", partition_count=1)
     key = context.keys.topic("orders")
     version = await context.metadata.put(key, encode_value(replace(newer, v=1)).replace(b'"v":1', b'"v":99'))
@@ -289,7 +289,7 @@ async def test_what_a_newer_release_wrote_is_not_altered_deleted_or_brought_back
     assert decode_value(TopicRecord, found.value, key.path) == replace(newer, state="DELETED")
 
 
-async def test_a_change_of_a_topic_that_is_not_there_says_so(context: LogContext) -> None:
+async def test_a_change_of_a_missing_topic_raises_topic_not_found(context: LogContext) -> None:
     for act in (
         alter_topic(context, "orders"),
         add_partitions(context, "orders", 2),
