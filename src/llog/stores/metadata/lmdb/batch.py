@@ -1,8 +1,8 @@
-"""The writes of one call, column by column.
+"""The writes of one call as columns, and the versions of records that this process wrote last.
 
-Why it exists: a flush moves thousands of records, and a Python statement per record costs as much as LMDB's own work.
-Most calls are plain: puts without a session whose conditions all hold. Those are decided and written by a few passes
-over whole columns; everything else takes the careful way, group by group (`transaction`).
+A flush writes thousands of records, and a Python statement per record costs as much as the work of LMDB. Most calls are
+plain: puts without a session, and all conditions hold. They are decided and written in a few passes over whole columns;
+`transaction` applies all others group by group.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llog.stores.metadata.port import ABSENT, CheckedWrites, GroupOutcome, Put, 
 
 class LmdbBatch:
     def __init__(self, groups: Sequence[Sequence[Write]], checked: CheckedWrites) -> None:
-        """`checked` by `check_groups` with a `StoredKeys`."""
+        """`checked` is the result of `check_groups` with a `StoredKeys`."""
         self.groups = groups
         self.keys: list[bytes] = checked.stored_keys
         self.size_bytes = checked.value_bytes
@@ -32,7 +32,7 @@ class LmdbBatch:
 
     @property
     def moves_only(self) -> bool:
-        """Every put replaces a record at a version."""
+        """Whether every put replaces a record at a version."""
         return None not in self.expected and ABSENT not in self.expected
 
     def check_sessions(self, kind: type[Session], environment: object) -> None:
@@ -41,14 +41,14 @@ class LmdbBatch:
                 raise InvalidArgument("session", f"{session.id} was not opened on this store")
 
     def outcomes_of(self, written: int | list[GroupOutcome]) -> list[GroupOutcome]:
-        """One per group. A number means that every put was written, with versions counted up from it."""
+        """One outcome per group. A number means that every put was written, with consecutive versions from it on."""
         if isinstance(written, list):
             return written
         first_version = written
         versions = iter(range(first_version, first_version + len(self.keys)))
         sizes = set(map(len, self.groups))
         if len(sizes) == 1:
-            # The same iterator named n times deals out tuples of n.
+            # The same iterator n times gives tuples of n.
             return list(zip(*[versions] * sizes.pop(), strict=True))
         return [tuple(itertools.islice(versions, len(group))) for group in self.groups]
 
@@ -56,12 +56,18 @@ class LmdbBatch:
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
-# Records whose version the writer remembers from its own last transactions.
+# Records with a remembered version.
 LMDB_KNOWN_VERSIONS_MAX: Final = 65_536
 
 
 class KnownVersions:
-    """Used by the writer thread alone."""
+    """Versions of records that this process wrote last, so that it need not read them again. Only the writer thread
+    uses it.
+
+    LMDB numbers the transactions of all processes that changed something. If the current transaction has the number
+    after our last commit, no other process wrote in between and the versions are right; otherwise they are dropped, as
+    after any failure.
+    """
 
     def __init__(self) -> None:
         self.versions: dict[bytes, int] = {}
@@ -72,12 +78,12 @@ class KnownVersions:
             self.forget_all()
 
     def commits(self, number: int) -> None:
-        """The transaction of this number is about to be committed, and it did change something."""
+        """Called before the commit of a transaction that changed something."""
         self._last_number = number
 
     def note(self, batch: LmdbBatch, first_version: int) -> None:
-        """The batch was written, with versions counted up from there. Records that are new are left out: an index
-        entry is not moved again."""
+        """The batch was written with consecutive versions from `first_version` on. New records are not remembered: an
+        index entry is not written again."""
         given = zip(batch.keys, range(first_version, first_version + len(batch.keys)), strict=True)
         if batch.moves_only:
             self.versions.update(given)

@@ -1,9 +1,7 @@
-"""The clock that all processes of a machine share: milliseconds since boot, and which boot.
+"""The boot clock of the machine: milliseconds since boot, and the id of the boot.
 
-Why it exists: leases must run out by a clock that nobody can set, that goes on while the machine sleeps, and that two
-processes read alike. A lease of an earlier boot is dead whatever it says.
-
-Processes that share a store must share the kernel's boot clock: no time namespaces between them.
+Leases use it because it cannot be set, continues during suspend, and is the same for all processes, provided they are
+in one time namespace. A lease of an earlier boot has ended.
 """
 
 from __future__ import annotations

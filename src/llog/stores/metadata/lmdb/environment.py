@@ -1,13 +1,11 @@
-"""One LMDB environment of this process: opened once per directory, shared by every store that names it.
+"""The LMDB environments of this process, one per directory, shared by all stores of that directory.
 
-Why it exists: LMDB breaks when a process opens a directory twice, when an environment crosses a fork, when the map is
-too small, or when the directory lies on a network. All of that is settled here and nowhere else.
-
-What must stay true
-- Sync stays on: a commit is on disk when it returns. There is no switch.
-- The map grows by itself, here and when another process grew it, never under an open transaction (`gate`).
-- A child of fork gets an error. What it inherited is never closed there: closing would free the parent's place in
-  the table of readers. So a child cannot open that directory either; processes are started anew (spawn).
+LMDB fails if a process opens a directory twice, if an environment crosses a fork, if the map is too small, or if the
+directory is on a network file system. This module handles all four.
+- Sync is always on: a commit is on disk when it returns.
+- The map grows by itself, also after another process grew it, but never while a transaction is open (`MapGate`).
+- Use after a fork raises an error. The child does not close what it inherited, because that would free the parent's
+  slot in the reader table, so it cannot open that directory either. Start processes with spawn.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ class MapGate:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else is inside. New ones wait until this is over, so it comes soon."""
+        """Wait until all users have left, while new ones wait, and hold the gate exclusively."""
         with self._changed:
             while self._resizing:
                 self._changed.wait()
@@ -84,7 +82,7 @@ class MapGate:
 
 # The map starts small and doubles; it costs address space, not disk.
 LMDB_MAP_BYTES_START: Final = 64 * MIB
-# One step of growth at most: doubling a very large map would ask for more address space than it soon uses.
+# Largest growth step: doubling a very large map would take more address space than it needs soon.
 LMDB_MAP_GROWTH_BYTES_MAX: Final = 16 * GIB
 # Reader slots of the lock file, for all processes together; a process needs one per reader thread and one more.
 LMDB_READERS_MAX: Final = 1_024
@@ -95,7 +93,7 @@ T = TypeVar("T")
 MAP_ATTEMPTS_MAX: Final = 64
 FORK_REASON: Final = "was open when this process was forked; LMDB cannot cross a fork: start a new process (spawn)"
 
-# Locks and maps are not kept in step between machines there, whatever the mount options say.
+# These file systems do not keep locks and maps coherent between machines, with any mount option.
 NETWORK_FILE_SYSTEMS: Final = frozenset(
     [
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.ceph", "lustre", "beegfs", "glusterfs"),
@@ -105,7 +103,7 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 
 
 class Environment:
-    """Everything but `lease_out` and `give_back` may be called from any thread."""
+    """Everything except `lease_out` and `give_back` may be called from any thread."""
 
     def __init__(self, directory: Path, url: str, clock: BootClock) -> None:
         self.directory, self.url, self.clock = directory, url, clock
@@ -140,14 +138,14 @@ class Environment:
             raise translate(error, "open", self.url) from error
 
     def _check_contents(self) -> None:
-        """Slots of dead processes are freed; an empty database gets its format; another's is refused."""
+        """Free reader slots of dead processes, write the format into an empty database, refuse another format."""
         try:
             self._lmdb.reader_check()
             assert self._lmdb.max_key_size() >= METADATA_KEY_BYTES_MAX + SESSION_ID_BYTES + 2
             found = self.read(lambda txn: (txn.get(FORMAT_KEY), txn.stat()["entries"]))
             if found == (None, 0):
                 with self.gate.using(), self.begin_write() as txn:
-                    # Another process may have been first; what is there decides.
+                    # Another process may have been first; the stored format decides.
                     txn.put(FORMAT_KEY, FORMAT, overwrite=False)
                 found = self.read(lambda txn: (txn.get(FORMAT_KEY), 1))
             check_format(found[0], self.url)
@@ -164,13 +162,13 @@ class Environment:
             raise MetadataMisconfigured("use", self.url, FORK_REASON)
 
     def read_now(self, work: Callable[[lmdb.Transaction[bytes]], T]) -> T:
-        """Without waiting for anything but pages. Raises `lmdb.MapResizedError` when the map must change first; the
-        caller has passed `gate.try_enter` and leaves the gate itself."""
+        """A read transaction that waits only for pages. Raises `lmdb.MapResizedError` if the map must change first. The
+        caller has passed `gate.try_enter` and leaves the gate."""
         with self._lmdb.begin() as txn:
             return work(txn)
 
     def read(self, work: Callable[[lmdb.Transaction[bytes]], T]) -> T:
-        """In a thread that may wait."""
+        """The same in a thread, which may wait."""
         for attempt in range(MAP_ATTEMPTS_MAX):
             try:
                 with self.gate.using():
@@ -183,16 +181,16 @@ class Environment:
         raise MetadataUnavailable("read", self.url, f"the map changed {MAP_ATTEMPTS_MAX} times while it was read")
 
     def begin_write(self) -> lmdb.Transaction[bytes]:
-        """The caller is inside the gate. Waits for the machine's one write lock."""
+        """Waits for the single write lock of the machine. The caller is inside the gate."""
         return self._lmdb.begin(write=True)
 
     def adopt_map(self) -> None:
-        """Another process grew the map: take its size."""
+        """Adopt the map size that another process set."""
         with self.gate.alone():
             self._lmdb.set_mapsize(0)
 
     def grow_map(self) -> None:
-        """The map is full: double it. Readers that died may be why, so they are shown out first."""
+        """Double a full map, after freeing the slots of dead readers, which may be the cause."""
         with self.gate.alone():
             self._lmdb.reader_check()
             size = int(self._lmdb.info()["map_size"])
@@ -214,7 +212,7 @@ _inherited_environments: dict[tuple[int, int], Environment] = {}
 
 
 def lease_out(directory: Path, clock: BootClock) -> Environment:
-    """This process's environment of that directory, opened if need be. Blocks on disk; give it back."""
+    """The environment of a directory, opened if necessary. Blocks on disk; callers must `give_back`."""
     directory = directory.absolute()
     with _registry_lock:
         identity = _identity(directory)
@@ -231,7 +229,7 @@ def lease_out(directory: Path, clock: BootClock) -> Environment:
 
 
 def give_back(environment: Environment) -> None:
-    """The last one to give it back closes it. Blocks until the writer thread has ended."""
+    """The last user closes the environment. Blocks until the writer thread has ended."""
     with _registry_lock:
         environment.users -= 1
         if environment.users or environment.forked:
@@ -243,7 +241,7 @@ def give_back(environment: Environment) -> None:
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
-    """Which directory it is, whatever its name."""
+    """Identity of a directory, independent of its name."""
     try:
         stat = os.stat(directory)
     except FileNotFoundError:
@@ -275,7 +273,7 @@ def refuse_network_file_system(directory: Path, url: str) -> None:
 
 
 def file_system_of(directory: Path, mounts: Path) -> str:
-    """The type of the file system that holds `directory` (which need not exist yet); "" when it cannot be told."""
+    """The type of the file system that holds `directory` (which need not exist yet); "" if unknown."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -283,7 +281,7 @@ def file_system_of(directory: Path, mounts: Path) -> str:
     wanted, best, kind = os.path.realpath(directory), "", ""
     for line in lines:
         fields, _, rest = line.partition(" - ")
-        # Blanks in a mount point are written \\040 and so on.
+        # Spaces in a mount point are written \\040 and so on.
         point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), fields.split()[4])
         inside = wanted == point or wanted.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):

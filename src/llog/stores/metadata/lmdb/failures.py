@@ -1,4 +1,4 @@
-"""LMDB's errors and ours: the one table at this border."""
+"""The table from errors of LMDB to ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llog.errors import (
     MetadataUncertain,
 )
 
-# Errors that leave the data untouched, whenever they come.
+# Errors that leave the data unchanged, also during a commit.
 _HARMLESS: Final[dict[type[Exception], type[MetadataStoreError]]] = {
     lmdb.MapFullError: MetadataFull,
     lmdb.DiskError: MetadataFull,
@@ -33,15 +33,15 @@ _HARMLESS: Final[dict[type[Exception], type[MetadataStoreError]]] = {
     lmdb.PageNotFoundError: MetadataMisconfigured,
     lmdb.PanicError: MetadataMisconfigured,
 }
-# Not classes of their own in py-lmdb: the text of the C library's error.
+# py-lmdb has no classes for these: texts of the C library.
 _FULL_TEXTS: Final = ("No space left", "Disk quota exceeded", "File too large", "Cannot allocate memory")
-# What LMDB calls a disk that took only a part of what it was given.
+# The text of LMDB for a short write.
 _SHORT_WRITE_TEXT: Final = "Input/output error"
 
 
 def translate(error: Exception, operation: str, subject: str, *, committing: bool = False) -> MetadataStoreError:
-    """Our error for one of theirs. `committing`: it came from a commit that may have happened; even then a full disk
-    or map says that it did not, since it stops LMDB before the root is moved."""
+    """`committing`: the error comes from a commit, which may have happened. A full disk or map still means that it did
+    not, because LMDB stops before it writes the new root."""
     for theirs, ours in _HARMLESS.items():
         if isinstance(error, theirs):
             return ours(operation, subject, str(error))

@@ -1,17 +1,15 @@
 """The bytes of the LMDB store: keys, record values, session leases. Pure functions.
 
-One unnamed database holds everything; the first byte of a key says what it is.
+One unnamed database holds everything; the first byte of a key is its kind.
 
     depth (0…31) · path        record         u64 (version × 2 + ephemeral) · [16 bytes session id] · value
-    0xfd · session id · key    binding        empty: this record was written with that session (it may have moved on)
+    0xfd · session id · key    binding        empty: this record was written with that session (and maybe again)
     0xfe · session id          session lease  16 bytes boot id · u64 expires at, ms since boot · u32 timeout ms
-    0xff · "version"           the counter    u64: the highest version ever given
+    0xff · "version"           the counter    u64: the highest version assigned
     0xff · "format"            the format     its name
 
-What must stay true
-- Depth (the number of slashes) stands first, so the direct children of a parent are one contiguous run in byte order,
-  and nothing deeper lies between them.
-- A version is never given twice: the counter moves in the transaction that uses it and never goes back.
+- Keys begin with their depth (the number of slashes), so the direct children of a parent are contiguous in byte order.
+- A version is never reused: the counter increases in the transaction that uses it.
 - All integers are big-endian.
 """
 
@@ -52,14 +50,14 @@ def record_key(path: str) -> bytes:
 
 
 def record_keys(paths: Sequence[str]) -> list[bytes]:
-    """`record_key` of many, with one pass over all of them for the depths; no path holds a line feed."""
+    """`record_key` of many paths, with one pass for all depths; paths contain no line feed."""
     if not paths:
         return []
     encoded = "\n".join(paths).encode()
     slashes = encoded.translate(None, _NEITHER_SLASH_NOR_LINE)
     first, _, _ = slashes.partition(b"\n")
     if slashes + b"\n" == (first + b"\n") * len(paths):
-        # All as deep as the first, as the keys of a flush are.
+        # All have the depth of the first, like the keys of a flush.
         depth = _DEPTHS[len(first)]
         return (depth + encoded.replace(b"\n", b"\n" + depth)).split(b"\n")
     depths = map(len, slashes.split(b"\n"))
@@ -71,13 +69,13 @@ def path_of(key: bytes) -> str:
 
 
 def children_prefix(parent: str) -> bytes | None:
-    """What the keys of all direct children begin with; None when the parent is too deep to have any."""
+    """Prefix of the keys of all direct children; None if the parent is too deep to have any."""
     depth = parent.count("/") + 1
     return None if depth == len(_DEPTHS) else _DEPTHS[depth] + parent.encode() + b"/"
 
 
 def tree_prefixes(prefix: str) -> list[bytes]:
-    """What the keys of everything strictly below `prefix` begin with: one run per depth."""
+    """Prefixes of all keys strictly below `prefix`, one per depth."""
     if not prefix:
         return list(_DEPTHS)
     below = prefix.encode() + b"/"
@@ -108,12 +106,13 @@ def check_format(found: bytes | None, url: str) -> None:
 # -- paths to stored keys ----------------------------------------------------------------------------------------------
 
 
-# Paths whose stored key is remembered, checked and encoded.
+# Paths with a cached key, which is checked and encoded.
 LMDB_KNOWN_KEYS_MAX: Final = 65_536
 
 
 class StoredKeys:
-    """`StoredKeys()(paths)`: their keys in order; raises what `check_paths` raises. Used on one event loop."""
+    """Cache of checked and encoded keys, for one event loop. A flush uses the same control keys every time, and
+    checking and encoding a path costs as much as writing the record. Raises the errors of `check_paths`."""
 
     def __init__(self) -> None:
         self._known: dict[str, bytes] = {}

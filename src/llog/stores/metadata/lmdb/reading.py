@@ -1,4 +1,4 @@
-"""What one read transaction finds. Runs on the event loop or in a reader thread; never waits but for pages."""
+"""Reads in one transaction, on the event loop or in a reader thread; waits only for pages."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from llog.stores.metadata.lmdb.layout import (
 )
 from llog.stores.metadata.port import Key, Record
 
-# LMDB's own limit. No stored key is as long, so a longer bound may be cut there without meaning another place.
+# The limit of LMDB. No stored key is that long, so a longer bound can be cut here without changing its meaning.
 BOUND_BYTES_MAX: Final = 511
 
 
 class RunOutLease(Exception):
-    """A record's lease is past its time by our clock, but not ended: the writer must settle which it is."""
+    """The lease of a record has expired by our clock but was not ended; the writer must decide."""
 
 
 class RecordReader:
-    """Turns what is stored into records. With `decide`, a lease past its time counts as ended."""
+    """Reads stored values as records. With `decide`, an expired lease counts as ended."""
 
     txn: lmdb.Transaction[bytes]
 
@@ -63,7 +63,7 @@ class RecordReader:
 
 
 class Page(NamedTuple):
-    """A part of a tree, and where the next one begins: in which run of keys, at which key."""
+    """Records of a tree, and the start of the next page: number of the prefix, and key."""
 
     records: list[Record]
     run: int
@@ -97,7 +97,7 @@ def find_children(found: RecordReader, parent: Key, start: str, stop: str | None
 
 
 def find_tree(found: RecordReader, prefix: str, at: Page) -> Page | None:
-    """The page after `at`; None behind the last."""
+    """The page at `at`; None after the last."""
     runs = [record_key(prefix)] if prefix else []
     runs += tree_prefixes(prefix)
     if at.run == len(runs):
@@ -105,7 +105,7 @@ def find_tree(found: RecordReader, prefix: str, at: Page) -> Page | None:
     records: list[Record] = []
     run, start = at.run, at.start
     while run < len(runs):
-        # The first run is the one record at `prefix` itself: nothing else may begin like it.
+        # The first range is the single record at `prefix` itself.
         end = runs[0] + b"\x00" if prefix and run == 0 else _end_of(runs[run])
         cursor = found.txn.cursor()
         if cursor.set_range(start or runs[run]):
@@ -122,5 +122,5 @@ def find_tree(found: RecordReader, prefix: str, at: Page) -> Page | None:
 
 
 def _end_of(prefix: bytes) -> bytes:
-    """The first key behind all that begin with `prefix`, which ends in a depth or a slash: never in 0xff."""
+    """The first key after all keys with `prefix`, which ends with a depth or a slash, not with 0xff."""
     return prefix[:-1] + bytes([prefix[-1] + 1])

@@ -1,9 +1,8 @@
 """A session of the LMDB store: a lease in the database, renewed by a task of the event loop.
 
-What must stay true
-- The lease ends by the machine's boot clock. A process that slept past it learns so when it wakes: `lost` looks at
-  the clock, and the next renewal finds the lease dead; it is never revived.
-- `on_lost` is called once, on the event loop, and not for a session that was closed.
+- The lease ends by the boot clock of the machine. A process that was paused longer notices at once, because `lost`
+  reads the clock; the next renewal fails, and an ended lease is not revived.
+- `on_lost` is called once, on the event loop, and not after `close`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from llog.errors import MetadataStoreError, StoreClosed
 from llog.stores.metadata.lmdb.environment import Environment
 from llog.stores.metadata.port import Session
 
-# A renewal that failed is tried again soon: the lease still runs.
+# Pause before a failed renewal is tried again, while the lease still runs.
 RENEWALS_PER_TIMEOUT: Final = 3
 RETRIES_PER_TIMEOUT: Final = 10
 
@@ -69,7 +68,7 @@ class LmdbSession(Session):
             wait_ms = self.timeout_ms / RENEWALS_PER_TIMEOUT
 
     def note_lost(self) -> None:
-        """The store told us, or the clock did."""
+        """The store or the clock ended the session."""
         if self.over:
             return
         self._lost = True

@@ -1,15 +1,11 @@
 """The LMDB metadata store.
 
-Why it exists: the embedded default. One directory, several processes of one machine, no server.
-
-How it works
-- Writes go to the process's writer thread and share its transactions (`writer`).
-- Small reads run on the event loop itself: a warm lookup takes about 1 µs, a hop to a thread a hundred times that.
-  A read of cold pages may wait for the disk; the one that did sends all others to threads for a while.
+- Writes go to the writer thread of the process and share its transactions (`writer`).
+- Small reads run on the event loop: a lookup in memory takes about 1 µs, a hop to a thread a hundred times that. After
+  a read that waited for the disk, reads use threads for a while.
 - Every read sees the last commit of any process, so every read is strict.
-
-What must stay true: a record whose session ran out is never returned. A reader cannot decide that by its own clock
-(the lease may be in the middle of a renewal), so it has the writer settle it, under the lock, and reads again.
+- A record of an expired session is never returned. A reader cannot decide expiry alone, because the lease may be in
+  renewal: the writer decides under its lock, and the reader reads again.
 """
 
 from __future__ import annotations
@@ -57,14 +53,14 @@ from llog.stores.metadata.port import (
     check_version_floor,
 )
 
-# Reads that wait for a reader thread; whoever comes later waits in the event loop.
+# Reads that wait for a reader thread; later ones wait on the event loop.
 LMDB_POOL_READS_MAX: Final = 64
-# Up to so many records are read on the event loop itself: about 1 µs each when warm.
+# Reads of up to this many records run on the event loop, about 1 µs each if in memory.
 LMDB_INLINE_RECORDS_MAX: Final = 128
-# A read on the event loop that took longer met cold pages: reads go to threads for a while.
+# After a read on the event loop that took longer, reads use threads for a while.
 LMDB_INLINE_SLOW_US: Final = 500
 LMDB_INLINE_PAUSE_MS: Final = 100
-# A read that met a session just run out settles it and reads again, so often at most.
+# How often a read that met an expired session has it ended and reads again.
 LMDB_SETTLE_ROUNDS_MAX: Final = 5
 
 
@@ -88,7 +84,7 @@ class LmdbStore(MetadataStore):
 
     @classmethod
     async def open(cls, directory: Path, *, clock: BootClock | None = None) -> LmdbStore:
-        """Opens the directory, made if need be; stores of one process share what is open."""
+        """Open the directory, created if necessary; stores of one process share the environment."""
         return cls(await asyncio.to_thread(lease_out, directory, clock or BootClock()))
 
     def _begin(self, operation: str) -> None:
@@ -126,7 +122,7 @@ class LmdbStore(MetadataStore):
                 yield record
 
     async def _read(self, operation: str, size: int, work: Callable[[RecordReader], T]) -> T:
-        """`work` in a read transaction, here or in a thread; sessions that ran out are settled on the way."""
+        """Run `work` in a read transaction, here or in a thread; expired sessions are ended on the way."""
         self._begin(operation)
         for turn in range(LMDB_SETTLE_ROUNDS_MAX + 1):
             found = RecordReader(self.environment.clock, decide=turn == LMDB_SETTLE_ROUNDS_MAX)
@@ -136,7 +132,7 @@ class LmdbStore(MetadataStore):
                 try:
                     return self._read_inline(found, work)
                 except (lmdb.MapResizedError, lmdb.ReadersFullError, lmdb.BadRslotError):
-                    # What a thread may wait for, the event loop may not.
+                    # A thread may wait for this, the event loop may not.
                     return await self._read_in_thread(operation, found, work)
             except RunOutLease:
                 await self._write("settle sessions", lambda transaction: transaction.sweep())
@@ -148,7 +144,7 @@ class LmdbStore(MetadataStore):
         return time.monotonic() >= self._inline_from and self.environment.gate.try_enter()
 
     def _read_inline(self, found: RecordReader, work: Callable[[RecordReader], T]) -> T:
-        """The caller passed the gate."""
+        """The caller has entered the gate."""
         started_ns = time.perf_counter_ns()
         try:
             return self.environment.read_now(lambda txn: work(found.at(txn)))

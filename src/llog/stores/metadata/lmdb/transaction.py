@@ -1,12 +1,10 @@
-"""What one write transaction does: groups of conditional writes, sessions, and the sweep of dead ones.
+"""One write transaction: groups of conditional writes, sessions, and removal of expired sessions.
 
-Why it exists: LMDB has one writer at a time on a machine, so everything that decides happens here, under its lock,
-with one reading of the clock. Nothing in here waits.
-
-What must stay true
-- A group is decided in full before any of it is written; a refused group leaves no trace.
-- A lease that ran out is never renewed: once anyone under this lock could have seen it expired, it stays dead.
-- A record bound to a dead session is as good as absent, swept or not.
+LMDB has one writer at a time on a machine, so all decisions are made here, under its lock, with one reading of the
+clock. Nothing here waits.
+- A group is decided completely before any of it is written; a refused group changes nothing.
+- An expired lease is not renewed, because another holder of the lock may have seen it expired.
+- A record of an ended session counts as absent, removed or not.
 """
 
 from __future__ import annotations
@@ -36,12 +34,12 @@ from llog.stores.metadata.lmdb.layout import (
 from llog.stores.metadata.port import ABSENT, ANY, Delete, GroupOutcome, Put, Write
 
 _NO_HEADER: Final = ABSENT << 1
-# Equals no version anybody could expect.
+# Not a version that a caller can expect.
 _EPHEMERAL: Final = "ephemeral"
 
 
 class Transaction:
-    """Used by the writer thread alone, between begin and commit of `txn`."""
+    """Only the writer thread uses it, between begin and commit of `txn`."""
 
     def __init__(self, txn: lmdb.Transaction[bytes], clock: BootClock, known: KnownVersions) -> None:
         self.txn, self.boot_id, self.now_ms = txn, clock.boot_id, clock.now_ms()
@@ -55,7 +53,7 @@ class Transaction:
         """The last step before commit."""
         if self.version != self._version_before:
             self.txn.put(VERSION_KEY, U64.pack(self.version))
-            # Only now is it sure that the commit will write, and so use up its number.
+            # Only now it is certain that the commit writes and uses its number.
             self.known.commits(self.txn.id())
 
     def raise_version(self, floor: int) -> None:
@@ -63,8 +61,8 @@ class Transaction:
 
     # -- writes -----------------------------------------------------------------------------------------------------
     def write(self, batch: LmdbBatch) -> int | list[GroupOutcome]:
-        """One outcome per group, or only the first version when all of a plain batch was written (`outcomes_of` turns
-        that into outcomes). No key is named twice, so all may be decided against what was there before."""
+        """One outcome per group, or only the first version if a whole plain batch was written (see `outcomes_of`). No
+        key occurs twice, so all conditions are checked against the state before the call."""
         if batch.plain and self._stands_as_expected(batch):
             first_version = self.version + 1
             self.version += len(batch.keys)
@@ -77,14 +75,14 @@ class Transaction:
         return self._write_carefully(batch)
 
     def _stands_as_expected(self, batch: LmdbBatch) -> bool:
-        """Does every condition of a plain batch hold? Ephemeral records are left to the careful way: they stand for no
-        version here."""
+        """Whether every condition of a plain batch holds. Ephemeral records have no version here, so that batches with
+        them are applied group by group."""
         known = tuple(map(self.known.versions.get, batch.keys))
         if known == batch.expected and None not in known:
             return True
         found: list[int | str | None] = list(known)
         if None in found:
-            # A cursor finds the neighbour of what it found last sooner than a fresh look-up would.
+            # A cursor finds a key near its last position faster than a new lookup.
             get, unpack = self.txn.cursor().get, U64.unpack_from
             for i, (key, version) in enumerate(zip(batch.keys, found, strict=True)):
                 if version is None:
@@ -96,7 +94,7 @@ class Transaction:
         return all(expected in (ANY, version) for expected, version in zip(batch.expected, found, strict=True))
 
     def _write_carefully(self, batch: LmdbBatch) -> list[GroupOutcome]:
-        """Group by group, so that a refused one harms no other."""
+        """Apply group by group, so that a refused group does not affect others."""
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
         outcomes: list[GroupOutcome] = []
@@ -115,7 +113,7 @@ class Transaction:
         return outcomes
 
     def _plan(self, write: Write, key: bytes, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> int:
-        """Note down what this write changes; its version."""
+        """Record the change of this write; returns its version."""
         if isinstance(write, Delete):
             deletes.append(key)
             return 0
@@ -137,7 +135,7 @@ class Transaction:
         return VersionConflict("put" if isinstance(write, Put) else "delete", write.key.path, write.expected)
 
     def _is_at(self, key: bytes, write: Write) -> bool:
-        """Does the key stand where this conditional write expects it?"""
+        """Whether the condition of this write holds."""
         found = self.txn.get(key)
         if found is not None:
             header: int = U64.unpack_from(found)[0]
@@ -157,12 +155,12 @@ class Transaction:
         return lease.boot_id == self.boot_id and lease.expires_at_ms > self.now_ms
 
     def open_session(self, session_id: bytes, timeout_ms: int) -> int:
-        """Its expiry."""
+        """Returns the expiry of the session."""
         self.sweep()
         return self._lease(session_id, timeout_ms)
 
     def renew_session(self, session_id: bytes, timeout_ms: int) -> int | None:
-        """Its new expiry, or None when it is gone."""
+        """Returns the new expiry, or None if the session has ended."""
         self.sweep()
         return self._lease(session_id, timeout_ms) if self.is_alive(session_id) else None
 
@@ -184,7 +182,7 @@ class Transaction:
             self.txn.delete(binding)
 
     def sweep(self) -> None:
-        """End every session whose lease ran out."""
+        """End every session with an expired lease."""
         for key in keys_with(self.txn, SESSION_PREFIX):
             session_id = key[len(SESSION_PREFIX) :]
             if len(session_id) == SESSION_ID_BYTES and not self.is_alive(session_id):

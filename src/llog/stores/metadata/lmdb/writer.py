@@ -1,13 +1,11 @@
 """The writer thread: many calls, one transaction, one fsync.
 
-Why it exists: LMDB lets one transaction write at a time on the whole machine, bound to the thread that began it, and
-a commit waits for the disk. So one thread per process writes; whatever calls are waiting when it gets the lock go
-into one transaction together (group commit), and the event loop never waits.
-
-What must stay true
-- A call is answered only after the commit that holds its writes, with that commit's fate.
-- A call that gives up before its job was claimed never happens: claiming and giving up exclude each other.
-- When the map is full the whole transaction is undone and done again in a larger one.
+LMDB allows one write transaction at a time on a machine, bound to the thread that began it, and a commit waits for the
+disk. So one thread per process writes: all calls that wait when it gets the lock share a transaction (group commit),
+and the event loop does not wait.
+- A call returns after the commit of its writes, with the result of that commit.
+- A call that gives up before its job is claimed does not happen: claiming and giving up exclude each other.
+- If the map is full, the whole transaction is rolled back and repeated with a larger map.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from llog.limits import MIB
 
 # Write calls that wait for the writer thread; more are refused as unavailable.
 LMDB_WRITE_QUEUE_MAX: Final = 4_096
-# Calls are merged into one transaction up to here; one call alone may be larger.
+# Calls share a transaction up to this size; a single call may be larger.
 LMDB_TRANSACTION_WRITES_MAX: Final = 16_384
 LMDB_TRANSACTION_BYTES_MAX: Final = 64 * MIB
 
@@ -43,7 +41,7 @@ Work = Callable[[Transaction], Any]
 
 
 class WriterJob:
-    """One call's part of a transaction, and the future its caller waits on."""
+    """The part of a transaction of one call, and the future of its caller."""
 
     __slots__ = ("claimed", "finish", "finished", "future", "loop", "size_bytes", "size_writes", "work")
 
@@ -62,12 +60,12 @@ class WriterJob:
         self.claimed = False
 
     def finish_early(self, result: object) -> None:
-        """On the job's own loop, while the writer's thread waits for the disk. Nobody sees it before `settle`."""
+        """Runs on the loop of the job while the writer waits for the disk; `settle` publishes the result."""
         if self.finish is not None:
             self.finished = self.finish(result)
 
     def settle(self, result: object, error: BaseException | None) -> None:
-        """On the job's own loop, after `finish_early` (callbacks of a loop run in order)."""
+        """Runs on the loop of the job after `finish_early` (callbacks of a loop run in order)."""
         if self.future.done():
             return
         if error is None:
@@ -96,8 +94,8 @@ class Writer:
         size_bytes: int = 0,
         finish: Callable[[Any], Any] | None = None,
     ) -> Any:
-        """Run `work` inside a transaction; its result once that is committed. `finish` turns it into what the caller
-        wants, on the caller's loop, in the time that the commit takes."""
+        """Run `work` in a transaction and return its result after the commit. `finish` converts the result on the loop
+        of the caller, while the commit runs."""
         url, loop = self._environment.url, asyncio.get_running_loop()
         job = WriterJob(work, loop, writes, size_bytes, finish)
         with self._ready:
@@ -117,7 +115,7 @@ class Writer:
             timer.cancel()
 
     def withdraw(self, job: WriterJob) -> bool:
-        """True when the job was still waiting and now never happens."""
+        """True if the job was still waiting and will not happen."""
         with self._ready:
             if job.claimed:
                 return False
@@ -133,13 +131,13 @@ class Writer:
             reason = f"another process has held the write lock for {LMDB_WAIT_MS_MAX} ms"
             job.settle(None, MetadataUnavailable(operation, url, reason))
         elif turn:
-            # Claimed: the disk is slow. Once more as long, then nobody can say.
+            # Claimed, so the disk is slow: wait once more as long, then the outcome is uncertain.
             job.loop.call_later(LMDB_WAIT_MS_MAX / 1_000, self._give_up, operation, job, turn - 1)
         else:
             job.settle(None, MetadataUncertain(operation, url, f"no commit within {2 * LMDB_WAIT_MS_MAX} ms"))
 
     def stop(self) -> None:
-        """What is waiting is refused, what is under way is finished. Blocks."""
+        """Refuse waiting calls and finish the current transaction. Blocks."""
         with self._ready:
             self._stopping = True
             refused = list(self._waiting)
@@ -165,7 +163,7 @@ class Writer:
             try:
                 with self._environment.gate.using(), self._environment.begin_write() as txn:
                     number = txn.id()
-                    # Only now, with the lock in hand: whoever came while we waited for it rides along.
+                    # Only now, with the lock held, so that calls that came meanwhile join the transaction.
                     jobs = jobs or self._claim()
                     transaction = Transaction(txn, self._environment.clock, self._known)
                     results = [job.work(transaction) for job in jobs]
@@ -195,10 +193,10 @@ class Writer:
                 try:
                     job.loop.call_soon_threadsafe(job.finish_early, result)
                 except RuntimeError:
-                    continue  # its loop is closed: nobody is left to hear of it
+                    continue  # its loop is closed: no caller is left
 
     def _did_not_happen(self, number: int) -> bool:
-        """After a commit failed: nobody has committed that number, so we did not. (When somebody has, it may be us.)"""
+        """After a failed commit: if no transaction has that number, ours did not happen; otherwise it may have."""
         try:
             return self._environment.read(lambda txn: txn.id()) < number
         except (lmdb.Error, MetadataStoreError):
@@ -235,7 +233,7 @@ class Writer:
         return jobs
 
     def _answer(self, answers: list[tuple[WriterJob, object, BaseException | None]]) -> None:
-        """One wake-up per event loop, however many calls it waits for."""
+        """One wake-up per event loop for all its calls."""
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[WriterJob, object, BaseException | None]]] = {}
         for answer in answers:
             by_loop.setdefault(answer[0].loop, []).append(answer)
@@ -243,7 +241,7 @@ class Writer:
             try:
                 loop.call_soon_threadsafe(_settle_all, its_answers)
             except RuntimeError:
-                # The loop is closed: nobody is left to hear it.
+                # The loop is closed: no caller is left.
                 continue
 
 

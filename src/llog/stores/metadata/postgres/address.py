@@ -1,9 +1,7 @@
-"""Where a PostgreSQL metadata store lives: its URL taken apart.
+"""The URL of a PostgreSQL metadata store, parsed.
 
-Why it exists: libpq refuses parameters it does not know, so ours (`llog_table`) must be taken out first; and a few
-of libpq's own are not the user's to choose, because the store is only right on a primary, in UTF-8.
-
-What must stay true: nothing built here for display holds a password.
+libpq refuses unknown parameters, so `llog_table` is removed first. A few parameters of libpq are fixed, because the
+store needs a primary and UTF-8. Texts for display contain no password.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ def parse_url(url: str, *, client_identifier: str) -> PostgresAddress:
         if name == "llog_table":
             table = unquote(value)
         elif name.startswith("llog_"):
-            raise SettingsError(_VARIABLE, _safe(url), f"there is no parameter {name}; ours is llog_table")
+            raise SettingsError(_VARIABLE, _safe(url), f"unknown parameter {name}; llog has only llog_table")
         else:
             passed_on.append(pair)
     schema, table = _split_table(url, table)
@@ -58,7 +56,7 @@ def parse_url(url: str, *, client_identifier: str) -> PostgresAddress:
     if conninfo.setdefault("target_session_attrs", _PRIMARY[0]) not in _PRIMARY:
         raise SettingsError(_VARIABLE, _safe(url), f"target_session_attrs must be one of {', '.join(_PRIMARY)}")
     conninfo.setdefault("application_name", client_identifier)
-    # A server that vanished without a word is noticed within half a minute, not after the kernel's two hours.
+    # A server that disappeared is noticed within half a minute instead of the kernel's two hours.
     conninfo.setdefault("keepalives_idle", "10")
     conninfo.setdefault("keepalives_interval", "5")
     conninfo.setdefault("keepalives_count", "3")
@@ -86,17 +84,17 @@ def _display(conninfo: dict[str, str], schema: str | None, table: str) -> str:
 
 
 def _safe(url: str) -> str:
-    """A URL that could not be understood may hold its password anywhere: only the scheme is shown."""
+    """A URL that cannot be parsed may have its password anywhere, so only the scheme is shown."""
     return f"{url.partition('://')[0][:20]}://…"
 
 
 def _first_line(error: psycopg.Error) -> str:
-    """libpq quotes the URL in its messages, so only the part that says what kind of thing is wrong is kept."""
+    """libpq quotes the URL in its messages, so only the description of the fault is kept."""
     return str(error).split("\n", 1)[0].partition(":")[0].partition('"')[0].strip() or type(error).__name__
 
 
 def stable_number(name: str) -> int:
-    """A signed 32-bit number for `name` that every process computes alike: an advisory lock's identity."""
+    """A signed 32-bit hash of `name`, equal in every process: the id of an advisory lock."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big", signed=True)
 
 

@@ -1,4 +1,4 @@
-"""`write` in values: groups to columns, the server's numbers to outcomes. Pure."""
+"""Arguments and results of `write`: groups to columns, numbers of the server to outcomes. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from llog.stores.metadata.port import ABSENT, GroupOutcome, Put, Write
 from llog.stores.metadata.postgres.session import PostgresSession
 from llog.stores.metadata.postgres.wire import WireArray, bigint_array, bytea_array, integer_array, text_array
 
-# All groups of one call are one statement; the protocol itself ends at 1 GiB, a server's patience earlier.
+# Limit of one statement, which holds all groups of a call. The protocol allows 1 GiB.
 POSTGRES_WRITE_BYTES_MAX: Final = 64 * MIB
 
 
-# Answers of the write function; schema.sql says when each is given.
+# Results of the write function; see schema.sql.
 CONFLICT: Final = -1
 SESSION_GONE: Final = -2
 
-# Numbers the sequence never gives: a session that this process gave up is as good as gone on the server.
+# Not a value of the sequence: a session that this process gave up counts as ended on the server.
 _NO_SESSION: Final = 0
 _NO_VERSION: Final = 2**63 - 1
 
-# What a write costs on the wire besides its key and value.
+# Bytes of a write besides its key and value.
 _OVERHEAD_BYTES: Final = 48
 
 
@@ -62,7 +62,7 @@ def _session_number(write: Write, url: str) -> int | None:
 
 
 def _expected(write: Write) -> int | None:
-    """A number that no record can have becomes one that fits: it is refused all the same."""
+    """Replace a version that does not fit the column by one that no record has: both are refused."""
     expected = write.expected
     return expected if expected is None or ABSENT <= expected < _NO_VERSION else _NO_VERSION
 

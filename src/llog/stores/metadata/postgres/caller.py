@@ -1,7 +1,7 @@
-"""Statements through the pool, within the request's deadline: what may be repeated, and what never is.
+"""Statements through the pool, within the deadline of the request.
 
-What must stay true: a write is sent at most once, unless the server itself said that it rolled it back to resolve a
-deadlock. Everything else asked here changes nothing when asked twice.
+A write is sent once, and again only if the server rolled it back because of a deadlock. All other statements can be
+repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llog.stores.metadata.postgres.failures import READ_ONLY_STATE, RETRIED_STAT
 from llog.stores.metadata.postgres.pool import ConnectionPool
 
 POSTGRES_READ_ATTEMPTS_MAX: Final = 3
-# A write that the server rolled back because of a deadlock did not happen and may be asked for again.
+# Attempts of a write that the server rolls back because of a deadlock.
 POSTGRES_WRITE_ATTEMPTS_MAX: Final = 5
 
 
@@ -37,7 +37,7 @@ class Caller:
         *,
         timeout_ms: int | None = None,
     ) -> list[Row]:
-        """A statement that may be repeated: asked again on another connection when one breaks."""
+        """Run a statement that can be repeated; tried again on another connection if one breaks."""
         deadline = self._deadline(self.request_timeout_ms if timeout_ms is None else timeout_ms)
         for attempt in range(1, POSTGRES_READ_ATTEMPTS_MAX + 1):
             try:
@@ -48,7 +48,7 @@ class Caller:
         raise AssertionError("unreachable")
 
     async def change(self, operation: str, subject: str, statement: bytes, parameters: Sequence[object]) -> list[Row]:
-        """A write. Raises `MetadataUncertain` when it may have happened; any other error: nothing happened."""
+        """Run a write. Raises `MetadataUncertain` if it may have happened; after any other error it has not."""
         deadline = self._deadline(self.request_timeout_ms)
         for attempt in range(1, POSTGRES_WRITE_ATTEMPTS_MAX + 1):
             try:
@@ -58,7 +58,7 @@ class Caller:
                 rolled_back = isinstance(cause, psycopg.Error) and cause.sqlstate in RETRIED_STATES
                 if not rolled_back or attempt == POSTGRES_WRITE_ATTEMPTS_MAX:
                     raise
-            # Let the one who won finish; not all losers at the same time.
+            # Let the winner finish, and spread out the losers.
             await asyncio.sleep(random.uniform(0.001, 0.005) * attempt)
         raise AssertionError("unreachable")
 
@@ -78,7 +78,7 @@ class Caller:
     ) -> list[Row]:
         async with self.pool.link(deadline=deadline) as link:
             if asyncio.get_running_loop().time() >= deadline:
-                raise MetadataUnavailable(operation, subject, "no time was left to ask")
+                raise MetadataUnavailable(operation, subject, "the deadline passed before the statement was sent")
             try:
                 rows = await link.run(statement, parameters, deadline=deadline)
             except NoAnswer:
@@ -86,10 +86,10 @@ class Caller:
                 raise (MetadataUncertain if writing else MetadataTimeout)(operation, subject, reason) from None
             except psycopg.Error as error:
                 if error.sqlstate == READ_ONLY_STATE:
-                    link.close()  # no longer the primary: the next connection looks for the new one
+                    link.close()  # no longer the primary: the next connection finds the new one
                     raise MetadataUnavailable(operation, subject, str(error)) from error
                 raise translate(error, operation, subject, writing=writing, connection_lost=not link.idle) from error
             if writing and link.warning:
-                # Our statement warns of nothing; the server does when it could not wait for its standby.
+                # The server warns if it did not wait for its standby; our statement has no other warning.
                 raise MetadataUncertain(operation, subject, link.warning)
             return rows

@@ -1,15 +1,13 @@
-"""One connection to a primary, set up the way the store needs it, and statements with a deadline on it.
+"""One connection to a primary with the settings of the store, and statements with a deadline.
 
-Why it exists: psycopg answers a cancelled task by asking the server to cancel and waiting for it, up to ten seconds;
-our callers have deadlines. Here, whoever gives up cuts the socket: the connection is then useless and is closed, and
-what was being asked has no answer (`failures.py` says what that means for a write).
-
-What must stay true
-- Every connection is READ COMMITTED, on a primary, in UTF-8, and waits for its commits to be durable
-  (`synchronous_commit` at least `on`). With standbys that may take over, replication must be synchronous, or a
-  fail-over forgets acknowledged writes; the store cannot check what the cluster manager will promote.
-- The planner's choices are fixed: all our statements go by primary key, with one plan. Left free, it would choose by
-  the statistics of a table that was empty when it looked.
+psycopg reacts to a cancelled task by asking the server to cancel, for up to ten seconds, but our callers have
+deadlines. So a caller that gives up cuts the socket: the connection is closed and the statement has no answer
+(`failures` says what that means for a write).
+- Every connection is READ COMMITTED, on a primary, in UTF-8, and waits until commits are durable (`synchronous_commit`
+  at least `on`). Replication must be synchronous if a standby may take over, or a fail-over loses acknowledged writes;
+  the store cannot check which standby would be promoted.
+- Planner settings are fixed, because all statements use the primary key with one plan. Otherwise the planner would use
+  the statistics of a table that was empty when it collected them.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from llog.stores.metadata.postgres.address import PostgresAddress
 from llog.stores.metadata.postgres.failures import READ_ONLY_STATE, refused_connection, state_of_refusal
 from llog.stores.metadata.postgres.wire import adapters
 
-# The server gives up this long before the client does, so that its word ("nothing happened") still arrives.
+# The server gives up this much earlier than the client, so that its answer ("nothing happened") still arrives.
 POSTGRES_ANSWER_MARGIN_MS: Final = 500
 
 
@@ -62,7 +60,7 @@ SELECT current_setting('server_version_num')::integer, current_setting('server_e
 
 
 class NotPrimary(MetadataUnavailable):
-    """Whoever answers takes no writes: a standby, or a fail-over that is not over yet."""
+    """The server accepts no writes: a standby, or a fail-over in progress."""
 
 
 class NoAnswer(Exception):
@@ -75,7 +73,7 @@ class PostgresLink:
     def __init__(self, connection: AsyncConnection[Row]) -> None:
         self.connection = connection
         self.warning = ""
-        """What the server warned of during the last statement."""
+        """The last warning of the server during a statement."""
         connection.add_notice_handler(self._noticed)
 
     def _noticed(self, diagnostic: Diagnostic) -> None:
@@ -91,9 +89,9 @@ class PostgresLink:
         return self.connection.pgconn.transaction_status == TransactionStatus.IDLE
 
     def stale(self) -> bool:
-        """True when an idle connection has something to say: nearly always that its server has gone.
+        """Whether an idle connection has received data, nearly always because its server has closed it.
 
-        Asked before a statement is sent, so that what happened while nobody looked is not taken for a lost answer.
+        Checked before a statement is sent, so that an earlier disconnect does not look like a lost answer.
         """
         if self.broken:
             return True
@@ -120,7 +118,7 @@ class PostgresLink:
         return await cursor.fetchall() if cursor.description is not None else []
 
     async def _abandon(self, statement: asyncio.Future[list[Row]]) -> None:
-        """Cut the socket: the statement then ends at once, with an error that nobody needs."""
+        """Cut the socket, which ends the statement at once."""
         self.cut()
         statement.add_done_callback(_forget)
         try:
@@ -138,7 +136,7 @@ class PostgresLink:
                 log.debug("the socket was gone already: %s", error)
 
     def close(self) -> None:
-        """At once, without a word to the event loop: closing a connection of libpq does not wait."""
+        """Close at once; closing a connection of libpq does not wait."""
         self.connection.pgconn.finish()
 
 
@@ -159,14 +157,14 @@ class Connector:
         server_timeout_ms = max(1, request_timeout_ms - margin_ms)
         self._limits = {
             "statement_timeout_ms": str(server_timeout_ms),
-            # Waiting for another writer ends first, and says so: nothing happened.
+            # The lock timeout comes first, and means that nothing happened.
             "lock_timeout_ms": str(max(1, server_timeout_ms * 3 // 4)),
         }
 
     async def connect(self, *, deadline: float) -> PostgresLink:
-        """Connect, again and again until `deadline` while nobody answers. Raises our errors; nothing was asked yet."""
+        """Connect, with retries until `deadline` while no server answers. Nothing has been sent when it raises."""
         loop = asyncio.get_running_loop()
-        # What an earlier attempt heard says more than that the last one was cut short.
+        # The error of an earlier attempt says more than the timeout of the last one.
         heard = MetadataUnavailable("connect", self.address.url, "no answer in time")
         while True:
             try:

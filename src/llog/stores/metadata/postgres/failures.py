@@ -1,11 +1,9 @@
-"""What a PostgreSQL error means to us: the one table, and the one rule about writes.
+"""The table from PostgreSQL errors to ours, and the rule for uncertain writes.
 
-Why it exists: an SQLSTATE says what went wrong, but for a write the first question is whether it may have happened.
-
-The rule: the server's answer to our one-statement transaction is the outcome. An ERROR is an answer: the transaction
-was rolled back, nothing happened. A connection that ended (FATAL, or no SQLSTATE because libpq itself noticed)
-answers nothing: a write then may have happened, whatever the reason given. A cancelled statement (57014) counts as no
-answer too: nobody but an operator cancels ours, and the signal may arrive behind the commit.
+The answer of the server to our one-statement transaction is its outcome. An ERROR is an answer: the transaction was
+rolled back. A connection that ended (FATAL, or no SQLSTATE because libpq noticed it) is no answer: a write may have
+happened, for any stated reason. A cancelled statement (57014) counts as no answer too, because the signal of an
+operator may arrive after the commit.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ from llog.errors import (
 class Meaning(NamedTuple):
     error: type[MetadataStoreError]
     answered: bool = True
-    """False: a write that ended like this may have happened."""
+    """False: a write with this error may have happened."""
 
 
 # By SQLSTATE, exact before class. https://www.postgresql.org/docs/current/errcodes-appendix.html
 MEANINGS: Final[dict[str, Meaning]] = {
     "08": Meaning(MetadataUnavailable, answered=False),  # the connection broke
     "0A": Meaning(MetadataMisconfigured),  # not supported by this server
-    "22": Meaning(MetadataMisconfigured),  # our arguments are checked before: the server reads them otherwise
+    "22": Meaning(MetadataMisconfigured),  # our arguments are checked before, so the server reads them differently
     "23": Meaning(MetadataMisconfigured),  # constraints we did not make
     "25": Meaning(MetadataUnavailable),
     "25006": Meaning(MetadataUnavailable),  # read-only: no longer the primary
@@ -53,10 +51,10 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "55P03": Meaning(MetadataUnavailable),  # lock timeout
     "57": Meaning(MetadataUnavailable, answered=False),  # shutdown, crash, starting up, idle timeout
     "57014": Meaning(MetadataTimeout, answered=False),
-    "57P03": Meaning(MetadataUnavailable),  # refused at the door: starting up or shutting down
+    "57P03": Meaning(MetadataUnavailable),  # connection refused: starting up or shutting down
     "57P04": Meaning(MetadataMisconfigured, answered=False),  # the database was dropped
     "58": Meaning(MetadataUnavailable),  # input/output of the server
-    "XX": Meaning(MetadataMisconfigured),  # internal error, corrupted data: an operator must look
+    "XX": Meaning(MetadataMisconfigured),  # internal error, corrupted data: needs an operator
 }
 _UNKNOWN_STATE: Final = Meaning(MetadataMisconfigured)
 _NO_STATE: Final = Meaning(MetadataUnavailable, answered=False)
@@ -64,7 +62,7 @@ _NO_STATE: Final = Meaning(MetadataUnavailable, answered=False)
 READ_ONLY_STATE: Final = "25006"
 
 RETRIED_STATES: Final = frozenset({"40P01", "40001"})
-"""Rolled back to let somebody else pass: asking again is safe, also for a write."""
+"""Rolled back in favour of another transaction: a retry is safe, also for a write."""
 
 
 def meaning_of(sqlstate: str | None) -> Meaning:
@@ -76,7 +74,7 @@ def meaning_of(sqlstate: str | None) -> Meaning:
 def translate(
     error: psycopg.Error, operation: str, subject: str, *, writing: bool, connection_lost: bool
 ) -> MetadataStoreError:
-    """Our error for theirs. `connection_lost`: whether the connection was unusable afterwards."""
+    """`connection_lost`: whether the connection was unusable afterwards."""
     meaning = meaning_of(error.sqlstate)
     reason = describe(error)
     if writing and (connection_lost or not meaning.answered):
@@ -96,8 +94,8 @@ def describe(error: psycopg.Error) -> str:
     return f"{text} ({error.sqlstate})" if error.sqlstate else text
 
 
-# What servers say at the door, in the language of the C locale; another language ends as "unavailable", which is
-# true as well, only less helpful.
+# Messages of servers that refuse a connection, in the C locale; in other languages the error is "unavailable", which
+# is also true but less helpful.
 _DOOR_WORDS: Final = (
     ("password authentication failed", "28P01"),
     ("no password supplied", "28P01"),
@@ -115,6 +113,6 @@ _DOOR_WORDS: Final = (
 
 
 def state_of_refusal(error: psycopg.Error) -> str | None:
-    """libpq keeps no SQLSTATE of a connection that was refused, only the server's words."""
+    """libpq has no SQLSTATE for a refused connection, only the message of the server."""
     reason = str(error)
     return error.sqlstate or next((state for words, state in _DOOR_WORDS if words in reason), None)

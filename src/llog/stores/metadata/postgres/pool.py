@@ -1,11 +1,9 @@
 """A bounded set of connections, lent for one statement at a time.
 
-Why it exists, instead of psycopg_pool: that pool connects in the background, with a growing pause of its own, and a
-borrower learns only that time ran out. Here whoever finds no idle connection makes one within his own deadline, so a
-wrong password is reported as one, and a server that comes back is in use again at once.
-
-What must stay true: at most POSTGRES_CONNECTIONS_MAX connections exist, at most POSTGRES_CONNECTION_WAITERS_MAX wait
-for one; a connection that an error or a deadline left behind is never lent again.
+psycopg_pool connects in the background with growing pauses, and its callers learn only of a timeout. Here a caller
+without an idle connection opens one within its own deadline, so a wrong password is reported as such and a server that
+returns is used at once. At most POSTGRES_CONNECTIONS_MAX connections exist, and at most POSTGRES_CONNECTION_WAITERS_MAX
+callers wait. A connection is not reused after an error or a missed deadline.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def link(self, *, deadline: float) -> AsyncIterator[PostgresLink]:
-        """A working connection. Raises `MetadataUnavailable` (and what connecting raises): nothing was sent."""
+        """A working connection. Raises `MetadataUnavailable` or the error of connecting; nothing was sent."""
         await self._wait_for_turn(deadline)
         link: PostgresLink | None = None
         try:
@@ -89,7 +87,7 @@ class ConnectionPool:
             self._all_returned.set()
 
     async def close(self, *, seconds: float) -> None:
-        """Lend no more; wait for what is lent, at most `seconds`, then cut it: those statements have no answer."""
+        """Wait up to `seconds` for connections in use, then cut them: their statements get no answer."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()

@@ -1,9 +1,7 @@
-"""The store's tables and functions: made at the first opening, checked at every other.
+"""Tables and functions of the store: created by the first process, checked by all others.
 
-Why it exists: brokers start together on an empty database, and an old broker may meet a newer database.
-
-What must stay true: creation happens once, whole, in one transaction under an advisory lock; an existing schema is
-only read, so a role without the right to create may open it; a schema newer than this code knows is refused.
+They are created in one transaction under an advisory lock, because brokers may start together on an empty database. An
+existing schema is only read, so a role without the right to create can use it. A schema of a newer release is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.n
 
 
 async def open_schema(link: PostgresLink, address: PostgresAddress) -> Names:
-    """The names of a store that exists from now on. Raises `MetadataMisconfigured`, `MetadataDenied`, …"""
+    """Create or check the store; returns its names. Raises `MetadataMisconfigured`, `MetadataDenied`, …"""
     try:
         names = Names(address.schema or await _current_schema(link, address), address.table)
         version = await _version(link, names)
@@ -51,7 +49,7 @@ async def _current_schema(link: PostgresLink, address: PostgresAddress) -> str:
 
 
 async def _version(link: PostgresLink, names: Names) -> int | None:
-    # Asked of the catalogue itself: to_regclass answers from a cache, behind the times within a transaction.
+    # Read from the catalogue: to_regclass uses a cache, which may be stale within a transaction.
     cursor = await link.connection.execute(_TABLE_EXISTS, (names.schema, f"{names.table}_schema"))
     if await cursor.fetchone() is None:
         return None
@@ -66,7 +64,7 @@ async def _create(link: PostgresLink, names: Names) -> int:
         await connection.execute(names.fill("SELECT pg_advisory_xact_lock({lock_class}, {schema_lock_object})"))
         version = await _version(link, names)
         if version is not None:
-            return version  # somebody was faster
+            return version  # another process was faster
         cursor = await connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (names.schema,))
         if await cursor.fetchone() is None:
             await connection.execute(names.fill("CREATE SCHEMA {schema}"))

@@ -1,8 +1,8 @@
-"""Sessions: a row with an expiry by the server's clock, moved forward by heartbeats.
+"""Sessions: a row with an expiry by the clock of the server, extended by heartbeats.
 
-What must stay true: this client gives up first. The server counts the timeout from when it handled a heartbeat, the
-client from when it sent it; so a session that the server dropped is already `lost` here, if both clocks run at the
-same speed. A session that ran out is never revived, not even by a late heartbeat.
+The client gives up first: the server counts the timeout from the arrival of a heartbeat, the client from its sending.
+So a session that the server dropped is already `lost` here, if both clocks run at the same speed. An expired session is
+not revived, not even by a late heartbeat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class PostgresSession(Session):
-    """Made by `open_session`, which also starts the heartbeats."""
+    """`open_session` creates it and starts the heartbeats."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class PostgresSession(Session):
             self._on_lost()
 
     async def _renew(self) -> bool | None:
-        """True: alive. False: the server dropped it. None: nobody answered."""
+        """True: alive. False: the server dropped it. None: no answer."""
         sent_at = self._loop.time()
         timeout_ms = min(int((self._expires_at - sent_at) * 1000), self._caller.request_timeout_ms)
         if timeout_ms <= 0:
@@ -86,7 +86,7 @@ class PostgresSession(Session):
         return True
 
     async def close(self) -> None:
-        """Ends on the server at once; where that cannot be said, the server ends it when it runs out."""
+        """End the session on the server; if that fails, it ends when it expires."""
         if self._ended and self._heartbeats.done():
             return
         self._ended = True
@@ -95,7 +95,7 @@ class PostgresSession(Session):
         try:
             await self._caller.ask("close", f"session {self.id}", self._statements.end_session, (Int8(self.number),))
         except StoreError as error:
-            log.warning("session %s is left to run out: %s", self.id, error)
+            log.warning("session %s could not be closed and ends at its timeout: %s", self.id, error)
 
 
 async def open_session(

@@ -1,4 +1,4 @@
-"""The SQL of one store, with its names filled in: written once, prepared by every connection at first use."""
+"""The SQL statements of one store, prepared by every connection on first use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from psycopg import sql
 from llog.stores.metadata.postgres.address import channel_name, stable_number
 
 POSTGRES_SWEEP_SESSIONS_MAX: Final = 100
-# More different prefixes than this, over all stores, and every change is announced.
+# With more different prefixes than this, over all stores, every change is announced.
 POSTGRES_WATCH_PREFIXES_MAX: Final = 64
-# A notification holds less than 8,000 bytes; a chunk is cut behind the change that passes this size.
+# A notification has less than 8,000 bytes; a chunk ends after the change that exceeds this size.
 POSTGRES_NOTIFICATION_BYTES: Final = 7_000
 
 
-# "llog", so that our advisory locks are recognised in pg_locks and meet nobody else's.
+# "llog", so that our advisory locks are recognisable in pg_locks and do not conflict with others.
 LOCK_CLASS: Final = 0x6C6C6F67
 
 _VISIBLE: Final[LiteralString] = """
@@ -27,7 +27,7 @@ _FIELDS: Final[LiteralString] = "r.version, r.value, r.session IS NOT NULL"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the objects of one store are called."""
+    """Names of the database objects of one store."""
 
     schema: str
     table: str
@@ -88,7 +88,7 @@ class Statements:
         self.write = fill("SELECT {write}(%b, %b, %b, %b, %b, %b)")
         self.time = b"SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-        # The lock first, then the look at the counter: two callers never set it back below each other's floor.
+        # Lock before reading the counter, so that two callers do not lower it below each other's floor.
         self.raise_versions = fill(
             "SELECT CASE WHEN coalesce(pg_sequence_last_value({sequence_name}::regclass), 0) < %b"
             " THEN setval({sequence_name}, %b) END"

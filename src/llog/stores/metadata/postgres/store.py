@@ -1,16 +1,12 @@
 """The metadata port on PostgreSQL: one table of records on one primary.
 
-Why it exists: a PostgreSQL that a team already runs, replicates and backs up is a metadata store without another
-server to learn.
-
-What must stay true
-- Everything is asked of the primary, so every read is strict.
-- A call of `write` is one statement, one transaction, one round trip (`schema.sql` has the function and the argument
-  why versions only grow; `failures.py` says when its outcome is uncertain).
-- Expired sessions count as ended from the instant of their expiry by the server's clock; every open store also sweeps
-  them away, which is when watchers hear of it. A clock set back on the server lets a session live longer.
-- Bound to its event loop, not fork-safe, and not to be used through a pooler that switches server connections
-  between statements: listening and the settings of a connection would be lost.
+- Every statement goes to the primary, so every read is strict.
+- A call of `write` is one statement, one transaction, one round trip (`schema.sql` has the function and explains why
+  versions only increase; `failures` says when an outcome is uncertain).
+- A session counts as ended from its expiry by the clock of the server. Every open store also deletes expired sessions,
+  which notifies watchers. Setting back the clock of the server prolongs sessions.
+- A store is bound to its event loop and not fork-safe. It does not work through a pooler that switches connections
+  between statements, because LISTEN and the settings of the connection would be lost.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ from llog.stores.metadata.postgres.statements import Names, Statements
 from llog.stores.metadata.postgres.watch import Listener
 from llog.stores.metadata.postgres.wire import WireArray, text_array
 
-# Encoding more than this takes milliseconds and leaves the event loop.
+# Encoding more than this takes milliseconds and runs in a thread.
 POSTGRES_ENCODE_INLINE_GROUPS_MAX: Final = 2_048
 POSTGRES_SWEEP_INTERVAL_MS: Final = 1_000
 POSTGRES_CLOSE_TIMEOUT_MS: Final = 5_000
@@ -70,7 +66,7 @@ class StoreSettings(Protocol):
 
 
 class PostgresStore(MetadataStore):
-    """One client of one table. Made by `open_from_url`."""
+    """One client of one table. `open_from_url` creates it."""
 
     capabilities = Capabilities(atomic_groups=True, watch=True, server_clock=True, shared=True)
 
@@ -124,7 +120,7 @@ class PostgresStore(MetadataStore):
             record = await self.get(Key(prefix))
             if record is not None:
                 yield record
-            # The children of `prefix`, then everything below them, which sorts elsewhere: `a!/x` lies between.
+            # First the children of `prefix`, then everything below them, which sorts elsewhere: `a!/x` is between.
             async for record in self._tree(prefix, "", prefix + "\x01"):
                 yield record
             async for record in self._tree(prefix + "/", "", prefix + "0"):
@@ -134,14 +130,14 @@ class PostgresStore(MetadataStore):
                 yield record
 
     async def _tree(self, parent: str, name: str, parent_stop: str | None) -> AsyncIterator[Record]:
-        """Records behind (`parent`, `name`) whose parent is below `parent_stop`, a page at a time."""
+        """Pages of records after (`parent`, `name`) with a parent below `parent_stop`."""
         while True:
             self._check_open("scan")
             statement = self._statements.tree if parent_stop is None else self._statements.tree_to
             stop = () if parent_stop is None else (parent_stop,)
             parameters = (parent, name, *stop, Int8(METADATA_SCAN_PAGE_RECORDS_MAX))
             rows = await self._caller.ask("scan", parent, statement, parameters)
-            for parent, name, *fields in rows:  # the next page starts behind this page's last record
+            for parent, name, *fields in rows:  # the next page starts after the last record
                 yield _record(Key(f"{parent}/{name}" if parent else name), *fields)
             if len(rows) < METADATA_SCAN_PAGE_RECORDS_MAX:
                 return
@@ -149,7 +145,7 @@ class PostgresStore(MetadataStore):
     # -- writes ---------------------------------------------------------------------------------------------------
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
         if len(groups) > POSTGRES_ENCODE_INLINE_GROUPS_MAX:
-            # A large call must not hold up everybody else on the loop.
+            # A large call must not block the event loop.
             parameters = await asyncio.to_thread(self._encode, groups)
         else:
             parameters = self._encode(groups)
@@ -160,7 +156,7 @@ class PostgresStore(MetadataStore):
         try:
             [[numbers]] = await self._caller.change("write", subject, self._statements.write, parameters)
         except MetadataStoreError as error:
-            # Each group has an error of its own: callers raise them, one here and one there.
+            # Each group gets its own error object, because callers raise them separately.
             return [type(error)("write", group[0].key.path, error.reason) for group in groups]
         return batch.decode(groups, numbers)
 
@@ -201,7 +197,7 @@ class PostgresStore(MetadataStore):
         return True
 
     async def _sweep_for_ever(self) -> None:
-        """What fails here is tried again in a moment, by us and by every other store that is open."""
+        """A failure is ignored: every open store tries again soon."""
         while True:
             await asyncio.sleep(POSTGRES_SWEEP_INTERVAL_MS / 1000)
             try:
@@ -238,7 +234,7 @@ def _several(keys: Sequence[Key]) -> str:
 
 
 async def open_from_url(url: str, settings: StoreSettings) -> PostgresStore:
-    """Connect, make or check the tables. Raises `SettingsError`, `MetadataMisconfigured`, `MetadataDenied`, …"""
+    """Connect and create or check the tables. Raises `SettingsError`, `MetadataMisconfigured`, `MetadataDenied`, …"""
     timeout_ms = settings.request_timeout_ms
     if timeout_ms < 1:
         raise InvalidArgument("request_timeout_ms", f"{timeout_ms}; at least 1")
@@ -252,7 +248,7 @@ async def _open_schema(connector: Connector) -> Names:
     try:
         link = await connector.connect(deadline=deadline)
     except NotPrimary as error:
-        # Later this is a fail-over under way; at the start it is most likely the wrong address.
+        # Later this is a fail-over; at the start it is probably a wrong address.
         raise MetadataMisconfigured("open", connector.address.url, error.reason) from error
     giving_up = loop.call_at(deadline, link.cut)
     try:

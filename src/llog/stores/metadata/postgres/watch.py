@@ -1,18 +1,16 @@
 """Watching: one listening connection per store, shared by all its watchers.
 
-Why it is more than LISTEN: commits that NOTIFY wait for each other, server-wide, so only watched changes are
-announced. What a store watches is its lease: a row that says which prefixes, and that writers read.
-
-What must stay true
-- Nothing is missed. A prefix is registered and committed, then the barrier lock is taken once, alone. Writers hold it
-  shared from before they look for prefixes until they have committed: whoever looked too early has committed when we
-  pass, and whoever comes later sees the prefix. Only then is the watcher's context entered.
-- A gap is told. Whatever breaks the connection, or the lease (the row was gone: writers may have kept silent), ends
-  with a new connection, a new lease, the barrier, and then a RESYNC to every watcher.
-- A lease counts while its row is there, run out or not: so a heartbeat cannot succeed on a lease that some writer
-  already took for dead.
-- Only the listening connection itself takes prefixes away, and a failure there costs the lease; others only add. A
-  statement that was given up and lands late can therefore not take away what somebody watches.
+Commits with NOTIFY wait for each other in the whole server, so only watched changes are announced: each store has a
+lease, a row with its watched prefixes, which writers read.
+- No change is missed. A prefix is registered and committed; then the barrier lock is taken once, exclusively. Writers
+  hold it shared from before they read the prefixes until they have committed. So a writer that read the prefixes too
+  early has committed when we get the lock, and a later writer sees the prefix. Only then the watch begins.
+- A gap is reported. After a broken connection, or a lost lease (the row is missing, so writers may not have announced
+  changes), there is a new connection, a new lease, the barrier, and a RESYNC for every watcher.
+- A lease is valid while its row exists, expired or not, so a heartbeat cannot succeed on a lease that a writer already
+  treated as ended.
+- Only the listening connection removes prefixes, and a failure there ends the lease; other connections only add. So an
+  abandoned statement that arrives late cannot remove a watched prefix.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from llog.stores.metadata.postgres.failures import translate
 from llog.stores.metadata.postgres.statements import Statements
 from llog.stores.metadata.postgres.wire import TextArray, text_array
 
-# A listener proves this often that its connection still hears.
+# How often a listener checks that its connection still receives notifications.
 POSTGRES_WATCH_RENEW_INTERVAL_MS: Final = 5_000
 POSTGRES_WATCH_LEASE_MS: Final = 60_000
 POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX: Final = 2_000
@@ -48,7 +46,7 @@ RESYNC = Change(ChangeKind.RESYNC)
 
 
 class PostgresWatcher(AsyncIterator[Change]):
-    """What one reader has not taken yet; too much of it becomes one RESYNC."""
+    """Unread changes of one reader; too many of them become one RESYNC."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self.url, self.prefix = url, prefix
@@ -84,7 +82,7 @@ class PostgresWatcher(AsyncIterator[Change]):
 
 
 def parse_payload(payload: str) -> list[Change]:
-    """`version path`, a line each; version 0 says that the record is gone."""
+    """Lines of `version path`; version 0 means that the record was deleted."""
     changes = []
     for line in payload.split("\n"):
         version, _, path = line.partition(" ")
@@ -94,7 +92,7 @@ def parse_payload(payload: str) -> list[Change]:
 
 
 class LeaseGone(Exception):
-    """The server forgot what we watch."""
+    """The lease of this store does not exist any more."""
 
 
 class Listener:
@@ -123,7 +121,7 @@ class Listener:
             self._watchers.discard(watcher)
 
     async def close(self) -> None:
-        """The lease ends with the store; were that to fail, it would run out."""
+        """End the lease; if that fails, it expires."""
         self._closed = True
         for watcher in self._watchers:
             watcher.close()
@@ -131,16 +129,16 @@ class Listener:
             return
         self._task.cancel()
         await asyncio.wait([self._task])
-        self._established.set()  # whoever waits to begin a watch learns that there will be none
+        self._established.set()  # wakes callers that wait to begin a watch
         if self._lease is not None:
             try:
                 await self._caller.ask("close", "watch", self._statements.end_session, (Int8(self._lease),))
             except StoreError as error:
-                log.warning("a watch is left to run out: %s", error)
+                log.warning("a watch could not be closed and ends at its timeout: %s", error)
 
     # -- registering --------------------------------------------------------------------------------------------
     async def _cover(self, prefix: str) -> None:
-        """Return when every change below `prefix` that commits from now on will be announced to us."""
+        """Return once every change below `prefix` that commits from now on will be announced."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._listen_for_ever(), name="llog watch")
         try:
@@ -174,7 +172,7 @@ class Listener:
         self._lease = None
         self._established.clear()
         if self._link is not None:
-            self._link.cut()  # wakes the listening task, which begins anew
+            self._link.cut()  # wakes the listening task, which starts again
 
     # -- listening ----------------------------------------------------------------------------------------------
     async def _listen_for_ever(self) -> None:
@@ -186,13 +184,13 @@ class Listener:
                     pause_ms, gap = POSTGRES_CONNECT_PAUSE_MS, True
                     await self._hear(link)
             except LeaseGone:
-                log.warning("%s forgot our watch: watching again", self._url)
+                log.warning("%s dropped our watch; watching again", self._url)
                 continue
             except StoreError as error:
                 self._last_error = error
                 log.warning("watch interrupted: %s", error)
             except Exception:
-                # A bug, but watchers that never hear again would be worse than ones that read everything again.
+                # A bug; but it is better that watchers read everything again than that they get no more changes.
                 log.exception("watch interrupted")
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX)
@@ -222,15 +220,15 @@ class Listener:
                 self._link = self._lease = None
 
     async def _hear(self, link: PostgresLink) -> None:
-        """Pass on what comes, and prove now and then that the connection still hears: silence looks like peace."""
+        """Pass on notifications, and check from time to time that the connection still receives them."""
         seconds = POSTGRES_WATCH_RENEW_INTERVAL_MS / 1000
         while True:
             try:
-                # Never left early: what came in the same packet would be lost.
+                # Not left early: notifications of the same packet would be lost.
                 async with aclosing(link.connection.notifies(timeout=seconds)) as notifications:
                     async for notification in notifications:
                         self._publish(notification.payload)
-                        await asyncio.sleep(0)  # one large commit is many notifications
+                        await asyncio.sleep(0)  # one large commit has many notifications
             except psycopg.Error as error:
                 raise translate(error, "watch", self._url, writing=False, connection_lost=True) from error
             await self._renew(link)
@@ -239,7 +237,7 @@ class Listener:
         try:
             changes = parse_payload(payload)
         except ValueError:
-            log.warning("a stranger sent %r on our channel", payload[:80])
+            log.warning("ignored a notification of another program on our channel: %r", payload[:80])
             for watcher in self._watchers:
                 watcher.resync()
             return

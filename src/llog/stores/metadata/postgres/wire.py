@@ -1,7 +1,7 @@
 """PostgreSQL arrays in binary, built in one pass.
 
-Why it exists: a call of `write` sends one array per column. psycopg's own list adapter asks an adapter object for
-every element, which costs more than the rest of the call; here a column is one join of buffers.
+A call of `write` sends one array per column. psycopg's list adapter calls an adapter object for every element, which
+costs more than the rest of the call; here a column is one join of buffers.
 Format: dimensions, null flag, element type, count, lower bound, then per element a length (-1 = null) and the bytes.
 """
 
@@ -26,7 +26,7 @@ _BYTEA, _BIGINT, _INTEGER, _TEXT = 17, 20, 23, 25
 
 
 class WireArray:
-    """An encoded array; the subclass says of what."""
+    """An encoded array; subclasses set the element type."""
 
     __slots__ = ("data",)
     array_oid: ClassVar[int]
@@ -107,7 +107,7 @@ def _dumper(kind: type[WireArray]) -> type[Dumper]:
 
 
 def adapters() -> AdaptersMap:
-    """What a connection must know to send these arrays."""
+    """Register the adapters of these arrays on a connection."""
     known = AdaptersMap(psycopg.adapters)
     for kind in (TextArray, ByteaArray, BigintArray, IntegerArray):
         known.register_dumper(kind, _dumper(kind))
