@@ -170,21 +170,10 @@ COMPACTOR_KEYS_BYTES_MAX: Final = 256 * MIB
 # Logs that are looked up or created for the first time at the same time.
 BATCH_NEW_LOGS_IN_FLIGHT_MAX: Final = 256
 HTTP_TOPIC_PARTITIONS_MAX: Final = 10_000
-GROUP_OFFSETS_PER_CALL_MAX: Final = 1_000
+GROUP_POSITIONS_PER_CALL_MAX: Final = 1_000
 # Length of the text stored with a position; Kafka has the same default.
-GROUP_OFFSET_METADATA_CHARS_MAX: Final = 4_096
+GROUP_POSITION_METADATA_CHARS_MAX: Final = 4_096
 METRICS_LABEL_CHARS_MAX: Final = 128
-# How long cached state is used without reading the control record, unless LLOG_TAIL_REFRESH_MS is given.
-TAIL_FRESH_MS_DEFAULT: Final = 100
-# Decoded bytes of one answer: compressed batches grow, and tiny records cost more than their bytes. Decoding ends after
-# the run of records that passes this.
-CONSUME_DECODED_BYTES_MAX: Final = 128 * MIB
-# Memory of a decoded record besides its bytes, until it is text again.
-CONSUME_RECORD_BYTES: Final = 256
-# Bytes fetched ahead of readers, over all logs.
-READ_AHEAD_BYTES_MAX: Final = 64 * MIB
-# Age at which shared tail files of a process that has ended are removed.
-TAIL_FILES_STALE_MS: Final = 60_000
 
 # --- simulation -------------------------------------------------------------------------------------------------------
 # Callbacks and store calls of one simulated run, so that an actor that retries for ever ends.

@@ -20,10 +20,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from llog.broker.consume.store_read import CONSUME_BYTES_IN_FLIGHT_MAX
+from llog.broker.tail.batches import READ_AHEAD_BYTES_MAX
 from llog.http.json.decode import HTTP_BODY_STRINGS_MAX
 from llog.http.json.plain_scan import HTTP_SCAN_ROWS_MAX
 from llog.http.routes.runtime import HTTP_ANSWERS_BYTES_MAX
-from llog.limits import MIB, READ_AHEAD_BYTES_MAX
+from llog.limits import MIB
 from llog.testing.proxy import CHUNK_BYTES, TcpProxy
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, S3Server
 from tests.servers import started

@@ -15,7 +15,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from llog.broker.consume.consume import ConsumeRequest, ConsumeService, PartitionFetched
+from llog.broker.consume.consume import ConsumeService
 from llog.broker.fenced_logs import FencedLogs
 from llog.broker.groups.positions import GroupPositions
 from llog.broker.membership import Registration
@@ -64,6 +64,7 @@ class Broker:
         self._consume = ConsumeService(
             self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms, configs=self.topic_configs
         )
+        self.consume = self._consume.consume
         assert meters.metered_metadata is not None
         self._troubles = StoreTroubles(
             meters.metered_metadata,
@@ -214,9 +215,6 @@ class Broker:
         done = await self._producer.append_timed(groups)
         self._fenced.refused(done.outcomes)
         return done
-
-    async def consume(self, request: ConsumeRequest) -> Sequence[PartitionFetched]:
-        return await self._consume.consume(request)
 
     def log_changed(self, log: Log) -> None:
         self._cache.forget(log)

@@ -15,7 +15,7 @@ from llog.errors import (
     UnsupportedFormat,
 )
 from llog.formats.values import GroupOffset, encode_value
-from llog.limits import GROUP_OFFSETS_PER_CALL_MAX
+from llog.limits import GROUP_POSITIONS_PER_CALL_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
@@ -112,7 +112,7 @@ async def test_the_longest_topic_and_partition_have_a_key(context: LogContext) -
 
 
 async def test_commit_all_splits_more_logs_than_one_call_takes(context: LogContext) -> None:
-    many = {Log("t", number): Position(1) for number in range(GROUP_OFFSETS_PER_CALL_MAX + 1)}
+    many = {Log("t", number): Position(1) for number in range(GROUP_POSITIONS_PER_CALL_MAX + 1)}
     outcomes = await GroupPositions(context).commit_all("g", many)
     assert list(outcomes) == list(many)
     assert [log.partition for log, error in outcomes.items() if error is None] == [0, 1]
@@ -120,7 +120,7 @@ async def test_commit_all_splits_more_logs_than_one_call_takes(context: LogConte
 
 async def test_invalid_commits_are_refused(context: LogContext) -> None:
     positions = GroupPositions(context)
-    many = {Log("t", number): Position(1) for number in range(GROUP_OFFSETS_PER_CALL_MAX + 1)}
+    many = {Log("t", number): Position(1) for number in range(GROUP_POSITIONS_PER_CALL_MAX + 1)}
     for group, refused in (
         ("", {LOG: Position(1)}),
         ("g" * 161, {LOG: Position(1)}),

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from llog.broker.consume.request import (
+    CONSUME_DECODED_BYTES_MAX,
     AnswerFill,
     ConsumeRequest,
     PartitionFetch,
@@ -32,12 +33,11 @@ from llog.broker.consume.request import (
 )
 from llog.broker.consume.store_read import LogFetch, StoreRead, StoreReader
 from llog.broker.consume.wait import TailWatch
-from llog.broker.tail.batches import CachedBatch, ReadAhead
+from llog.broker.tail.batches import READ_AHEAD_BYTES_MAX, CachedBatch, ReadAhead
 from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMetrics
 from llog.broker.topic_configs import TopicConfigs
 from llog.concurrency import Offload
 from llog.errors import FormatError, InconsistentReadState, LlogError, StoreClosed
-from llog.limits import CONSUME_DECODED_BYTES_MAX, READ_AHEAD_BYTES_MAX
 from llog.log.context import LogContext
 from llog.log.metrics import LogMetrics
 

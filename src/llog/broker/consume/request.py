@@ -17,7 +17,7 @@ from llog.formats.buffers import Buffer
 from llog.formats.records.decode import decode_batches, decode_in_chunks
 from llog.formats.records.record_batch import CODEC_MASK, CRC_START, BatchColumns, BatchRule, walk
 from llog.formats.records.record_columns import RecordColumns
-from llog.limits import CONSUME_DECODED_BYTES_MAX, CONSUME_RECORD_BYTES, MIB, RECORDS_CHUNK_BYTES
+from llog.limits import MIB, RECORDS_CHUNK_BYTES
 from llog.log.keys import Log
 from llog.log.read.records import RecordRun
 from llog.log.read.slices import runs_of
@@ -26,6 +26,11 @@ from llog.log.read.slices import runs_of
 CONSUME_PARTITIONS_MAX: Final = 10_000
 # One answer holds at most this much, unless a single batch is larger; Kafka brokers have a similar limit.
 CONSUME_BYTES_MAX: Final = 64 * MIB
+# Decoding stops after the run of records that passes this; the rest is for the next request.
+CONSUME_DECODED_BYTES_MAX: Final = 128 * MIB
+assert CONSUME_BYTES_MAX <= CONSUME_DECODED_BYTES_MAX
+# Memory of a decoded record besides its bytes, until it is text again.
+CONSUME_RECORD_BYTES: Final = 256
 
 _ATTRIBUTES_LOW: Final = CRC_START + 1
 """Position of the byte of a batch that holds its codec."""

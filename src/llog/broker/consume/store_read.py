@@ -46,6 +46,7 @@ CONSUME_FETCHERS: Final = 8
 CONSUME_BYTES_IN_FLIGHT_MAX: Final = 128 * MIB
 # A blob is read by one request for all logs, as long as the request is no longer than this; blobs are usually smaller.
 CONSUME_GET_BYTES_MAX: Final = 16 * MIB
+assert CONSUME_GET_BYTES_MAX <= CONSUME_BYTES_IN_FLIGHT_MAX
 
 
 class LogFetch(NamedTuple):

@@ -27,7 +27,7 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import GroupOffset, TopicRecord, decode_value, encode_value
-from llog.limits import GROUP_OFFSET_METADATA_CHARS_MAX, GROUP_OFFSETS_PER_CALL_MAX
+from llog.limits import GROUP_POSITION_METADATA_CHARS_MAX, GROUP_POSITIONS_PER_CALL_MAX
 from llog.log.context import LogContext
 from llog.log.keys import OFFSET_MAX, Log
 from llog.stores.metadata.port import ABSENT, Delete, Key, Put, Record, last_segment
@@ -102,8 +102,8 @@ class GroupPositions:
         """`commit` for any number of logs, in as many calls as needed."""
         outcomes: dict[Log, LogError | None] = {}
         pairs = list(positions.items())
-        for first in range(0, len(pairs), GROUP_OFFSETS_PER_CALL_MAX):
-            outcomes |= await self.commit(group, dict(pairs[first : first + GROUP_OFFSETS_PER_CALL_MAX]))
+        for first in range(0, len(pairs), GROUP_POSITIONS_PER_CALL_MAX):
+            outcomes |= await self.commit(group, dict(pairs[first : first + GROUP_POSITIONS_PER_CALL_MAX]))
         return outcomes
 
     async def _commit_round(self, commits: Sequence[_Commit], *, strict: bool) -> list[_Commit]:
@@ -210,14 +210,14 @@ def former_key(key: Key, incarnation: int) -> Key:
 def check_position(log: Log, position: Position) -> None:
     if not 0 <= position.offset <= OFFSET_MAX:
         raise InvalidArgument("offset", f"{log}: {position.offset} is not in 0 … {OFFSET_MAX}")
-    if len(position.metadata) > GROUP_OFFSET_METADATA_CHARS_MAX:
-        reason = f"{log}: {len(position.metadata)} characters, at most {GROUP_OFFSET_METADATA_CHARS_MAX} are accepted"
+    if len(position.metadata) > GROUP_POSITION_METADATA_CHARS_MAX:
+        reason = f"{log}: {len(position.metadata)} characters, at most {GROUP_POSITION_METADATA_CHARS_MAX} are accepted"
         raise InvalidArgument("metadata", reason)
 
 
 def _check_count(count: int) -> None:
-    if not 1 <= count <= GROUP_OFFSETS_PER_CALL_MAX:
-        raise InvalidArgument("offsets", f"{count} logs in one call; 1 to {GROUP_OFFSETS_PER_CALL_MAX} are accepted")
+    if not 1 <= count <= GROUP_POSITIONS_PER_CALL_MAX:
+        raise InvalidArgument("offsets", f"{count} logs in one call; 1 to {GROUP_POSITIONS_PER_CALL_MAX} are accepted")
 
 
 def _committed(record: Record | None) -> CommittedPosition | None:

@@ -15,14 +15,16 @@ import numpy as np
 
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.limits import MIB, READ_AHEAD_BYTES_MAX
+from llog.limits import MIB
 from llog.log.keys import Log
 from llog.log.read.slices import Chunk, patch_slices, payload_chunk
 
 # Memory of a cached batch besides its bytes: objects, columns of headers, two index entries.
 TAIL_CACHE_BATCH_OVERHEAD_BYTES: Final = 768
-# What is fetched for a consumer that continues where its last answer ended.
+# Batches that the read-ahead keeps, and what it fetches for a consumer that continues where its last answer ended.
+READ_AHEAD_BYTES_MAX: Final = 64 * MIB
 READ_AHEAD_WINDOW_BYTES: Final = 4 * MIB
+assert READ_AHEAD_WINDOW_BYTES <= READ_AHEAD_BYTES_MAX
 # Answer ends that are remembered to recognise such consumers.
 READ_AHEAD_READERS_MAX: Final = 10_000
 

@@ -24,13 +24,14 @@ from typing import Final, NamedTuple, Protocol
 from llog.broker.tail.batches import BatchCache, CachedBatch
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.limits import TAIL_FRESH_MS_DEFAULT
 from llog.log.append.known import KnownLogs
 from llog.log.keys import Log
 from llog.log.read.view import LogView
 
 # Logs with a known end; beyond that, the least recently used are forgotten.
 TAIL_CACHE_LOGS_MAX: Final = 100_000
+# How long cached state counts without reading the control record, unless LLOG_TAIL_REFRESH_MS is given.
+TAIL_FRESH_MS_DEFAULT: Final = 100
 
 
 LONG_AGO: Final = float("-inf")

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from llog.broker.tail.frames import Frame, encode_frame, parse_frames
 from llog.errors import FormatError
 from llog.formats.buffers import Buffer, total_length
-from llog.limits import KIB, MIB, OBJECT_WRITE_VECTOR_MAX, TAIL_FILES_STALE_MS
+from llog.limits import KIB, MIB, OBJECT_WRITE_VECTOR_MAX
 
 # A writer divides its share of the limit into this many files.
 TAIL_FILES_PER_WRITER: Final = 8
@@ -37,6 +37,9 @@ TAIL_FILES_READ_BYTES: Final = 4 * MIB
 # Attempts to read a complete frame with a wrong checksum, before the file is given up.
 TAIL_FILES_TORN_READS_MAX: Final = 20
 TAIL_FILES_CLOSE_WAIT_MS: Final = 5_000
+# Age at which files of a writer that has ended are removed.
+TAIL_FILES_STALE_MS: Final = 60_000
+assert TAIL_FILE_BYTES_MIN <= TAIL_FILE_BYTES_MAX
 
 
 _log = logging.getLogger(__name__)

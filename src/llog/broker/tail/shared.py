@@ -14,10 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from llog.broker.tail.cache import CommittedAppend, TailCache, TailMetrics, monotonic_ms
-from llog.broker.tail.files import TailFileReader, TailFileWriter, remove_stale
+from llog.broker.tail.cache import TAIL_FRESH_MS_DEFAULT, CommittedAppend, TailCache, TailMetrics, monotonic_ms
+from llog.broker.tail.files import TAIL_FILES_STALE_MS, TailFileReader, TailFileWriter, remove_stale
 from llog.broker.tail.frames import Frame, is_shareable
-from llog.limits import TAIL_FILES_STALE_MS, TAIL_FRESH_MS_DEFAULT
 
 # How often a reader checks whether files grew.
 TAIL_FILES_POLL_MS: Final = 5

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from llog.limits import GROUP_OFFSET_METADATA_CHARS_MAX, GROUP_OFFSETS_PER_CALL_MAX, HTTP_TOPIC_PARTITIONS_MAX, MIB
+from llog.limits import GROUP_POSITION_METADATA_CHARS_MAX, GROUP_POSITIONS_PER_CALL_MAX, HTTP_TOPIC_PARTITIONS_MAX, MIB
 from llog.log.keys import OFFSET_MAX, PARTITION_MAX, TOPIC_NAME_LENGTH_MAX
 
 HTTP_CONSUME_BYTES_DEFAULT: Final = 4 * MIB
@@ -173,12 +173,12 @@ class OffsetToCommit(RequestBody, frozen=True):
     topic: TopicText
     partition: PartitionNumber
     offset: Offset
-    metadata: Annotated[str, Meta(max_length=GROUP_OFFSET_METADATA_CHARS_MAX)] = ""
+    metadata: Annotated[str, Meta(max_length=GROUP_POSITION_METADATA_CHARS_MAX)] = ""
 
 
 class OffsetsCommit(RequestBody, frozen=True):
     group: GroupName
-    offsets: Annotated[list[OffsetToCommit], Meta(min_length=1, max_length=GROUP_OFFSETS_PER_CALL_MAX)]
+    offsets: Annotated[list[OffsetToCommit], Meta(min_length=1, max_length=GROUP_POSITIONS_PER_CALL_MAX)]
 
 
 class OffsetCommitResult(Answer, frozen=True):
@@ -197,7 +197,7 @@ class OffsetsCommitAnswer(msgspec.Struct, frozen=True):
     error_count: int
 
 
-SomeLogs = Annotated[list[TopicPartition], Meta(min_length=1, max_length=GROUP_OFFSETS_PER_CALL_MAX)]
+SomeLogs = Annotated[list[TopicPartition], Meta(min_length=1, max_length=GROUP_POSITIONS_PER_CALL_MAX)]
 
 
 class OffsetsFetch(RequestBody, frozen=True):

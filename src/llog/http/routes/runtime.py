@@ -18,13 +18,14 @@ from litestar import Response
 from litestar.connection import ASGIConnection
 
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetched
+from llog.broker.consume.request import CONSUME_RECORD_BYTES
 from llog.broker.groups.positions import GroupPositions
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import REJECTIONS, TimedOutcomes
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import InvalidArgument, RequestOverload, RequestRefused, RequestTooLarge, RequestTooSlow
 from llog.http.json.decode import BODY, decoded
-from llog.limits import CONSUME_RECORD_BYTES, KIB, MIB
+from llog.limits import KIB, MIB
 from llog.listener.http1 import JSON, Exchange, Reply, json_reply
 from llog.listener.tokens import Tokens
 from llog.log.append.append import EncodedGroup

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from llog.errors import InvalidField
 from llog.formats.buffers import Buffer
 from llog.formats.segment import SegmentFooter, footer_length, parse_footer
-from llog.limits import MIB, SEGMENT_FOOTER_PROBE_BYTES
+from llog.limits import LOG_READ_COALESCE_BYTES_MAX, MIB, SEGMENT_FOOTER_PROBE_BYTES
 from llog.log.context import FindObject
 from llog.log.index import Entry
 from llog.log.metrics import READ_BYTES, READ_GETS, LogMetrics, NoMetrics
@@ -23,6 +23,7 @@ from llog.stores.objects.ranges import ObjectRange, plan_object_fetches
 LOG_READ_GETS_IN_FLIGHT_MAX: Final = 8
 # A segment up to this size is fetched whole even for a single record: reading its footer costs another round trip.
 LOG_READ_WHOLE_BYTES_MAX: Final = MIB
+assert LOG_READ_WHOLE_BYTES_MAX <= LOG_READ_COALESCE_BYTES_MAX
 # Segment footers that one fetcher keeps: the first limit reached counts.
 LOG_FOOTERS_MAX: Final = 16
 LOG_FOOTERS_BYTES_MAX: Final = 16 * MIB
