@@ -52,7 +52,7 @@ def new_segment(segment_id: str = SEGMENT, start: int = 1, end: int = 9, **more:
     return replace(first, **more)
 
 
-def told(catalogue: SegmentCatalogue) -> object:
+def answers(catalogue: SegmentCatalogue) -> object:
     epochs = {
         epoch: (one.offset_to_id, one.unreferenced_segment_ids, one.highest_log_offset)
         for epoch, one in catalogue.epochs.items()
@@ -120,13 +120,13 @@ class CatalogueContract:
         for n, segment_id in enumerate(ids):
             await live.add(new_segment(segment_id, 1, 10 * (n + 1)))
             await live.update(segment_id, "COPY_SEGMENT_FINISHED", epochs={0: 1, n + 1: 5 + n}, size_bytes=100)
-            assert told(await SegmentCatalogue.load(context, ORDERS)) == told(live)
+            assert answers(await SegmentCatalogue.load(context, ORDERS)) == answers(live)
         for segment_id in rng.sample(ids, 3):
             await live.update(segment_id, "DELETE_SEGMENT_STARTED")
-            assert told(await SegmentCatalogue.load(context, ORDERS)) == told(live)
+            assert answers(await SegmentCatalogue.load(context, ORDERS)) == answers(live)
             if rng.random() < 0.5:
                 await live.update(segment_id, "DELETE_SEGMENT_FINISHED")
-                assert told(await SegmentCatalogue.load(context, ORDERS)) == told(live)
+                assert answers(await SegmentCatalogue.load(context, ORDERS)) == answers(live)
         assert live.find(0, 3) is None
 
     async def test_a_segment_moves_only_as_the_states_say_and_repeats_are_fine(self, context: LogContext) -> None:
@@ -169,7 +169,7 @@ class CatalogueContract:
             await catalogue.update(SEGMENT, "COPY_SEGMENT_FINISHED", end_offset=7)
         assert refused.value.argument == "end_offset"
         with pytest.raises(PartitionNotInitialized):
-            await SegmentCatalogue.load(context, Log("nobody", 0))
+            await SegmentCatalogue.load(context, Log("missing", 0))
 
     async def test_a_value_that_could_not_be_read_back_is_never_stored(self, context: LogContext) -> None:
         """One such record would end every listing of the log: compaction, retention and its deletion with it."""
@@ -192,14 +192,14 @@ class CatalogueContract:
     async def test_memory_changes_only_after_the_store(self, context: LogContext) -> None:
         catalogue = await SegmentCatalogue.load(context, ORDERS)
         await catalogue.add(new_segment())
-        before = told(catalogue)
+        before = answers(catalogue)
         there = await list_segments(context, ORDERS)
         catalogue._context = dataclasses.replace(context, metadata=Refusing(context.metadata))
         with pytest.raises(MetadataUnavailable):
             await catalogue.update(SEGMENT, "COPY_SEGMENT_FINISHED", epochs={0: 1})
         with pytest.raises(MetadataUnavailable):
             await catalogue.add(new_segment("018bcfe5687b7000800000000000abce"))
-        assert told(catalogue) == before
+        assert answers(catalogue) == before
         assert await list_segments(context, ORDERS) == there
 
     async def test_lost_answers_leave_memory_and_store_agreeing(self, context: LogContext) -> None:
@@ -213,7 +213,7 @@ class CatalogueContract:
             await until_done(lambda i=segment_id, d=done: catalogue.update(i, "COPY_SEGMENT_FINISHED", **d))  # type: ignore[misc]
             for state in ("DELETE_SEGMENT_STARTED", "DELETE_SEGMENT_FINISHED") if n % 2 else ():
                 await until_done(lambda i=segment_id, s=state: catalogue.update(i, s))  # type: ignore[misc]
-        assert told(await SegmentCatalogue.load(context, ORDERS)) == told(catalogue)
+        assert answers(await SegmentCatalogue.load(context, ORDERS)) == answers(catalogue)
         assert len(catalogue.segments()) == 3
 
     async def test_two_processes_that_move_one_segment_end_with_one_record(self, context: LogContext) -> None:
@@ -223,7 +223,7 @@ class CatalogueContract:
         await one.update(SEGMENT, "COPY_SEGMENT_FINISHED", size_bytes=9)
         assert one.get(SEGMENT).epochs == {0: 1}
         await two.refresh()
-        assert told(one) == told(two)
+        assert answers(one) == answers(two)
 
     async def test_a_terminal_record_that_a_crash_left_counts_as_gone_and_is_swept(self, context: LogContext) -> None:
         catalogue = await SegmentCatalogue.load(context, ORDERS)
@@ -290,4 +290,4 @@ class CatalogueContract:
         assert [one.topic for one in resumed.finished] == ["orders", "second"]
         assert (await deletion_of(context, "second")).done
         with pytest.raises(TopicNotFound):
-            await deletion_of(context, "nobody")
+            await deletion_of(context, "missing")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS + 60)
 
 
 def sections() -> dict[str, str]:
-    """The commands of each section that has some."""
+    """The commands of each section, without sections that have none."""
     _, *pieces = SECTION.split(PAGE)
     found = {name: "".join(BLOCK.findall(text)) for name, text in zip(pieces[::2], pieces[1::2], strict=True)}
     return {name: commands for name, commands in found.items() if commands}
@@ -39,7 +39,7 @@ EMBEDDED: Final = [name for name in sections() if name not in SERVERS]
 
 
 def run(commands: str, directory: Path, settings: dict[str, str]) -> str:
-    """In a shell that ends at the first command that fails. What a setting is in the test it stays."""
+    """Run the commands in a shell that stops at the first failure. `settings` replace those of the page."""
     for name in settings:
         commands = re.sub(rf"\b{name}=\S+", f'{name}="${name}"', commands)
     commands = commands.replace("/var/lib/llog", str(directory))
@@ -47,13 +47,13 @@ def run(commands: str, directory: Path, settings: dict[str, str]) -> str:
         commands = commands.replace(port, str(free_port()))
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LLOG_", "AWS_"))}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
-    with open(directory / "told", "w+") as told:
+    with open(directory / "output", "w+") as output:
         shell = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", commands],
             cwd=directory,
             env=environ | settings,
             stdin=subprocess.DEVNULL,
-            stdout=told,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -62,8 +62,8 @@ def run(commands: str, directory: Path, settings: dict[str, str]) -> str:
         finally:
             with contextlib.suppress(ProcessLookupError):  # what it left in the background, if it failed
                 os.killpg(shell.pid, signal.SIGKILL)
-        told.seek(0)
-        text = told.read()
+        output.seek(0)
+        text = output.read()
     assert code == 0, f"{commands}\n{text}"
     return text
 
@@ -86,9 +86,9 @@ def test_the_page_runs_from_top_to_bottom_on_one_machine(tmp_path: Path) -> None
         if shutil.which(program) is None:
             pytest.skip(f"{program}, which the page uses, is not installed")
     settings = {"LLOG_DATA_DIR": str(tmp_path / "data"), "LLOG_OBJECTS_URL": f"file://{tmp_path}/data/objects"}
-    told = {name: run(sections()[name], tmp_path, settings) for name in EMBEDDED}
-    assert "hello" in told["Embedded"]
-    assert "refused, exit code 1" in told["Fencing"]
+    output = {name: run(sections()[name], tmp_path, settings) for name in EMBEDDED}
+    assert "hello" in output["Embedded"]
+    assert "refused, exit code 1" in output["Fencing"]
 
 
 @pytest.mark.server
@@ -104,8 +104,8 @@ def test_a_layout_with_servers_runs(layout: str, tmp_path: Path) -> None:
         for metadata in started(PostgresServer if layout == SERVERS[0] else OxiaServer):
             assert isinstance(metadata, PostgresServer | OxiaServer)
             url = metadata.url if isinstance(metadata, PostgresServer) else f"oxia://{metadata.address}"
-            told = run(sections()[layout], tmp_path, objects | {"LLOG_METADATA_URL": url})
-            assert "hello" in told
+            output = run(sections()[layout], tmp_path, objects | {"LLOG_METADATA_URL": url})
+            assert "hello" in output
 
 
 def test_every_alert_is_explained() -> None:

@@ -1,5 +1,5 @@
-"""`python -m tests.system.hasty_llog compactor`: the command itself, with chores whose intervals are no settings due
-every few seconds instead of minutes."""
+"""`python -m tests.system.hasty_llog compactor`: the command with chores every few seconds instead of minutes, where
+no setting controls their interval."""
 
 from __future__ import annotations
 

@@ -6,12 +6,12 @@ import itertools
 import json
 import signal
 import socket
-import time
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 from tests.patience import PATIENCE_SECONDS
@@ -23,21 +23,21 @@ STOP_SECONDS: Final = 120.0
 def listening(stack: LlogProcess, count: int) -> list[dict[str, str]]:
     """What it said on stdout: one document per line. The logs, JSON too, carry an event."""
 
-    def told() -> list[dict[str, str]]:
+    def announced() -> list[dict[str, str]]:
         lines = [json.loads(line) for line in stack.output().splitlines() if line.endswith("}")]
         return [line for line in lines if "service" in line]
 
-    stack.wait(lambda: stack.child.poll() is not None or len(told()) >= count, "listen")
+    stack.wait(lambda: stack.child.poll() is not None or len(announced()) >= count, "listen")
     assert stack.child.poll() is None, stack.output()
-    return told()
+    return announced()
 
 
 def test_a_script_learns_where_each_process_of_a_stack_listens(tmp_path: Path) -> None:
     settings = {"LLOG_DATA_DIR": f"{tmp_path}/data"}
     with LlogProcess("up", "--brokers", "2", "--json", settings=settings, log=tmp_path / "log") as stack:
-        told = listening(stack, 3)
-        assert sorted(one["service"] for one in told) == ["broker", "broker", "compactor"]
-        urls = [one["url"] for one in told if one["service"] == "broker"]
+        announced = listening(stack, 3)
+        assert sorted(one["service"] for one in announced) == ["broker", "broker", "compactor"]
+        urls = [one["url"] for one in announced if one["service"] == "broker"]
         landed = httpx.post(f"{urls[0]}/produce", json=batch("orders", 0, ["alpha"]), timeout=PATIENCE_SECONDS)
         assert landed.status_code == 200, landed.text
         stack.child.send_signal(signal.SIGINT)
@@ -50,17 +50,19 @@ def test_a_second_signal_does_not_wait_for_slow_clients(tmp_path: Path) -> None:
     settings = {"LLOG_DATA_DIR": f"{tmp_path}/data", "LLOG_HTTP_READ_TIMEOUT_MS": "600s"}
     settings |= {"LLOG_HTTP_STOP_TIMEOUT_MS": "600s"}
     with LlogProcess("broker", "--json", settings=settings, log=tmp_path / "log") as broker:
-        [told] = listening(broker, 1)
-        landed = httpx.post(f"{told['url']}/produce", json=batch("orders", 0, ["alpha"]), timeout=PATIENCE_SECONDS)
+        [announced] = listening(broker, 1)
+        landed = httpx.post(f"{announced['url']}/produce", json=batch("orders", 0, ["alpha"]), timeout=PATIENCE_SECONDS)
         assert landed.status_code == 200
-        where = urlsplit(told["url"])
+        where = urlsplit(announced["url"])
         with socket.create_connection((where.hostname or "", where.port or 0)) as slow:
             slow.sendall(b"POST /produce HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
             slow.sendall(b"Content-Length: 1000\r\n\r\n{")
-            time.sleep(1)
+            ours = slow.getsockname()
+            accepted = psutil.Process(broker.child.pid).net_connections
+            broker.wait(lambda: any(tuple(one.raddr) == ours for one in accepted()), "accept the slow client")
             broker.child.send_signal(signal.SIGTERM)
-            broker.wait_closed(told["url"])
-            assert broker.child.poll() is None, "the first signal waits for what is under way"
+            broker.wait_closed(announced["url"])
+            assert broker.child.poll() is None, "the first signal waits for requests in progress"
             broker.child.send_signal(signal.SIGTERM)
             assert broker.child.wait(STOP_SECONDS) == 0, broker.output()
     assert run_llog("consume", "orders", settings=settings).stdout == "alpha\n"

@@ -1,4 +1,4 @@
-"""The floor under everybody who runs a broker: nobody is let in by accident, and no secret is ever shown."""
+"""The minimum security of every broker: no access by accident, and no secret in any output."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_tokens_and_tls_are_asked_for_and_no_secret_leaves_the_process(
     with LlogProcess("up", "--json", settings=settings, log=tmp_path / "log") as stack:
         stack.wait(lambda: stack.output().count('"service":') == 2, "listen")
         lines = map(json.loads, stack.output().splitlines())  # of the log too
-        urls = {told["service"]: told["url"] for told in lines if "service" in told}
+        urls = {line["service"]: line["url"] for line in lines if "service" in line}
         trust = ssl.create_default_context(cafile=cert)
         with httpx.Client(verify=trust, timeout=PATIENCE_SECONDS) as client:
             _ask(client, urls["broker"])
@@ -72,13 +72,15 @@ def test_tokens_and_tls_are_asked_for_and_no_secret_leaves_the_process(
                     assert answer.status_code == 200, f"{service} {page}: {answer.text}"
                     assert_no_secret(answer.text, f"{service}{page}")
         with pytest.raises(httpx.ConnectError):
-            httpx.get(urls["broker"].replace("127.0.0.1", "localhost") + "/health", timeout=5)  # nobody vouches for it
+            httpx.get(
+                urls["broker"].replace("127.0.0.1", "localhost") + "/health", timeout=5
+            )  # the certificate does not name it
         assert stack.terminate() == 0, stack.output()
         assert_no_secret(stack.output(), "the log")
     for command in (("settings",), ("settings", "--json"), ("doctor",), ("doctor", "--json"), ("stores", "check")):
-        told = run_llog(*command, settings=settings)
-        assert told.returncode == 0, told.stdout + told.stderr
-        assert_no_secret(told.stdout + told.stderr, " ".join(command))
+        done = run_llog(*command, settings=settings)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert_no_secret(done.stdout + done.stderr, " ".join(command))
 
 
 def _ask(client: httpx.Client, url: str) -> None:

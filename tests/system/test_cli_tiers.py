@@ -1,5 +1,5 @@
 """Three tiers by commands alone: fresh bytes on a local disk, segments and backups in the object store, and the disk
-lost. What an operator would type, in that order; each step is told from the outside."""
+lost. What an operator would type, in that order; each step is observed from the outside."""
 
 from __future__ import annotations
 
@@ -64,13 +64,14 @@ def test_records_leave_the_disk_and_outlive_it(llog: Operator) -> None:
     entry = llog.json("log", "describe", "orders", "0", "--entries", "1")["entries"][0]
     assert entry["data_key"].startswith(f"file://{llog.disk}/wal/")
 
-    [run] = llog.json("compact", "orders", "0")
-    assert run["data_key"].startswith(f"file://{llog.far}/"), "compaction carries it to the object store"
+    assert llog.json("compact", "orders:0")["logs"][0]["outcome"] == "compacted"
+    [segment] = llog.json("segments", "list", "orders")
+    assert segment["data_key"].startswith(f"file://{llog.far}/"), "compaction carries it to the object store"
     assert llog("consume", "orders").splitlines() == RECORDS
 
     wait(lambda: llog.json("vacuum", "--dry-run")["blobs_deleted"] == 1, GRACE_MS / 1_000 + PATIENCE_SECONDS)
     assert len(llog.blobs()) == 1, "a rehearsal deletes nothing"
-    assert "nobody answered" in llog("vacuum", stdin="", code=1)
+    assert "without an answer" in llog("vacuum", stdin="", code=1)
     assert len(llog.blobs()) == 1
     assert llog.json("vacuum", "--yes")["blobs_deleted"] == 1
     assert llog.blobs() == [], "what was moved is gone from the local disk"

@@ -1,4 +1,4 @@
-"""`llog up` and `llog compactor` with Spark beside them: told of, waited for by nobody, and gone when they are."""
+"""`llog up` and `llog compactor` with Spark: its state is reported, it delays no start, and it ends with them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def stop(process: LlogProcess, signals: int = 1) -> float:
     began = time.monotonic()
     for _ in range(signals):
         process.child.send_signal(signal.SIGTERM)
-        time.sleep(0.1)
+        time.sleep(0.1)  # two signals at the same moment count as one
     assert process.child.wait(PATIENCE_SECONDS) == 0, process.output()
     return time.monotonic() - began
 
@@ -84,9 +84,9 @@ def test_without_java_the_stack_is_well_and_says_why_spark_is_not_there(
         assert len(brokers) == max(1, len(arguments))
         for url in brokers:
             stack.wait(lambda url=url: "unavailable" in health(url)["spark"], "tell its brokers")  # type: ignore[misc]
-            told = health(url)
-            assert told["status"] == "ok", told
-            assert str(tmp_path / "nowhere") in told["spark"]
+            page = health(url)
+            assert page["status"] == "ok", page
+            assert str(tmp_path / "nowhere") in page["spark"]
             assert httpx.get(f"{url}/ready", timeout=PATIENCE_SECONDS).status_code == 200
         assert (
             httpx.post(f"{brokers[0]}/produce", json=batch("orders", 0, ["x"]), timeout=PATIENCE_SECONDS).status_code

@@ -1,4 +1,4 @@
-"""`llog up` while a store is not there yet: it waits, says for what, and begins by itself; or stops when told."""
+"""`llog up` while a store is unreachable: it waits, reports the store, and starts by itself; SIGTERM stops it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STACKS = pytest.mark.parametrize("arguments", [(), ("--brokers", "2")], ids=["on
 
 
 def two_ports() -> int:
-    """The first of two neighbours that nobody listens on."""
+    """The first of two neighbouring free ports."""
     while port_open((port := free_port()) + 1):
         pass
     return port
@@ -28,7 +28,7 @@ def two_ports() -> int:
 def until(url: str, status: str, stack: LlogProcess) -> dict[str, Any]:
     """The health page, once it says so; `/ready` must agree."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    told: dict[str, Any] = {}
+    page: dict[str, Any] = {}
     while time.monotonic() < deadline:
         assert stack.child.poll() is None, stack.output()
         try:
@@ -38,16 +38,16 @@ def until(url: str, status: str, stack: LlogProcess) -> dict[str, Any]:
             time.sleep(0.1)
             continue
         assert health.status_code == 200
-        told = health.json()
-        if told["status"] == ready.json()["status"] == status:
+        page = health.json()
+        if page["status"] == ready.json()["status"] == status:
             assert ready.status_code == (200 if status == "ok" else 503)
-            return told
+            return page
         time.sleep(0.1)
-    raise AssertionError(f"not {status} within {PATIENCE_SECONDS} s: {told}\n{stack.output()}")
+    raise AssertionError(f"not {status} within {PATIENCE_SECONDS} s: {page}\n{stack.output()}")
 
 
 @STACKS
-def test_a_stack_stops_when_told_while_its_object_store_is_away(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_stack_stops_on_sigterm_while_its_object_store_is_away(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     port = two_ports()
     settings = {
         "LLOG_DATA_DIR": str(tmp_path / "data"),
@@ -59,8 +59,8 @@ def test_a_stack_stops_when_told_while_its_object_store_is_away(tmp_path: Path, 
         "LLOG_HTTP_PORT": str(port),
     }
     with LlogProcess("up", *arguments, settings=settings, log=tmp_path / "log") as stack:
-        told = until(f"http://127.0.0.1:{port}", "starting", stack)
-        assert told["reasons"], told
+        page = until(f"http://127.0.0.1:{port}", "starting", stack)
+        assert page["reasons"], page
         refused = httpx.post(f"http://127.0.0.1:{port}/produce", json=batch("orders", 0, ["no"]))
         assert (refused.status_code, refused.json()["error_type"]) == (503, "RequestOverload")
         assert stack.terminate() == 0, stack.output()

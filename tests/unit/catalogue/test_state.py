@@ -41,7 +41,7 @@ def state_of(*records: SegmentRecord) -> CatalogueState:
     return CatalogueState(KnownSegment(record, version) for version, record in enumerate(records))
 
 
-def told(state: CatalogueState) -> object:
+def answers(state: CatalogueState) -> object:
     """Everything that it says."""
     epochs = {
         epoch: (one.offset_to_id, one.unreferenced_segment_ids, one.highest_log_offset)
@@ -55,7 +55,7 @@ def told(state: CatalogueState) -> object:
 def histories(draw: st.DrawFn) -> list[SegmentRecord]:
     """Segments that overlap as they like, each moving through legal states, all of it interleaved."""
     count = draw(st.integers(1, 8))
-    lives = []
+    histories = []
     for number in range(count):
         start = draw(st.integers(0, 30))
         end = start + draw(st.integers(0, 20))
@@ -64,7 +64,7 @@ def histories(draw: st.DrawFn) -> list[SegmentRecord]:
         epochs = {first_epoch + i: at for i, at in enumerate([start, *cuts])}
         state: SegmentState = "COPY_SEGMENT_STARTED"
         record = segment(number, start, end, epochs={}, state=state, size_bytes=0)
-        life = [record]
+        history = [record]
         for _ in range(draw(st.integers(0, 3))):
             following = sorted(NEXT_STATES[state])
             if not following:
@@ -73,12 +73,12 @@ def histories(draw: st.DrawFn) -> list[SegmentRecord]:
             record = replace(record, state=state, size_bytes=7 * (number + 1))
             if state == FINISHED:
                 record = replace(record, epochs=epochs)
-            life.append(record)
-        lives.append(life)
+            history.append(record)
+        histories.append(history)
     changes = []
-    while any(lives):
-        life = draw(st.sampled_from([life for life in lives if life]))
-        changes.append(life.pop(0))
+    while any(histories):
+        history = draw(st.sampled_from([history for history in histories if history]))
+        changes.append(history.pop(0))
     return changes
 
 
@@ -94,7 +94,7 @@ def test_a_catalogue_rebuilt_in_any_order_says_what_the_live_one_says(
         live.apply(newest[record.segment_id])
         left = list(newest.values())
         chance.shuffle(left)
-        assert told(CatalogueState(left)) == told(live)
+        assert answers(CatalogueState(left)) == answers(live)
 
 
 @settings(max_examples=50, deadline=None)

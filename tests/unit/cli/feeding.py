@@ -8,7 +8,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from llog.cli.app import app
-from tests.unit.cli.looking import Cluster
+from tests.unit.cli.cluster import Cluster
 
 
 class FedCluster(Cluster):

@@ -48,9 +48,9 @@ def test_an_old_epoch_does_not_close_a_log_that_was_opened_since(cluster: FedClu
 
 def test_a_log_that_is_not_there_ends_with_a_code_of_its_own(cluster: FedCluster) -> None:
     for command in ("fence", "unfence"):
-        told = cluster.run(command, "nobody", "0")
-        assert told.exit_code == NOT_FOUND
-        assert "nobody" in told.stderr
+        done = cluster.run(command, "missing", "0")
+        assert done.exit_code == NOT_FOUND
+        assert "missing" in done.stderr
         assert cluster.run(command, "no/topic", "0").exit_code == 2
 
 

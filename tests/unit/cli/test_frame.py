@@ -50,11 +50,11 @@ def test_stores_of_this_process_alone_are_refused_before_spark_is_started() -> N
 
 
 def test_every_task_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    details: list[str] = []
     heard: list[int] = []
 
     async def work(job: Job) -> None:
-        runner = LocalTasks(tools_of(job.context), on_progress=lambda more, detail: told.append(f"{more}: {detail}"))
+        runner = LocalTasks(tools_of(job.context), on_progress=lambda more, detail: details.append(f"{more}: {detail}"))
 
         def listen(number: int, outcome: Told | TaskFailed) -> None:
             heard.append(number)
@@ -63,7 +63,7 @@ def test_every_task_is_told(settings: Settings, monkeypatch: pytest.MonkeyPatch)
         await runner.run(OBEY, [Order("echo")])
 
     run_job(settings, "echoing", work, in_process=True)
-    assert told == ["0: 0 of 2 tasks", "1: 1 of 2 tasks", "1: 2 of 2 tasks", "0: 2 of 3 tasks", "1: 3 of 3 tasks"]
+    assert details == ["0: 0 of 2 tasks", "1: 1 of 2 tasks", "1: 2 of 2 tasks", "0: 2 of 3 tasks", "1: 3 of 3 tasks"]
     assert sorted(heard) == [0, 1]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.looking import Cluster
+from tests.unit.cli.cluster import Cluster
 
 
 @pytest.fixture
@@ -21,18 +21,18 @@ def test_a_key_is_shown_with_its_meaning_and_without_the_root(cluster: Cluster) 
     for key in ("llog/orders/partitions/0/meta/control", "orders/partitions/0/meta/control"):
         document = json.loads(cluster.run("meta", "show", key, "--json").stdout)
         assert (document["kind"], document["value"]["sequence_counter"]) == ("control", 9)
-    told = cluster.run("meta", "show", "@topics/orders")
-    assert told.exit_code == 0
-    assert "topic, version" in told.stdout
-    assert '"partition_count": 2' in told.stdout
-    missing = cluster.run("meta", "show", "@topics/nobody")
+    done = cluster.run("meta", "show", "@topics/orders")
+    assert done.exit_code == 0
+    assert "topic, version" in done.stdout
+    assert '"partition_count": 2' in done.stdout
+    missing = cluster.run("meta", "show", "@topics/missing")
     assert (missing.exit_code, missing.stdout) == (5, "")
 
 
 def test_keys_are_listed_with_and_without_values(cluster: Cluster) -> None:
-    told = cluster.run("meta", "scan")
-    assert told.exit_code == 0
-    assert "llog/@topics/orders" in told.stdout
+    done = cluster.run("meta", "scan")
+    assert done.exit_code == 0
+    assert "llog/@topics/orders" in done.stdout
     keys = json.loads(cluster.run("meta", "scan", "orders/partitions/0/index", "--json").stdout)
     assert {key["kind"] for key in keys} == {"index_entry"}
     assert all(key["value"] is None for key in keys)
@@ -45,9 +45,9 @@ def test_keys_are_listed_with_and_without_values(cluster: Cluster) -> None:
 
 def test_metadata_is_backed_up_to_a_file_and_restored_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
     path = str(tmp_path / "metadata.backup")
-    told = cluster.run("meta", "backup", path)
-    assert told.exit_code == 0, told.output
-    assert "2 logs" in told.stdout
+    done = cluster.run("meta", "backup", path)
+    assert done.exit_code == 0, done.output
+    assert "2 logs" in done.stdout
     assert cluster.run("meta", "backup", path).exit_code == 2, "a file is never overwritten"
     other = f"lmdb://{tmp_path}/other"
     tried = cluster.run("meta", "restore", path, "--dry-run", metadata=other)
@@ -98,9 +98,9 @@ def test_a_restore_asks_first_and_takes_only_a_backup(cluster: Cluster, tmp_path
     other = f"lmdb://{tmp_path}/other"
     assert cluster.run("meta", "restore", str(path), metadata=other).exit_code == 1, "the question was not answered"
     path.write_bytes(path.read_bytes()[:-1])
-    torn = cluster.run("meta", "restore", str(path), "--yes", metadata=other)
-    assert torn.exit_code == 1
-    assert "torn" in torn.stderr
+    cut = cluster.run("meta", "restore", str(path), "--yes", metadata=other)
+    assert cut.exit_code == 1
+    assert "incomplete" in cut.stderr
     assert json.loads(cluster.run("meta", "scan", "--json", metadata=other).stdout) == []
     store = cluster.run("meta", "restore", cluster.settings.objects_url, "--yes", metadata=other)
     assert store.exit_code == 2

@@ -22,10 +22,10 @@ def test_a_topic_shows_where_its_logs_begin_and_end(cluster: FedCluster) -> None
     cluster.run("delete-records", "orders", "1", "3", "--yes")
     found = json.loads(cluster.run("offsets", "orders", "--json").stdout)
     assert [(one["partition"], one["log_start_offset"], one["next_offset"]) for one in found] == [(0, 1, 7), (1, 3, 7)]
-    told = cluster.run("offsets", "orders", "-p", "1")
-    assert told.exit_code == 0
-    assert "orders:1" in told.stdout
-    assert "orders:0" not in told.stdout
+    done = cluster.run("offsets", "orders", "-p", "1")
+    assert done.exit_code == 0
+    assert "orders:1" in done.stdout
+    assert "orders:0" not in done.stdout
 
 
 def test_offsets_are_found_by_timestamp(cluster: FedCluster) -> None:
@@ -68,12 +68,12 @@ def test_a_position_is_shown_with_how_far_it_is_behind(cluster: FedCluster) -> N
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (("offsets", "nobody"), NOT_FOUND, "nobody: no such topic"),
+        (("offsets", "missing"), NOT_FOUND, "missing: no such topic"),
         (("offsets", "orders", "-p", "9"), NOT_FOUND, "the topic has 2 partitions"),
         (("group", "commit", "readers", "--to", "1"), 2, "--topic"),
         (("group", "commit", "readers", "-t", "orders"), 2, "--to"),
         (("group", "commit", "readers", "-t", "orders", "--to", "soon"), 2, "--to"),
-        (("group", "commit", "readers", "-t", "nobody", "--to", "1"), NOT_FOUND, "nobody: no such topic"),
+        (("group", "commit", "readers", "-t", "missing", "--to", "1"), NOT_FOUND, "missing: no such topic"),
         (("group", "describe", "readers", "-p", "1"), 2, "needs --topic"),
         (("group", "remove", "readers"), 2, "remove"),
     ],

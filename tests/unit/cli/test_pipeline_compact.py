@@ -42,25 +42,25 @@ def run(*arguments: str) -> tuple[int, str]:
 
 
 def test_everything_is_compacted_and_shown_in_a_table(filled: Path) -> None:
-    code, told = run()
+    code, done = run()
     assert code == OK
-    assert [f"{topic}:{partition}" in told for topic in ("orders", "visits") for partition in (0, 1)] == [True] * 4
-    assert "objects" in told.splitlines()[-1]
+    assert [f"{topic}:{partition}" in done for topic in ("orders", "visits") for partition in (0, 1)] == [True] * 4
+    assert "objects" in done.splitlines()[-1]
     assert run() == (OK, "nothing to do\n")
 
 
 def test_one_topic_or_one_partition_may_be_chosen(filled: Path) -> None:
-    code, told = run("orders:1", "--json")
-    report = json.loads(told)
+    code, done = run("orders:1", "--json")
+    report = json.loads(done)
     assert code == OK
     assert [(log["topic"], log["partition"], log["outcome"]) for log in report["logs"]] == [("orders", 1, "compacted")]
-    code, told = run("visits:0", "orders:1", "--json")
-    assert [(log["topic"], log["outcome"]) for log in json.loads(told)["logs"]] == [
+    code, done = run("visits:0", "orders:1", "--json")
+    assert [(log["topic"], log["outcome"]) for log in json.loads(done)["logs"]] == [
         ("orders", "idle"),
         ("visits", "compacted"),
     ]
-    code, told = run("orders", "--json")
-    assert [log["outcome"] for log in json.loads(told)["logs"]] == ["compacted", "idle"]
+    code, done = run("orders", "--json")
+    assert [log["outcome"] for log in json.loads(done)["logs"]] == ["compacted", "idle"]
 
 
 def test_the_same_command_is_part_of_the_pipeline(filled: Path) -> None:
@@ -79,9 +79,9 @@ def test_records_read_the_same_afterwards(filled: Path) -> None:
 
 
 def test_the_former_spelling_of_a_partition_is_answered_with_the_new_one(filled: Path) -> None:
-    code, told = run("orders", "1")
+    code, done = run("orders", "1")
     assert code == USAGE
-    assert "write orders:1" in told
+    assert "write orders:1" in done
 
 
 def test_an_unknown_topic_is_not_found(filled: Path) -> None:
@@ -93,8 +93,8 @@ def test_small_neighbours_are_merged_when_asked(filled: Path) -> None:
     run("orders:0")
     made = CliRunner().invoke(app, ["produce", "orders", "--partition", "0"], input="gamma\n")
     assert made.exit_code == 0
-    code, told = run("orders:0", "--merge", "--json")
-    [log] = json.loads(told)["logs"]
+    code, done = run("orders:0", "--merge", "--json")
+    [log] = json.loads(done)["logs"]
     assert (code, log["runs"], log["merges"]) == (OK, 1, 1)
 
 
@@ -107,11 +107,11 @@ def test_a_damaged_log_is_named_and_the_exit_code_says_so(filled: Path) -> None:
     content = bytearray(first.read_bytes())
     content[-1] ^= 1  # of the slice that lies last
     first.write_bytes(content)
-    code, told = run()
+    code, done = run()
     assert code == FAILED
-    assert "failed" in told
-    assert first.name in told
-    assert told.count("compacted") == 3
+    assert "failed" in done
+    assert first.name in done
+    assert done.count("compacted") == 3
 
 
 async def test_the_compactor_is_given_no_spark_where_the_setting_says_so() -> None:

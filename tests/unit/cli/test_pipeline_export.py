@@ -74,14 +74,14 @@ def test_values_that_cannot_be_decoded_are_told_on_stderr(cluster: Exports, tmp_
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "named"),
     [
         (("orders", "--to", "csv:x"), USAGE, "--to"),
         (("orders", "--to", "iceberg:orders"), USAGE, "namespace"),
         (("orders", "--to", "iceberg:shop..orders"), USAGE, "namespace"),
         (("orders", "--to", "parquet:/tmp/x", "--decode", "json"), USAGE, "schema"),
         (("orders", "--to", "parquet:/tmp/x", "--decode", "json", "--schema", "/nowhere"), USAGE, "--schema"),
-        (("nobody", "--to", "iceberg:a.b"), NOT_FOUND, "nobody"),
+        (("missing", "--to", "iceberg:a.b"), NOT_FOUND, "missing"),
         (("orders", "--to", "iceberg:a.b", "--catalog", "sqlite:////nowhere/at/all.db"), FAILED, "catalogue"),
         (("orders", "--to", "iceberg:a.b", "--catalog", "nonsense://x"), USAGE, "catalogue"),
         (("orders", "--to", "iceberg:a.b", "--catalog", "http://127.0.0.1:1/"), UNAVAILABLE, "catalogue"),
@@ -94,8 +94,8 @@ def test_values_that_cannot_be_decoded_are_told_on_stderr(cluster: Exports, tmp_
     ],
 )
 def test_what_cannot_be_done_ends_with_a_word_and_its_own_exit_code(
-    cluster: Exports, words: tuple[str, ...], code: int, told: str
+    cluster: Exports, words: tuple[str, ...], code: int, named: str
 ) -> None:
     found, out, err = cluster.export(*words)
     assert (found, out) == (code, ""), err
-    assert told in err
+    assert named in err

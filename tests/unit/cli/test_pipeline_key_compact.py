@@ -8,8 +8,8 @@ from pathlib import Path
 
 from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
 from llog.opening import Use, opened_log
+from tests.unit.cli.cluster import Cluster
 from tests.unit.cli.feeding import FedCluster
-from tests.unit.cli.looking import Cluster
 from tests.unit.pipeline.key_compact.key_stage import LOG, Row, Stage, at_a_time
 
 
@@ -32,8 +32,8 @@ def test_a_dry_run_tells_and_the_real_one_does(tmp_path: Path) -> None:
     asyncio.run(_fill(cluster))
     dry = cluster.run("pipeline", "key-compact", "--in-process", "--dry-run", "--json")
     assert dry.exit_code == OK
-    [told] = json.loads(dry.stdout)["logs"]
-    assert (told["state"], told["superseded"], told["tombstones"]) == ("compacted", 1, 1)
+    [done] = json.loads(dry.stdout)["logs"]
+    assert (done["state"], done["superseded"], done["tombstones"]) == ("compacted", 1, 1)
     assert asyncio.run(_records(cluster)) == [b"1", b"2", None]
     assert "to be compacted" in cluster.run("pipeline", "key-compact", "--in-process", "--dry-run").stdout
     real = cluster.run("pipeline", "key-compact", "prices:0", "--in-process", "--mb-per-second", "0")
@@ -67,6 +67,6 @@ def test_offsets_that_are_still_in_blobs_are_reported_as_skipped(tmp_path: Path)
     asyncio.run(_fill(cluster))
     assert "shared blobs" not in cluster.run("pipeline", "key-compact", "--in-process").stderr
     assert cluster.run("produce", "prices", "-p", "0", "-K", ":", stdin="a:3\nb:4\n").exit_code == OK
-    told = cluster.run("pipeline", "key-compact", "--in-process")
-    assert "2 offsets of 1 logs are still in shared blobs" in told.stderr
-    assert "run `llog pipeline compact` first" in told.stderr
+    done = cluster.run("pipeline", "key-compact", "--in-process")
+    assert "2 offsets of 1 logs are still in shared blobs" in done.stderr
+    assert "run `llog pipeline compact` first" in done.stderr

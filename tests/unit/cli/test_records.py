@@ -171,9 +171,9 @@ def test_a_topic_is_copied_with_all_that_its_records_carry(cluster: FedCluster) 
     "line", [b"", b"text", b'{"key": "k"}', b'{"payload": 1}', b'{"payload": {"base64": "?"}}', b"\xff"]
 )
 def test_a_line_that_is_no_record_is_named_by_its_number(cluster: FedCluster, line: bytes) -> None:
-    told = cluster.run("produce", "orders", "--input", "json", stdin=b'{"payload": "ok"}\n' + line + b"\n")
-    assert told.exit_code == 2
-    assert "line 2" in told.stderr
+    done = cluster.run("produce", "orders", "--input", "json", stdin=b'{"payload": "ok"}\n' + line + b"\n")
+    assert done.exit_code == 2
+    assert "line 2" in done.stderr
 
 
 def test_options_that_contradict_each_other_are_refused(cluster: FedCluster) -> None:
@@ -215,45 +215,45 @@ def test_keys_spread_over_the_partitions_and_every_record_is_read(cluster: FedCl
 
 
 def test_nothing_on_stdin_appends_nothing(cluster: FedCluster) -> None:
-    told = cluster.run("produce", "orders")
-    assert told.exit_code == 0
-    assert "empty" in told.stdout
+    done = cluster.run("produce", "orders")
+    assert done.exit_code == 0
+    assert "empty" in done.stdout
 
 
 def test_a_wrong_line_says_how_much_was_appended_before_it(
     cluster: FedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce, "PRODUCE_RECORDS_MAX", 2)
-    told = cluster.run("produce", "orders", "--base64", stdin=b"AAAA\nAAAA\n??\n")
-    assert told.exit_code == 2
-    assert "2 records were appended before this" in told.stderr
-    assert "line 3" in told.stderr
+    done = cluster.run("produce", "orders", "--base64", stdin=b"AAAA\nAAAA\n??\n")
+    assert done.exit_code == 2
+    assert "2 records were appended before this" in done.stderr
+    assert "line 3" in done.stderr
 
 
 def test_a_fenced_log_refuses_lines(cluster: FedCluster) -> None:
     cluster.run("produce", "orders", stdin=b"a\n")
     cluster.run("fence", "orders", "0", "--reason", "migration")
-    told = cluster.run("produce", "orders", stdin=b"b\n")
-    assert told.exit_code == 1
-    assert "0 records were appended" in told.stderr
+    done = cluster.run("produce", "orders", stdin=b"b\n")
+    assert done.exit_code == 1
+    assert "0 records were appended" in done.stderr
     assert cluster.run("consume", "orders").stdout == "a\n"
 
 
 def test_what_landed_beside_a_refused_partition_is_told(cluster: FedCluster) -> None:
     cluster.run("topic", "create", "orders", "--partitions", "2")
     cluster.run("fence", "orders", "0")
-    told = cluster.run("produce", "orders", "-K", ":", "--json", stdin=b"".join(b"%d:x\n" % n for n in range(20)))
-    assert told.exit_code == 1
-    [landed] = [json.loads(line) for line in told.stdout.splitlines()]
+    done = cluster.run("produce", "orders", "-K", ":", "--json", stdin=b"".join(b"%d:x\n" % n for n in range(20)))
+    assert done.exit_code == 1
+    [landed] = [json.loads(line) for line in done.stdout.splitlines()]
     assert landed["partition"] == 1
-    assert f"{landed['count']} records were appended before this" in told.stderr
+    assert f"{landed['count']} records were appended before this" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (("consume", "nobody"), NOT_FOUND, "nobody: no such topic"),
-        (("tail", "nobody"), NOT_FOUND, "nobody: no such topic"),
+        (("consume", "missing"), NOT_FOUND, "missing: no such topic"),
+        (("tail", "missing"), NOT_FOUND, "missing: no such topic"),
         (("consume", "orders", "-p", "9"), NOT_FOUND, "the topic has 2 partitions"),
         (("consume", "orders", "--from", "99"), 1, "offset 99 is outside 1 … 2"),
         (("consume", "orders", "--from", "soon"), 2, "earliest, latest"),
@@ -263,10 +263,10 @@ def test_what_landed_beside_a_refused_partition_is_told(cluster: FedCluster) -> 
 )
 def test_the_error_names_the_fault(cluster: FedCluster, arguments: tuple[str, ...], code: int, named: str) -> None:
     cluster.write(1)
-    told = cluster.run(*arguments)
-    assert told.exit_code == code
-    assert told.stdout == ""
-    assert named in told.stderr
+    done = cluster.run(*arguments)
+    assert done.exit_code == code
+    assert done.stdout == ""
+    assert named in done.stderr
 
 
 def test_a_partition_without_a_record_reads_as_empty(cluster: FedCluster) -> None:

@@ -47,9 +47,9 @@ def test_minus_one_empties_a_log_and_its_offsets_go_on(cluster: FedCluster) -> N
 
 
 def test_an_offset_that_is_not_there_is_refused(cluster: FedCluster) -> None:
-    told = cluster.run("delete-records", "orders", "0", "99", "--yes")
-    assert told.exit_code == 1
-    assert "99" in told.stderr
+    done = cluster.run("delete-records", "orders", "0", "99", "--yes")
+    assert done.exit_code == 1
+    assert "99" in done.stderr
     assert cluster.run("delete-records", "orders", "7", "1", "--yes").exit_code == NOT_FOUND
     assert cluster.run("delete-records", "orders", "0", "1", "--yse").exit_code == 2
 

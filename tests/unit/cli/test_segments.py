@@ -47,9 +47,9 @@ def test_after_a_merge_sources_are_shown_as_being_deleted(cluster: FedCluster) -
 def test_the_segment_of_an_offset_is_found_and_described(cluster: FedCluster) -> None:
     found = json.loads(cluster.run("segments", "find", "orders", "0", "7", "--json").stdout)
     assert (found["start_offset"], found["end_offset"], found["epoch"]) == (5, 8, 0)
-    told = cluster.run("segments", "find", "orders", "0", "7", "--epoch", "0").stdout
-    assert found["segment_id"] in told
-    assert found["data_key"] in told
+    done = cluster.run("segments", "find", "orders", "0", "7", "--epoch", "0").stdout
+    assert found["segment_id"] in done
+    assert found["data_key"] in done
     described = cluster.run("segments", "describe", "orders", "0", found["segment_id"])
     assert "5 … 8" in described.stdout
     again = json.loads(cluster.run("segments", "describe", "orders", "0", found["segment_id"], "--json").stdout)
@@ -62,16 +62,16 @@ def test_the_segment_of_an_offset_is_found_and_described(cluster: FedCluster) ->
         ("find", "orders", "0", "13"),
         ("find", "orders", "0", "7", "--epoch", "1"),
         ("describe", "orders", "0", "018bcfe5687b7000800000000000abcd"),
-        ("list", "nobody"),
+        ("list", "missing"),
         ("size", "orders", "7"),
-        ("deletion", "nobody"),
+        ("deletion", "missing"),
     ],
 )
 def test_what_does_not_exist_has_an_exit_code_of_its_own(cluster: FedCluster, words: tuple[str, ...]) -> None:
-    told = cluster.run("segments", *words)
-    assert told.exit_code == NOT_FOUND
-    assert told.stdout == ""
-    assert told.stderr.startswith("llog: ")
+    done = cluster.run("segments", *words)
+    assert done.exit_code == NOT_FOUND
+    assert done.stdout == ""
+    assert done.stderr.startswith("llog: ")
 
 
 def test_size_is_shown_by_partition(cluster: FedCluster) -> None:
@@ -89,8 +89,8 @@ def test_size_is_shown_by_partition(cluster: FedCluster) -> None:
 def test_a_deletion_is_shown_partition_by_partition(cluster: FedCluster) -> None:
     assert json.loads(cluster.run("segments", "deletion", "orders", "--json").stdout)["partitions"] == [None, None]
     assert cluster.run("topic", "delete", "orders", "--yes").exit_code == 0
-    told = json.loads(cluster.run("segments", "deletion", "orders", "--json").stdout)
-    assert (told["state"], told["done"]) == ("DELETED", True)
+    done = json.loads(cluster.run("segments", "deletion", "orders", "--json").stdout)
+    assert (done["state"], done["done"]) == ("DELETED", True)
     assert "DELETE_PARTITION_FINISHED" in cluster.run("segments", "deletion", "orders").stdout
 
 

@@ -66,25 +66,25 @@ def test_a_process_that_a_signal_ended_has_the_exit_code_that_a_shell_reports() 
     assert [plan_exit_code(code) for code in (0, 3, -9, -15)] == [0, 3, 137, 143]
 
 
-# A child that says that it is there, and when it was told to stop in good order. It waits for the signal itself: a
+# A child that notes when it is ready, and when it got SIGTERM. It waits for the signal itself: a
 # handler that the signal calls just before the child begins to read runs only after that read.
 PATIENT = """
 import pathlib, signal, sys
-told = pathlib.Path(sys.argv[1])
+notes = pathlib.Path(sys.argv[1])
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-signal.alarm(300)  # should nobody tell it anything
-told.write_text("ready")
+signal.alarm(300)  # if no signal ever comes
+notes.write_text("ready")
 signal.sigwait([signal.SIGTERM])
-told.write_text("told")
+notes.write_text("stopped")
 """
 
 
-def patient(told: Path) -> list[str]:
-    return [sys.executable, "-c", PATIENT, str(told)]
+def patient(notes: Path) -> list[str]:
+    return [sys.executable, "-c", PATIENT, str(notes)]
 
 
-async def until_ready(told: Path) -> None:
-    await asyncio.to_thread(wait_until, "the child", lambda: told.exists() and told.read_text() == "ready")
+async def until_ready(notes: Path) -> None:
+    await asyncio.to_thread(wait_until, "the child", lambda: notes.exists() and notes.read_text() == "ready")
 
 
 def in_memory(name: str) -> Settings:
@@ -95,33 +95,33 @@ def in_memory(name: str) -> Settings:
 
 @pytest.mark.parametrize(("ending", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)])
 async def test_a_child_that_ends_stops_the_stack_with_its_exit_code(tmp_path: Path, ending: str, code: int) -> None:
-    told, go = tmp_path / "told", tmp_path / "go"
+    notes, go = tmp_path / "notes", tmp_path / "go"
     os.mkfifo(go)
     dying = [sys.executable, "-c", f"import os, sys; open({str(go)!r}).read(); {ending}"]
     stop, at_once = asyncio.Event(), asyncio.Event()
-    commands = [patient(told), dying]
+    commands = [patient(notes), dying]
     running = asyncio.ensure_future(
         run_stack(in_memory(f"stack-{code}"), commands, stop, at_once, on_compactor=lambda _url: None)
     )
-    await until_ready(told)
+    await until_ready(notes)
     await asyncio.to_thread(go.write_text, "now")
     assert await running == code
     assert stop.is_set()
-    assert told.read_text() == "told"
+    assert notes.read_text() == "stopped"
 
 
 async def test_a_stop_is_passed_on_to_every_child_and_ends_with_0(tmp_path: Path) -> None:
-    told = [tmp_path / "one", tmp_path / "other"]
+    notes = [tmp_path / "one", tmp_path / "other"]
     stop, at_once = asyncio.Event(), asyncio.Event()
     compactors: list[str] = []
     running = asyncio.ensure_future(
-        run_stack(in_memory("stack"), [patient(one) for one in told], stop, at_once, on_compactor=compactors.append)
+        run_stack(in_memory("stack"), [patient(one) for one in notes], stop, at_once, on_compactor=compactors.append)
     )
-    for one in told:
+    for one in notes:
         await until_ready(one)
     stop.set()
     assert await running == 0
-    assert [one.read_text() for one in told] == ["told", "told"]
+    assert [one.read_text() for one in notes] == ["stopped", "stopped"]
 
 
 async def test_a_stop_while_children_have_not_begun_ends_with_0(tmp_path: Path) -> None:
@@ -136,23 +136,23 @@ async def test_a_stop_while_children_have_not_begun_ends_with_0(tmp_path: Path) 
     assert await running == 0
 
 
-# A child that writes down what it is told through its standard input.
+# A child that copies its standard input to a file.
 LISTENING = """
 import sys
-with open(sys.argv[1], "w", buffering=1) as told:
+with open(sys.argv[1], "w", buffering=1) as notes:
     for line in sys.stdin:
-        told.write(line)
+        notes.write(line)
 """
 
 
 async def test_every_broker_is_told_how_spark_is_and_when_that_changes(tmp_path: Path) -> None:
-    told = [tmp_path / "one", tmp_path / "other"]
+    notes = [tmp_path / "one", tmp_path / "other"]
     stop, at_once, states = asyncio.Event(), asyncio.Event(), asyncio.Queue[str]()
-    commands = [[sys.executable, "-c", LISTENING, str(one)] for one in told]
+    commands = [[sys.executable, "-c", LISTENING, str(one)] for one in notes]
     running = asyncio.ensure_future(
         run_stack(
             # Spark's processes could not see such stores: it is not even started.
-            in_memory("told"),
+            in_memory("messages"),
             commands,
             stop,
             at_once,
@@ -163,27 +163,27 @@ async def test_every_broker_is_told_how_spark_is_and_when_that_changes(tmp_path:
     changed = await asyncio.wait_for(states.get(), PATIENCE_SECONDS)
     assert changed.startswith("unavailable (")
     assert "memory://" in changed
-    for one in told:
-        await asyncio.to_thread(wait_until, "the last word", partial(last_word_is, one, {"spark": changed}))
+    for one in notes:
+        await asyncio.to_thread(wait_until, "the last word", partial(last_message_is, one, {"spark": changed}))
     stop.set()
     await running
 
 
-def last_word_is(told: Path, word: dict[str, str]) -> bool:
-    return told.exists() and told.read_text().splitlines()[-1:] == [json.dumps(word, separators=(",", ":"))]
+def last_message_is(notes: Path, message: dict[str, str]) -> bool:
+    return notes.exists() and notes.read_text().splitlines()[-1:] == [json.dumps(message, separators=(",", ":"))]
 
 
-# -- a compactor whose stores are away ---------------------------------------------------------------------------------
+# -- a compactor with unreachable stores -------------------------------------------------------------------------------
 
-AWAY = MetadataUnavailable("open", "oxia://nowhere", "nobody answers")
+AWAY = MetadataUnavailable("open", "oxia://nowhere", "connection refused")
 
 
 class Compactor:
-    """In place of the service: it fails so often as it is told, then runs until the stop."""
+    """Replaces the service: it fails with each of the given errors, then runs until the stop."""
 
     def __init__(self, *failures: LlogError, after_start: LlogError | None = None, silent: bool = False) -> None:
         self.failures, self.after_start, self.silent = list(failures), after_start, silent
-        self.ended = False
+        self.began, self.ended = asyncio.Event(), False
 
     async def serve(
         self, _: Settings, stop: asyncio.Event, *, on_started: Callable[[str], None], **spark: object
@@ -191,8 +191,9 @@ class Compactor:
         if self.failures:
             raise self.failures.pop(0)
         try:
+            self.began.set()
             if self.silent:
-                await asyncio.sleep(3_600)
+                await asyncio.Event().wait()
             on_started("http://compactor")
             if self.after_start is not None:
                 raise self.after_start
@@ -212,7 +213,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compactor], Compacto
     return install
 
 
-async def test_a_compactor_whose_store_is_away_is_started_when_it_is_there(
+async def test_a_compactor_starts_once_its_store_is_reachable(
     impatient: Callable[[Compactor], Compactor],
 ) -> None:
     compactor = impatient(Compactor(AWAY, AWAY))
@@ -242,7 +243,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_silent(impatient: Callab
     compactor = impatient(Compactor(silent=True))
     stop = asyncio.Event()
     running = asyncio.ensure_future(compact_patiently(settings(), stop, on_started=lambda _url: None))
-    await asyncio.sleep(0.05)
+    await asyncio.wait_for(compactor.began.wait(), PATIENCE_SECONDS)
     stop.set()
     await asyncio.wait_for(running, PATIENCE_SECONDS)
     assert compactor.ended

@@ -67,10 +67,10 @@ def test_configs_are_set_and_brought_back_to_their_default(cluster: FedCluster) 
 def test_what_can_never_be_accepted_ends_with_code_2(
     cluster: FedCluster, arguments: tuple[str, ...], named: str
 ) -> None:
-    told = cluster.run("topic", *arguments)
-    assert told.exit_code == 2
-    assert told.stdout == ""
-    assert named in told.stderr
+    done = cluster.run("topic", *arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert named in done.stderr
 
 
 def test_a_config_given_twice_is_refused() -> None:
@@ -83,9 +83,9 @@ def test_what_is_not_there_or_there_already_ends_with_a_code_of_its_own(cluster:
     assert cluster.run("topic", "create", "orders").exit_code == 0
     assert cluster.run("topic", "create", "orders").exit_code == 1
     for command in (("describe",), ("alter", "--config", "retention.ms=1"), ("delete", "--yes")):
-        told = cluster.run("topic", command[0], "nobody", *command[1:])
-        assert told.exit_code == NOT_FOUND
-        assert "nobody: no such topic" in told.stderr
+        done = cluster.run("topic", command[0], "missing", *command[1:])
+        assert done.exit_code == NOT_FOUND
+        assert "missing: no such topic" in done.stderr
 
 
 def test_partitions_grow_and_never_shrink(cluster: FedCluster) -> None:
@@ -96,9 +96,9 @@ def test_partitions_grow_and_never_shrink(cluster: FedCluster) -> None:
 
 def test_a_dry_run_deletes_nothing(cluster: FedCluster) -> None:
     cluster.write(3)
-    told = cluster.run("topic", "delete", "orders", "--dry-run")
-    assert told.exit_code == 0
-    assert "2 partitions, 12 offsets" in told.stdout
+    done = cluster.run("topic", "delete", "orders", "--dry-run")
+    assert done.exit_code == 0
+    assert "2 partitions, 12 offsets" in done.stdout
     assert json.loads(cluster.run("topic", "delete", "orders", "--dry-run", "--json").stdout)["offsets"] == 12
     assert cluster.run("topic", "describe", "orders").exit_code == 0
 
@@ -132,6 +132,6 @@ def test_a_topic_created_again_while_the_question_stood_is_not_deleted(
             await create_topic(stores.context, "orders")
 
     monkeypatch.setattr(topic, "ask", lambda _: asyncio.run(created_again()))
-    told = cluster.run("topic", "delete", "orders", "--json")
-    assert json.loads(told.stdout)["partitions"] == 0
+    done = cluster.run("topic", "delete", "orders", "--json")
+    assert json.loads(done.stdout)["partitions"] == 0
     assert json.loads(cluster.run("topic", "list", "--json").stdout)[0]["incarnation"] == 2

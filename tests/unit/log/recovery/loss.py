@@ -1,11 +1,11 @@
-"""A small cluster that lives by a seed, is backed up, lives on, and loses its metadata: what restore and recovery are
-tried on. Who is killed here is killed in process: from one call on its metadata store answers nothing any more.
+"""A small cluster, driven by a seed, that is backed up, continues, and loses its metadata, to test restore and
+recovery. A process is killed by letting its metadata store answer no more calls.
 
     orders, 0 and 1    plain
     prices             compacted by key
     late               created after the backup
 
-What vacuum may have taken by the time of the loss is gone, all of it or some: whatever no log names any more.
+Objects that no log references at the time of the loss may be gone: vacuum may have deleted all or some of them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _numbers = itertools.count()
 
 
 class MortalStore(ForwardingMetadataStore):
-    """Its process ends at write number `at`: before it, when a part of its groups is written, or when it is done and
-    nobody was told. Never at 0. Who asks after that waits for ever."""
+    """Its process dies at write number `at`: before the write, after some of its groups, or after it without an answer.
+    0 means never. Later calls never return."""
 
     def __init__(self, inner: MetadataStore, at: int = 0, where: str = "before") -> None:
         super().__init__(inner)
@@ -97,7 +97,7 @@ async def is_killed(store: MortalStore, work: Coroutine[Any, Any, object]) -> bo
 
 @dataclass
 class Clock:
-    """Goes on by a millisecond with every look, and when somebody sleeps."""
+    """A clock that advances by a millisecond with every read, and with every sleep."""
 
     now_ms: int
 
@@ -112,7 +112,7 @@ class Clock:
 
 @dataclass
 class Cluster:
-    """One life of it, and what it held when it was lost."""
+    """One run of the cluster, and what it held when its metadata was lost."""
 
     seed: int
     atomic: bool
@@ -154,7 +154,8 @@ class Cluster:
         await self._vacuum()
 
     async def _work(self, logs: Sequence[Log], steps: int) -> None:
-        """Appends by one writer, whose order is that of its blobs, and others who reorganise."""
+        """Appends by one writer, so that records have the order of its blobs, beside compaction, retention and
+        vacuum."""
         appender = Appender(self.context)
         await self._append(appender, logs)
         for _ in range(steps):

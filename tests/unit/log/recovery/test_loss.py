@@ -96,7 +96,7 @@ async def check(cluster: Cluster, context: LogContext, done: Recovered) -> None:
             (one.offset, one.payload) for one in expected
         ], log
         assert {one.payload for one in there[len(expected) :]} <= {b"new"}, log
-    # What only a segment made by key holds is told of; entries whose blobs it replaced may name nothing then.
+    # Records that only a segment of key compaction holds are reported; entries may reference blobs that it replaced.
     is_left = any(one.log == PRICES and one.outcome.startswith("left") for one in done.slices)
     if not is_left:
         prices = await records_of(context, PRICES)

@@ -1,5 +1,5 @@
-"""Recovery in states that are rare: half-made segments, several lives of a topic, damage, clocks that are ahead, and
-runs that are repeated."""
+"""Recovery in rare states: half-made segments, several incarnations of a topic, damage, clocks that are ahead, and
+repeated runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = ["objects", "source", "target"]  # fixtures
 OTHER = Log("visits", 0)
 
 
-def told(done: Recovered) -> list[str]:
+def outcomes(done: Recovered) -> list[str]:
     """The first words of what became of each slice."""
     return [one.outcome.partition(":")[0] for one in done.slices]
 
@@ -168,7 +168,7 @@ async def test_a_segment_behind_what_retention_took_since_the_backup_is_read_aga
         assert (await read_offset(target, ORDERS, 2)).payload == b"+"
 
 
-# -- compacted by key since the backup ---------------------------------------------------------------------------------
+# -- compacted by key since the backup -------------------------------------------------------------------------------
 
 
 async def test_records_that_only_a_segment_made_by_key_holds_are_told_of(
@@ -201,10 +201,10 @@ async def test_what_stands_behind_a_segment_made_by_key_comes_back(
     await delete_unnamed_segments(objects, source, PRICES)
     await delete_blobs(objects, source)
     await restored(target, place)
-    assert sorted(told(await recover(target))) == ["appended", "left"]
+    assert sorted(outcomes(await recover(target))) == ["appended", "left"]
     there = await contents(target, PRICES)
     assert [value for _, value in there][-2:] == [b"last-0", b"last-1"]
-    assert told(await recover(target)) == ["left"], "nothing is appended twice"
+    assert outcomes(await recover(target)) == ["left"], "nothing is appended twice"
     assert await contents(target, PRICES) == there
     await check_all(target, [PRICES])
 
@@ -229,7 +229,7 @@ async def test_blobs_of_a_log_compacted_by_key_come_back_in_order_and_once(
     await check_all(target, [PRICES])
 
 
-# -- somebody appended since -------------------------------------------------------------------------------------------
+# -- appends since the restore ---------------------------------------------------------------------------------------
 
 
 async def test_segments_come_back_also_when_somebody_appended_since_the_restore(
@@ -255,7 +255,7 @@ async def test_segments_come_back_also_when_somebody_appended_since_the_restore(
     assert [value for _, value in await contents(target, ORDERS)] == values
 
 
-# -- several lives of a topic ------------------------------------------------------------------------------------------
+# -- several incarnations of a topic ---------------------------------------------------------------------------------
 
 
 async def test_a_topic_that_was_deleted_in_the_backup_and_lived_again_is_told_of(
@@ -315,7 +315,7 @@ async def test_of_a_topic_that_the_backup_does_not_know_the_last_life_comes_back
     assert await contents(target, OTHER) == written
 
 
-# -- damage and clocks -------------------------------------------------------------------------------------------------
+# -- damage and clocks -----------------------------------------------------------------------------------------------
 
 
 async def test_a_log_that_is_damaged_keeps_no_other_from_coming_back(
