@@ -38,7 +38,7 @@ def test_a_red_run_prints_its_trace_and_a_command_that_plays_it_again(
     told = capsys.readouterr().out
     assert "AssertionError: 2 increments, perhaps 0 more; the counter: 1" in told
     assert told.endswith("0 passed, 1 failed\n")
-    command = re.search(rf"again: {re.escape(PROGRAM)} (.*)\n", told)
+    command = re.search(rf"replay: {re.escape(PROGRAM)} (.*)\n", told)
     assert command is not None
     trace = told[command.end() :]
     assert "b gets toy/counter → nothing\n" in trace

@@ -1,4 +1,4 @@
-"""What tests of llog, and of programs that use it, need: a broker to talk to, real servers, a simulator.
+"""For tests of llog and of programs that use it: a broker fixture, real servers, a simulator.
 
 with llog.testing.broker() as broker:
     requests.post(f"{broker.url}/produce", …)
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["broker"]
 
-# Loaded when first asked for: whoever only wants a server or the simulator needs no web server.
+# Loaded on first use: a test that needs a server or the simulator loads no web server.
 _HOMES = {"broker": "llog.testing.broker_fixture"}
 
 

@@ -1,13 +1,12 @@
-"""`llog.testing.broker()`: a real broker for one test, over in milliseconds.
+"""`llog.testing.broker()`: a real broker for one test, started and stopped in milliseconds.
 
     @pytest.fixture
     def broker():
         with llog.testing.broker() as running:
             yield running
 
-It is `llog.embedded` with its stores in memory and nothing that waits: each append is flushed at once, so a test does
-not pay for batching. With a directory, or with settings, it is as told. (The function is `broker`; a module of that
-name would hide it.)
+It is `llog.embedded` with its stores in memory, and flushes each append at once, so that a test does not wait for
+batching. A directory or settings override this. (The function is `broker`; a module of that name would hide it.)
 """
 
 from __future__ import annotations

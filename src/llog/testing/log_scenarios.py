@@ -1,10 +1,10 @@
-"""The log under simulation: real code of every part, everything else goes wrong, an independent checker.
+"""The log under simulation: production code of every part, faults everywhere, and an independent checker.
 
     python -m llog.testing.sim --load llog.testing.log_scenarios --scenario 'log-*' --schedules 1000 --jobs 2
     python -m llog.testing.sim --load llog.testing.log_scenarios --scenario 'scope-*' --exhaustive
 
-`log-…` are long random runs with all kinds of clients; `scope-…` are small enough to be searched to the end, with one
-crash or stall anywhere. The checker sees what clients were told, every change of the metadata, and the final store as
+`log-…` are long random runs with all kinds of clients. `scope-…` are small enough for an exhaustive search, with one
+crash or stall anywhere. The checker sees the answers of clients, every change of the metadata, and the final store: as
 it was left, after one recovery per log, after a lone compactor, and after retention and vacuum a grace later.
 """
 
@@ -54,14 +54,14 @@ Play = Callable[[Client], Awaitable[None]]
 
 
 class Journal(SimWatcher):
-    """Judges every change of the metadata as it happens: what must not be for a moment is not covered up later."""
+    """Judges every change of the metadata as it happens (`judge_changes`)."""
 
     of_client = False
 
     def __init__(self, server: MetadataServer) -> None:
         super().__init__("", None, lambda: None)
         self._server, self._judge = server, ChangeJudge(KEYS)
-        self.changes = deque()  # stays empty: nobody waits for it
+        self.changes = deque()  # stays empty: no client waits for it
 
     def offer(self, shard: int, change: Notice) -> None:
         cells = self._server.shards[shard].cells
@@ -72,7 +72,7 @@ class Journal(SimWatcher):
 
 
 def context_of(ctx: ActorContext, *, backs_off: bool = True) -> LogContext:
-    """With `backs_off` False nobody waits between two attempts; see `_search`."""
+    """With `backs_off` False no client waits between two attempts; see `_search`."""
     options = LogOptions(writer_id=ctx.name, vacuum_grace_ms=GRACE_MS)
     return log_context(ctx, options=options, sleep=asyncio.sleep if backs_off else _no_backing_off)
 
@@ -96,7 +96,7 @@ def client(
 
 
 def producer_id_of(name: str) -> int:
-    """Every process is a producer of its own, also the one that takes a crashed one's place."""
+    """Every process is its own producer, also the one that replaces a crashed one."""
     return zlib.crc32(name.encode())
 
 
@@ -118,7 +118,7 @@ def told_in(world: World) -> Operations:
 
 
 def judge(world: World, logs: Sequence[Log] = LOGS, *, probing: bool = False, cleaning: bool = False) -> None:
-    """From here on nothing goes wrong: does the log keep its promises, now and after everybody has tidied up?
+    """No faults from here on: does the log keep its promises, now and after recovery, compaction and clean-up?
 
     `probing`: can it still be appended to? `cleaning`: do retention and vacuum leave nothing behind?
     """
@@ -214,12 +214,12 @@ def _a_few(world: World) -> None:
 
 
 @scenario("log-everything-cas", faults=FAULTS, atomic_groups=False, shards=2)
-def everybody_on_a_compare_and_set_store(world: World) -> None:
+def all_clients_on_a_compare_and_set_store(world: World) -> None:
     _everything(world)
 
 
 @scenario("log-everything-atomic", faults=FAULTS, atomic_groups=True)
-def everybody_on_an_atomic_store(world: World) -> None:
+def all_clients_on_an_atomic_store(world: World) -> None:
     _everything(world)
 
 
@@ -252,19 +252,18 @@ TICK_MS: Final = 60_000
 class Scope(NamedTuple):
     roles: Mapping[str, Play]
     appends_before: int = 0
-    """What the log holds when they begin."""
+    """Appends that the log holds when the roles begin."""
     spared: str = ""
-    """A role to whom nothing happens, because it would show nothing new: the twin of another, whose faults are the
-    mirror image of the other's; or one that writes nothing, whose crash leaves nothing behind, and whose being late is
-    an order that is searched anyway."""
+    """A role without faults, because they would show nothing new: the twin of another role, or a role that writes
+    nothing: its crash leaves nothing behind, and its delays are orders that are searched anyway."""
 
 
 def _search(world: World, scope: Scope) -> None:
     """One log that is there already, and one crash or stall anywhere.
 
-    Nobody waits between two attempts: who would back off asks again at once, and the search holds that question for as
-    long as it likes. Every order that waiting could lead to is there, without the states in which somebody merely
-    waits. Other timers go off when nobody can do anything else.
+    No client waits between two attempts: it asks again at once, and the search holds that call for as long as it likes.
+    That covers every order that waiting could lead to, without the states of merely waiting. Other timers go off
+    when no client can do anything else.
     """
     watch_changes(world)
     world.alone("first", client(partial(_write_first, appends=scope.appends_before), backs_off=False))

@@ -1,7 +1,7 @@
-"""The store and the reference model do the same things in step; every answer must agree.
+"""A store and the reference model perform the same operations in step; every answer must agree.
 
-Operations are drawn from a seed, so a failure names the seed and the step and replays. Versions differ between the
-two (each store counts its own way), so they are compared through a table of pairs that were issued together.
+Operations are drawn from a seed, so a failure names the seed and the step and can be replayed. Versions differ between
+the two (each store counts its own way), so they are compared through a table of pairs issued together.
 
     python -m llog.testing.model_check --schedules 200 --seed 7 --store lmdb
 """

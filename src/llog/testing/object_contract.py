@@ -1,4 +1,4 @@
-"""What every object store must do, as tests: inherit, provide the fixture `store`, and run pytest.
+"""The contract of an object store as tests: inherit, provide the fixture `store`, and run pytest.
 
     class TestMyStore(ObjectStoreContract):
         @pytest.fixture
@@ -6,9 +6,8 @@
             async with MyStore(...) as store:
                 yield store
 
-Why it exists: the log relies on the promises of `llog.stores.objects.port` alone, so each adapter and each wrapper is
-held to the same ones; another package's store can be held to them too. A store may keep its objects between tests:
-every test works under names of its own. The suite leaves nothing to be cleaned by hand.
+The log relies on the promises of `llog.stores.objects.port` alone, so every adapter and wrapper, also of another
+package, is held to the same ones. A store may keep its objects between tests: every test uses its own names.
 """
 
 from __future__ import annotations
@@ -243,7 +242,7 @@ class ObjectStoreContract:
 
     async def test_what_is_not_there_is_not_found_by_any_read(self, store: ObjectStore, root: str) -> None:
         await store.put(f"{root}/a/b", [b"x"])
-        # A name nobody wrote, one below an object, and one that only others begin with.
+        # A name never written, one below an object, and one that is only a prefix of others.
         for name in (f"{root}/missing", f"{root}/a/b/c", f"{root}/a"):
             with pytest.raises(ObjectNotFound):
                 await store.get(name)
@@ -400,7 +399,7 @@ class ObjectStoreContract:
         with pytest.raises(InvalidArgument):
             store.name_of(store.url + "-not/a")
 
-    # --- life --------------------------------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("writing", [True, False])
     async def test_check_passes_on_a_usable_store_and_leaves_nothing(self, store: ObjectStore, writing: bool) -> None:

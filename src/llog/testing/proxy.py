@@ -1,10 +1,8 @@
-"""A TCP proxy on loopback that misbehaves on request: what stands between a client and its server in fault tests.
+"""A TCP proxy on loopback that fails on request, between a client and its server.
 
-Why it exists: an answer that never comes, a connection that dies between request and reply, a server that cannot be
-reached: a store's adapter must tell these apart, and no server offers them as an option.
-
-What must stay true: bytes are passed on in order or not at all; every switch works on connections that are open and
-on those that come later, until `heal`; nothing is held back without a bound (a stalled side is simply not read).
+Fault tests need an answer that never comes, a connection that dies between request and reply, and a server that cannot
+be reached; no server offers these. Bytes are forwarded in order or not at all. Every switch works on open and on later
+connections, until `heal`. Nothing is buffered without a bound: a stalled side is not read.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Self
 
 PORT_FIRST, PORT_LAST = 11_000, 32_000
-# A busy machine takes its time; nobody waits that long where all is well.
+# Long enough for a busy machine; a start takes much less.
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 60.0
 
@@ -49,8 +49,8 @@ def binary(name: str) -> Path:
 
 
 class _Ports:
-    """Ports given to this process, which no other test process on this machine gets while it lives: each is a byte of
-    one file, locked. Between here and a server's start nobody listens yet, and another might be given the same."""
+    """Ports reserved for this process: each is a locked byte of one file, so that no other test process takes the port
+    between its choice and the server's start."""
 
     def __init__(self) -> None:
         self._pid, self._file, self._given = -1, -1, set[int]()
@@ -74,7 +74,7 @@ _ports = _Ports()
 
 
 def free_port() -> int:
-    """A port nobody listens on, below the range from which the system gives ports to outgoing connections: one from
+    """A free port, below the range from which the system gives ports to outgoing connections: one from
     that range may be taken again between here and the server's start."""
     while True:
         port = random.SystemRandom().randrange(PORT_FIRST, PORT_LAST)

@@ -2,7 +2,7 @@
 
     python -m llog.testing.sim --load llog.testing.hazards --scenario h05a
 
-Each passes with the rules, and is red when the clause of its row is switched off (`python -m llog.testing.mutants`).
+A script passes with all rules, and fails when the clause of its hazard is removed (`python -m llog.testing.mutants`).
 """
 
 from __future__ import annotations

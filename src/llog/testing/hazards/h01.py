@@ -1,4 +1,4 @@
-"""h01, h12, h23: whoever slept through a topic's deletion and re-creation does not touch its new life (R13)."""
+"""h01, h12, h23: a process that slept through a topic's re-creation does not touch the new incarnation (R13)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ VISITS = Log("visits", 0)
 
 
 @script("h01a", atomic_groups=False)
-def a_writer_settles_an_append_of_a_dead_life(script: Script) -> None:
-    # The new life's entry stands at the key already.
+def a_writer_settles_an_append_of_a_dead_incarnation(script: Script) -> None:
+    # The new incarnation's entry is at the key already.
     writer = script.actor("writer", append(b"old"))
     writer.run_until("put_object").run_until("put", entry_key(1))  # acknowledged; its entry is not written
     reborn(script, b"new")
     writer.finish()
     expect_contents(script, (1, b"new"))
-    # The dead life's entry comes first; the new one is acknowledged and replaces it.
+    # The dead incarnation's entry comes first; the new one is acknowledged and replaces it.
     writer = script.actor("other writer", append(b"old", log=CLICKS))
     writer.run_until("put_object").run_until("put", entry_key(1, CLICKS))
     alone(script, delete(CLICKS.topic), "deleter")
@@ -59,7 +59,7 @@ def vacuum_sleeps_between_control_and_index(script: Script) -> None:
     orphaned(script)  # so that the log is asked about something
     hours_pass(script)
     cleaner = script.actor("vacuum", clean())
-    cleaner.run_until("put", CONTROL).perform()  # the horizon of the old life
+    cleaner.run_until("put", CONTROL).perform()  # the horizon of the old incarnation
     cleaner.run_until("scan", INDEX)
     reborn(script, b"new")
     cleaner.finish()
@@ -133,5 +133,5 @@ def a_log_begins_while_its_topic_is_deleted(script: Script) -> None:
     for log in (ORDERS, second):
         control = value_at(script, KEYS.control(log), ControlRecord)
         state = "absent" if control is None else control.log_state
-        expect(state != "OPEN", f"{log} is open, and its topic is deleted; the writer was told: {outcome}")
-    expect(not isinstance(outcome, Appended), f"an append to a topic that is being deleted was told: {outcome}")
+        expect(state != "OPEN", f"{log} is open, and its topic is deleted; the writer got: {outcome}")
+    expect(not isinstance(outcome, Appended), f"an append to a topic that is being deleted got: {outcome}")

@@ -17,9 +17,9 @@ from llog.testing.hazards.toolkit import (
     delete_below,
     doing,
     expect,
+    expect_answers_hold,
     expect_compacts_to_the_end,
     expect_landed,
-    expect_told_truth,
     hours_pass,
     orphaned,
     written,
@@ -39,7 +39,7 @@ def a_compactor_publishes_a_segment_that_vacuum_took(script: Script) -> None:
         hours_pass(script)
         alone(script, clean(), "vacuum")
     compactor.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)
 
 
@@ -52,7 +52,7 @@ def vacuum_scans_at_a_deposed_leader(script: Script) -> None:
     cleaner = script.actor("vacuum", clean())
     cleaner.reads_as_of(past)
     cleaner.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
 
 
 @script("h04", atomic_groups=False)
@@ -64,7 +64,7 @@ def a_log_is_created_after_its_blob_was_vacuumed(script: Script) -> None:
     hours_pass(script)
     alone(script, clean(), "vacuum")
     writer.finish()
-    expect_told_truth(script, NEW)
+    expect_answers_hold(script, NEW)
 
 
 @script("h17", atomic_groups=False)
@@ -77,7 +77,7 @@ def vacuum_on_a_machine_whose_clock_is_a_year_ahead(script: Script) -> None:
     cleaner.finish()
     outcome = alone(script, append(b"two"), "writer")
     expect(isinstance(outcome, Appended), f"appends are refused after a vacuum: {outcome}")
-    expect_told_truth(script)
+    expect_answers_hold(script)
 
 
 @script("h22", atomic_groups=False)
@@ -93,7 +93,7 @@ def vacuum_comes_between_the_raised_start_and_the_snapshot(script: Script) -> No
     expect(not isinstance(done, LlogError), f"vacuum fails: {done}")
     expect_landed(alone(script, append(b"next sale", by=claim(1)), "producer"), 3)
     expect_landed(alone(script, append(b"sale", by=claim(0)), "retry"), 1)
-    expect_told_truth(script)
+    expect_answers_hold(script)
 
 
 @script("h25", atomic_groups=False)

@@ -1,4 +1,4 @@
-"""h05: an append whose answer never came is found out, never assumed (R4)."""
+"""h05: a writer without an answer finds out whether its append happened, and never assumes it (R4)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from llog.testing.hazards.toolkit import (
     compact,
     entry_key,
     expect,
+    expect_answers_hold,
     expect_compacts_to_the_end,
     expect_landed,
-    expect_told_truth,
     written,
 )
 from llog.testing.sim import Puppet, Script, SimFault, script
 
 
 def _without_an_answer(script: Script) -> Puppet:
-    """A writer that was told "nobody knows" at its commit; the write is still on its way."""
+    """A writer that got no answer to its commit; the write is still on its way."""
     written(script, b"first")
     writer = script.actor("writer", append(b"once"))
     writer.run_until("put_object").run_until("put", CONTROL)
@@ -34,7 +34,7 @@ def the_write_lands_between_the_read_and_the_retry(script: Script) -> None:
     writer.run_until("put", CONTROL)  # it saw that nothing had happened, and is about to try again
     script.land("put", CONTROL)
     expect_landed(writer.finish(), 2)
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)
 
 
@@ -49,9 +49,9 @@ def the_entry_is_compacted_before_the_writer_looks(script: Script) -> None:
     compactor.run_until("put", entry_key(2)).perform()
     compactor.run_until("put", COMPACTION)
     outcome = writer.finish()
-    expect(isinstance(outcome, (AppendUncertain, Appended)), f"nobody can tell any more, was told: {outcome}")
+    expect(isinstance(outcome, (AppendUncertain, Appended)), f"expected an uncertain answer, got: {outcome}")
     compactor.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)
 
 
@@ -66,4 +66,4 @@ def the_index_answers_from_the_past(script: Script) -> None:
     writer.perform(operation="scan", path=INDEX)
     writer.reads_as_of(None)
     expect_landed(writer.finish(), 2)
-    expect_told_truth(script)
+    expect_answers_hold(script)

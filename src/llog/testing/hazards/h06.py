@@ -13,9 +13,9 @@ from llog.testing.hazards.toolkit import (
     delete_below,
     entry_key,
     expect,
+    expect_answers_hold,
     expect_compacts_to_the_end,
     expect_landed,
-    expect_told_truth,
     snapshot_of,
     written,
 )
@@ -37,7 +37,7 @@ def a_retry_meets_an_entry_that_was_just_swapped(script: Script) -> None:
     compactor.run_until("put", COMPACTION)  # swapped; the cursor has not moved
     expect_landed(alone(script, RETRY, "retry"), 1)
     compactor.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)
 
 
@@ -50,7 +50,7 @@ def compaction_passes_between_snapshot_and_scan(script: Script) -> None:
     retry.run_until("scan", INDEX)  # it has read the old snapshot
     alone(script, compact(), "compactor")
     expect_landed(retry.finish(), 1)
-    expect_told_truth(script)
+    expect_answers_hold(script)
 
 
 @script("h06c", atomic_groups=False)
@@ -59,7 +59,7 @@ def a_retry_while_the_first_time_is_pending(script: Script) -> None:
     first.run_until("put_object").run_until("put", entry_key(1))  # acknowledged, its entry not written
     expect_landed(alone(script, RETRY, "retry"), 1)
     first.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
 
 
 @script("h06d", atomic_groups=False)
@@ -68,7 +68,7 @@ def a_retry_of_what_retention_removed(script: Script) -> None:
     written(script, b"other")
     alone(script, delete_below(2), "retention")
     expect_landed(alone(script, RETRY, "retry"), 1)
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)
 
 
@@ -87,4 +87,4 @@ def a_zombie_comes_late_with_an_old_snapshot(script: Script) -> None:
     after = snapshot_of(script).as_of
     expect(after >= before, f"the producer snapshot went back from {before} to {after}")
     expect_landed(alone(script, append(b"next sale", by=claim(1)), "retry"), 2)
-    expect_told_truth(script)
+    expect_answers_hold(script)

@@ -7,8 +7,8 @@ from llog.testing.hazards.toolkit import (
     compact,
     entries_of,
     entry_key,
+    expect_answers_hold,
     expect_compacts_to_the_end,
-    expect_told_truth,
     object_name,
     reaches,
     written,
@@ -30,5 +30,5 @@ def a_late_settle_brings_a_lower_key_back(script: Script) -> None:
     script.world.bucket().delete(object_name(script, blob))  # nothing names it: vacuum takes it
     writer.wake()
     writer.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)

@@ -1,4 +1,4 @@
-"""h08: one record guards all rewriting of a log; who comes late fails at its version."""
+"""h08: one record guards all rewriting of a log; a compactor that comes late fails at its version."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from llog.testing.hazards.toolkit import (
     alone,
     compact,
     entry_key,
+    expect_answers_hold,
     expect_compacts_to_the_end,
-    expect_told_truth,
     written,
 )
 from llog.testing.sim import Script, SimFault, script
@@ -27,7 +27,7 @@ def a_zombie_publishes_after_a_longer_run(script: Script) -> None:
     zombie.wake()
     zombie.finish()
     written(script, b"four")
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)
 
 
@@ -46,7 +46,7 @@ def a_slow_resumer_ends_a_run_that_is_not_its_own(script: Script) -> None:
     other.crash()
     slow.wake()
     slow.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)
 
 
@@ -56,11 +56,11 @@ def the_end_key_seems_not_to_be_there(script: Script) -> None:
     past = script.moment()
     written(script, b"two")
     compactor = script.actor("compactor", compact())
-    compactor.run_until("put", entry_key(2)).perform(SimFault.LOST_REPLY)  # swapped, and nobody told it
+    compactor.run_until("put", entry_key(2)).perform(SimFault.LOST_REPLY)  # swapped, without an answer
     compactor.run_until("get", f"{INDEX}/*")  # refused the second time: what stands there?
     compactor.reads_as_of(past)
     compactor.perform(operation="get", path=f"{INDEX}/*")
     compactor.reads_as_of(None)
     compactor.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)

@@ -11,9 +11,9 @@ from llog.testing.hazards.toolkit import (
     entries_of,
     entry_key,
     expect,
+    expect_answers_hold,
     expect_compacts_to_the_end,
     expect_contents,
-    expect_told_truth,
     written,
 )
 from llog.testing.sim import Script, script
@@ -38,7 +38,7 @@ def a_late_settle_below_the_start(script: Script) -> None:
     writer.wake()
     writer.finish()
     written(script, b"two")
-    expect_told_truth(script)
+    expect_answers_hold(script)
     alone(script, apply_retention(retention_ms=10**12), "retention")
     start = control_of(script).log_start_offset
     left = [entry.end_offset for entry in entries_of(script) if entry.end_offset < start]

@@ -1,4 +1,4 @@
-"""h10 and h21: what a reader is told when metadata is old, a gap shows, or an object is gone."""
+"""h10, h21: answers of a reader when metadata is stale, entries have a gap, or an object is gone."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from llog.testing.hazards.toolkit import (
     append,
     compact,
     entry_key,
+    expect_answers_hold,
     expect_compacts_to_the_end,
-    expect_told_truth,
 )
 from llog.testing.sim import Script, script
 
@@ -21,9 +21,9 @@ def a_late_settle_after_compaction_to_the_tail(script: Script) -> None:
     helper.run_until("put_object").run_until("put", entry_key(1))  # settling it for the writer, held too
     alone(script, compact(), "compactor")  # settles, clears and compacts it
     writer.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
     helper.finish()
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)
 
 
@@ -33,5 +33,5 @@ def the_next_append_finds_one_that_was_never_settled(script: Script) -> None:
     writer.run_until("put_object").run_until("put", entry_key(1))
     writer.crash()
     alone(script, append(b"two"), "next")
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_compacts_to_the_end(script)

@@ -8,9 +8,9 @@ from llog.testing.hazards.toolkit import (
     compact,
     compaction_of,
     expect,
+    expect_answers_hold,
     expect_compacts_to_the_end,
     expect_tiled,
-    expect_told_truth,
     written,
 )
 from llog.testing.sim import Script, script
@@ -23,6 +23,6 @@ def a_run_would_end_inside_an_entry(script: Script) -> None:
     alone(script, compact(max_offsets=2), "compactor")
     cursor = compaction_of(script).offset
     expect(cursor == 2, f"the cursor is at {cursor}, and entries begin at 1 and 2")
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_tiled(script)
     expect_compacts_to_the_end(script)

@@ -19,7 +19,7 @@ from llog.testing.sim import Script, SimFault, script
 
 
 @script("h16", atomic_groups=False)
-def a_repeated_fence_does_not_undo_what_somebody_did_since(script: Script) -> None:
+def a_repeated_fence_does_not_undo_a_later_unfence(script: Script) -> None:
     written(script, b"one")
     # The operator's tool crashed after the fence; a colleague opened the log again; the tool is started once more.
     tool = script.actor("tool", doing(lambda context: fence(context, ORDERS, expected_epoch=0)))
@@ -45,5 +45,5 @@ def a_fence_between_the_look_and_the_commit(script: Script) -> None:
     writer.run_until("put_object").run_until("put", CONTROL)  # it saw an open log
     alone(script, doing(lambda context: fence(context, ORDERS)), "operator")
     outcome = writer.finish()
-    expect(isinstance(outcome, LogFenced), f"an append to a fenced log was told: {outcome}")
+    expect(isinstance(outcome, LogFenced), f"an append to a fenced log got: {outcome}")
     expect_contents(script, (1, b"one"))

@@ -13,7 +13,7 @@ from llog.testing.hazards.toolkit import (
     append,
     doing,
     expect,
-    expect_told_truth,
+    expect_answers_hold,
     written,
 )
 from llog.testing.sim import Script, script
@@ -50,6 +50,6 @@ def the_power_fails_while_the_blob_is_written(script: Script) -> None:
         [(operation, path), *_] = other[0].parts()
         writer.perform(operation=operation, path=path)
     writer.crash()
-    expect_told_truth(script)
+    expect_answers_hold(script)
     written(script, b"three")
-    expect_told_truth(script)
+    expect_answers_hold(script)

@@ -1,8 +1,9 @@
-"""h24: a Spark batch is replayed with rows split differently; every row is there once (section 11, I3).
+"""h24: a Spark batch is replayed with rows split differently; every row is stored once (protocol section 11, I3).
 
-Drivers are actors that run the real sink: they know the logs, upload as tasks do, and commit. The first splits a batch
-into more slices than a log remembers, over two logs. The replay splits the same rows into two slices of one log, as
-rows without a key go elsewhere when tasks are cut elsewhere. Whatever happens, one of the two splits is there, whole.
+Drivers are actors that run the real sink: they learn the logs, upload as tasks do, and commit. The first driver splits
+a batch over two logs, into more slices than a log remembers. The replay splits the same rows into two slices of one
+log, as rows without a key change partition when tasks are cut differently. In every run one of the two splits is stored
+completely, and nothing of the other.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def expect_once(script: Script, query: str, *batches: int) -> None:
 
 
 def _contents(script: Script, log: Log) -> list[tuple[int, bytes | None]]:
-    """Nothing in a log that nobody has made: not every split uses both."""
+    """The records of a log, none if it was never created: not every split uses both logs."""
     there = script.world.metadata.find(KEYS.control(log)) is not None
     return contents(script, log) if there else []
 
@@ -121,7 +122,7 @@ def a_batch_is_replayed_with_rows_split_differently(script: Script) -> None:
     _two_drivers_in_turns(script)
     _two_drivers_about_to_plan(script)
     _replies_are_lost(script)
-    _nobody_comes_back_for_a_planned_batch(script)
+    _a_planned_batch_is_never_replayed(script)
 
 
 def _crashes_at_every_call(script: Script) -> None:
@@ -149,7 +150,7 @@ def _sleeps_at_every_call(script: Script) -> None:
         for batch in range(4):
             replayed(script, query, batch)
         told = zombie.finish()
-        expect(isinstance(told, (SinkResult, SinkBatchOver)), f"{query}: the zombie was told {told!r}")
+        expect(isinstance(told, (SinkResult, SinkBatchOver)), f"{query}: the zombie got {told!r}")
         replayed(script, query, 4)
         expect_once(script, query, *range(5))
         calls += 3
@@ -163,7 +164,7 @@ def _sleeps_before_it_plans(script: Script) -> None:
         replayed(script, query, batch)
     told = zombie.finish()
     expect_once(script, query, *range(4))
-    expect(isinstance(told, SinkBatchOver), f"the zombie was told {told!r}")
+    expect(isinstance(told, SinkBatchOver), f"the zombie got {told!r}")
     replayed(script, query, 4)
     expect_once(script, query, *range(5))
 
@@ -190,12 +191,12 @@ def _two_drivers_about_to_plan(script: Script) -> None:
     other = script.actor("other-planning", _driver(query, 0, _narrow(_tag(0)))).run_until("put", plan)
     one.finish()
     told = other.finish()
-    expect(isinstance(told, SinkResult) and not told.ours, f"the second was told {told!r}")
+    expect(isinstance(told, SinkResult) and not told.ours, f"the second got {told!r}")
     expect_once(script, query, 0)
 
 
 def _replies_are_lost(script: Script) -> None:
-    """Each write of the driver takes effect, and it is told that nobody knows."""
+    """Each write of the driver takes effect, and the driver gets no answer."""
     for every in (1, 2, 3):
         query = f"lost-{every}"
         driver, calls = first_driver(script, query), 0
@@ -207,7 +208,7 @@ def _replies_are_lost(script: Script) -> None:
         expect_once(script, query, 0)
 
 
-def _nobody_comes_back_for_a_planned_batch(script: Script) -> None:
+def _a_planned_batch_is_never_replayed(script: Script) -> None:
     """The next batch of the query finishes it first."""
     query = "left"
     driver = first_driver(script, query)
@@ -217,5 +218,5 @@ def _nobody_comes_back_for_a_planned_batch(script: Script) -> None:
     expect_once(script, query, 0, 1)
     late = alone(script, _driver(query, 0, _narrow(_tag(0))), "late")
     if isinstance(late, LlogError) and not isinstance(late, SinkError):
-        raise HazardViolated(f"a late driver was told {late!r}")
+        raise HazardViolated(f"a late driver got {late!r}")
     expect_once(script, query, 0, 1)

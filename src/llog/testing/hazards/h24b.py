@@ -1,7 +1,7 @@
-"""h24b: vacuum comes between the plan of a Spark batch and its end; the plan keeps its blobs (section 11, I10).
+"""h24b: vacuum runs between the plan of a Spark batch and its end; the plan keeps its blobs (protocol section 11, I10).
 
-The drivers of h24, and vacuum as a job. A driver that slept past the grace before its plan was confirmed is told that
-its uploads are lost, and nothing of its batch is there; from then on no vacuum takes what the plan names.
+The drivers of h24, and vacuum. A driver that slept past the grace before its plan was confirmed gets `SinkUploadLost`,
+and nothing of its batch is stored. Once a plan is confirmed, vacuum deletes nothing that it names.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _sleeps_past_the_grace_at_every_call(script: Script) -> None:
         going_on = steps(sleeper, calls)
         _vacuumed(script)
         told = sleeper.finish()
-        expect(isinstance(told, (SinkResult, SinkUploadLost)), f"{query}: the driver was told {told!r}")
+        expect(isinstance(told, (SinkResult, SinkUploadLost)), f"{query}: the driver got {told!r}")
         if isinstance(told, SinkUploadLost):
             lost += 1
             expect_once(script, query)
@@ -88,7 +88,7 @@ def _wakes_while_vacuum_is_under_way(script: Script) -> None:
             done = cleaner.finish()
             expect(isinstance(done, VacuumReport), f"{query}: vacuum fails: {done!r}")
             told = driver.finish()
-            expect(isinstance(told, (SinkResult, SinkUploadLost)), f"{query}: the driver was told {told!r}")
+            expect(isinstance(told, (SinkResult, SinkUploadLost)), f"{query}: the driver got {told!r}")
             expect_once(script, query, *([0] if isinstance(told, SinkResult) else []))
             replayed(script, query)
             expect_once(script, query, 0)

@@ -13,8 +13,8 @@ from llog.testing.hazards.toolkit import (
     compact,
     context_of,
     entry_key,
+    expect_answers_hold,
     expect_no_orphans,
-    expect_told_truth,
     reborn,
     record_group,
     written,
@@ -45,5 +45,5 @@ def a_phantom_is_all_that_names_a_blob(script: Script) -> None:
     alone(script, write_both, "writer")
     alone(script, compact(), "compactor")
     writer.finish()  # its entry comes back, below the cursor
-    expect_told_truth(script)
+    expect_answers_hold(script)
     expect_no_orphans(script, also=(CLICKS,))

@@ -24,8 +24,8 @@ def a_producer_repeats_a_batch_after_its_topic_lives_again(script: Script) -> No
     producer.run_until("put_object")
     reborn(script, b"new")
     first, repeat = producer.finish()
-    expect(isinstance(first, Appended), f"the first was told: {first}")
+    expect(isinstance(first, Appended), f"the first got: {first}")
     if isinstance(repeat, Appended):
         there = dict(contents(script))
         found = there.get(repeat.start_offset)
-        expect(found == b"sale", f"the repeat was told offset {repeat.start_offset}, where {found!r} is")
+        expect(found == b"sale", f"the repeat got offset {repeat.start_offset}, where {found!r} is")

@@ -1,7 +1,8 @@
-"""What the hazard scripts are made of: actors that do one thing to one log, and ways to drive them.
+"""Parts of the hazard scripts: actors that do one thing to one log, ways to drive them, and expectations.
 
-Actors hand errors of ours back as results, so that a script goes on to its last expectation whatever happened. An
-expectation that does not hold raises `HazardViolated`: the one way in which a hazard's script may be red.
+The actors run production code: the compaction driver, the vacuum job, retention, deletion. They return our errors as
+results, so that a script reaches its last expectation. An expectation that does not hold raises `HazardViolated`; a
+hazard's script fails in no other way.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ SEGMENTS: Final = "*/segments/*"
 
 
 class HazardViolated(AssertionError):
-    """What a hazard's rule promises does not hold."""
+    """An expectation of a hazard's script does not hold."""
 
 
 def expect(holds: bool, otherwise: str) -> None:
@@ -64,8 +65,8 @@ def entry_key(end_offset: int, log: Log = ORDERS) -> str:
 # -- actors -----------------------------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
-    """What a writer was told of its append."""
+class AppendAnswer(NamedTuple):
+    """The answer that a writer got for its append."""
 
     log: Log
     tokens: tuple[bytes, ...]
@@ -104,13 +105,13 @@ def claim(sequence: int, *, producer_id: int = 7, count: int = 1) -> ProducerCla
 
 
 def append(*tokens: bytes, log: Log = ORDERS, by: ProducerClaim | None = None) -> ActorFunction:
-    """One append of these records; told before its entry is written, as a writer's client is."""
+    """One append of these records. The answer is recorded before the entry is written, as a writer's client gets it."""
 
     async def run(ctx: ActorContext) -> Any:
         appender = Appender(context_of(ctx))
         found = await attempt(appender.append([record_group(log, tokens, by)]))
         outcome = found[0] if isinstance(found, list) else found
-        ctx.record(Told(log, tokens, outcome))
+        ctx.record(AppendAnswer(log, tokens, outcome))
         await appender.close()
         return outcome
 
@@ -155,7 +156,7 @@ def read_from(offset: int, log: Log = ORDERS) -> ActorFunction:
 
 
 def alone(script: Script, what: ActorFunction, name: str = "helper") -> Any:
-    """Somebody does that from beginning to end while all others are held."""
+    """An actor does this from beginning to end while all others are held."""
     return script.world.alone(f"{name}-{len(script.world.scheduler.actors)}", what)
 
 
@@ -188,7 +189,7 @@ def hours_pass(script: Script, hours: int = 3) -> None:
 
 
 def reaches(puppet: Puppet, operation: str, path: str = "*") -> bool:
-    """Whether it comes to that call before its end; for steps that are not taken without the rule, or only then."""
+    """Whether the actor makes that call before its end; for steps that depend on the rule under test."""
     try:
         puppet.run_until(operation, path)
     except SimulationStuck:
@@ -270,7 +271,7 @@ def expect_contents(script: Script, *records: tuple[int, bytes], log: Log = ORDE
     expect(found == list(records), f"{log} holds {found}, expected {list(records)}")
 
 
-def expect_told_truth(script: Script, log: Log = ORDERS) -> None:
+def expect_answers_hold(script: Script, log: Log = ORDERS) -> None:
     """Every acknowledged record is at its offset (I1), no offset is given twice or skipped (I2), no record is stored
     twice (I3)."""
     control, found = control_of(script, log), contents(script, log)
@@ -280,9 +281,9 @@ def expect_told_truth(script: Script, log: Log = ORDERS) -> None:
     expect(len(set(payloads)) == len(payloads), f"{log}: a record is stored twice: {payloads}")
     there = dict(found)
     for event in script.world.history:
-        told = event.event
-        if isinstance(told, Told) and told.log == log and isinstance(told.outcome, Appended):
-            for offset, token in enumerate(told.tokens, told.outcome.start_offset):
+        answer = event.event
+        if isinstance(answer, AppendAnswer) and answer.log == log and isinstance(answer.outcome, Appended):
+            for offset, token in enumerate(answer.tokens, answer.outcome.start_offset):
                 if offset >= control.log_start_offset:
                     why = f"{log}: {token!r} was acknowledged at {offset}, which holds {there.get(offset)!r}"
                     expect(there.get(offset) == token, why)
@@ -318,7 +319,7 @@ def expect_compacts_to_the_end(script: Script, log: Log = ORDERS) -> None:
 
 
 def expect_no_orphans(script: Script, log: Log = ORDERS, *, also: tuple[Log, ...] = ()) -> None:
-    """Lone retention and vacuum leave no blob, segment, segment record or entry of this log that counts for nothing
+    """After lone retention and vacuum every blob, segment, segment record and entry of this log is in use
     (I13). `also` are the other logs there are."""
     for _ in range(2):  # segments are marked first, and go a grace later
         alone(script, apply_retention(log), "retention")
@@ -328,7 +329,7 @@ def expect_no_orphans(script: Script, log: Log = ORDERS, *, also: tuple[Log, ...
     valid = valid_entries(script, log)
     named = {entry.value.data_key for entry in valid}
     phantoms = [entry.end_offset for entry in entries_of(script, log) if entry not in valid]
-    expect(not phantoms, f"entries at {phantoms} count for nothing, and stay for ever")
+    expect(not phantoms, f"entries at {phantoms} are phantoms, and stay for ever")
     uris = [script.world.bucket().inner.uri(name) for name in script.world.objects() if "@cluster" not in name]
     theirs = {entry.value.data_key for other in also for entry in valid_entries(script, other)}
     objects = sorted(set(uris) - named - theirs)
@@ -338,6 +339,6 @@ def expect_no_orphans(script: Script, log: Log = ORDERS, *, also: tuple[Log, ...
 
 
 def expect_landed(outcome: Any, offset: int) -> None:
-    """An append, or its repeat, was told this offset."""
-    told = outcome.start_offset if isinstance(outcome, Appended) else outcome
-    expect(told == offset, f"expected to be told offset {offset}, was told: {told}")
+    """An append, or its repeat, got this offset."""
+    answer = outcome.start_offset if isinstance(outcome, Appended) else outcome
+    expect(answer == offset, f"expected offset {offset}, got: {answer}")

@@ -1,9 +1,9 @@
-"""What clients of a log saw, and a checker that judges a log by it.
+"""Histories of what clients asked and heard, and a checker that judges a log by them.
 
-events, operations     what was asked and told
-workload, operators    clients that record it, in a simulation or as processes that get killed
-recovery               what is done after a crash
-checker                histories and stores in, violations of I1 to I13 out; it knows formats, not the log's code
+events, operations     requests and answers
+workload, operators    clients that record them, in a simulation or as processes that get killed
+recovery               steps after a crash
+checker                histories and stores in, violations of I1 to I13 out; it uses formats, not the log's code
 """
 
 from __future__ import annotations

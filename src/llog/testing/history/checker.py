@@ -1,12 +1,11 @@
-"""The checker: a history and a store go in, what is broken comes out.
+"""The checker: takes a history and a store, and raises `Broken` with the violations.
 
     checker = Checker(keys)
     checker.check(history, dump, Phase.LEFT)        # raises Broken, naming invariant, log, offset and key
     …one settle and one resumed run per log…
     checker.check(history, dump, Phase.RECOVERED)
 
-Why it exists: the promises of the log (I1 to I13) judged by somebody who has not read its code. What must stay true:
-nothing of `llog.log` is used here but keys and ids; formats are used to read bytes.
+It judges I1 to I13 independently: it uses nothing of `llog.log` but keys and ids, and formats to read bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from llog.testing.history.verdict import Broken, Phase, Violation
 
 class Checker:
     def __init__(self, keys: Keys, *, grace_ms: int = 0) -> None:
-        """`grace_ms`: how old an object that nobody names may be in a store that was cleaned."""
+        """`grace_ms`: how old an unnamed object may be in a store that was cleaned."""
         self._keys, self._grace_ms = keys, grace_ms
         self._contents = EntryContents()
         self._changes = ChangeJudge(keys)
@@ -35,7 +34,7 @@ class Checker:
     def check(
         self, history: Iterable[Noted] | Operations, dump: Dump, phase: Phase, changes: Iterable[JournalChange] = ()
     ) -> None:
-        """Raises `Broken`. `changes` are those of the metadata since the last check, where somebody kept them."""
+        """Raises `Broken`. `changes` are those of the metadata since the last check, where recorded."""
         found = self.violations(history, dump, phase, changes)
         if found:
             raise Broken(phase, found)

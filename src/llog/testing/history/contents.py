@@ -1,8 +1,7 @@
-"""From index entries to the records that readers must get: bytes are found, checked and decoded (I8).
+"""From index entries to the records that readers must get: finds, checks and decodes bytes (I8).
 
-What must stay true: nothing is taken on trust. A slice must lie in a body of its log, as the blob's header
-tells it, whose checksum fits; a segment's footer must describe the log, the range and the data; every batch's own
-checksum and offsets must fit.
+It trusts nothing. A slice must lie in a body of its log, as the blob's header describes it, with the right checksum; a
+segment's footer must describe the log, the range and the data; the checksum and the offsets of every batch must fit.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from llog.testing.history.image import Covering, DumpedObject
 
 
 class UnreadableEntry(Exception):
-    """Why an entry's records cannot be had."""
+    """Why an entry's records cannot be read."""
 
 
 Tokens = dict[int, str]
 
 
 class EntryContents:
-    """Decodes entries. What was decoded once is remembered: objects never change, only vanish."""
+    """Decodes entries, each once: objects never change, they only vanish."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int | None, int], tuple[bytes, Tokens]] = {}
@@ -94,7 +93,7 @@ def _segment(log: Log, entry: Covering, content: bytes) -> Tokens:
     footer = parse_footer(content, len(content), source)
     about = footer.extension
     if about is None or (about.topic, about.partition, about.incarnation) != (*log, value.incarnation):
-        raise UnreadableEntry(f"the segment {source} is of another log, or of another life of it")
+        raise UnreadableEntry(f"the segment {source} is of another log or incarnation")
     if (about.start_offset, about.end_offset, len(content)) != (entry.start_offset, entry.end_offset, _size(value)):
         raise UnreadableEntry(
             f"the segment {source} holds {about.start_offset} … {about.end_offset} in {len(content)} B"

@@ -1,11 +1,9 @@
-"""What clients of a log saw: who asked for what, when, and what they were told.
+"""Events of a history: what a client asked, when, and the answer it got.
 
-Why it exists: the checker judges a log by what its clients were promised. The same events are recorded by simulated
-actors and by processes that are killed, so one checker serves both.
-
-What must stay true: an event is recorded before its request is sent and after its answer came, never in between; an
-operation without an answer may have happened at any later time. Events are plain values that survive a line of JSON.
-`at` orders them: the position in a simulated run, nanoseconds of one machine's monotonic clock elsewhere.
+Simulated actors and processes that are killed record the same events, so one checker serves both. A client records an
+event before it sends the request, and another after the answer came; an operation without an answer may have happened
+at any later time. Events are plain values that survive a line of JSON. `at` orders them: the position in a simulated
+run, or nanoseconds of one machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ class ActAsked(ClientEvent, frozen=True, kw_only=True):
 
 class ActTold(ClientEvent, frozen=True, kw_only=True):
     done: bool
-    """False: refused, or nobody knows."""
+    """False: refused or uncertain."""
     value: int = -1
     """The epoch after a fence or unfence, the log's start after retention, the incarnation of a topic."""
     reason: str = ""
@@ -86,7 +84,7 @@ class Observed(ClientEvent, frozen=True, kw_only=True):
 
 AnyEvent = AppendAsked | AppendTold | ReadAsked | ReadTold | ActAsked | ActTold | Observed
 Record = Callable[[AnyEvent], None]
-"""Where a client tells what it asks and hears."""
+"""Takes the events of a client."""
 
 
 class Noted(NamedTuple):

@@ -1,7 +1,7 @@
-"""The final store as the checker sees it: metadata records and objects, turned into values by their formats alone.
+"""The final store as the checker sees it: metadata records and objects, decoded by their formats alone.
 
-Why it exists: a checker that asked the log's own code what the store means would share its mistakes. Here only keys
-and formats are borrowed; which entries count, and which offsets they cover, is decided anew.
+A checker that asked the log's own code what the store means would share its mistakes. This module uses keys and formats
+only, and decides anew which entries count and which offsets they cover.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LogImage:
 
     @property
     def living(self) -> bool:
-        """Somebody can append to it or read it."""
+        """Clients can append to it or read it."""
         control, topic = self.control, self.topic
         return (
             control is not None
@@ -83,7 +83,7 @@ class LogImage:
 
     @property
     def cursor(self) -> int:
-        """0 while there is no compaction record of this life."""
+        """0 while there is no compaction record of this incarnation."""
         same_life = self.compaction is not None and self.compaction.incarnation == self._incarnation
         return self.compaction.offset if same_life and self.compaction is not None else 0
 
@@ -92,7 +92,7 @@ class LogImage:
         return -1 if self.control is None else self.control.incarnation
 
     def counting(self) -> list[Covering]:
-        """Entries of this life that readers go by, in order: not compacted away, not wholly below the start."""
+        """Entries of this incarnation that readers use, in order: not compacted away, not wholly below the start."""
         assert self.control is not None
         start = self.control.log_start_offset
         return [
@@ -104,7 +104,7 @@ class LogImage:
         ]
 
     def names(self) -> set[str]:
-        """URIs that this log's life needs: of entries that count, of the pending append, of the run in flight."""
+        """URIs that this incarnation needs: of valid entries, of the pending append, of the run in flight."""
         if self.control is None or self.control.log_state == "DELETED":
             return set()
         found = {entry.value.data_key for entry in self.counting()}
@@ -120,7 +120,7 @@ class Image(NamedTuple):
     logs: dict[Log, LogImage]
     topics: dict[str, TopicRecord]
     strangers: list[str]
-    """Keys below the root that nobody knows."""
+    """Keys below the root that have no known form."""
 
 
 _IN_LOG: Final[dict[str, type[Value]]] = {
@@ -171,7 +171,7 @@ def _place(image: LogImage, path: str, offset: int, page: int, value: Value) -> 
 async def dump_stores(
     metadata: MetadataStore, objects: ObjectStore, keys: Keys, *, now_ms: int, before: Dump | None = None
 ) -> Dump:
-    """Read everything below the root. Nobody may be at work. Objects that an earlier dump holds are not read again."""
+    """Read everything below the root. No client may be at work. Objects of an earlier dump are not read again."""
     records = {record.key.path: record.value async for record in metadata.scan_tree(keys.root)}
     known = {} if before is None else before.objects
     slots = asyncio.Semaphore(READS_IN_FLIGHT_MAX)

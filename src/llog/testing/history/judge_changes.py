@@ -1,8 +1,7 @@
-"""Every change of the metadata, one by one, where somebody kept them: what may never happen, even for a moment.
+"""Judges every change of the metadata as it happens: some states must not occur even for a moment.
 
-Why it exists: a final store can look right after something went wrong and was covered up. The simulator sees every
-change, so each is judged against what was there just before: I1 (entries), I2, I4 (pending), I6, I7, I10 (horizons),
-I11, I12.
+A final store can look right after a violation was covered up. The simulator sees every change, so each is judged
+against the state just before it: I1 (entries), I2, I4 (pending), I6, I7, I10 (horizons), I11, I12.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class _State:
     """An append without a pending: the first and last offset of the entry that must be the next change."""
 
     def covered(self, start: int, end: int) -> bool:
-        """Is every offset covered by an entry of the current life?"""
+        """Is every offset covered by an entry of the current incarnation?"""
         assert self.control is not None
         reached = start
         for last in sorted(self.entries):
@@ -110,7 +109,7 @@ class ChangeJudge:
             return
         step = (before.state, new.state, new.incarnation - before.incarnation)
         if step not in (("LIVE", "DELETING", 0), ("DELETING", "DELETED", 0), ("DELETED", "LIVE", 1)):
-            text = f"from {before.state} in life {before.incarnation} to {new.state} in life {new.incarnation}"
+            text = f"incarnation {before.incarnation} {before.state} became {new.incarnation} {new.state}"
             self._say("I11", state, -1, path, text)
 
     def _going(self, state: _State) -> bool:
@@ -130,7 +129,7 @@ class ChangeJudge:
             return
         if new.incarnation != before.incarnation:
             if new.incarnation < before.incarnation:
-                self._say("I11", state, -1, path, f"life {before.incarnation} was replaced by {new.incarnation}")
+                self._say("I11", state, -1, path, f"incarnation {before.incarnation} was replaced by {new.incarnation}")
             return
         if before.log_state == "DELETED":
             # Vacuum asks a tombstone as it asks any control: by raising its horizon.
@@ -169,7 +168,7 @@ class ChangeJudge:
             self._say("I7", state, -1, path, f"epochs count fences: {text}")
 
     def _pending_gone(self, state: _State, path: str, gone: Pending, new: ControlRecord) -> None:
-        """I4: nobody takes a pending append away before its entry is written (R2)."""
+        """I4: a pending append stays until its entry is written (R2)."""
         if new.log_state == "DELETED" or new.log_start_offset > gone.end_offset:
             return
         entry = state.entries.get(gone.end_offset)
@@ -188,7 +187,7 @@ class ChangeJudge:
             return
         new = state.compaction = decode_value(CompactionRecord, value, path)
         if before is not None and new.incarnation < before.incarnation:
-            self._say("I11", state, -1, path, f"life {before.incarnation} was replaced by {new.incarnation}")
+            self._say("I11", state, -1, path, f"incarnation {before.incarnation} was replaced by {new.incarnation}")
         if before is not None and new.incarnation == before.incarnation:
             if new.offset < before.offset:
                 self._say("I6", state, new.offset, path, f"the cursor fell from {before.offset} to {new.offset}")
@@ -207,7 +206,7 @@ class ChangeJudge:
             return
         new = state.head = decode_value(ProducerSnapshot, value, path)
         if before is not None and new.incarnation < before.incarnation:
-            self._say("I11", state, -1, path, f"life {before.incarnation} was replaced by {new.incarnation}")
+            self._say("I11", state, -1, path, f"incarnation {before.incarnation} was replaced by {new.incarnation}")
         if before is not None and new.incarnation == before.incarnation and new.as_of < before.as_of:
             self._say("I12", state, new.as_of, path, f"the snapshot went back from {before.as_of} to {new.as_of}")
         if control is not None and control.incarnation == new.incarnation and new.as_of > control.sequence_counter:
@@ -227,7 +226,7 @@ class ChangeJudge:
         if before is None:
             return
         if new.incarnation < before.incarnation:
-            self._say("I11", state, end, path, f"life {before.incarnation} was replaced by {new.incarnation}")
+            self._say("I11", state, end, path, f"incarnation {before.incarnation} was replaced by {new.incarnation}")
         elif new.incarnation == before.incarnation and new.msg_count < before.msg_count:
             self._say("I1", state, end, path, f"{before.msg_count} offsets were covered, now {new.msg_count} are")
 

@@ -1,7 +1,7 @@
-"""What clients were told against what is there: acknowledged records stay, in order, once; refused ones are nowhere.
+"""Compares clients' answers with the store: acknowledged records stay, in order, once; refused ones are not stored.
 
-I1, I2, I3, I7, and the observations of I6. What must stay true: only what no legal run could show is a violation. An
-operation without an answer may have happened at any time; where a topic was deleted meanwhile, records may be gone.
+I1, I2, I3, I7, and the observations of I6. Only what no legal run can show is a violation: an operation without an
+answer may have happened at any time, and records may be gone where a topic was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llog.testing.history.verdict import Violation
 
 
 class AppendedBatch(NamedTuple):
-    """What was to be appended: one attempt, or several of an idempotent producer."""
+    """A batch of records: one attempt, or several of an idempotent producer."""
 
     tokens: tuple[str, ...]
     attempts: list[Append]
@@ -93,7 +93,7 @@ def _stored_once(case: Case) -> Iterator[Violation]:
         if len(offsets) > 1:
             yield case.violation("I3", offsets[1], f"{token!r} is stored twice, at {offsets}")
         if batch is None:
-            yield case.violation("I3", offsets[0], f"nobody appended {token!r}")
+            yield case.violation("I3", offsets[0], f"no client appended {token!r}")
         elif batch.refused:
             yield case.violation("I3", offsets[0], f"{token!r} was refused, and is there")
         elif len(batch.attempts) == 1 and batch.landed:
@@ -142,7 +142,7 @@ def _in_order(case: Case) -> Iterator[Violation]:
 
 
 def _one_owner(case: Case) -> Iterator[Violation]:
-    """I2: no offset is given to two records, as far as acknowledgements and reads tell, within one life."""
+    """I2: no offset is given to two records, as far as acknowledgements and reads tell, within one incarnation."""
     owners: dict[int, tuple[str, int]] = {}
     for offset, token, asked_at in _sightings(case):
         known = owners.setdefault(offset, (token, asked_at))
@@ -165,7 +165,7 @@ def _sightings(case: Case) -> Iterator[tuple[int, str, int]]:
 
 
 def _highest_start(acts: Iterable[Action]) -> int:
-    """How far the log's start may have been raised by those who asked for it."""
+    """The highest start that clients asked for."""
     highest = -1
     for act in acts:
         if act.act == "delete_records" and act.asked.offset >= 0:
@@ -176,12 +176,12 @@ def _highest_start(acts: Iterable[Action]) -> int:
 
 
 def _start(case: Case) -> Iterator[Violation]:
-    """I1: nobody but retention moves the start."""
+    """I1: only retention moves the start."""
     image = case.image
     if case.there is None or image is None or image.topic is None:
         return
     if case.start > max(image.topic.first_offset, case.may_start):
-        yield case.violation("I1", case.start, "the log starts here, and nobody asked for that")
+        yield case.violation("I1", case.start, "the log starts here, and no client asked for it")
 
 
 def _reads(case: Case) -> Iterator[Violation]:
@@ -195,7 +195,7 @@ def _reads(case: Case) -> Iterator[Violation]:
         for offset, token in told.records:
             batch = case.batch_of.get(token)
             if batch is None:
-                yield case.violation("I3", offset, f"{read.actor} read {token!r}, which nobody appended")
+                yield case.violation("I3", offset, f"{read.actor} read {token!r}, which no client appended")
             elif batch.refused:
                 yield case.violation("I3", offset, f"{read.actor} read {token!r}, which was refused")
             elif len(batch.attempts) == 1 and batch.landed:
@@ -214,14 +214,14 @@ def _failed_read(case: Case, read: Read) -> Iterator[Violation]:
         return
     if told.outcome == "out_of_range" and offset < told.log_start_offset:
         if told.log_start_offset > case.may_start and not case.deletions:
-            yield case.violation("I1", offset, f"{read.actor} was told that the log starts at {told.log_start_offset}")
+            yield case.violation("I1", offset, f"{read.actor} heard that the log starts at {told.log_start_offset}")
         return
     for batch in case.batches.values():
         for attempt in batch.landed:
             covers = attempt.start_offset <= offset < attempt.start_offset + len(batch.tokens)
             known = attempt.told_at < read.asked_at and not case.may_be_gone(attempt.asked_at)
             if known and (covers or told.outcome == "not_there"):
-                text = f"acknowledged to {attempt.actor}, and then {read.actor} was told {told.outcome}"
+                text = f"acknowledged to {attempt.actor}, and then {read.actor} got {told.outcome}"
                 yield case.violation("I1", offset, f"{text}: {told.reason}")
                 return
     if told.outcome == "inconsistent" and not case.deletions:
@@ -248,13 +248,13 @@ def _first_asked_at(case: Case, attempt: Append) -> int:
 
 
 def _observations(case: Case) -> Iterator[Violation]:
-    """I6 and its kin: what one client saw by strict reads never goes back within a life."""
+    """I6: what one client saw by strict reads never goes back within an incarnation."""
     last: dict[str, tuple[int, ...]] = {}
     for seen in case.told.seen:
         now = seen.values
         values = (now.incarnation, now.epoch, now.counter, now.log_start_offset, now.cursor)
         before = last.get(seen.actor, ())
         if before and (values[0] < before[0] or (values[0] == before[0] and any(map(int.__lt__, values, before)))):
-            text = f"{seen.actor} saw life, epoch, counter, start and cursor {before}, then {values}"
+            text = f"{seen.actor} saw incarnation, epoch, counter, start and cursor {before}, then {values}"
             yield case.violation("I6", now.cursor, text)
         last[seen.actor] = values

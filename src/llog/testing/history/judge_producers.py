@@ -1,7 +1,7 @@
-"""I12, the states: does the producer snapshot say what the log below it says?
+"""I12, the states: the producer snapshot says what the log below it says.
 
-Recomputed from the history (which batch has which sequences) and the contents (where each lies), as far as retention
-left them: of every producer the last batches in its last epoch, up to five.
+Recomputed from the history (the sequences of each batch) and the contents (their offsets), as far as retention left
+them: for every producer the last batches of its last epoch, up to five.
 """
 
 from __future__ import annotations

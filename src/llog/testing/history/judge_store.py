@@ -1,4 +1,4 @@
-"""The final store on its own: do entries tile each log, is every object there, is anything from another life?
+"""Judges the final store: entries tile each log, every object exists, and nothing belongs to another incarnation.
 
 I2 (what entries say), I4, I5, I6, I7 (epochs of entries), I8, I11, I12 (its shape), I13.
 """
@@ -123,7 +123,7 @@ def _cursor(image: LogImage, phase: Phase) -> list[Violation]:
     control, log = image.control, image.log
     assert control is not None
     if image.compaction is None or image.compaction.incarnation != control.incarnation:
-        return [Violation("I6", log, -1, "", "there is no compaction record of this life")]
+        return [Violation("I6", log, -1, "", "there is no compaction record of this incarnation")]
     cursor, counter = image.cursor, control.sequence_counter
     if cursor > counter:
         return [Violation("I6", log, cursor, "", f"the cursor {cursor} is beyond the counter {counter}")]
@@ -152,11 +152,11 @@ def _epochs(image: LogImage) -> list[Violation]:
 
 
 def _snapshot(image: LogImage) -> list[Violation]:
-    """I12: the head is of this life, its pages are there, and entries go on exactly where it ends."""
+    """I12: the head is of this incarnation, its pages exist, and entries continue exactly where it ends."""
     control, head, log = image.control, image.head, image.log
     assert control is not None
     if head is None or head.incarnation != control.incarnation:
-        return [Violation("I12", log, -1, "", "there is no producer snapshot of this life")]
+        return [Violation("I12", log, -1, "", "there is no producer snapshot of this incarnation")]
     if head.as_of > control.sequence_counter:
         text = f"as of {head.as_of}, the counter is {control.sequence_counter}"
         return [Violation("I12", log, head.as_of, "", text)]
@@ -180,7 +180,7 @@ def _snapshot(image: LogImage) -> list[Violation]:
 
 
 def judge_lives(image: Image) -> list[Violation]:
-    """I11: nothing of a life that is yet to come; a deleted log holds nothing but its tombstone's promise."""
+    """I11: no value has a later incarnation than its topic; a deleted log holds only its tombstone."""
     found = []
     for log, one in image.logs.items():
         if one.topic is None:
@@ -188,7 +188,7 @@ def judge_lives(image: Image) -> list[Violation]:
             continue
         for key, incarnation in one.incarnations.items():
             if incarnation > one.topic.incarnation:
-                text = f"of life {incarnation}, the topic is in its life {one.topic.incarnation}"
+                text = f"of incarnation {incarnation}, the topic has incarnation {one.topic.incarnation}"
                 found.append(Violation("I11", log, -1, key, text))
         control = one.control
         if control is None or control.pending is None:
@@ -196,12 +196,12 @@ def judge_lives(image: Image) -> list[Violation]:
         if control.log_state == "DELETED":
             found.append(Violation("I11", log, control.pending.start_offset, "", "a tombstone has a pending append"))
         if control.pending.incarnation != control.incarnation:
-            found.append(Violation("I11", log, -1, "", "a pending append of another life"))
+            found.append(Violation("I11", log, -1, "", "a pending append of another incarnation"))
     return found
 
 
 def judge_leftovers(image: Image, dump: Dump, keys: Keys, *, older_than_ms: int) -> list[Violation]:
-    """I13: objects that nobody names and that are older than that should be gone."""
+    """I13: unnamed objects older than that are deleted."""
     named: set[str] = set()
     for one in image.logs.values():
         named |= one.names()
@@ -212,7 +212,7 @@ def judge_leftovers(image: Image, dump: Dump, keys: Keys, *, older_than_ms: int)
             continue
         if created_at_ms_of(object_id) < older_than_ms:
             log = _log_of(uri, image.logs, keys)
-            found.append(Violation("I13", log, -1, uri, "nobody names it, and no vacuum takes it"))
+            found.append(Violation("I13", log, -1, uri, "nothing names it, and vacuum did not delete it"))
     return found
 
 

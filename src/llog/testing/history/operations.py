@@ -1,6 +1,6 @@
 """A history as operations: each request joined with its answer, or with none.
 
-What must stay true: an operation without an answer ends NEVER; it may take effect at any time after it was asked.
+An operation without an answer ends NEVER: it may take effect at any time after the request.
 """
 
 from __future__ import annotations

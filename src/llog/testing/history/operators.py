@@ -1,4 +1,4 @@
-"""The clients that change a log rather than use it: fence, retention, topic deletion; and the chores of maintenance."""
+"""Clients that change logs: fencing, retention, topic deletion; and the maintenance jobs that production runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def retain_now_and_then(client: Client, logs: Sequence[Log], rounds: int) 
 
 
 async def delete_now_and_then(client: Client, topics: Sequence[str], rounds: int) -> None:
-    """Deletes a topic, and now and then creates it again; else whoever writes next does."""
+    """Deletes a topic, and sometimes creates it again; otherwise the next writer does."""
     context = client.context
     for _ in range(rounds):
         await client.pause(8)

@@ -1,4 +1,4 @@
-"""What an operator does after a crash, and what a quiet store must come to: the steps between the checker's phases."""
+"""The steps between the checker's phases: recovery after a crash, a lone compactor, retention and vacuum."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROBE_PRODUCER_ID = 1 << 40
 
 
 async def resume(context: LogContext, log: Log) -> None:
-    """I9: finish a deletion or an initialization that was begun; then one settle and one run."""
+    """I9: finish a deletion or an initialization in progress; then one settle and one run."""
     found = await load_topic(context, log.topic, strict=True)
     if found is None:
         return
@@ -44,7 +44,7 @@ async def resume(context: LogContext, log: Log) -> None:
 
 
 async def probe(client: Client, logs: Sequence[Log]) -> None:
-    """I13: whatever happened, a lone idempotent producer can append to every log that is not fenced (h01e, h22)."""
+    """I13: after any run, a lone idempotent producer can append to every log that is not fenced (h01e, h22)."""
     appender = Appender(client.context)
     for number, log in enumerate(logs):
         asked = AppendAsked(
@@ -58,7 +58,7 @@ async def probe(client: Client, logs: Sequence[Log]) -> None:
         )
         [told] = await append(client, appender, [(log, asked)])
         if told.outcome != "landed" and told.reason != "LogFenced":
-            raise Broken(Phase.RECOVERED, [Violation("I13", log, -1, "", f"a lone producer was told {told.reason}")])
+            raise Broken(Phase.RECOVERED, [Violation("I13", log, -1, "", f"a lone producer got {told.reason}")])
     await appender.close()
 
 
@@ -74,8 +74,8 @@ async def compact_all(context: LogContext, log: Log) -> None:
 
 
 async def clean(context: LogContext, logs: Sequence[Log]) -> None:
-    """I13: retention without limits resumes what was left, and vacuum takes what nobody names. A segment is marked in
-    one pass and goes a grace later, so it takes two of them."""
+    """I13: retention without limits resumes interrupted calls, and vacuum deletes unnamed objects. Vacuum marks a
+    segment in one pass and deletes it a grace later, so two passes are needed."""
     grace_s = context.options.vacuum_grace_ms / 1_000
     await context.sleep(1.1 * grace_s)
     for log in logs:

@@ -1,10 +1,9 @@
-"""The clients of a log under test: writers, readers, compactors, operators, each telling what it asked and heard.
+"""Clients of a log under test: writers, readers, compactors and operators that record what they ask and hear.
 
-Why it exists: the same clients run as simulated actors and as processes that get killed, against one checker.
-
-What must stay true: a client records its question before it asks and the answer as it was given; it waits for each
-answer before it asks the next, so its records have an order; no two records ever asked for are the same, except those
-of an idempotent producer's retry. Whatever a client does not understand ends it, loudly.
+The same clients run as simulated actors and as processes that get killed, against one checker. A client records its
+request before it sends it and the answer as it came; it waits for each answer before the next request, so its events
+have an order. No two records are the same, except those of an idempotent producer's retry. An error that a client does
+not expect ends it and fails the run.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from llog.testing.history.events import (
 T = TypeVar("T")
 
 TROUBLE: Final = (LogError, TopicError, MetadataStoreError, ObjectStoreError, VacuumRefused)
-"""What may befall a client while stores fail and others are at work. Anything else is a bug."""
+"""Errors that a client may get while stores fail and other clients work. Any other error is a bug."""
 RUNS_PER_READ_MAX: Final = 4
 ATTEMPTS_MAX: Final = 4
 """Of an idempotent producer, before it gives a batch up and goes on in its next epoch."""
@@ -101,7 +100,7 @@ class Client:
 
 
 async def append(client: Client, appender: Appender, asked: Sequence[tuple[Log, AppendAsked]]) -> list[AppendTold]:
-    """One flush: what became of each batch, as far as the client was told."""
+    """One flush. Returns the answer for each batch."""
     groups = []
     for log, what in asked:
         client.record(what)
@@ -181,7 +180,7 @@ async def _closed(appender: Appender) -> None:
     try:
         await appender.close()
     except TROUBLE:
-        pass  # whoever appends next settles what is left
+        pass  # the next append settles the pending one
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------
@@ -286,7 +285,7 @@ async def tend(client: Client, logs: Sequence[Log], rounds: int, chores: Sequenc
 
 
 async def act(client: Client, log: Log, what: Act, doing: Callable[[], Awaitable[int]], offset: int = -1) -> int | None:
-    """Do something that clients notice; its value, or None when it was refused or nobody knows."""
+    """Do something that clients notice. Returns its value, or None when it was refused or is uncertain."""
     op = client.next_op()
     client.record(ActAsked(op=op, topic=log.topic, partition=log.partition, act=what, offset=offset))
     place = {"op": op, "topic": log.topic, "partition": log.partition}

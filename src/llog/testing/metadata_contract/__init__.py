@@ -1,13 +1,11 @@
-"""The contract of a metadata store, as tests: every adapter's test class inherits `MetadataStoreContract`.
+"""The contract of a metadata store as tests: every adapter's test class inherits `MetadataStoreContract`.
 
-Why it exists: the log trusts the promises in `llog.stores.metadata.port` and nothing else; a store that passes here
-can carry it. Another package that brings a store of its own inherits the same class.
-
-What a subclass provides (see `base`)
+The log relies on the promises in `llog.stores.metadata.port` alone, so a store that passes can carry it. A store of
+another package inherits the same class. A subclass provides (see `base`)
 - the fixture `open_store`: an async function that opens one more client on the same data, closed when the test ends;
-- the fixture `link`: a client whose way to the store can be broken (`ProxiedLink` for stores behind a socket).
+- the fixture `link`: a client with a connection that can be broken (`ProxiedLink` for stores behind a socket).
 
-Every test works below a key prefix of its own, so one server may serve the whole run. `LLOG_SOAK=1` raises counts.
+Every test works below its own key prefix, so one server may serve the whole run. `LLOG_SOAK=1` raises counts.
 """
 
 from __future__ import annotations

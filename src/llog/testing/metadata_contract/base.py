@@ -25,7 +25,7 @@ SOAK = os.environ.get("LLOG_SOAK") == "1"
 
 
 class StoreLink(abc.ABC):
-    """A client (`store`) whose way to the store can be broken and healed."""
+    """A client (`store`) with a connection that can be broken and healed."""
 
     store: MetadataStore
     networked = True

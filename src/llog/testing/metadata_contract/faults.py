@@ -106,7 +106,7 @@ class FaultClaims(StoreClaims):
         found = await patiently(lambda: link.store.get_many(keys, strict=True))
         assert len(outcomes) == len(keys)
         for outcome, record in zip(outcomes, found, strict=True):
-            assert isinstance(outcome, MetadataStoreError), "no reply came, so nobody can know a version"
+            assert isinstance(outcome, MetadataStoreError), "no reply came, so no version is known"
             check_verdict(outcome, record is not None)
             assert record is None or record.value == b"mine"
         if link.store.capabilities.atomic_groups:

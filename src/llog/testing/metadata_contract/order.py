@@ -21,7 +21,7 @@ ORDERED_NAMES.sort(key=str.encode)
 
 
 async def fill(store: MetadataStore, root: str, paths: list[str]) -> None:
-    """One record per path below `root`, whose value is the path."""
+    """One record per path below `root`, with the path as its value."""
     for outcome in await store.write([(Put(below(root, path), path.encode()),) for path in paths]):
         versions_of(outcome)
 

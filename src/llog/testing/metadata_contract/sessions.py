@@ -121,7 +121,7 @@ class SessionClaims(StoreClaims):
             session, _, lost = await patiently(lambda: claim(one, key))
             longest = await longest_turn(two, key, 2.5 * seconds)
             if not lost or longest < seconds / 4:
-                break  # else nobody here lived for a while, and the session may well be lost
+                break  # otherwise this process was stopped for a while, and the session may be lost
         assert await two.get(key, strict=True) is not None
         assert not session.lost
         await session.close()

@@ -1,13 +1,11 @@
-"""Mutants: the protocol with one clause switched off, each judged by the scenario of the hazard it lets in.
+"""Mutants: production code with one clause of the protocol removed. The scenario of the hazard must then fail.
 
     python -m llog.testing.mutants                  # all; exit 1 when one survives
     python -m llog.testing.mutants --only h05a
 
-Why it exists: a scenario that passes proves little until it was seen to fail. Each row of the hazards names the clause
-that prevents it; without exactly that clause the row's script must be red, by an expectation of its own.
-
-What must stay true: a mutant is data, an exact piece of source text and what stands there instead. Text that is not
-found exactly once is an error of its own ("out of date"), never a mutant that quietly does nothing.
+Each hazard names the clause that prevents it; without exactly that clause, its script must fail by one of its own
+expectations. A mutant is data: an exact piece of source text and its replacement. Text that does not occur exactly once
+is an error ("out of date"), never a mutant that changes nothing.
 """
 
 from __future__ import annotations

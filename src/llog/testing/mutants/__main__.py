@@ -1,7 +1,7 @@
-"""`python -m llog.testing.mutants [--only GLOB]`: run every mutant in a process of its own, and name the survivors.
+"""`python -m llog.testing.mutants [--only GLOB]`: run every mutant in its own process and name the survivors.
 
-A mutant is killed when its row's scenario is red by an expectation (`HazardViolated`). Any other end is a mistake of
-the mutant or of the script, and counts as a failure: an import error kills nothing.
+A mutant is killed when its hazard's script fails by an expectation (`HazardViolated`). Any other end, such as an import
+error, is a mistake in the mutant or the script and counts as a failure.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ APPENDING = (
     ),
     Mutant(
         "h05b",
-        "R4: COMPACTED covers the offset means that nobody can tell; judged by its append id instead",
+        "R4: a COMPACTED entry over the offset leaves the attempt uncertain; judged by its append id instead",
         (Edit(RESOLVE, 'if entry.value.type == "COMPACTED" or', "if"),),
     ),
     Mutant(
@@ -106,7 +106,7 @@ APPENDING = (
     ),
     Mutant(
         "h13",
-        "R3: settling is create-if-absent, when somebody else's append is settled",
+        "R3: settling is create-if-absent, also for another process's append",
         (Edit("llog.log.append.settle", "put(key, data, expected=expected)", "put(key, data)"),),
     ),
     Mutant(
@@ -123,8 +123,8 @@ APPENDING = (
     ),
     Mutant(
         "h14",
-        "R2: a pending append is replaced only by who has seen its entry written; seen to before `reserve`, checked "
-        "inside it: each suffices",
+        "R2: a pending append is replaced only by a process that saw its entry written; ensured before "
+        "`reserve`, and checked inside it: each suffices",
         (
             Edit(
                 CONTROL,

@@ -97,7 +97,7 @@ DELETION = (
     ),
     Mutant(
         "h01e",
-        "R13: what a dead life left at a key is replaced",
+        "R13: a value of a dead incarnation at a key is replaced",
         (Edit(TOPICS, "if value.incarnation < first.incarnation:", "if False:"),),
         "refused",
     ),
@@ -215,7 +215,7 @@ VACUUMING = (
     ),
     Mutant(
         "h26",
-        "vacuum looks at the partitions of a topic's earlier lives too",
+        "vacuum looks at the partitions of a topic's earlier incarnations too",
         (Edit(VACUUM_LOOK, "max(topic.partition_count, topic.partition_count_ever)", "topic.partition_count"),),
     ),
     Mutant(
@@ -230,7 +230,7 @@ VACUUMING = (
     ),
     Mutant(
         "h29",
-        "producers are forgotten by their number, not by the clock of whoever wrote last",
+        "producers are dropped by offset, not by the clock of the last writer",
         (
             Edit(
                 "llog.log.rewrite.snapshot",

@@ -25,7 +25,7 @@ class Mutant(NamedTuple):
     """The clause that is switched off, in words."""
     edits: tuple[Edit, ...]
     variant: str = ""
-    """Tells the mutants of one row apart."""
+    """Distinguishes the mutants of one hazard."""
 
     @property
     def name(self) -> str:

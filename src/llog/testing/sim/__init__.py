@@ -1,7 +1,7 @@
-"""A deterministic simulator: real coroutines over simulated stores, every order and every fault chosen by us.
+"""A deterministic simulator: production coroutines over simulated stores, with every order and fault chosen.
 
 Three ways to use it: scripts (one exact interleaving), exhaustive search (every interleaving of a small scenario with
-a fault somewhere), random long runs by seed. `python -m llog.testing.sim` is the front end.
+one fault anywhere), and long random runs by seed. `python -m llog.testing.sim` is the front end.
 """
 
 from __future__ import annotations

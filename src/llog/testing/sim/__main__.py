@@ -4,7 +4,7 @@
     python -m llog.testing.sim --load my.scenarios --scenario 'h0*'
     python -m llog.testing.sim --load my.scenarios --scenario two-writers --exhaustive
 
-A red run prints one command that plays it again, and its trace in words.
+Random runs print their first seed. A run that fails prints the command that replays it, and its trace.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from llog.limits import SIM_EXPLORE_RUNS_MAX, SIM_EXPLORE_STATES_MAX
 from llog.testing.sim.explore import explore, trimmed
 from llog.testing.sim.scenario import SCENARIOS, SimRun, SimScenario, check_repeatable, replay, run_script, run_seed
 
-# Random runs that one process plays before it tells of them.
+# Random runs that one process plays before it reports them.
 SIM_JOB_SCHEDULES_MAX: Final = 100
 
 
 PROGRAM = "python -m llog.testing.sim"
-# Modules whose scenarios are there without --load.
+# Modules that are loaded without --load.
 DEFAULT_MODULES: tuple[str, ...] = (
     "llog.testing.batching_scenarios",
     "llog.testing.hazards",
@@ -97,12 +97,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_one(what: SimScenario, options: argparse.Namespace, seed: int) -> bool:
-    """Whether it was green; prints a line, and more when it was not."""
+    """Whether it passed; prints a line, and the trace of a failure."""
     again = ["--load", what.module, "--scenario", what.name]
     if what.scripted:
-        return tell(run_script(what), "script", again, options.trace)
+        return report(run_script(what), "script", again, options.trace)
     if options.choices is not None:
-        return tell(replay(what, options.choices), "replay", [*again, f"--choices={text_of(options.choices)}"], True)
+        return report(replay(what, options.choices), "replay", [*again, f"--choices={text_of(options.choices)}"], True)
     if options.exhaustive:
         return run_search(what, options, again)
     return run_random(what, options, seed, again)
@@ -113,7 +113,7 @@ def run_search(what: SimScenario, options: argparse.Namespace, again: Sequence[s
     found = explore(what, states_max=options.states_max, runs_max=options.runs_max)
     said = f"search: {found} ({time.monotonic() - started:.1f} s)"
     if found.red is not None:
-        return tell(found.red, said, [*again, f"--choices={text_of(found.red.choices)}"], options.trace)
+        return report(found.red, said, [*again, f"--choices={text_of(found.red.choices)}"], options.trace)
     print(f"sim: {what.name}: {said}", flush=True)
     return True
 
@@ -128,9 +128,9 @@ def run_random(what: SimScenario, options: argparse.Namespace, seed: int, again:
     for batch in run_batches(what, options, seed):
         calls += batch.calls
         if batch.red is not None:
-            # Played again here, for its words.
+            # Played again here, for its trace.
             replayed = [*again, "--schedules", "1", "--seed", str(batch.red)]
-            tell(run_seed(what, batch.red), f"seed {batch.red}", replayed, options.trace)
+            report(run_seed(what, batch.red), f"seed {batch.red}", replayed, options.trace)
             return False
     seconds = time.monotonic() - started
     done = f"{options.schedules} schedules from seed {seed}, {calls} store calls, {seconds:.1f} s"
@@ -165,7 +165,7 @@ def _run_batch_of(job: tuple[str, range]) -> PlayedSchedules:
 
 def run_batch(name: str, seeds: range, trace: bool = False) -> PlayedSchedules:
     what, calls = SCENARIOS[name], 0
-    # What is there now stays: looking through it again and again for garbage costs a tenth of the time.
+    # Objects that exist now stay: scanning them for garbage again and again costs a tenth of the time.
     gc.collect()
     gc.freeze()
     try:
@@ -175,20 +175,20 @@ def run_batch(name: str, seeds: range, trace: bool = False) -> PlayedSchedules:
             if not run.ok:
                 return PlayedSchedules(calls, number)
             if trace:
-                tell(run, f"seed {number}", [], True)
+                report(run, f"seed {number}", [], True)
     finally:
         gc.unfreeze()
     return PlayedSchedules(calls, None)
 
 
-def tell(run: SimRun, how: str, again: Sequence[str], trace: bool) -> bool:
+def report(run: SimRun, how: str, again: Sequence[str], trace: bool) -> bool:
     if run.ok:
         print(f"sim: {run.scenario.name}: {how}: ok", flush=True)
         if trace:
             print("\n".join(run.trace), flush=True)
         return True
     print(f"sim: {run.scenario.name}: {how}: {type(run.error).__name__}: {run.error}")
-    print(f"    again: {PROGRAM} {shlex.join(again)}")
+    print(f"    replay: {PROGRAM} {shlex.join(again)}")
     print(run.printed, flush=True)
     return False
 

@@ -1,10 +1,8 @@
 """An actor: one simulated process, with its own stores, clock and randomness.
 
-Why it exists: everything the protocol code takes as an argument (stores, time, random bits, sleep) comes from here,
-so the code under simulation is the real code, unchanged.
-
-What must stay true: actors share nothing but the stores. When an actor's function returns, its process exits: tasks
-it left behind never run again, and requests they had sent may or may not still arrive.
+Everything the protocol code takes as an argument (stores, time, random bits, sleep) comes from here, so the simulation
+runs production code unchanged. Actors share nothing but the stores. When an actor's function returns, its process
+exits: its tasks never run again, and requests they had sent may or may not still arrive.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class Event(NamedTuple):
 
 
 class ActorOptions(NamedTuple):
-    """How an actor lives."""
+    """Options of an actor."""
 
     skew_ms: int | None = None
     """How far its clock is ahead of true time; None: drawn from the faults' `skew_ms_max`."""
@@ -135,7 +133,7 @@ class ActorContext:
         await asyncio.sleep(ms / 1_000)
 
     def record(self, event: Any) -> None:
-        """Tell the checker. Must not change afterwards."""
+        """Record an event for the checker. The event must not change afterwards."""
         self._world.record(self._actor, event)
 
 

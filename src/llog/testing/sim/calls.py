@@ -1,10 +1,8 @@
-"""A store call as the simulation sees it: who asks for what, how it takes effect, how it reads in a trace.
+"""A store call as a value: its actor, its effect, and its words in a trace.
 
-Why it exists: between asking and effect lies everything that can go wrong. A call is a thing of its own, so that it
-can wait, be held, get lost, arrive late, and be told in words afterwards.
-
-What must stay true: `perform` takes effect in one step and returns the answer; an answer that is an exception is
-raised to the caller. A call carries all it needs, so that it can be performed after its caller is gone.
+Everything that can go wrong happens between request and effect; as a value, a call can wait, be held, get lost or
+arrive late. `perform` takes effect in one step and returns the answer; an answer that is an exception is raised to the
+caller. A call carries all it needs, so that it can be performed after its caller is gone.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class Call:
     operation: str
     faults: frozenset[SimFault] = WRITE_FAULTS
     writes: bool = True
-    """It can change the store: without an answer nobody knows whether it did."""
+    """It can change the store: without an answer it is uncertain whether it did."""
     of_one_object: bool = False
     """It writes or reads one object (see `Scheduler.objects_at_once`)."""
     breaks_objects_at_once: bool = False
@@ -109,7 +107,7 @@ class Call:
 
 
 async def answers_of(calls: Sequence[Call]) -> list[Any]:
-    """The answer of each call, in order; an error is an answer too. Who gives up one gives up all."""
+    """The answer of each call, in order; an error is an answer too. Cancelling one cancels all."""
     answers: list[Any] = []
     for position, call in enumerate(calls):
         try:

@@ -1,10 +1,8 @@
-"""Who decides what happens next.
+"""Choosers decide what happens next: a seed, a recording, a search or a script.
 
-Why it exists: a run is a function of its choices. Whoever makes them (a seed, a recording, a search, a script), they
-are recorded as small numbers, and the same numbers give the same run.
-
-What must stay true: 0 is always the plain choice (first come, first served; no fault), so a recording may end early.
-A choice is asked for, and recorded, at the same points whoever chooses.
+A run is a function of its choices. They are recorded as small numbers, and the same numbers give the same run. Choice 0
+is always the plain one (first come, first served; no fault), so a recording may end early. Every chooser is asked, and
+its choice recorded, at the same points.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ class Expiry(NamedTuple):
 
 
 class TimePasses(NamedTuple):
-    """The next timer goes off: nobody asks for anything, or the store takes its time."""
+    """The next timer goes off: no actor asks for anything, or the store is slow."""
 
 
 Move = Call | Landing | Expiry | TimePasses
@@ -120,7 +118,7 @@ _PRIORITY_CHANGE_CHANCE: Final = 0.1
 
 class SeededChooser(Chooser):
     """By lot. Half of the seeds treat all waiting calls alike; the others let one actor run far ahead of the rest and
-    change their mind now and then, which finds what needs somebody to be held for long."""
+    change their mind now and then, which finds bugs that need an actor to be held for long."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -141,7 +139,7 @@ class SeededChooser(Chooser):
         return self._first_in_rank(moves, calls) if self._ranked else int(self._random.random() * calls)
 
     def _draw_other(self, moves: Sequence[Move], calls: int) -> int | None:
-        """Something that nobody waits for: a session ends, a late write lands; or time passes, when no call waits."""
+        """An event that no actor waits for: a session ends, a late write lands; or time passes, when no call waits."""
         draw = self._random.random
         expiries = [i for i in range(calls, len(moves)) if isinstance(moves[i], Expiry)]
         if expiries and draw() < self.fault_rate:

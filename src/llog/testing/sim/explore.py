@@ -1,18 +1,16 @@
-"""Every run of a small scenario, by replay.
+"""Searches every run of a small scenario, by replay.
 
-Why it exists: random runs find what is likely, a search finds what is possible. A run is a list of choices; the
-search goes through all of them depth first, each time playing the scenario again from its beginning, and stops a run
-as soon as it comes to a state that was seen before.
+A run is a list of choices. The search goes through all of them depth first, plays the scenario from its beginning each
+time, and ends a run at a state that it has seen before.
 
-What must stay true
-- Two runs that come to one state go on alike: the state is a hash of the stores, of all that each actor was ever
-  told and when, of writes still on their way, of the time and of the faults left (`World.state`).
-- The order in which actors recorded events is part of the state, since a checker may judge by it. A scenario whose
-  checker does not says so (`ordered=False`): it meets equal states more often, and of two calls whose order makes no
-  difference only one order is searched (`sleep`).
-- Time is part of the state through what clocks show and through the timers that are set. Code that reads the loop's
-  own time, or shares memory between actors, is searched less well than this promises.
-- What was not searched is said: `complete` is False, and `cut_by` names the limit.
+- Two runs that reach one state go on alike: the state is a hash of the stores, of every answer that each actor got and
+  when, of writes still on their way, of the time and of the faults left (`World.state`).
+- The order in which actors recorded events is part of the state, because a checker may judge by it. A scenario whose
+  checker does not is marked `ordered=False`: it meets equal states more often, and of two independent calls only one
+  order is searched (`sleep`).
+- Time is part of the state through clocks and timers. Code that reads the loop's time, or shares memory between actors,
+  is searched less completely.
+- A search that stopped early has `complete` False, and `cut_by` names the limit.
 """
 
 from __future__ import annotations

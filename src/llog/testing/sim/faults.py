@@ -1,10 +1,8 @@
-"""What can go wrong with a store call, and how much of it one run may have.
+"""The faults of store calls, and how many of them one run may have.
 
-Why it exists: the menu of faults is the claim a simulation makes. It is written down once, independent of who chooses
-from it (a seed, an exhaustive search, a script).
-
-What must stay true: no fault breaks a promise of the ports. A caller that hears "uncertain" may find the write done,
-not done, or done later; "unavailable" means that nothing happened; strict reads are never stale.
+The list of faults is the claim that a simulation makes, independent of the chooser. No fault breaks a promise of the
+ports: a caller that hears "uncertain" may find the write done, not done, or done later; "unavailable" means that
+nothing happened; strict reads are never stale.
 """
 
 from __future__ import annotations
@@ -17,20 +15,20 @@ from typing import Final, NamedTuple
 from llog.errors import InvalidArgument
 
 Moment = tuple[int, ...]
-"""A point in the life of the metadata store: how many changes each shard had seen."""
+"""A point in the history of the metadata store: the number of changes of each shard."""
 
 
 class SimFault(Enum):
     CRASH_BEFORE = "crash before the effect"
     CRASH_AFTER = "crash between the effect and the reply"
     CRASH_IN_FLIGHT = "crash with the request on its way"
-    """It happens at any later point, perhaps long after somebody has cleaned up behind the dead, or never."""
+    """It happens at any later point, perhaps long after another process cleaned up, or never."""
     LOST_REPLY = "lost reply"
-    """It happened; the caller is told that nobody knows. Of a read: no answer in time."""
+    """It happened; the caller hears "uncertain". Of a read: no answer in time."""
     LOST_REQUEST = "lost request"
-    """It never happens; the caller is told that nobody knows."""
+    """It never happens; the caller hears "uncertain"."""
     LATE_WRITE = "late write"
-    """The caller is told that nobody knows; it happens at any later point, judged by its condition then, or never."""
+    """The caller hears "uncertain"; it happens at any later point, judged by its condition then, or never."""
     UNAVAILABLE = "unavailable"
     STALL_BEFORE = "stall before the effect"
     """The whole process sleeps before it sends the request; its sessions run out meanwhile."""
@@ -42,7 +40,7 @@ class SimFault(Enum):
     LOST_NOTICE = "lost notice"
     """A watcher missed changes: it is told to read everything again."""
     SESSION_EXPIRY = "session expiry"
-    """The store forgets the sessions of a process that lives."""
+    """The store forgets the sessions of a running process."""
 
 
 _EITHER: Final = frozenset(

@@ -1,13 +1,13 @@
 """The event loop of a simulated run: virtual time, no thread, no I/O, one order for one seed.
 
-Why it exists: the real code runs on asyncio; to decide every order ourselves we only have to be its loop. Ready
-callbacks run first come, first served. When none is left the loop asks its `step` what happens next (a store call is
-performed, time passes), and that is the only place where a run can branch.
+Production code runs on asyncio, so this loop decides every order. Ready callbacks run first come, first served. When
+none is left, the loop asks its `step` what happens next (a store call is performed, time passes): the only place where
+a run can branch.
 
-What must stay true
-- Callbacks belong to a process (found through their context). A process that sleeps keeps its callbacks for later; of
-  a dead one nothing ever runs again, no `finally` either, until the run is thrown away.
-- The cyclic garbage collector is off while a run is under way: what it finds, and when, is no function of the seed.
+- Callbacks belong to a process, found through their context. A sleeping process keeps its callbacks for later; nothing
+  of a dead process ever runs again, not even a `finally`, until the run is discarded.
+- Work for a thread (`asyncio.to_thread`) is computed at once, on the loop.
+- The cyclic garbage collector is off during a run: what it finds, and when, does not depend on the seed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._tick_ms = tick_ms
         self.steps, self.steps_max = 0, steps_max
         self.complaints: list[str] = []
-        """What asyncio had to say: errors of tasks that nobody asked for, callbacks that raised."""
+        """Complaints of asyncio: errors of tasks that were never awaited, callbacks that raised."""
         self._ready: deque[SimHandle] = deque()
         self.timers: list[tuple[float, int, SimTimer]] = []
         self._numbers = itertools.count(1)

@@ -1,4 +1,4 @@
-"""The calls of the metadata port, as things that can wait, be lost and be told."""
+"""The calls of the metadata port as values that can wait, get lost and be described."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CallFootprint(NamedTuple):
 
     reads: frozenset[str] = frozenset()
     scans: frozenset[str] = frozenset()
-    """Keys whose direct children it looks at."""
+    """Keys of which it reads the direct children."""
     writes: frozenset[str] = frozenset()
 
     def disturbs(self, other: CallFootprint) -> bool:
@@ -36,7 +36,7 @@ class MetadataCall(Call):
         self.server = server
 
     def footprint(self) -> CallFootprint | None:
-        """None: nobody can tell."""
+        """None: unknown."""
         return None
 
     def commutes_with(self, other: Call) -> bool:

@@ -1,10 +1,8 @@
-"""The metadata store that all actors of a run share: the reference model, with a memory of its past.
+"""The metadata store that all actors of a run share: the reference model, with its history.
 
-Why it exists: reads may be stale, so somebody must know what the store looked like; watchers and the state hash of a
-search need to hear of every change, also of those that nobody asked for (a session runs out).
-
-What must stay true: every change of a shard goes through `JournaledShard.put` and `remove`. Undoing the journal from
-its end gives any earlier state, exactly. The digest of a shard is a function of its contents alone.
+Stale reads need earlier states; watchers and the state hash of a search need every change, also the end of a session.
+Every change of a shard goes through `JournaledShard.put` and `remove`. Undoing the journal from its end gives any
+earlier state exactly. The digest of a shard is a function of its contents alone.
 """
 
 from __future__ import annotations

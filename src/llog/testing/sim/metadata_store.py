@@ -1,12 +1,10 @@
-"""The metadata port as one actor sees it: every call waits until the scheduler performs it.
+"""The metadata port of one actor: every call waits until the scheduler performs it.
 
-Why it exists: it is the only way simulated code reaches the metadata store, so nothing an actor does to shared state
-escapes the scheduler.
+Simulated code reaches the metadata store in no other way, so every change of shared state passes the scheduler.
 
-What must stay true
-- What can never be accepted is refused at once, as a real client does, without asking the scheduler.
-- A call that names several keys is as many calls as the port allows it to be: reads of several keys are no snapshot,
-  and on a store without atomic groups every group has its own fate. On an atomic store all groups of a call share one.
+- A request that can never be accepted is refused at once, as a real client does, without the scheduler.
+- A call with several keys is as many calls as the port allows: reads of several keys are no snapshot, and on a store
+  without atomic groups every group has its own fate. On an atomic store all groups of a call share one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The object port in a simulated run: one bucket that all actors share, and each actor's way to it.
+"""The object port in a simulated run: one bucket that all actors share, and each actor's client of it.
 
-What must stay true: as for metadata, every call waits until the scheduler performs it, and what can never be accepted
-is refused at once. Bytes are copied when the call is made, because a late put must not see what became of the
-caller's buffers. Objects that are deleted together are deleted one by one: nothing promises otherwise.
+As for metadata, every call waits until the scheduler performs it, and a request that can never be accepted is refused
+at once. Bytes are copied when the call is made, because a late put must not see later changes of the caller's buffers.
+Objects that are deleted together are deleted one by one: the port promises no more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIM_LIST_PAGE_NAMES: Final = 100
 
 
 class ObjectServer:
-    """The bucket: a memory store that nobody else can open, and a digest of what it holds."""
+    """The bucket: a private memory store, and a digest of what it holds."""
 
     def __init__(self, name: str, clock_ms: Callable[[], int]) -> None:
         url = f"memory://sim-{name}"

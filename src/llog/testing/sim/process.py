@@ -1,7 +1,7 @@
-"""What a simulated loop runs: callbacks, timers, tasks and futures, and the process each belongs to.
+"""What a simulated loop runs: callbacks, timers, tasks and futures, and the process of each.
 
-What must stay true: nothing may depend on an address. Tasks and futures are numbered, and that number is their hash,
-so a set of them iterates in the same order in every run. Tasks are held by their process until the run is over.
+Nothing may depend on an address. Tasks and futures are numbered, and the number is their hash, so a set of them
+iterates in the same order in every run. A process holds its tasks until the run is over.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def close_coroutine(coroutine: Generator[Any, None, Any] | Coroutine[Any, Any, A
                 coroutine.close()
             return
         except Exception:
-            continue  # it awaited or raised while it was thrown away: nobody is left to tell
+            continue  # it awaited or raised while it was discarded: no task waits for it
 
 
 class SimHandle(asyncio.Handle):

@@ -4,7 +4,7 @@
     def two_writers(world: World) -> None:
         ...start actors, world.run(), world.calm(), assert what must hold...
 
-A scenario is red when it raises. What is wrong, the trace in words and the choices that led there are in its `SimRun`.
+A scenario that raises fails. Its `SimRun` holds the error, the trace and the choices that led there.
 """
 
 from __future__ import annotations

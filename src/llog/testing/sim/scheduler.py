@@ -1,14 +1,13 @@
-"""What happens next: the calls that wait, the writes that are late, and how a fault plays out.
+"""Decides what happens next: which waiting call is performed, which late write lands, and how a fault plays out.
 
-Why it exists: asyncio decides nothing here. When every actor waits for something, `step` collects all that could
-happen, lets the chooser pick, and does it. Each store call passes through `perform` exactly once, or is lost.
+When every actor waits for something, `step` collects all that could happen, lets the chooser pick, and does it. Each
+store call passes through `perform` exactly once, or is lost.
 
-What must stay true
-- Effect and reply are one step unless a fault divides them. That loses nothing: between its reply and its next call
-  an actor changes only itself.
-- A request that was sent and has lost its caller (crash, exit, cancellation) may still arrive: it becomes a late
-  write, judged by its condition when it lands.
-- Nothing is drawn here: every decision is the chooser's, in an order that depends on earlier decisions only.
+- Effect and reply are one step unless a fault divides them. That loses nothing: between its reply and its next call an
+  actor changes only itself.
+- A request that was sent and has lost its caller (crash, exit, cancellation) may still arrive: it becomes a late write,
+  judged by its condition when it lands.
+- The scheduler draws nothing: every decision is the chooser's, in an order that depends on earlier decisions only.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ class SimPace(NamedTuple):
     """How time and store calls go together."""
 
     call_cost_ms: float = 0
-    """How long every store call takes. With 0, time passes only where somebody waits for it, and a search meets equal
+    """How long every store call takes. With 0, time passes only where an actor waits for it, and a search meets equal
     states more often."""
     tick_ms: int = 1
     """Clocks advance in steps of this much. With coarse clocks a search meets equal states more often: a short nap
     leaves no trace in what actors write."""
     patience_ms: float = 1_000
     """A timer due within this time may go off although store calls wait to be performed, as when the store is slow.
-    Who sleeps longer wakes only when nobody else has anything to do, or by a fault."""
+    An actor that sleeps longer wakes only when no other can do anything, or by a fault."""
 
 
 class Scheduler:
@@ -55,12 +54,12 @@ class Scheduler:
         self.last_step: tuple[Call, Fate | None] | None = None
         """What was done last, and what befell it; None when it was no call."""
         self.unfinished = 0
-        """Actors whose end a run waits for."""
+        """Actors that a run waits for."""
         self.orderly = False
         """First come, first served, without asking the chooser."""
         self.objects_at_once = False
-        """Where nobody deletes or lists objects, and every object is written once, before anyone knows its name: it
-        makes no difference to others when an object is written or read, so that is done before all else. What goes
+        """Where no actor deletes or lists objects, and every object is written once, before any actor knows its name,
+        it makes no difference to others when an object is written or read, so that is done before all else. What goes
         wrong with it is still chosen."""
         self.focus: Actor | None = None
         """Only this actor's calls are performed, in order; the others are held."""
@@ -138,7 +137,7 @@ class Scheduler:
             raise SimulationTooLong(error.reason, waits_of(self.actors, self.waiting)) from None
 
     def _tell_failure(self) -> None:
-        """A failure is told once: whoever catches it may go on with the others."""
+        """A failure is raised once: the scenario may catch it and go on with the others."""
         if self._failures:
             failed = self._failures.pop(0)
             assert failed.error is not None
@@ -165,7 +164,7 @@ class Scheduler:
             elif due_s - self.loop.now_s <= self._patience_s:
                 moves = [*moves, _TIME]
         if not moves:
-            who = f"{self.focus.name} alone cannot" if self.focus is not None else "nobody can"
+            who = f"{self.focus.name} alone cannot" if self.focus is not None else "no actor can"
             raise SimulationStuck(f"{who} do anything any more", waits_of(self.actors, self.waiting))
         plain = alone or self.orderly or len(moves) == 1
         self._do(moves[0 if plain else self.chooser.next_move(moves, len(waiting))])
@@ -245,7 +244,7 @@ class Scheduler:
         self.loop.now_s += self._call_cost_s
 
     def land(self, call: Call) -> None:
-        """A late write takes effect; nobody waits for its answer."""
+        """A late write takes effect; no caller waits for its answer."""
         self.late.remove(call)
         answer = self._effect(call)
         self.trace.note(f"late, of {call.actor.name}: {call.words()} → {call.answer_words(answer)}")
@@ -323,7 +322,7 @@ class Scheduler:
     def _delay_reply(self, call: Call, fate: Fate) -> None:
         answer = self._effect(call)
         self.trace.call(call, fate, answer)
-        # On its way it is part of the state already: what it will tell is decided.
+        # On its way it is part of the state already: its answer is decided.
         call.actor.observed = hash((call.actor.observed, digest(answer)))
         self.loop.engine_call_later(call.actor.name, fate.ms, self._reply, call, answer)
 

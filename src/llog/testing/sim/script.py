@@ -1,19 +1,16 @@
-"""Named scenarios: an interleaving written down step by step.
+"""Scripts: one interleaving, written down step by step.
 
     def late_settle(world: World) -> None:
         script = Script(world)
         writer = script.actor("writer", append_one)
         other = script.actor("other", append_one)
         writer.run_until("put", "*/index/*")      # held just before it writes its index entry
-        other.finish()                            # the other one goes all the way
-        writer.perform(SimFault.LOST_REPLY)          # the entry is written, but the writer is not told
+        other.finish()                            # the other runs to its end
+        writer.perform(SimFault.LOST_REPLY)       # the entry is written, but the writer gets no answer
         writer.finish()
 
-Why it exists: each known hazard is one exact order of events. Written as a script it stays that order for ever, and
-reads like the sentence that describes it.
-
-What must stay true: an actor performs a call only when the script says so; actors that are not spoken of are held at
-their next call (their local code runs, and time passes for all).
+An actor performs a call only when the script says so. Other actors are held at their next call; their local code runs,
+and time passes for all.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from llog.testing.sim.world import World
 
 
 class Script:
-    """Drives a world by hand. Only for worlds whose chooser leaves everything to it (the default)."""
+    """Drives a world step by step. The world needs a `ScriptChooser` (the default)."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -41,11 +38,11 @@ class Script:
 
     # -- all together -------------------------------------------------------------------------------------------------
     def finish(self) -> None:
-        """Everybody runs to the end, first come, first served."""
+        """All actors run to their end, first come, first served."""
         self.world.run()
 
     def pass_time(self, ms: float) -> None:
-        """Nobody performs a call, but timers go off. Who sleeps that long wakes."""
+        """No call is performed, but timers go off: an actor that sleeps that long wakes."""
         self.world.trace.note(f"{span_words(ms)} pass")
         loop = self.world.loop
         end_s = loop.now_s + ms / 1_000
@@ -75,11 +72,11 @@ class Script:
             scheduler.run(settled)
 
     def settle(self) -> None:
-        """Let local code run until everybody waits for something."""
+        """Let local code run until every actor waits for something."""
         self._drive(lambda: True)
 
     def inside(self, action: Callable[[], None]) -> None:
-        """Do something to the stores as of the loop, and let everybody react."""
+        """Change the stores from outside any actor, and let the actors react."""
 
         def do() -> bool:
             action()

@@ -1,16 +1,16 @@
-"""Of two calls whose order makes no difference, one order is enough: sleep sets.
+"""Sleep sets: of two independent calls, one order is enough.
 
-Why it exists: a search that prunes on states alone still plays every order of independent calls, only to find at the
-end of each that it knows the state. Here a step that was tried at a state is asleep in the branches beside it, for as
-long as these do nothing that it depends on (Godefroid, 1996). What is asleep is not tried: it leads where the first
+A search that prunes on states alone still plays every order of independent calls, and finds only at the end of each
+that it knows the state. With sleep sets, a step that was tried at a state is asleep in the branches beside it, until
+these do something that it depends on (Godefroid, 1996). A step that is asleep is not tried: it leads where the first
 order led.
 
-A step is a call of one actor with what befalls it: plain (0), or the nth fate on its menu. Two steps of different
-actors depend on each other when the calls do (`Call.commutes_with`); a fate before the effect depends on no other call;
-after a fault the other faults are something else, since fewer are left.
+A step is a call of one actor with its fate: plain (0), or the nth fate on its menu. Two steps of different actors
+depend on each other when the calls do (`Call.commutes_with`); a fate before the effect depends on no other call; after
+a fault the remaining faults differ, since fewer are left.
 
-With states that are remembered: a state is known together with what was asleep when it was searched. Who comes to it
-with less asleep searches what is missing, and nothing else.
+A state is remembered together with the steps that were asleep when it was searched. A run that reaches it with fewer
+asleep searches only the missing ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What happened in a run, in order and in words.
+"""The trace of a run: what happened, in order.
 
-Why it exists: a red run is read by a person. Entries are kept as they are and turned into words only when asked for,
-because most runs are green and nobody reads them.
+Entries are kept as values and become text only for a run that failed: most runs pass, and formatting costs time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""One simulated run: stores, actors, time, and what came of it.
+"""One simulated run: stores, actors, time and results.
 
     world = World(SeededChooser(7), faults=MANY, seed=7)
     world.actor("writer-1", write_a_lot)
     world.actor("writer-2", write_a_lot)
     world.run()                      # until both have ended or crashed
-    world.calm()                     # from here on nothing goes wrong
+    world.calm()                     # no faults from here on
     world.alone("repair", settle_everything)
     check(world.history, world.records(), world.objects())
 
-What must stay true: a run is a function of the scenario's code, the world's arguments and the chooser's choices.
+A run is a function of the scenario's code, the world's arguments and the chooser's choices.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class World:
                 self.metadata.past() if stale else 0,
                 tuple([(name, bucket.digest) for name, bucket in self._objects.items()]),
                 tuple([actor.mark() for actor in scheduler.actors]),
-                # Who sent it may be dead, and what it had observed forgotten: the write speaks for itself.
+                # Its sender may be dead and its observations forgotten: the write itself is the state.
                 tuple(sorted([(call.actor.number, call.number, call.content()) for call in scheduler.late])),
                 self._history_digest if history else 0,
             )
