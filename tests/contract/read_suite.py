@@ -230,7 +230,7 @@ class ReadContract:
         assert await payloads(context) == [b"a", b"b", b"c", b"d"]
         assert (await read_offset(context, ORDERS, 3)).payload == b"c"
 
-    async def test_a_pending_append_is_read_though_nobody_ever_settles_it(self, context: LogContext) -> None:
+    async def test_a_pending_append_is_read_though_it_is_never_settled(self, context: LogContext) -> None:
         landed = await append(context, records(b"a"), records(b"b", b"c", timestamps_ms=[7, 8]))
         record = (await index_of(context))[-1]
         entry = entry_of(record)
@@ -284,7 +284,7 @@ class ReadContract:
         assert await payloads(context, 4) == expected[3:]
 
     # -- what changes meanwhile -----------------------------------------------------------------------------------
-    async def test_an_object_that_compaction_replaced_is_looked_for_again(self, context: LogContext) -> None:
+    async def test_a_read_follows_an_object_that_compaction_replaced(self, context: LogContext) -> None:
         values = [b"%d" % i for i in range(6)]
         landed = await append(context, *(records(value) for value in values))
         counts = Counts()
@@ -333,7 +333,7 @@ class ReadContract:
         with pytest.raises(OffsetOutOfRange):
             await payloads(context, 8)
 
-    async def test_two_lives_of_a_topic_are_never_read_as_one(self, context: LogContext) -> None:
+    async def test_two_incarnations_of_a_topic_are_never_read_as_one(self, context: LogContext) -> None:
         await append(context, *(records(b"%d" % i) for i in range(3)))
         async with aclosing(iter_runs(context, ORDERS, 1, bytes_max=1)) as runs:
             assert await a_run(runs) == [b"0"]
@@ -349,9 +349,7 @@ class ReadContract:
             found += [record.payload async for run in runs for record in run.records()]
         assert found == [b"a", b"b", b"c"]
 
-    async def test_an_answer_from_the_past_is_not_the_end(
-        self, context: LogContext, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_stale_answer_is_not_the_end(self, context: LogContext, monkeypatch: pytest.MonkeyPatch) -> None:
         await append(context, records(b"a"), records(b"b"))
         plain = context.metadata.get_many
         past = await plain([context.keys.control(ORDERS), context.keys.compaction(ORDERS)])
@@ -369,7 +367,7 @@ class ReadContract:
         assert await payloads(context, 3, end_offset=3) == [b"c"], "what was asked for is looked for strictly"
         assert await payloads(context, 5, end_offset=9) == []
 
-    async def test_bytes_that_are_not_what_their_entry_says_are_never_handed_on(
+    async def test_bytes_that_differ_from_their_entry_are_never_returned(
         self, context: LogContext, objects: MeteredObjectStore
     ) -> None:
         await append(context, records(b"a", b"b"), records(b"c"), records(b"d"))
@@ -430,7 +428,7 @@ class ReadContract:
             assert await max_timestamp(context, ORDERS) is None
             assert await offset_for_timestamp(context, ORDERS, 0) is None
 
-    async def test_an_entry_that_does_not_tell_its_newest_record_is_read(self, context: LogContext) -> None:
+    async def test_an_entry_without_its_newest_timestamp_is_read(self, context: LogContext) -> None:
         await append(context, records(b"a", timestamps_ms=[700]), records(b"b", timestamps_ms=[900]), bare(b"c"))
         for record in (await index_of(context))[:2]:
             await change_entry(context, record, max_timestamp_ms=-1)
@@ -440,7 +438,7 @@ class ReadContract:
         assert await offset_for_timestamp(context, ORDERS, third.created_at_ms + 1) is None
         assert await max_timestamp(context, ORDERS) == (3, third.created_at_ms)
 
-    async def test_an_entry_that_promises_too_much_misleads_nobody(self, context: LogContext) -> None:
+    async def test_an_entry_with_a_too_new_timestamp_does_not_mislead(self, context: LogContext) -> None:
         await append(context, records(b"a", timestamps_ms=[700]), records(b"b", timestamps_ms=[300]))
         record = (await index_of(context))[1]
         await change_entry(context, record, max_timestamp_ms=10_000)
@@ -449,9 +447,7 @@ class ReadContract:
 
     # -- all of it ------------------------------------------------------------------------------------------------
     @pytest.mark.parametrize("seed", range(SCHEDULES))
-    async def test_whatever_was_appended_compacted_and_deleted_is_read_as_a_model_says(
-        self, context: LogContext, seed: int
-    ) -> None:
+    async def test_reads_match_a_model_of_appends_compaction_and_deletion(self, context: LogContext, seed: int) -> None:
         rng = random.Random(seed)
         model: dict[int, tuple[bytes, int | None]] = {}
         appender = Appender(context)

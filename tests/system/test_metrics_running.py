@@ -59,7 +59,7 @@ NOT_HERE: Final = {
     ),
     "llog_log_read_restarts_total": Unmet(
         "takes an object that goes between the index and the read of it",
-        "tests/unit/broker/test_consume.py::test_an_object_that_is_gone_means_look_again",
+        "tests/unit/broker/test_consume.py::test_a_missing_object_means_stale_metadata",
     ),
     "llog_compaction_pending_runs": Unmet(
         "takes a service that died at work",

@@ -76,7 +76,7 @@ async def test_a_fresh_append_is_read_without_touching_a_store(stores: Stores) -
     await broker.close()
 
 
-async def test_an_old_append_is_read_from_memory_after_one_look_at_control(stores: Stores) -> None:
+async def test_an_old_append_is_read_from_memory_after_one_read_of_control(stores: Stores) -> None:
     clock = Clock()
     broker = stores.broker(clock=clock)
     await broker.append(group(ORDERS, b"a"))
@@ -120,7 +120,7 @@ async def test_two_consumers_share_one_request_for_the_same_bytes(stores: Stores
     await reader.close()
 
 
-async def test_who_reads_on_gets_a_window_fetched_ahead(stores: Stores) -> None:
+async def test_a_consumer_that_reads_on_gets_a_window_fetched_ahead(stores: Stores) -> None:
     writer, reader = stores.broker(), stores.broker()
     for i in range(20):
         await writer.append(group(ORDERS, b"%02d" % i))
@@ -158,7 +158,7 @@ async def test_compacted_records_are_read_in_parts(stores: Stores, broker: TestB
     await other.close()
 
 
-async def test_an_object_that_is_gone_means_look_again(stores: Stores) -> None:
+async def test_a_missing_object_means_stale_metadata(stores: Stores) -> None:
     writer, reader = stores.broker(), stores.broker()
     await writer.append(group(ORDERS, b"a"))
     [blob] = [meta.name async for meta in stores.objects.list()]
@@ -257,7 +257,7 @@ async def test_an_empty_log_answers_with_the_offset_below_its_first(broker: Test
 
 
 @pytest.mark.parametrize("max_bytes", [1 << 20, 0], ids=["cache", "store"])
-async def test_one_batch_is_handed_out_however_large(stores: Stores, max_bytes: int) -> None:
+async def test_one_batch_is_returned_however_large(stores: Stores, max_bytes: int) -> None:
     broker = stores.broker(max_bytes)
     await broker.append(batches(ORDERS, b"a" * 1_000, b"b"))
     for limits in ({"max_bytes": 1}, {"max_bytes": 0}):
@@ -340,7 +340,7 @@ async def test_a_request_with_a_negative_limit_or_too_many_partitions_is_refused
 # -- waiting ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_append_here_wakes_a_long_poll_without_a_read(stores: Stores) -> None:
+async def test_an_append_of_this_broker_wakes_a_long_poll_without_a_read(stores: Stores) -> None:
     broker = stores.broker(refresh_ms=LONG_POLL_MS)
     await broker.append(group(ORDERS, b"a"))
     reads, gets = broker.metadata.reads, stores.gets()
@@ -358,7 +358,7 @@ async def test_an_append_here_wakes_a_long_poll_without_a_read(stores: Stores) -
     await broker.close()
 
 
-async def test_a_busy_process_serves_all_who_wait_from_memory(stores: Stores) -> None:
+async def test_a_busy_process_serves_all_waiters_from_memory(stores: Stores) -> None:
     """If waking all waiters takes longer than the cache stays fresh, the last ones still do not read the stores."""
     broker = stores.broker(refresh_ms=LONG_POLL_MS)
     await broker.append(group(ORDERS, b"a"))
@@ -376,7 +376,7 @@ async def test_a_busy_process_serves_all_who_wait_from_memory(stores: Stores) ->
     await broker.close()
 
 
-async def test_an_append_elsewhere_is_seen_within_the_refresh(stores: Stores) -> None:
+async def test_an_append_of_another_broker_is_seen_within_the_refresh(stores: Stores) -> None:
     here, there = stores.broker(), stores.broker()
     await here.append(group(ORDERS, b"a"))
     waiting = asyncio.create_task(here.fetch(PartitionFetch(ORDERS, 2), max_wait_ms=LONG_POLL_MS))
@@ -391,7 +391,7 @@ async def test_an_append_elsewhere_is_seen_within_the_refresh(stores: Stores) ->
     await there.close()
 
 
-async def test_idle_long_polls_cost_one_read_per_refresh_whoever_waits(stores: Stores) -> None:
+async def test_idle_long_polls_cost_one_read_per_refresh(stores: Stores) -> None:
     broker = stores.broker()
     await broker.append(group(ORDERS, b"a"), group(EVENTS, b"a"))
     reads, gets, begun = broker.metadata.reads, stores.gets(), time.monotonic()
@@ -415,7 +415,7 @@ async def test_a_cancelled_poll_leaves_nothing_behind(broker: TestBroker) -> Non
     assert broker.service.watch._waiters == {}
 
 
-async def test_close_answers_who_waits_and_refuses_who_comes(broker: TestBroker) -> None:
+async def test_close_answers_waiters_and_refuses_new_requests(broker: TestBroker) -> None:
     await broker.append(group(ORDERS, b"a"))
     waiting = asyncio.create_task(broker.fetch(PartitionFetch(ORDERS, 2), max_wait_ms=LONG_POLL_MS))
     await broker.at_the_end(1)
@@ -427,7 +427,7 @@ async def test_close_answers_who_waits_and_refuses_who_comes(broker: TestBroker)
         await broker.fetch(ORDERS)
 
 
-async def test_a_store_that_is_away_is_an_error_of_the_partitions_and_waiters_wait_on(
+async def test_an_unreachable_store_fails_partitions_but_not_waiters(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = stores.broker()
@@ -449,9 +449,7 @@ async def test_a_store_that_is_away_is_an_error_of_the_partitions_and_waiters_wa
     await broker.close()
 
 
-async def test_a_leader_from_the_past_does_not_make_a_consumer_reset(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_deposed_leader_does_not_make_a_consumer_reset(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     writer, reader = stores.broker(), stores.broker()
     await writer.append(group(ORDERS, b"a"))
     keys = [reader.context.keys.control(ORDERS), reader.context.keys.compaction(ORDERS)]
@@ -560,7 +558,7 @@ async def test_a_deleted_log_ends_a_long_poll(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("seed", range(200 if os.environ.get("LLOG_SOAK") == "1" else 12))
-async def test_answers_are_the_same_whatever_the_cache_holds(seed: int) -> None:
+async def test_answers_do_not_depend_on_what_the_cache_holds(seed: int) -> None:
     """Several brokers with no, a tiny and a large cache on one store; appends, retention, compaction, deletion."""
     rng = random.Random(seed)
     stores, clock = Stores(atomic=bool(seed % 2)), Clock()

@@ -59,7 +59,7 @@ def refresh(broker: TestBroker) -> None:
     clock.now_ms += REFRESH_MS + 1
 
 
-async def test_appends_in_memory_are_not_told_any_more(stores: Stores, broker: TestBroker) -> None:
+async def test_cached_appends_below_the_cursor_are_not_returned(stores: Stores, broker: TestBroker) -> None:
     await broker.append(keyed((b"k", b"1"), (b"k", b"2")))
     await broker.append(keyed((b"other", b"3"), (b"k", b"4")))
     assert len(await broker.drain(ORDERS)) == 4
@@ -73,7 +73,7 @@ async def test_appends_in_memory_are_not_told_any_more(stores: Stores, broker: T
     assert stores.gets() == gets, "records that are not in segments yet still come from memory"
 
 
-async def test_what_was_read_ahead_is_not_told_any_more(stores: Stores, broker: TestBroker) -> None:
+async def test_read_ahead_batches_are_not_returned_after_a_rewrite(stores: Stores, broker: TestBroker) -> None:
     reader = stores.broker(clock=Clock())
     for number in range(20):
         await broker.append(keyed((b"k%d" % (number % 3), b"%d" % number)))
@@ -109,7 +109,7 @@ async def test_a_topic_that_stops_being_compacted_by_key_is_read_ahead_again(
     await reader.close()
 
 
-async def test_a_topic_that_is_not_compacted_by_key_costs_no_look_at_its_compaction(stores: Stores) -> None:
+async def test_a_topic_not_compacted_by_key_costs_no_read_of_its_compaction_record(stores: Stores) -> None:
     broker = stores.broker(clock=Clock())
     await broker.append(group(Log("plain", 0), b"a"))
     reads = broker.metadata.reads
@@ -121,7 +121,7 @@ async def test_a_topic_that_is_not_compacted_by_key_costs_no_look_at_its_compact
 
 
 @pytest.mark.parametrize("seed", range(200 if os.environ.get("LLOG_SOAK") == "1" else 8))
-async def test_brokers_tell_what_is_left_whatever_they_remember(seed: int) -> None:
+async def test_brokers_return_the_remaining_records_whatever_they_cache(seed: int) -> None:
     """With no, a tiny and a large memory, while a log is appended to, compacted, merged and compacted by key."""
     rng, stores, clock = random.Random(seed), Stores(atomic=bool(seed % 2)), Clock()
     brokers = [stores.broker(size, clock=clock, with_incarnation=size != 2_000) for size in (0, 2_000, 1 << 20)]

@@ -48,7 +48,7 @@ async def test_a_log_that_refused_an_append_is_shown_with_its_reason_until_it_is
         watching.cancel()
 
 
-async def test_a_log_that_is_open_or_not_there_is_not_shown() -> None:
+async def test_an_open_or_missing_log_is_not_shown() -> None:
     context = memory_context()
     await create_topic(context, "orders", partitions=1)
     fenced = FencedLogs(context)
@@ -58,7 +58,7 @@ async def test_a_log_that_is_open_or_not_there_is_not_shown() -> None:
     assert fenced.shown() == []
 
 
-async def test_a_store_that_is_away_keeps_what_was_read_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_store_keeps_the_page_and_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     context = memory_context()
     await create_topic(context, "orders", partitions=1)
     await fence(context, ORDERS, reason="so")
@@ -85,7 +85,7 @@ async def test_a_store_that_is_away_keeps_what_was_read_and_ends_nothing(monkeyp
         watching.cancel()
 
 
-async def test_there_are_only_so_many() -> None:
+async def test_shown_logs_are_bounded() -> None:
     fenced = FencedLogs(memory_context())
     fenced.refused([LogFenced("orders", number, "is fenced") for number in range(BROKER_FENCED_LOGS_MAX + 5)])
     assert len(fenced._watched) == BROKER_FENCED_LOGS_MAX

@@ -34,7 +34,7 @@ class Clock:
         return self.seconds
 
 
-def test_one_failure_is_no_news_and_a_while_without_success_is() -> None:
+def test_one_failure_is_no_trouble_and_a_while_without_success_is() -> None:
     clock = Clock()
     pulse = StorePulse(5_000, clock=clock)
     pulse.record(SLOW_DOWN, 10.0, writing=True)
@@ -53,7 +53,7 @@ def test_a_call_that_failed_after_a_long_silence_is_trouble_at_once() -> None:
     assert pulse.trouble() is not None
 
 
-def test_reading_and_writing_are_told_apart() -> None:
+def test_reading_and_writing_are_judged_separately() -> None:
     pulse = StorePulse(0, clock=Clock())
     pulse.record(SLOW_DOWN, 0.0, writing=True)
     pulse.record(None, 0.0, writing=False)
@@ -71,7 +71,7 @@ def test_a_refusal_proves_the_store_awake(awake: Exception) -> None:
 
 
 @pytest.mark.parametrize("silent", [StoreClosed("put", "x"), asyncio.CancelledError(), ValueError("bug")])
-def test_what_says_nothing_of_the_store_changes_nothing(silent: BaseException) -> None:
+def test_an_error_unrelated_to_the_store_changes_nothing(silent: BaseException) -> None:
     pulse = StorePulse(0, clock=Clock())
     pulse.record(silent, 60_000.0, writing=True)
     assert pulse.trouble() is None
@@ -135,7 +135,7 @@ def test_trouble_with_writing_keeps_producers_out_and_trouble_with_reading_does_
     assert "the object store is failing" in bench.troubles.refusal()
 
 
-async def test_a_broker_asks_by_itself_whether_its_store_is_well_again() -> None:
+async def test_a_broker_probes_whether_its_store_works_again() -> None:
     bench = Bench()
     bench.objects.pulse.record(SLOW_DOWN, 0.0, writing=True)
     await bench.run_until(lambda: len(bench.refusals) > 3)
@@ -152,7 +152,7 @@ async def test_a_metadata_store_in_trouble_keeps_producers_out_until_it_answers(
     await bench.run_until(lambda: not bench.troubles.refusal())
 
 
-async def test_the_calls_of_a_metered_store_tell_its_pulse() -> None:
+async def test_calls_of_a_metered_store_update_its_pulse() -> None:
     bench = Bench()
     with pytest.raises(ObjectStoreThrottled):
         await bench.objects.get("name")

@@ -60,7 +60,7 @@ def found(cache: TailCache, offset: int, max_bytes: int = 1 << 20) -> list[tuple
 # -- finding -----------------------------------------------------------------------------------------------------------
 
 
-def test_appends_in_a_row_are_found_from_any_offset(cache: TailCache) -> None:
+def test_adjacent_appends_are_found_from_any_offset(cache: TailCache) -> None:
     for start in (1, 3, 5):
         cache.add(batch(start, 2))
     assert found(cache, 1) == [(1, 2), (3, 4), (5, 6)]
@@ -92,14 +92,14 @@ def test_without_room_only_ends_are_known(clock: Clock) -> None:
     assert cache.byte_length == 0
 
 
-def test_an_end_that_somebody_tells_is_known(cache: TailCache) -> None:
+def test_a_noted_end_is_known(cache: TailCache) -> None:
     cache.note_end(ORDERS, 8)
     assert cache.lookup(ORDERS, 8, 1) == TailEmpty(7)
     cache.note_end(ORDERS, 5)
     assert cache.lookup(ORDERS, 8, 1) == TailEmpty(7), "an end never goes back within an incarnation"
 
 
-def test_bare_payloads_are_kept_only_with_the_instant_that_readers_see(cache: TailCache) -> None:
+def test_bare_payloads_are_kept_only_with_their_creation_time(cache: TailCache) -> None:
     bare = CommittedBatch(ORDERS, 1, 2, "bytes-batch-v1", encode_bytes_batch([b"a", b"b"]), 5)
     cache.add(bare)
     assert cache.lookup(ORDERS, 1, 1) == TailMiss()
@@ -112,7 +112,7 @@ def test_bare_payloads_are_kept_only_with_the_instant_that_readers_see(cache: Ta
     assert chunk.batches.base_timestamp.tolist() == [77]
 
 
-def test_bytes_that_are_not_what_was_said_of_them_are_refused(cache: TailCache) -> None:
+def test_a_body_that_does_not_hold_its_offsets_is_refused(cache: TailCache) -> None:
     for body in ([b"nonsense" * 20], batch(1, 3).body):
         cache.add(CommittedBatch(ORDERS, 1, 2, "kafka-v2", body, 5))
         answer = cache.lookup(ORDERS, 1, 1)
@@ -126,7 +126,7 @@ def test_bytes_that_are_not_what_was_said_of_them_are_refused(cache: TailCache) 
 # -- how long it counts ------------------------------------------------------------------------------------------------
 
 
-def test_old_state_counts_after_a_look_at_control_only(cache: TailCache, clock: Clock) -> None:
+def test_old_state_counts_only_after_a_read_of_control(cache: TailCache, clock: Clock) -> None:
     cache.add(batch(1, 2), incarnation=1)
     clock.now_ms += FRESH_MS + 1
     assert cache.lookup(ORDERS, 1, 1) == TailMiss(unconfirmed=True) == cache.lookup(ORDERS, 3, 1)
@@ -139,7 +139,7 @@ def test_old_state_counts_after_a_look_at_control_only(cache: TailCache, clock: 
     assert not cache.confirm_again(ORDERS, 2, clock())
 
 
-def test_a_control_record_from_the_past_says_nothing(cache: TailCache, clock: Clock) -> None:
+def test_a_stale_control_record_changes_nothing(cache: TailCache, clock: Clock) -> None:
     confirm(cache, 5, version=7)
     clock.now_ms += FRESH_MS + 1
     confirm(cache, 4, version=6)
@@ -227,7 +227,7 @@ def test_the_oldest_append_of_any_log_goes_first(clock: Clock) -> None:
     assert metrics.size == (3 * size, 1)
 
 
-def test_who_waits_is_told_of_every_end_that_moves(cache: TailCache) -> None:
+def test_on_moved_is_called_for_every_end_that_moves(cache: TailCache) -> None:
     moved: list[Log] = []
     cache.on_moved = moved.append
     cache.add(batch(1))

@@ -97,7 +97,7 @@ async def eventually(cache: SharedTailCache, end_offset: int) -> TailHit:
 # -- two processes -----------------------------------------------------------------------------------------------------
 
 
-async def test_what_one_process_commits_another_reads_from_its_files(
+async def test_a_process_reads_what_another_commits_from_its_files(
     tmp_path: Path, child: subprocess.Popen[str]
 ) -> None:
     cache = SharedTailCache(tmp_path, 1 << 20, writes=False, fresh_ms=FRESH_MS)
@@ -158,7 +158,7 @@ def test_frames_read_as_they_were_written(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_a_step_smaller_than_a_frame_still_gets_on(tmp_path: Path) -> None:
+def test_a_read_smaller_than_a_frame_still_advances(tmp_path: Path) -> None:
     frames = [frame(i, size=1_000) for i in range(1, 6)]
     written(tmp_path, frames)
     reader = TailFileReader(tmp_path)
@@ -201,7 +201,7 @@ def test_changed_bytes_are_never_returned(tmp_path: Path) -> None:
         assert len(found) < 3
 
 
-def test_a_file_with_changed_bytes_is_left_alone_in_the_end(tmp_path: Path) -> None:
+def test_a_file_with_changed_bytes_is_given_up_in_the_end(tmp_path: Path) -> None:
     data = bytearray(b"".join(buffer for each in (frame(1), frame(2)) for buffer in encode_frame(each)))
     data[-1] ^= 1
     (tmp_path / name_of("9-a", 1)).write_bytes(data)
@@ -244,7 +244,7 @@ def test_a_directory_that_cannot_be_written_costs_frames_and_nothing_else(tmp_pa
     assert writer.dropped == 1
 
 
-def test_a_reader_that_found_nothing_new_has_no_news(tmp_path: Path) -> None:
+def test_a_reader_at_the_end_has_no_news(tmp_path: Path) -> None:
     writer = TailFileWriter(tmp_path, 1 << 20)
     reader = TailFileReader(tmp_path)
     time.sleep(0.06)
@@ -264,7 +264,7 @@ def test_a_reader_that_found_nothing_new_has_no_news(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["1-a.00000001.tail", "1-a.lock", "x", "1-a.b.tail", ".tail"])
-def test_only_names_of_ours_are_read(name: str) -> None:
+def test_only_files_of_the_cache_are_read(name: str) -> None:
     parsed = parse_name(name)
     assert (parsed is not None) == (name == "1-a.00000001.tail")
     assert parsed is None or name_of(*parsed) == name

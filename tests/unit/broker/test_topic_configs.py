@@ -52,7 +52,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
     return Looked(monkeypatch)
 
 
-async def test_a_topic_has_its_own_limit_and_one_that_is_not_there_the_default(looked: Looked) -> None:
+async def test_a_topic_has_its_own_limit_and_a_missing_one_the_default(looked: Looked) -> None:
     await looked.create("t", 1_000)
     assert await looked.limits(["t", "new"]) == {"t": 1_000, "new": DEFAULT}
 
@@ -67,7 +67,7 @@ async def test_a_limit_is_read_again_when_it_is_old_and_not_before(looked: Looke
     assert (await looked.limits(["t"]), looked.reads) == ({"t": 2_000}, 2)
 
 
-async def test_what_was_forgotten_is_read_at_once(looked: Looked) -> None:
+async def test_a_forgotten_config_is_read_at_once(looked: Looked) -> None:
     await looked.create("t", 1_000)
     await looked.limits(["t"])
     await delete_topic(looked.context, "t")
@@ -75,7 +75,7 @@ async def test_what_was_forgotten_is_read_at_once(looked: Looked) -> None:
     assert await looked.limits(["t"]) == {"t": DEFAULT}
 
 
-async def test_many_who_ask_at_once_cost_one_read_and_outlive_one_that_goes_away(looked: Looked) -> None:
+async def test_concurrent_requests_cost_one_read_and_survive_a_cancelled_one(looked: Looked) -> None:
     looked.gate = asyncio.Event()
     asked = [asyncio.create_task(looked.limits(["t"])) for _ in range(10)]
     await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_many_who_ask_at_once_cost_one_read_and_outlive_one_that_goes_away
     assert looked.reads == 1
 
 
-async def test_a_read_that_was_overtaken_by_a_change_is_not_remembered(looked: Looked) -> None:
+async def test_a_read_overtaken_by_a_change_is_not_kept(looked: Looked) -> None:
     await looked.create("t", 1_000)
     looked.gate = asyncio.Event()
     late = asyncio.create_task(looked.limits(["t"]))
@@ -99,7 +99,7 @@ async def test_a_read_that_was_overtaken_by_a_change_is_not_remembered(looked: L
     assert await looked.limits(["t"]) == {"t": 2_000}
 
 
-async def test_while_the_store_is_away_the_last_limit_holds_and_an_unknown_one_is_an_error(looked: Looked) -> None:
+async def test_without_the_store_the_last_limit_holds_and_an_unknown_one_is_an_error(looked: Looked) -> None:
     await looked.create("t", 1_000)
     await looked.limits(["t"])
     looked.failing, looked.now_ms = True, TOPIC_CONFIG_FRESH_MS + 1
@@ -110,7 +110,7 @@ async def test_while_the_store_is_away_the_last_limit_holds_and_an_unknown_one_i
     assert await looked.limits(["other"]) == {"other": DEFAULT}
 
 
-async def test_what_is_remembered_is_bounded(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kept_configs_are_bounded(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_configs, "TOPIC_CONFIGS_KNOWN_MAX", 3)
     await looked.limits([f"t{number}" for number in range(5)])
     reads = looked.reads

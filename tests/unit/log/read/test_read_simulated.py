@@ -159,7 +159,7 @@ async def read_when_there(ctx: ActorContext, tally: Tally) -> None:
 
 
 @pytest.mark.parametrize("atomic", [True, False])
-def test_readers_see_the_truth_while_everything_changes(atomic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_see_the_model_while_everything_changes(atomic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # Segments of a few hundred bytes come in many pieces, and may be gone before the last of them.
     monkeypatch.setattr("llog.log.read.read.LOG_READ_RANGE_BYTES_MIN", 8)
     tally = Tally()

@@ -91,7 +91,7 @@ def dense(rng: random.Random, batches: int, value_bytes: int) -> tuple[list[byte
 
 
 @given(st.integers(0, 1 << 20), st.integers(0, 1 << 30), st.integers(1, 1 << 28))
-def test_pieces_tile_and_their_number_is_what_whole_budgets_fit(begin: int, length: int, bytes_max: int) -> None:
+def test_ranges_tile_and_their_number_is_what_whole_budgets_fit(begin: int, length: int, bytes_max: int) -> None:
     bytes_max = max(bytes_max, length // 1_000, 1)
     pieces = plan_ranges(begin, length, bytes_max)
     at = begin
@@ -103,7 +103,7 @@ def test_pieces_tile_and_their_number_is_what_whole_budgets_fit(begin: int, leng
     assert len(pieces) <= max(1, length / bytes_max)
 
 
-def test_sixty_four_mebibytes_and_a_little_take_eight_pieces() -> None:
+def test_sixty_four_mebibytes_and_a_little_take_eight_ranges() -> None:
     assert [len(plan_ranges(0, length << 20, 8 << 20)) for length in (0, 1, 8, 15, 16, 64, 65, 71, 72)] == [
         0, 1, 1, 1, 2, 8, 8, 8, 9,
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_batches_cut_anywhere_come_out_whole(seed: int, step: int, value_bytes: 
     assert b"".join(out) == data
 
 
-def test_an_end_within_a_batch_and_bytes_that_are_no_batch_are_told() -> None:
+def test_an_end_within_a_batch_and_bytes_that_are_no_batch_are_errors() -> None:
     data = bytes(batch(1, b"a"))
     stitcher = BatchStitcher("test")
     assert stitcher.feed(data[:-1]) == []
@@ -182,7 +182,7 @@ def test_a_segment_that_is_not_what_its_entry_says_is_refused() -> None:
         asyncio.run(Stored(segment, footer_length=segment.footer_length + 9).read(1))
 
 
-def test_slices_that_overlap_are_handed_out_once_and_one_wrong_slice_is_named() -> None:
+def test_overlapping_slices_are_returned_once_and_a_wrong_slice_is_named() -> None:
     def slice_of(uri: str, start: int, *values: bytes, claims: int | None = None) -> tuple[Entry, bytes]:
         data = bytes(encode_records(list(values), timestamps_ms=1))
         count = len(values) if claims is None else claims

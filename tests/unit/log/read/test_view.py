@@ -40,7 +40,7 @@ def ends(entries: list[Entry], view: LogView, offset: int, end_offset: int | Non
     return [tile.end_offset for tile in plan_tiles(entries, view, offset, end_offset).entries]
 
 
-def test_entries_in_a_row_are_taken_up_to_the_first_gap() -> None:
+def test_adjacent_entries_are_taken_up_to_the_first_gap() -> None:
     row = [entry(1, 3), entry(4, 6), entry(8, 9)]
     assert ends(row, seen(), 1) == [3, 6]
     assert ends(row, seen(), 5) == [], "the first valid entry decides, and it does not cover offset 5"
@@ -53,11 +53,11 @@ def test_phantoms_and_what_lies_below_the_start_are_passed_over() -> None:
     assert ends([entry(1, 3), entry(2, 4)], seen(start=4), 4) == [4]
 
 
-def test_an_entry_of_a_later_life_ends_the_row() -> None:
+def test_an_entry_of_a_later_incarnation_ends_the_row() -> None:
     assert ends([entry(1, 3), entry(4, 6, incarnation=2), entry(4, 7)], seen(), 1) == [3]
 
 
-def test_an_entry_may_cover_more_than_what_it_is_taken_for() -> None:
+def test_an_entry_may_begin_below_the_offset() -> None:
     assert ends([entry(1, 3), entry(1, 6, "COMPACTED")], seen(), 1) == [3, 6]
 
 
@@ -67,7 +67,7 @@ def test_the_pending_append_covers_the_tail_and_nothing_else() -> None:
     assert ends([entry(1, 3)], seen(pending=(5, 6)), 1) == [3]
 
 
-def test_nothing_behind_the_end_asked_for_is_taken() -> None:
+def test_nothing_behind_the_wanted_end_is_taken() -> None:
     row = [entry(1, 3), entry(4, 6), entry(7, 9)]
     assert ends(row, seen(), 1, 4) == [3, 6]
     assert ends(row, seen(pending=(10, 11)), 1, 9) == [3, 6, 9]
