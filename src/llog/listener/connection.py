@@ -123,9 +123,11 @@ class Connection(asyncio.Protocol):
     # -- the transport's calls -----------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
-        self.client = _address(transport.get_extra_info("peername"))
+        self.client = address(transport.get_extra_info("peername"))
         self.admitted = len(self.peers.connections) < self.peers.connections_max
         self.peers.connections.add(self)
+        if self.peers.stopping:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.peers.connections.discard(self)
@@ -223,5 +225,5 @@ def kernel_bytes(transport: asyncio.BaseTransport) -> int:
     return int(size)
 
 
-def _address(name: object) -> tuple[str, int] | None:
+def address(name: object) -> tuple[str, int] | None:
     return (str(name[0]), int(name[1])) if isinstance(name, tuple | list) and len(name) >= 2 else None

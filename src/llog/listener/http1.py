@@ -9,8 +9,9 @@ A handler gets an `Exchange` when a request's head is complete, reads the body f
 Limits: a head has a size, a number of headers and a deadline; a body waits in memory up to `READ_AHEAD_BYTES_MAX`, or
 up to the length that its reader has room for, and the socket is not read beyond that; the rest of a body that was
 refused is discarded for `DISCARD_MS_MAX`; an idle connection is closed after `KEEP_ALIVE_MS`. Requests on one
-connection are answered in order, one at a time, and while one waits the socket is not read. A deadline runs only while
-the client owes us something. Bytes that are not HTTP/1.1 get a 400 after the answers to the requests before them.
+connection are answered in order, one at a time; while one waits, the socket is not read, and at most `PIPELINED_MAX`
+wait. A deadline runs only while the client owes us something. Bytes that are not HTTP/1.1 get a 400 after the answers
+to the requests before them.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ import httptools
 import msgspec
 
 from llog.limits import KIB
-from llog.listener.connection import Connection, ConnectionSet
+from llog.listener.connection import Connection, ConnectionSet, address
 
 HEAD_BYTES_MAX: Final = 64 * KIB
 """Request line and headers together."""
 HEADERS_MAX: Final = 200
+PIPELINED_MAX: Final = 1_000
+"""Requests of one connection that wait for the answer to an earlier one."""
 KEEP_ALIVE_MS: Final = 75_000
 DISCARD_MS_MAX: Final = 2_000
 """How long the rest of a refused body is read and thrown away, so that its sender can read the answer."""
@@ -97,7 +100,7 @@ class Exchange:
         self._waiter: asyncio.Future[None] | None = None
 
     def header(self, name: bytes) -> bytes | None:
-        """The first value of a header, by its name in lower case."""
+        """The first value of a header; `name` is in lower case."""
         return next((value for key, value in self.headers if key == name), None)
 
     @property
@@ -105,8 +108,8 @@ class Exchange:
         return "https" if self._connection.transport.get_extra_info("ssl_object") else "http"
 
     @property
-    def server(self) -> Any:
-        return self._connection.transport.get_extra_info("sockname")
+    def server(self) -> tuple[str, int] | None:
+        return address(self._connection.transport.get_extra_info("sockname"))
 
     # -- the request's body --------------------------------------------------------------------------------------------
     async def read_body(self, size: int, deadline: Callable[[int], float]) -> list[bytes]:
@@ -306,6 +309,10 @@ class _HeadTooLarge(Exception):
     pass
 
 
+class _TooManyPipelined(Exception):
+    pass
+
+
 class _UpgradeRefused(Exception):
     """The parser would skip the body of a request that asks for an upgrade."""
 
@@ -322,7 +329,7 @@ class HttpConnection(Connection):
         self._url, self._headers = b"", Headers()
         self._expects_continue = False
         self._in_head = self._in_message = False
-        self._head_bytes = self._messages = 0
+        self._head_bytes = self._parsed_bytes = self._messages = 0
         self._receiving: Exchange | None = None
         """Whose body the parser reads; None when it is complete or is discarded."""
         self._serving: Exchange | None = None
@@ -370,17 +377,20 @@ class HttpConnection(Connection):
     def on_message_begin(self) -> None:
         self._in_message = self._in_head = True
         self._messages += 1
-        self._head_bytes, self._url, self._headers, self._expects_continue = 0, b"", [], False
+        self._head_bytes = self._parsed_bytes = 0
+        self._url, self._headers, self._expects_continue = b"", [], False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+        self._parsed_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
+        self._parsed_bytes += len(name) + len(value)
         if name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
         self._headers.append((name, value))
-        if len(self._headers) > HEADERS_MAX:
+        if len(self._headers) > HEADERS_MAX or self._parsed_bytes > HEAD_BYTES_MAX:
             raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
@@ -398,8 +408,11 @@ class HttpConnection(Connection):
         if self._serving is None:
             self.expect_within(None)
             self._serve(exchange)
-        else:
+        elif len(self._queue) < PIPELINED_MAX:
             self._queue.append(exchange)
+        else:
+            self._receiving = None
+            raise _TooManyPipelined
 
     def on_body(self, body: bytes) -> None:
         if self._receiving is not None:
@@ -499,7 +512,11 @@ def _refused(status: int, error_type: str, reason: str, headers: Mapping[str, st
 def _refusal_of(error: httptools.HttpParserError) -> Reply:
     cause = error.__context__ or error
     if isinstance(cause, _HeadTooLarge):
-        return _refused(431, "HeadTooLarge", f"the head has more than {HEADERS_MAX} headers")
+        reason = f"the head has more than {HEADERS_MAX} headers or {HEAD_BYTES_MAX} bytes"
+        return _refused(431, "HeadTooLarge", reason)
+    if isinstance(cause, _TooManyPipelined):
+        reason = f"more than {PIPELINED_MAX} requests wait on this connection: read their answers first"
+        return _refused(429, "RequestOverload", reason)
     if isinstance(cause, _UpgradeRefused):
         return _refused(400, "RequestRefused", "upgrades are not offered: send the request without an Upgrade header")
     if isinstance(cause, httptools.HttpParserError):

@@ -79,6 +79,14 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     assert answers.count(b"HTTP/1.1 200 OK") == 3
 
 
+async def test_pipelined_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http1, "PIPELINED_MAX", 3)
+    async with listening(echo) as listener:
+        answers = await sent(listener, get("/a") * 9)
+    assert answers.count(b"HTTP/1.1 200") == 4
+    assert answers.count(b"HTTP/1.1 429") == 1
+
+
 async def test_a_head_request_gets_the_length_and_no_body() -> None:
     async with listening(echo) as listener:
         answers = await sent(listener, get("/a", "connection: close", method="HEAD"))
@@ -111,6 +119,7 @@ async def test_a_streamed_answer_is_chunked_and_ends_with_the_connection_for_htt
         (get("/", "content-length: -1"), b"400"),
         (get("/", *[f"x-{number}: y" for number in range(HEADERS_MAX)]), b"431"),
         (get("/", f"x-long: {'y' * 100_000}")[:-4], b"431"),
+        (get("/", f"x-long: {'y' * 100_000}"), b"431"),
     ],
 )
 async def test_bytes_that_are_no_request_are_refused(data: bytes, status: bytes) -> None:
