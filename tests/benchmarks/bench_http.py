@@ -39,7 +39,7 @@ HELD_MS_MAX: Final = 50.0
 
 
 class Rates:
-    """What the clock said, beside the cost: reported, never judged."""
+    """Rates by the clock, beside the cost: reported, never judged."""
 
     def __init__(self) -> None:
         self._rates: dict[str, list[float]] = {}
@@ -47,7 +47,7 @@ class Rates:
     def add(self, name: str, megabytes: float, seconds: float) -> None:
         self._rates.setdefault(name, []).append(megabytes / seconds)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         lines = [
             f"{name} {statistics.median(rates):,.0f} MB/s ({min(rates):,.0f}–{max(rates):,.0f})"
             for name, rates in self._rates.items()
@@ -56,7 +56,7 @@ class Rates:
 
 
 class Load:
-    """So many prepared requests against one server; each round costs what its process used."""
+    """Sends prepared requests to one server; the cost of a round is the processor time of the server."""
 
     def __init__(self, name: str, server: Server, client: Client, rates: Rates) -> None:
         self._name, self._server, self._client, self._rates = name, server, client, rates
@@ -93,7 +93,7 @@ async def produced(*, spread: bool) -> AsyncIterator[Duel]:
             "MB",
             after_each=broker.tidy,
             per="CPU-s",
-            remarks=rates.told,
+            remarks=rates.summary,
         )
         for client in clients:
             client.close()
@@ -154,14 +154,15 @@ async def http_consume() -> AsyncIterator[Duel]:
             baseline_work=megabytes,
             after_each=broker.tidy,
             per="CPU-s",
-            remarks=rates.told,
+            remarks=rates.summary,
         )
         client.close()
         reader.close()
 
 
 async def newest_records(client: Client, count: int) -> bytes:
-    """A request for the last `count` records of every partition. Who asks beyond the end is told where it is."""
+    """A request for the last `count` records of every partition. The error for an offset
+    beyond the end states where the log ends."""
     logs = [{"topic": TOPIC, "partition": partition, "fetch_offset": OFFSET_MAX} for partition in range(PARTITIONS)]
     ends = await client.ask(post("/consume", {"topic_partitions": logs, "max_bytes": 1}))
     offsets = [result["high_watermark"] - count + 1 for result in ends["results"]]
@@ -191,9 +192,9 @@ async def http_flush_lag() -> AsyncIterator[Duel]:
             broker.held()
             await client.send_all(alone)
             await client.send_all(together)
-            told = broker.held()
-            clock.append(told["lag_ms"])
-            return Cost(told["held_ms"] / 1_000)
+            answer = broker.held()
+            clock.append(answer["lag_ms"])
+            return Cost(answer["held_ms"] / 1_000)
 
         def worst_by_the_clock() -> str:
             return f"by the clock: median {statistics.median(clock[1:]):.0f} ms, worst {max(clock):.0f} ms"

@@ -88,8 +88,8 @@ class WatchedServer(Server):
         assert self._child.stdout is not None
         self._child.stdin.write("\n")
         self._child.stdin.flush()
-        told: dict[str, float] = json.loads(self._child.stdout.readline())
-        return told
+        answer: dict[str, float] = json.loads(self._child.stdout.readline())
+        return answer
 
 
 @contextmanager

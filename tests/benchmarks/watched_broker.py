@@ -1,4 +1,4 @@
-"""A broker whose event loop is watched: `python -m tests.benchmarks.watched_broker`, settings from the environment.
+"""A broker with a watched event loop: `python -m tests.benchmarks.watched_broker`, settings from the environment.
 
 A task ticks every millisecond. Each line on standard input is answered by a JSON line with how long the loop was held
 at worst since the last: `lag_ms` by the clock, and `held_ms`, which is no more than the processor time that the whole
@@ -34,10 +34,10 @@ class Watch:
             self.lag_ms = max(self.lag_ms, lag * 1_000)
             self.held_ms = max(self.held_ms, min(lag, time.process_time() - used) * 1_000)
 
-    def told(self) -> str:
-        told = json.dumps({"lag_ms": self.lag_ms, "held_ms": self.held_ms})
+    def report(self) -> str:
+        answer = json.dumps({"lag_ms": self.lag_ms, "held_ms": self.held_ms})
         self.lag_ms = self.held_ms = 0.0
-        return told
+        return answer
 
 
 async def run() -> None:
@@ -46,7 +46,7 @@ async def run() -> None:
 
     def asked() -> None:
         if sys.stdin.readline():
-            print(watch.told(), flush=True)
+            print(watch.report(), flush=True)
         else:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             stop.set()

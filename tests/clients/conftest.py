@@ -22,5 +22,5 @@ def http(broker: Running) -> httpx.Client:
 
 @pytest.fixture
 def topic() -> str:
-    """A name that nobody used."""
+    """An unused name."""
     return unused_topic()

@@ -46,10 +46,10 @@ class Running(NamedTuple):
 @contextmanager
 def running(*arguments: str, directory: Path, name: str, **settings: str) -> Iterator[Running]:
     """`llog …` on stores in the directory, until the block ends."""
-    told = {"LLOG_DATA_DIR": str(directory / "data")} | {key.upper(): text for key, text in settings.items()}
+    answer = {"LLOG_DATA_DIR": str(directory / "data")} | {key.upper(): text for key, text in settings.items()}
     before_ms = time.time_ns() // 1_000_000
     with (
-        LlogProcess(*arguments, settings=told, log=directory / f"log-{name}") as process,
+        LlogProcess(*arguments, settings=answer, log=directory / f"log-{name}") as process,
         httpx.Client(base_url=process.url, timeout=PATIENCE_SECONDS) as http,
     ):
         yield Running(process, directory, http, (before_ms, time.time_ns() // 1_000_000))
@@ -103,12 +103,12 @@ def payloads(http: httpx.Client, topic: str, partition: int = 0, fetch_offset: i
 
 def refused_field(answer: httpx.Response, status: int = 400) -> str:
     """The field that a refusal names; every refusal says what, and under which request id."""
-    told = answer.json()
+    body = answer.json()
     assert answer.status_code == status, answer.text
-    assert told["error_type"]
-    assert told["error"]
-    assert told["request_id"] == answer.headers["x-request-id"]
-    return str(told.get("field", ""))
+    assert body["error_type"]
+    assert body["error"]
+    assert body["request_id"] == answer.headers["x-request-id"]
+    return str(body.get("field", ""))
 
 
 def until(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:

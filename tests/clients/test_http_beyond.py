@@ -31,8 +31,8 @@ pytestmark = pytest.mark.slow
 
 
 def _records(http: httpx.Client, topic: str) -> list[Mapping[str, Any]]:
-    [told] = consumed(http, wanted(topic, 0, 1))
-    return list(told["records"])
+    [result] = consumed(http, wanted(topic, 0, 1))
+    return list(result["records"])
 
 
 # -- records with more than a payload --------------------------------------------------------------------------------
@@ -79,14 +79,14 @@ def test_a_record_that_has_nothing_beside_its_payload_shows_nothing_beside_it(ht
 def test_a_record_that_cannot_be_is_refused_by_the_name_of_its_field(
     http: httpx.Client, topic: str, record: Mapping[str, Any], field: str
 ) -> None:
-    told = refused_field(post_produce(http, a_batch(topic, 0, "good", record)))
-    assert told == f"topic_partitions[0].records[1].{field}"
+    answer = refused_field(post_produce(http, a_batch(topic, 0, "good", record)))
+    assert answer == f"topic_partitions[0].records[1].{field}"
 
 
 # -- retry-safe producing --------------------------------------------------------------------------------------------
 
 
-def test_a_batch_sent_again_is_stored_once_and_told_its_first_offsets(http: httpx.Client, topic: str) -> None:
+def test_a_batch_sent_again_is_stored_once_and_answered_with_its_first_offsets(http: httpx.Client, topic: str) -> None:
     batch = a_batch(topic, 0, "a", "b", producer_id=77, epoch=0, sequence=0)
     [first] = produced(http, batch)
     assert "repeated" not in first
@@ -99,9 +99,9 @@ def test_a_batch_sent_again_is_stored_once_and_told_its_first_offsets(http: http
 def test_a_batch_sent_many_times_at_once_is_stored_once(http: httpx.Client, topic: str) -> None:
     batch = a_batch(topic, 0, "a", producer_id=78, epoch=0, sequence=0)
     with ThreadPoolExecutor(8) as threads:
-        told = [results[0] for results in threads.map(lambda _: produced(http, batch), range(16))]
-    assert {result["start_offset"] for result in told} == {1}
-    assert sum("repeated" not in result for result in told) == 1
+        answer = [results[0] for results in threads.map(lambda _: produced(http, batch), range(16))]
+    assert {result["start_offset"] for result in answer} == {1}
+    assert sum("repeated" not in result for result in answer) == 1
     assert payloads(http, topic) == ["a"]
 
 
@@ -134,8 +134,8 @@ def test_a_group_finds_the_positions_it_committed(http: httpx.Client, topic: str
     answer = http.post("/offsets/commit", json={"group": group, "offsets": offsets})
     assert (answer.status_code, answer.json()["success_count"]) == (200, 1)
     logs = [{"topic": topic, "partition": partition} for partition in (0, 1)]
-    told = http.post("/offsets/fetch", json={"group": group, "topic_partitions": logs}).json()
-    first, second = told["offsets"]
+    body = http.post("/offsets/fetch", json={"group": group, "topic_partitions": logs}).json()
+    first, second = body["offsets"]
     assert (first["offset"], first["metadata"]) == (2, "mine")
     assert abs(first["committed_at_ms"] - time.time_ns() // 1_000_000) < 60_000
     assert second["offset"] is None
@@ -150,7 +150,7 @@ def test_the_last_commit_of_a_position_wins_and_groups_do_not_mix(http: httpx.Cl
         answer = http.post("/offsets/commit", json={"group": f"{group}-{topic}", "offsets": offsets})
         assert answer.status_code == 200
     found = [http.post("/offsets/fetch", json={"group": f"{group}-{topic}"}).json() for group in ("one", "two")]
-    assert [told["offsets"][0]["offset"] for told in found] == [2, 3]
+    assert [result["offsets"][0]["offset"] for result in found] == [2, 3]
 
 
 def test_a_position_in_a_log_that_is_not_there_fails_for_itself(http: httpx.Client, topic: str) -> None:
@@ -158,7 +158,7 @@ def test_a_position_in_a_log_that_is_not_there_fails_for_itself(http: httpx.Clie
     offsets = [{"topic": topic, "partition": 0, "offset": 1}, {"topic": f"{topic}-no", "partition": 0, "offset": 1}]
     answer = http.post("/offsets/commit", json={"group": topic, "offsets": offsets})
     assert answer.status_code == 409
-    assert [told["ok"] for told in answer.json()["results"]] == [True, False]
+    assert [result["ok"] for result in answer.json()["results"]] == [True, False]
 
 
 # -- server-sent events ----------------------------------------------------------------------------------------------
@@ -207,8 +207,8 @@ def test_every_answer_has_a_request_id_and_a_callers_own_is_kept(http: httpx.Cli
 
 def test_an_id_that_could_forge_a_log_line_is_not_taken_over(http: httpx.Client) -> None:
     for forged in ("a b", "x" * 65, '"}', "ä".encode().decode("latin-1")):
-        told = http.get("/health", headers={b"x-request-id": forged.encode("latin-1")}).headers["x-request-id"]
-        assert re.fullmatch("[0-9a-f]{16}", told), forged
+        answer = http.get("/health", headers={b"x-request-id": forged.encode("latin-1")}).headers["x-request-id"]
+        assert re.fullmatch("[0-9a-f]{16}", answer), forged
 
 
 def test_a_request_is_one_json_line_in_the_log_with_its_id_status_and_stages(broker: Running, topic: str) -> None:

@@ -61,15 +61,15 @@ def test_the_examples_of_the_documentation_work_as_they_stand(http: httpx.Client
         "min_bytes": 1,
         "max_bytes": 4_194_304,
     }
-    told = http.post("/consume", json=body).json()
-    assert (told["success_count"], told["error_count"]) == (2, 0)
-    assert [len(result["records"]) for result in told["results"]] == [2, 1]
+    page = http.post("/consume", json=body).json()
+    assert (page["success_count"], page["error_count"]) == (2, 0)
+    assert [len(result["records"]) for result in page["results"]] == [2, 1]
 
 
 def test_partitions_are_answered_in_the_order_they_were_asked_for(http: httpx.Client, topic: str) -> None:
     produced(http, *(a_batch(topic, partition, f"of {partition}") for partition in range(4)))
     results = consumed(http, *(wanted(topic, partition, 1) for partition in (2, 0, 3, 1)))
-    assert [(told["partition"], told["records"][0]["payload"]) for told in results] == [
+    assert [(result["partition"], result["records"][0]["payload"]) for result in results] == [
         (2, "of 2"), (0, "of 0"), (3, "of 3"), (1, "of 1"),
     ]  # fmt: skip
 
@@ -77,8 +77,8 @@ def test_partitions_are_answered_in_the_order_they_were_asked_for(http: httpx.Cl
 def test_the_high_watermark_is_the_last_offset_that_can_be_read(http: httpx.Client, topic: str) -> None:
     for count in range(1, 4):
         [landed] = produced(http, a_batch(topic, 0, f"record {count}"))
-        [told] = consumed(http, wanted(topic, 0, 1))
-        assert told["high_watermark"] == landed["end_offset"] == count
+        [result] = consumed(http, wanted(topic, 0, 1))
+        assert result["high_watermark"] == landed["end_offset"] == count
 
 
 def test_next_fetch_offset_leads_through_all_records_once(http: httpx.Client, topic: str) -> None:
@@ -88,10 +88,10 @@ def test_next_fetch_offset_leads_through_all_records_once(http: httpx.Client, to
     found: list[Any] = []
     offset = 1
     while len(found) < len(sent):
-        [told] = consumed(http, wanted(topic, 0, offset, partition_max_bytes=300))
-        assert [record["offset"] for record in told["records"]] == list(range(offset, told["next_fetch_offset"]))
-        found += [record["payload"] for record in told["records"]]
-        offset = told["next_fetch_offset"]
+        [result] = consumed(http, wanted(topic, 0, offset, partition_max_bytes=300))
+        assert [record["offset"] for record in result["records"]] == list(range(offset, result["next_fetch_offset"]))
+        found += [record["payload"] for record in result["records"]]
+        offset = result["next_fetch_offset"]
     assert found == sent
 
 
@@ -102,8 +102,8 @@ def test_a_fetch_in_the_middle_of_a_batch_begins_exactly_there(http: httpx.Clien
 
 def test_at_the_end_there_are_no_records_and_the_offset_stays(http: httpx.Client, topic: str) -> None:
     produced(http, a_batch(topic, 0, "x"))
-    [told] = consumed(http, wanted(topic, 0, 2))
-    assert (told["ok"], told["records"], told["next_fetch_offset"], told["high_watermark"]) == (True, [], 2, 1)
+    [result] = consumed(http, wanted(topic, 0, 2))
+    assert (result["ok"], result["records"], result["next_fetch_offset"], result["high_watermark"]) == (True, [], 2, 1)
 
 
 # -- failures of one partition ---------------------------------------------------------------------------------------
@@ -113,9 +113,9 @@ def test_a_partition_that_does_not_exist_fails_for_itself_in_an_answer_of_200(ht
     produced(http, a_batch(topic, 0, "x"))
     answer = post_consume(http, wanted(unused_topic(), 0, 1), wanted(topic, 0, 1))
     assert answer.status_code == 200
-    told = answer.json()
-    assert (told["success_count"], told["error_count"]) == (1, 1)
-    missing, there = told["results"]
+    body = answer.json()
+    assert (body["success_count"], body["error_count"]) == (1, 1)
+    missing, there = body["results"]
     assert (missing["ok"], missing["error_type"]) == (False, "PartitionNotInitialized")
     assert missing["error"]
     assert there["ok"]
@@ -126,9 +126,9 @@ def test_an_offset_beyond_the_end_is_out_of_range_and_says_what_is_not(
     http: httpx.Client, topic: str, offset: int
 ) -> None:
     produced(http, a_batch(topic, 0, "x"))
-    [told] = consumed(http, wanted(topic, 0, offset))
-    assert (told["ok"], told["error_type"]) == (False, "OffsetOutOfRange")
-    assert (told["log_start_offset"], told["high_watermark"]) == (1, 1)
+    [result] = consumed(http, wanted(topic, 0, offset))
+    assert (result["ok"], result["error_type"]) == (False, "OffsetOutOfRange")
+    assert (result["log_start_offset"], result["high_watermark"]) == (1, 1)
 
 
 def test_a_failing_partition_does_not_hold_up_a_long_poll(http: httpx.Client, topic: str) -> None:
@@ -171,19 +171,19 @@ def test_an_invalid_shape_is_400_and_names_the_field(http: httpx.Client, body: A
 def test_partition_max_bytes_bounds_one_partition_and_still_returns_one_record(http: httpx.Client, topic: str) -> None:
     for _ in range(5):
         produced(http, a_batch(topic, 0, "x" * 1_000))
-    [told] = consumed(http, wanted(topic, 0, 1, partition_max_bytes=2_500))
-    assert 1 <= len(told["records"]) <= 3
-    [told] = consumed(http, wanted(topic, 0, 1, partition_max_bytes=1))
-    assert [record["offset"] for record in told["records"]] == [1]
+    [result] = consumed(http, wanted(topic, 0, 1, partition_max_bytes=2_500))
+    assert 1 <= len(result["records"]) <= 3
+    [result] = consumed(http, wanted(topic, 0, 1, partition_max_bytes=1))
+    assert [record["offset"] for record in result["records"]] == [1]
 
 
 def test_max_bytes_bounds_the_whole_answer_and_still_returns_one_record(http: httpx.Client, topic: str) -> None:
     for partition in range(4):
         produced(http, a_batch(topic, partition, "x" * 1_000))
     asked = [wanted(topic, partition, 1) for partition in range(4)]
-    assert sum(len(told["records"]) for told in consumed(http, *asked)) == 4
-    assert 1 <= sum(len(told["records"]) for told in consumed(http, *asked, max_bytes=2_500)) <= 3
-    assert sum(len(told["records"]) for told in consumed(http, *asked, max_bytes=1)) == 1
+    assert sum(len(result["records"]) for result in consumed(http, *asked)) == 4
+    assert 1 <= sum(len(result["records"]) for result in consumed(http, *asked, max_bytes=2_500)) <= 3
+    assert sum(len(result["records"]) for result in consumed(http, *asked, max_bytes=1)) == 1
 
 
 def test_without_max_wait_ms_an_empty_end_is_answered_at_once(http: httpx.Client, topic: str) -> None:
@@ -196,8 +196,8 @@ def test_without_max_wait_ms_an_empty_end_is_answered_at_once(http: httpx.Client
 def test_a_long_poll_waits_no_longer_than_max_wait_ms(http: httpx.Client, topic: str) -> None:
     produced(http, a_batch(topic, 0, "x"))
     began = time.monotonic()
-    [told] = consumed(http, wanted(topic, 0, 2), max_wait_ms=400)
-    assert told["records"] == []
+    [result] = consumed(http, wanted(topic, 0, 2), max_wait_ms=400)
+    assert result["records"] == []
     assert 0.39 <= time.monotonic() - began < 50.0  # the longest wait is a minute
 
 
@@ -208,8 +208,8 @@ def test_a_long_poll_ends_when_records_come(http: httpx.Client, topic: str) -> N
         time.sleep(0.2)
         assert not waiting.done()
         produced(http, a_batch(topic, 0, "y"))
-        [told] = waiting.result(PATIENCE_SECONDS)
-    assert told["records"] == [{"offset": 2, "payload": "y"}]
+        [result] = waiting.result(PATIENCE_SECONDS)
+    assert result["records"] == [{"offset": 2, "payload": "y"}]
 
 
 def test_a_long_poll_waits_until_min_bytes_are_there(http: httpx.Client, topic: str) -> None:
@@ -220,14 +220,14 @@ def test_a_long_poll_waits_until_min_bytes_are_there(http: httpx.Client, topic: 
         time.sleep(0.3)
         assert not waiting.done()
         produced(http, a_batch(topic, 0, "y" * 3_000))
-        [told] = waiting.result(PATIENCE_SECONDS)
-    assert [record["offset"] for record in told["records"]] == [2, 3]
+        [result] = waiting.result(PATIENCE_SECONDS)
+    assert [record["offset"] for record in result["records"]] == [2, 3]
 
 
 def test_min_bytes_that_never_come_are_not_waited_for_beyond_max_wait_ms(http: httpx.Client, topic: str) -> None:
     produced(http, a_batch(topic, 0, "x"))
-    [told] = consumed(http, wanted(topic, 0, 1), max_wait_ms=300, min_bytes=1_000_000)
-    assert [record["payload"] for record in told["records"]] == ["x"]
+    [result] = consumed(http, wanted(topic, 0, 1), max_wait_ms=300, min_bytes=1_000_000)
+    assert [record["payload"] for record in result["records"]] == ["x"]
 
 
 def test_long_polls_wait_independently_of_each_other(http: httpx.Client, topic: str) -> None:
@@ -235,7 +235,7 @@ def test_long_polls_wait_independently_of_each_other(http: httpx.Client, topic: 
     began = time.monotonic()
     with ThreadPoolExecutor(20) as threads:
         asked = [threads.submit(consumed, http, wanted(topic, 0, 2), max_wait_ms=4_000) for _ in range(20)]
-        assert all(told.result(PATIENCE_SECONDS)[0]["records"] == [] for told in asked)
+        assert all(result.result(PATIENCE_SECONDS)[0]["records"] == [] for result in asked)
     assert time.monotonic() - began < 40.0  # one after the other would take twice as long
 
 
@@ -248,8 +248,8 @@ def _store_reads(broker: Running) -> tuple[float, ...]:
 
 
 def _metadata_reads(broker: Running) -> float:
-    told = broker.get("/metrics")["metadata"]["operations"]
-    return float(sum(told[operation]["calls"] for operation in ("get", "get_many", "ceiling", "scan")))
+    answer = broker.get("/metrics")["metadata"]["operations"]
+    return float(sum(answer[operation]["calls"] for operation in ("get", "get_many", "ceiling", "scan")))
 
 
 def test_a_hit_in_the_tail_cache_touches_no_object_and_no_metadata_but_the_shared_refresh(
@@ -291,9 +291,9 @@ def uncached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_with_the_cache_off_the_answers_are_the_same_and_come_from_the_stores(uncached: Running) -> None:
     topic = unused_topic()
     produced(uncached.http, a_batch(topic, 0, "alpha", {"base64": "AAE="}))
-    [told] = consumed(uncached.http, wanted(topic, 0, 1))
-    assert told["records"] == [{"offset": 1, "payload": "alpha"}, {"offset": 2, "payload": {"base64": "AAE="}}]
-    assert (told["high_watermark"], told["next_fetch_offset"]) == (2, 3)
+    [result] = consumed(uncached.http, wanted(topic, 0, 1))
+    assert result["records"] == [{"offset": 1, "payload": "alpha"}, {"offset": 2, "payload": {"base64": "AAE="}}]
+    assert (result["high_watermark"], result["next_fetch_offset"]) == (2, 3)
     assert uncached.metric("consume.records.cache") == 0
     assert uncached.metric("consume.records.store") >= 2
     assert uncached.metric("tail_cache.bytes") == 0
@@ -303,10 +303,10 @@ def test_partitions_in_one_wal_object_cost_one_fetch_of_it_per_request(uncached:
     topic = unused_topic()
     batches = [a_batch(topic, partition, f"of {partition}") for partition in range(6)]
     landed = produced(uncached.http, *batches)
-    assert len({told["wal_uri"] for told in landed}) == 1
+    assert len({result["wal_uri"] for result in landed}) == 1
     before = uncached.metric("log.read_gets")
     results = consumed(uncached.http, *(wanted(topic, partition, 1) for partition in range(6)))
-    assert [told["records"][0]["payload"] for told in results] == [f"of {partition}" for partition in range(6)]
+    assert [result["records"][0]["payload"] for result in results] == [f"of {partition}" for partition in range(6)]
     assert uncached.metric("log.read_gets") - before == 1
 
 
@@ -317,5 +317,5 @@ def test_a_long_poll_works_without_the_cache(uncached: Running) -> None:
         waiting = threads.submit(consumed, uncached.http, wanted(topic, 0, 2), max_wait_ms=60_000)
         time.sleep(0.2)
         produced(uncached.http, a_batch(topic, 0, "y"))
-        [told] = waiting.result(PATIENCE_SECONDS)
-    assert [record["payload"] for record in told["records"]] == ["y"]
+        [result] = waiting.result(PATIENCE_SECONDS)
+    assert [record["payload"] for record in result["records"]] == ["y"]

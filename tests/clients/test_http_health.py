@@ -52,14 +52,14 @@ def test_health_is_json_and_answers_200(http: httpx.Client) -> None:
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_health_tells_status_broker_id_host_port_and_started_at_ms(broker: Running) -> None:
-    told = broker.get("/health")
-    assert told["status"] == "ok"
-    assert told["broker_id"] == "broker-1"
-    assert f"http://{told['host']}:{told['port']}" == broker.url
+def test_health_shows_status_broker_id_host_port_and_started_at_ms(broker: Running) -> None:
+    answer = broker.get("/health")
+    assert answer["status"] == "ok"
+    assert answer["broker_id"] == "broker-1"
+    assert f"http://{answer['host']}:{answer['port']}" == broker.url
     first, last = broker.started_between_ms
-    assert type(told["started_at_ms"]) is int
-    assert first <= told["started_at_ms"] <= last
+    assert type(answer["started_at_ms"]) is int
+    assert first <= answer["started_at_ms"] <= last
 
 
 def test_health_stays_the_same_from_call_to_call(broker: Running) -> None:
@@ -140,8 +140,8 @@ def test_every_role_has_health_and_metrics(roles: Roles) -> None:
 def test_what_one_role_writes_the_other_reads(roles: Roles) -> None:
     topic = unused_topic()
     produced(roles.writing.http, a_batch(topic, 0, "alpha", {"base64": "AAE="}))
-    [told] = consumed(roles.reading.http, wanted(topic, 0, 1), max_wait_ms=5_000)
-    assert [record["payload"] for record in told["records"]] == ["alpha", {"base64": "AAE="}]
+    [result] = consumed(roles.reading.http, wanted(topic, 0, 1), max_wait_ms=5_000)
+    assert [record["payload"] for record in result["records"]] == ["alpha", {"base64": "AAE="}]
 
 
 def test_a_shared_tail_cache_directory_gives_the_reading_process_hits_without_the_stores(roles: Roles) -> None:
@@ -168,7 +168,7 @@ def test_a_restarted_broker_goes_on_where_it_was_without_a_memory_of_its_own(
     with running("broker", directory=directory, name="first") as first:
         produced(first.http, a_batch(topic, 0, "a", "b"), a_batch(topic, 3, "c"))
     with running("broker", directory=directory, name="second") as second:
-        [told] = produced(second.http, a_batch(topic, 0, "d"))
-        assert (told["start_offset"], told["end_offset"]) == (3, 3)
+        [result] = produced(second.http, a_batch(topic, 0, "d"))
+        assert (result["start_offset"], result["end_offset"]) == (3, 3)
         assert payloads(second.http, topic) == ["a", "b", "d"]
         assert payloads(second.http, topic, 3) == ["c"]

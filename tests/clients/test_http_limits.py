@@ -57,11 +57,11 @@ def _head(broker: Running, length: int) -> bytes:
 
 
 def _answer(client: socket.socket) -> tuple[bytes, bytes]:
-    """Head and body, once the length that the head tells is there."""
-    told = b""
-    while b"\r\n\r\n" not in told:
-        told += client.recv(65_536)
-    head, _, body = told.partition(b"\r\n\r\n")
+    """Head and body, once as many bytes as the head states have arrived."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += client.recv(65_536)
+    head, _, body = received.partition(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
     while len(body) < length:
         body += client.recv(65_536)
@@ -107,7 +107,7 @@ def test_a_body_that_does_not_tell_its_length_is_413_when_it_passes_the_limit(sm
     refused_field(answer, 413)
 
 
-def test_a_packed_body_is_refused_for_nobody_knows_how_large_it_becomes(small: Running) -> None:
+def test_a_compressed_body_is_refused_because_its_size_is_unknown(small: Running) -> None:
     answer = small.http.post("/produce", content=b"x", headers={"content-encoding": "gzip"})
     assert refused_field(answer) == "body"
 
@@ -137,7 +137,7 @@ def test_a_head_that_does_not_come_ends_the_connection(small: Running) -> None:
         assert client.recv(64) == b""
 
 
-def test_slow_clients_hold_up_nobody_else(small: Running) -> None:
+def test_slow_clients_do_not_delay_others(small: Running) -> None:
     topic = unused_topic()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(test_a_body_that_does_not_come_is_408_after_the_read_timeout, small)
@@ -163,10 +163,10 @@ def test_when_every_batch_meets_back_pressure_the_answer_is_503_with_retry_after
         answer = post_produce(small.http, *batches)
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) >= 1
-    told = answer.json()
-    assert (told["success_count"], told["error_count"]) == (0, 12)
-    assert {result["error_type"] for result in told["results"]} == {"BackPressureRejected"}
-    assert all(result["ok"] is False and result["error"] for result in told["results"])
+    body = answer.json()
+    assert (body["success_count"], body["error_count"]) == (0, 12)
+    assert {result["error_type"] for result in body["results"]} == {"BackPressureRejected"}
+    assert all(result["ok"] is False and result["error"] for result in body["results"])
     assert consumed(small.http, wanted(topic, 0, 1))[0]["error_type"] == "PartitionNotInitialized"
     produced(small.http, *batches)
 
@@ -178,7 +178,7 @@ def test_a_body_that_finds_no_room_is_503_with_retry_after(small: Running) -> No
     assert int(answer.headers["retry-after"]) >= 1
 
 
-def test_full_buffers_are_told_by_health_and_ready_and_reading_goes_on(small: Running) -> None:
+def test_health_and_ready_report_full_buffers_and_reading_goes_on(small: Running) -> None:
     topic = unused_topic()
     produced(small.http, a_batch(topic, 0, "x"))
     with a_full_buffer(small):
@@ -200,10 +200,10 @@ def test_under_a_storm_every_request_is_stored_whole_or_refused_whole(small: Run
         return number, answer.status_code
 
     with ThreadPoolExecutor(24) as threads:
-        told = list(threads.map(send, range(72)))
-    assert {status for _, status in told} <= {200, 503}
+        shown = list(threads.map(send, range(72)))
+    assert {status for _, status in shown} <= {200, 503}
     stored = [text.partition(":")[0] for text in payloads(small.http, topic)[1:]]
-    assert sorted(stored) == sorted(str(number) for number, status in told if status == 200)
+    assert sorted(stored) == sorted(str(number) for number, status in shown if status == 200)
 
 
 def test_the_memory_is_given_back(small: Running) -> None:

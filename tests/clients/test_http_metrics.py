@@ -40,7 +40,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     directory = tmp_path_factory.mktemp("metrics")
     with running("broker", directory=directory, name="before") as before:
         topic = unused_topic()
-        written = [told for _ in range(6) for told in produced(before.http, a_batch(topic, 0, "x" * 500))]
+        written = [result for _ in range(6) for result in produced(before.http, a_batch(topic, 0, "x" * 500))]
     settings = {
         "llog_compactor_min_age_ms": "0",
         "llog_compactor_discovery_interval_ms": "200ms",
@@ -71,11 +71,11 @@ def prometheus(running_at: Running) -> dict[str, float]:
     return samples
 
 
-def assert_histogram(told: Json) -> None:
-    assert set(told) == {"count", "sum", "buckets"}
-    counts = list(told["buckets"].values())
+def assert_histogram(answer: Json) -> None:
+    assert set(answer) == {"count", "sum", "buckets"}
+    counts = list(answer["buckets"].values())
     assert counts == sorted(counts)
-    assert counts[-1] == told["count"]
+    assert counts[-1] == answer["count"]
 
 
 # -- the two pages ---------------------------------------------------------------------------------------------------
@@ -107,13 +107,13 @@ def test_both_pages_tell_the_same_numbers(broker: Running, topic: str) -> None:
 # -- the broker's own ------------------------------------------------------------------------------------------------
 
 
-def test_metrics_tell_who_the_broker_is_and_its_role_and_batch_settings(broker: Running) -> None:
-    told = broker.get("/metrics")["broker"]
+def test_metrics_show_the_broker_its_role_and_its_batch_settings(broker: Running) -> None:
+    answer = broker.get("/metrics")["broker"]
     health = broker.get("/health")
-    assert (told["broker_id"], told["role"]) == ("broker-1", "both")
-    assert (told["host"], told["port"]) == (health["host"], str(health["port"]))
-    assert told["started_at_seconds"] == pytest.approx(health["started_at_ms"] / 1_000)
-    assert told["batch"] == {
+    assert (answer["broker_id"], answer["role"]) == ("broker-1", "both")
+    assert (answer["host"], answer["port"]) == (health["host"], str(health["port"]))
+    assert answer["started_at_seconds"] == pytest.approx(health["started_at_ms"] / 1_000)
+    assert answer["batch"] == {
         "max_bytes": 8_388_608, "max_delay_seconds": 0.01, "max_buffer_bytes": 536_870_912,
     }  # fmt: skip
 
@@ -129,23 +129,23 @@ def test_http_requests_are_counted_by_path_method_and_status(broker: Running, to
 
 def test_validation_failures_are_counted_by_field(broker: Running, topic: str) -> None:
     def failures() -> int:
-        told = broker.get("/metrics")["http"].get("validation_failures", {})
-        return int(told.get("/produce", {}).get("topic_partitions[].records", 0))
+        answer = broker.get("/metrics")["http"].get("validation_failures", {})
+        return int(answer.get("/produce", {}).get("topic_partitions[].records", 0))
 
     before = failures()
     assert post_produce(broker.http, a_batch(topic, 0, "x"), a_batch(topic, 1)).status_code == 400
     assert failures() == before + 1
 
 
-def test_batching_tells_depth_flushes_queue_wait_and_blob_sizes(broker: Running, topic: str) -> None:
+def test_batching_shows_depth_flushes_queue_wait_and_blob_sizes(broker: Running, topic: str) -> None:
     blobs = at(broker.get("/metrics"), "batching.blob_bytes")
     produced(broker.http, a_batch(topic, 0, "x" * 5_000))
-    told = broker.get("/metrics")["batching"]
-    assert (told["buffered_bytes"], told["buffered_requests"]) == (0, 0)
-    assert sum(told["flushes"].values()) == told["blob_bytes"]["count"] == blobs["count"] + 1
-    assert told["blob_bytes"]["sum"] - blobs["sum"] >= 5_000
+    answer = broker.get("/metrics")["batching"]
+    assert (answer["buffered_bytes"], answer["buffered_requests"]) == (0, 0)
+    assert sum(answer["flushes"].values()) == answer["blob_bytes"]["count"] == blobs["count"] + 1
+    assert answer["blob_bytes"]["sum"] - blobs["sum"] >= 5_000
     for name in ("queue_wait_seconds", "upload_seconds", "commit_seconds", "blob_bytes", "flush_groups"):
-        assert_histogram(told[name])
+        assert_histogram(answer[name])
 
 
 def test_accepted_records_and_bytes_are_counted(broker: Running, topic: str) -> None:
@@ -168,21 +168,21 @@ def test_consume_and_tail_cache_are_counted(broker: Running, topic: str) -> None
 
 def test_metadata_operations_have_counters_and_latency(broker: Running, topic: str) -> None:
     produced(broker.http, a_batch(topic, 0, "x"))
-    told = broker.get("/metrics")["metadata"]
-    assert told["store"] == "lmdb"
+    answer = broker.get("/metrics")["metadata"]
+    assert answer["store"] == "lmdb"
     for operation in ("get", "put", "write"):
-        assert told["operations"][operation]["calls"] > 0
-        assert_histogram(told["operations"][operation]["latency_seconds"])
+        assert answer["operations"][operation]["calls"] > 0
+        assert_histogram(answer["operations"][operation]["latency_seconds"])
 
 
 def test_s3_operations_have_counters_bytes_and_latency_by_operation(broker: Running, topic: str) -> None:
     put = at(broker.get("/metrics"), "s3.operations.put")
     produced(broker.http, a_batch(topic, 0, "x" * 4_000))
-    told = broker.get("/metrics")["s3"]["operations"]
-    assert {"put", "list", "get", "range_get"} <= set(told)
-    assert told["put"]["requests"] == put["requests"] + 1
-    assert told["put"]["bytes"] >= put["bytes"] + 4_000
-    assert_histogram(told["put"]["latency_seconds"])
+    answer = broker.get("/metrics")["s3"]["operations"]
+    assert {"put", "list", "get", "range_get"} <= set(answer)
+    assert answer["put"]["requests"] == put["requests"] + 1
+    assert answer["put"]["bytes"] >= put["bytes"] + 4_000
+    assert_histogram(answer["put"]["latency_seconds"])
 
 
 def test_metrics_are_of_this_process_alone_and_asking_for_them_writes_nothing(pair: Pair) -> None:
@@ -194,10 +194,10 @@ def test_metrics_are_of_this_process_alone_and_asking_for_them_writes_nothing(pa
         assert at(after, path) == at(before, path)
 
 
-def test_a_load_test_is_told_with_its_scenario_and_the_shape_of_its_run(pair: Pair, broker: Running) -> None:
-    told = pair.broker.get("/metrics")["loadtest"]
-    assert (told["scenario"], told["run_id"]) == ("steady", "run-7")
-    assert told["parameters"] == {"brokers": 3, "partitions": 64}
+def test_a_load_test_is_shown_with_its_scenario_and_parameters(pair: Pair, broker: Running) -> None:
+    answer = pair.broker.get("/metrics")["loadtest"]
+    assert (answer["scenario"], answer["run_id"]) == ("steady", "run-7")
+    assert answer["parameters"] == {"brokers": 3, "partitions": 64}
     samples = prometheus(pair.broker)
     assert samples['llog_loadtest_info{run_id="run-7",scenario="steady"}'] == 1
     assert samples['llog_loadtest_parameter{parameter="partitions"}'] == 64
@@ -208,21 +208,21 @@ def test_a_load_test_is_told_with_its_scenario_and_the_shape_of_its_run(pair: Pa
 
 
 def test_the_prices_are_s3_standard_in_us_east_1(broker: Running) -> None:
-    told = broker.get("/metrics")["s3"]["billing"]
-    assert told["assumptions"] == "S3 Standard, us-east-1"
-    assert told["prices_usd"] == {
+    answer = broker.get("/metrics")["s3"]["billing"]
+    assert answer["assumptions"] == "S3 Standard, us-east-1"
+    assert answer["prices_usd"] == {
         "gb_month": 0.023, "per_1000_put_copy_post_list": 0.005, "per_10000_get_and_other": 0.004,
     }  # fmt: skip
-    assert told["store"] == "file", "what the store really is"
+    assert answer["store"] == "file", "what the store really is"
 
 
 def test_the_request_cost_follows_from_the_counted_requests(broker: Running, topic: str) -> None:
     produced(broker.http, a_batch(topic, 0, "x"))
-    told = broker.get("/metrics")["s3"]
-    requests = {name: operation["requests"] for name, operation in told["operations"].items()}
+    answer = broker.get("/metrics")["s3"]
+    requests = {name: operation["requests"] for name, operation in answer["operations"].items()}
     expected = (requests["put"] + requests["list"]) * 0.005 / 1_000
     expected += (requests["get"] + requests["range_get"] + requests["head"]) * 0.004 / 10_000
-    assert told["billing"]["request_cost_usd"] == pytest.approx(expected)
+    assert answer["billing"]["request_cost_usd"] == pytest.approx(expected)
 
 
 def test_stored_objects_and_bytes_come_from_a_listing_under_the_root_prefix(pair: Pair) -> None:
@@ -231,8 +231,8 @@ def test_stored_objects_and_bytes_come_from_a_listing_under_the_root_prefix(pair
     assert page["operations"]["list"]["requests"] >= 1, "a listing is counted as the operation `list`"
     billing = page["billing"]
     # The compactor may have written since; what the first process wrote is there in any case.
-    assert billing["object_count"] >= len({told["wal_uri"] for told in pair.written})
-    written = [Path(told["wal_uri"].removeprefix("file://")) for told in pair.written]
+    assert billing["object_count"] >= len({result["wal_uri"] for result in pair.written})
+    written = [Path(result["wal_uri"].removeprefix("file://")) for result in pair.written]
     assert billing["stored_bytes"] >= sum(path.stat().st_size for path in written if path.exists())
     assert billing["stored_gb"] == pytest.approx(billing["stored_bytes"] / 2**30)
     assert billing["storage_cost_usd_per_month"] == pytest.approx(billing["stored_gb"] * 0.023)
@@ -250,48 +250,48 @@ def test_the_listing_is_cached_between_pages(broker: Running) -> None:
 
 
 def test_the_compactor_serves_health_metrics_and_prometheus_and_nothing_of_a_broker(pair: Pair) -> None:
-    told = pair.compactor.get("/health")
-    assert told["status"] in ("ok", "starting")
-    assert told["compactor_id"]
+    answer = pair.compactor.get("/health")
+    assert answer["status"] in ("ok", "starting")
+    assert answer["compactor_id"]
     assert pair.compactor.http.get("/metrics/prometheus").status_code == 200
     for path in ("/produce", "/consume"):
         assert pair.compactor.http.post(path, json={}).status_code == 404
 
 
-def test_the_compactor_tells_who_it_is_its_workers_discovery_and_claims(pair: Pair) -> None:
+def test_the_compactor_shows_its_id_workers_discovery_and_claims(pair: Pair) -> None:
     until(lambda: pair.compactor.metric("compactor.discovery.targets") > 0, "a discovery")
-    told = pair.compactor.get("/metrics")["compactor"]
-    assert told["compactor_id"] == pair.compactor.get("/health")["compactor_id"]
-    assert told["workers"]["total"] >= 1
-    assert told["discovery"]["count"] >= 1
-    assert told["discovery"]["at_seconds"] > 0
+    answer = pair.compactor.get("/metrics")["compactor"]
+    assert answer["compactor_id"] == pair.compactor.get("/health")["compactor_id"]
+    assert answer["workers"]["total"] >= 1
+    assert answer["discovery"]["count"] >= 1
+    assert answer["discovery"]["at_seconds"] > 0
     until(lambda: pair.compactor.metric("compactor.claims.acquired") > 0, "a claim")
     until(lambda: pair.compactor.metric("compactor.claims.released") > 0, "its release")
 
 
-def test_compaction_tells_outcomes_lag_pending_recovery_candidates_and_stages(pair: Pair) -> None:
+def test_compaction_shows_outcomes_lag_pending_recovery_candidates_and_stages(pair: Pair) -> None:
     def compacted() -> bool:
         runs = pair.compactor.get("/metrics")["compaction"]["runs"]
         return any(kind["compacted"] for kind in runs.values())
 
     until(compacted, "a compaction", seconds=20.0)
-    told = pair.compactor.get("/metrics")["compaction"]
-    assert set(told["pending"]) == {"runs", "states", "appends"}
-    assert {"run_resumed", "pending_settled"} <= set(told["recovery"])
-    assert told["lag"]["logs"] >= 0
-    for candidate in told["candidate"].values():
+    answer = pair.compactor.get("/metrics")["compaction"]
+    assert set(answer["pending"]) == {"runs", "states", "appends"}
+    assert {"run_resumed", "pending_settled"} <= set(answer["recovery"])
+    assert answer["lag"]["logs"] >= 0
+    for candidate in answer["candidate"].values():
         for histogram in candidate.values():
             assert_histogram(histogram)
-    assert told["candidate"]["compact"]["entries"]["sum"] >= 1
-    assert told["stages"]
-    for stage in told["stages"].values():
+    assert answer["candidate"]["compact"]["entries"]["sum"] >= 1
+    assert answer["stages"]
+    for stage in answer["stages"].values():
         assert_histogram(stage)
 
 
 def test_the_compactor_shows_the_same_billing_estimate(pair: Pair) -> None:
-    told = pair.compactor.get("/metrics")["s3"]["billing"]
-    assert told["prices_usd"]["gb_month"] == 0.023
-    assert told["request_cost_usd"] > 0
+    answer = pair.compactor.get("/metrics")["s3"]["billing"]
+    assert answer["prices_usd"]["gb_month"] == 0.023
+    assert answer["request_cost_usd"] > 0
 
 
 # -- families by name ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the seeds say of a broker on Oxia and S3, against one that runs there and is told so by the seeds' own names."""
+"""The seeds' requirements for a broker on Oxia and S3, which is configured by the seeds' own variable names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTITIONS: Final = 3
 
 
 class Cluster:
-    """Both servers, and how a process is told of them."""
+    """Both servers, and the settings of a process that uses them."""
 
     def __init__(self, oxia: OxiaServer, s3: S3Server, directory: Path) -> None:
         self.bucket, self.directory = s3.bucket, directory
@@ -98,15 +98,15 @@ def expected(partition: int) -> list[Any]:
 def test_what_is_produced_is_consumed_from_every_partition_by_one_request(
     both: Running, topic: str, written: list[Json]
 ) -> None:
-    assert [(told["start_offset"], told["end_offset"], told["count"]) for told in written] == [(1, 2, 2)] * PARTITIONS
-    told = consumed(both.http, *(wanted(topic, p, 1) for p in range(PARTITIONS)))
-    for partition, result in enumerate(told):
+    assert [(item["start_offset"], item["end_offset"], item["count"]) for item in written] == [(1, 2, 2)] * PARTITIONS
+    item = consumed(both.http, *(wanted(topic, p, 1) for p in range(PARTITIONS)))
+    for partition, result in enumerate(item):
         assert (result["partition"], result["high_watermark"], result["next_fetch_offset"]) == (partition, 2, 3)
         assert [record["payload"] for record in result["records"]] == expected(partition)
 
 
 def test_one_request_is_one_shared_blob_named_by_its_s3_uri(cluster: Cluster, topic: str, written: list[Json]) -> None:
-    [uri] = {told["wal_uri"] for told in written}
+    [uri] = {result["wal_uri"] for result in written}
     assert uri.startswith(f"s3://{cluster.bucket}/llog/wal-shared/")
     blob = cluster.object_at(uri)
     [header_bytes] = struct.unpack_from(">I", blob, 4)
@@ -118,9 +118,9 @@ def test_one_request_is_one_shared_blob_named_by_its_s3_uri(cluster: Cluster, to
 
 
 def test_index_entries_in_oxia_name_the_blob_by_its_full_s3_uri(cluster: Cluster, written: list[Json]) -> None:
-    for told in written:
-        entry = cluster.told_by("meta", "show", told["index_key"])["value"]
-        assert (entry["type"], entry["msg_count"], entry["data_key"]) == ("WAL", 2, told["wal_uri"])
+    for result in written:
+        entry = cluster.told_by("meta", "show", result["index_key"])["value"]
+        assert (entry["type"], entry["msg_count"], entry["data_key"]) == ("WAL", 2, result["wal_uri"])
         assert entry["byte_length"] > 0
 
 
@@ -128,8 +128,8 @@ def test_a_reader_without_a_bucket_fetches_a_shared_blob_once_for_all_its_partit
     cluster: Cluster, topic: str, written: list[Json]
 ) -> None:
     with cluster.broker("reader", "--role", "read", without="LLOG_S3_BUCKET") as reader:
-        told = consumed(reader.http, *(wanted(topic, p, 1) for p in range(PARTITIONS)))
-        assert [[one["payload"] for one in result["records"]] for result in told] == list(
+        answer = consumed(reader.http, *(wanted(topic, p, 1) for p in range(PARTITIONS)))
+        assert [[one["payload"] for one in result["records"]] for result in answer] == list(
             map(expected, range(PARTITIONS))
         )
         operations = reader.get("/metrics")["s3"]["operations"]
@@ -151,18 +151,18 @@ def test_a_compacted_object_is_named_by_its_full_s3_uri_and_read_back(
 # -- metrics ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_stores_are_told_by_kind_and_the_batch_settings_are_the_seeds(both: Running) -> None:
-    told = both.get("/metrics")["broker"]
-    assert (told["metadata_store"], told["wal_store"], told["object_store"]) == ("oxia", "s3", "s3")
-    assert (told["batch"]["max_bytes"], told["batch"]["max_delay_seconds"]) == (8_388_608, 0.5)
+def test_the_stores_are_shown_by_kind_and_the_batch_settings_are_the_seeds(both: Running) -> None:
+    answer = both.get("/metrics")["broker"]
+    assert (answer["metadata_store"], answer["wal_store"], answer["object_store"]) == ("oxia", "s3", "s3")
+    assert (answer["batch"]["max_bytes"], answer["batch"]["max_delay_seconds"]) == (8_388_608, 0.5)
 
 
 def test_oxia_operations_have_counters_and_latency_on_both_pages(both: Running, written: list[Json]) -> None:
-    told, samples = both.get("/metrics")["oxia"], prometheus(both)
-    assert told["store"] == "oxia"
+    answer, samples = both.get("/metrics")["oxia"], prometheus(both)
+    assert answer["store"] == "oxia"
     assert samples['llog_metadata_info{store="oxia"}'] == 1
     for operation in ("get", "put", "write"):
-        counted = told["operations"][operation]
+        counted = answer["operations"][operation]
         assert_histogram(counted["latency_seconds"])
         assert counted["calls"] == counted["latency_seconds"]["count"] > 0
         labels = f'{{operation="{operation}",store="oxia"}}'
@@ -196,7 +196,7 @@ def test_an_append_is_counted_in_oxia_and_s3(both: Running, topic: str, written:
 def test_the_bill_counts_what_lies_below_the_root_prefix_and_lists_it_once(
     cluster: Cluster, both: Running, written: list[Json]
 ) -> None:
-    blobs = {told["wal_uri"]: cluster.object_at(told["wal_uri"]) for told in written}
+    blobs = {result["wal_uri"]: cluster.object_at(result["wal_uri"]) for result in written}
     cluster.put("elsewhere/large", bytes(1_000_000))
     with cluster.broker("billed", "--role", "read") as billed:
         # A reader opens the bucket when it first reads from it, and counts what is in it soon after.

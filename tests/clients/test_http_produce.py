@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 def test_one_request_carries_many_partitions_and_many_records_of_each(http: httpx.Client, topic: str) -> None:
     results = produced(http, a_batch(topic, 0, "a", "b"), a_batch(topic, 1, "c"), a_batch(f"{topic}-other", 7, "d"))
-    assert [(told["topic"], told["partition"], told["count"]) for told in results] == [
+    assert [(result["topic"], result["partition"], result["count"]) for result in results] == [
         (topic, 0, 2),
         (topic, 1, 1),
         (f"{topic}-other", 7, 1),
@@ -57,8 +57,8 @@ def test_a_base64_object_is_stored_as_the_bytes_it_stands_for(http: httpx.Client
 
 
 def test_strings_and_base64_objects_may_stand_in_one_batch(http: httpx.Client, topic: str) -> None:
-    [told] = produced(http, a_batch(topic, 0, "alpha", {"base64": "AAE="}))
-    assert told["count"] == 2
+    [result] = produced(http, a_batch(topic, 0, "alpha", {"base64": "AAE="}))
+    assert result["count"] == 2
     assert payloads(http, topic) == ["alpha", {"base64": "AAE="}]
 
 
@@ -76,10 +76,10 @@ def test_the_answer_is_exactly_as_the_contract_shows_it(http: httpx.Client, topi
     answer = post_produce(http, a_batch(topic, 0, "alpha", {"base64": "AAE="}))
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
-    told = answer.json()
-    assert list(told) == ["results", "success_count", "error_count"]
-    assert (told["success_count"], told["error_count"]) == (1, 0)
-    [result] = told["results"]
+    body = answer.json()
+    assert list(body) == ["results", "success_count", "error_count"]
+    assert (body["success_count"], body["error_count"]) == (1, 0)
+    [result] = body["results"]
     wal_uri = result.pop("wal_uri")
     assert result == {
         "topic": topic,
@@ -94,8 +94,8 @@ def test_the_answer_is_exactly_as_the_contract_shows_it(http: httpx.Client, topi
 
 
 def test_the_wal_uri_names_an_object_that_is_there_under_a_uuid(broker: Running, topic: str) -> None:
-    [told] = produced(broker.http, a_batch(topic, 0, "a record that can be found in its blob"))
-    scheme, _, path = told["wal_uri"].partition("://")
+    [result] = produced(broker.http, a_batch(topic, 0, "a record that can be found in its blob"))
+    scheme, _, path = result["wal_uri"].partition("://")
     assert scheme == "file"
     uuid.UUID(path.rpartition("/")[2])
     with open(path, "rb") as blob:
@@ -107,27 +107,27 @@ def test_the_wal_uri_names_an_object_that_is_there_under_a_uuid(broker: Running,
 def test_offsets_start_at_1_in_every_partition_and_go_on_without_gaps(http: httpx.Client, topic: str) -> None:
     for first, last in ((1, 3), (4, 6)):
         results = produced(http, a_batch(topic, 0, "a", "b", "c"), a_batch(topic, 1, "d", "e", "f"))
-        assert [(told["start_offset"], told["end_offset"]) for told in results] == [(first, last)] * 2
+        assert [(result["start_offset"], result["end_offset"]) for result in results] == [(first, last)] * 2
 
 
 def test_an_index_entry_is_keyed_by_the_end_offset_of_its_batch(http: httpx.Client, topic: str) -> None:
     for count in (1, 4, 2):
-        [told] = produced(http, a_batch(topic, 5, *"x" * count))
-        assert told["index_key"] == f"llog/{topic}/partitions/5/index/{told['end_offset']:020d}"
-        assert told["end_offset"] - told["start_offset"] + 1 == told["count"] == count
+        [result] = produced(http, a_batch(topic, 5, *"x" * count))
+        assert result["index_key"] == f"llog/{topic}/partitions/5/index/{result['end_offset']:020d}"
+        assert result["end_offset"] - result["start_offset"] + 1 == result["count"] == count
 
 
 def test_the_batches_of_one_request_share_one_wal_object(http: httpx.Client, topic: str) -> None:
     batches = [a_batch(topic, partition, "x") for partition in range(5)]
     produced(http, *batches)  # makes the logs; those that are met for the first time do not wait for each other
-    assert len({told["wal_uri"] for told in produced(http, *batches)}) == 1
+    assert len({result["wal_uri"] for result in produced(http, *batches)}) == 1
 
 
 def test_one_log_may_be_named_by_several_batches_of_a_request_and_each_is_answered(
     http: httpx.Client, topic: str
 ) -> None:
     results = produced(http, a_batch(topic, 0, "a"), a_batch(topic, 1, "x"), a_batch(topic, 0, "b", "c"))
-    assert [(told["partition"], told["start_offset"], told["end_offset"]) for told in results] == [
+    assert [(result["partition"], result["start_offset"], result["end_offset"]) for result in results] == [
         (0, 1, 1),
         (1, 1, 1),
         (0, 2, 3),
@@ -137,9 +137,9 @@ def test_one_log_may_be_named_by_several_batches_of_a_request_and_each_is_answer
 
 def test_what_is_acknowledged_can_be_read_at_once_at_its_offset(http: httpx.Client, topic: str) -> None:
     for number in range(10):
-        [told] = produced(http, a_batch(topic, 0, f"record {number}"))
-        [read] = consumed(http, wanted(topic, 0, told["start_offset"]))
-        assert read["records"] == [{"offset": told["start_offset"], "payload": f"record {number}"}]
+        [result] = produced(http, a_batch(topic, 0, f"record {number}"))
+        [read] = consumed(http, wanted(topic, 0, result["start_offset"]))
+        assert read["records"] == [{"offset": result["start_offset"], "payload": f"record {number}"}]
 
 
 # -- partitions are made when they are first written to ----------------------------------------------------------------
@@ -163,8 +163,8 @@ def test_later_writes_skip_looking_whether_the_partition_exists(broker: Running,
 
 def test_initialization_is_idempotent_for_writers_that_come_at_once(http: httpx.Client, topic: str) -> None:
     with ThreadPoolExecutor(8) as threads:
-        told = list(threads.map(lambda n: produced(http, a_batch(topic, 0, f"record {n}"))[0], range(16)))
-    assert sorted(result["start_offset"] for result in told) == list(range(1, 17))
+        answer = list(threads.map(lambda n: produced(http, a_batch(topic, 0, f"record {n}"))[0], range(16)))
+    assert sorted(result["start_offset"] for result in answer) == list(range(1, 17))
 
 
 # -- refusals --------------------------------------------------------------------------------------------------------
@@ -225,8 +225,8 @@ def test_an_invalid_shape_is_400_and_names_the_field(http: httpx.Client, body: A
 
 def test_a_malformed_request_is_refused_whole_and_nothing_of_it_is_stored(http: httpx.Client, topic: str) -> None:
     assert post_produce(http, a_batch(topic, 0, "good"), a_batch(topic, 1)).status_code == 400
-    [told] = consumed(http, wanted(topic, 0, 1))
-    assert told["error_type"] == "PartitionNotInitialized"
+    [result] = consumed(http, wanted(topic, 0, 1))
+    assert result["error_type"] == "PartitionNotInitialized"
 
 
 def test_a_partial_failure_is_409_and_does_not_roll_back_what_succeeded(http: httpx.Client, topic: str) -> None:
@@ -234,9 +234,9 @@ def test_a_partial_failure_is_409_and_does_not_roll_back_what_succeeded(http: ht
     assert http.post(f"/topics/{topic}/partitions/1/fence").status_code == 200
     answer = post_produce(http, a_batch(topic, 1, "refused"), a_batch(topic, 0, "kept"))
     assert answer.status_code == 409
-    told = answer.json()
-    assert (told["success_count"], told["error_count"]) == (1, 1)
-    refused, kept = told["results"]
+    body = answer.json()
+    assert (body["success_count"], body["error_count"]) == (1, 1)
+    refused, kept = body["results"]
     assert set(refused) == {"topic", "partition", "ok", "error_type", "error"}
     assert (refused["topic"], refused["partition"], refused["ok"]) == (topic, 1, False)
     assert refused["error_type"] == "LogFenced"
@@ -256,7 +256,7 @@ def test_a_full_failure_that_is_not_back_pressure_is_409(http: httpx.Client, top
 def test_a_partition_beyond_the_limit_fails_for_itself(http: httpx.Client, topic: str) -> None:
     answer = post_produce(http, a_batch(topic, 0, "x"), a_batch(topic, 1_000_000, "y"))
     assert answer.status_code == 409
-    assert [told["ok"] for told in answer.json()["results"]] == [True, False]
+    assert [result["ok"] for result in answer.json()["results"]] == [True, False]
     assert answer.json()["results"][1]["error_type"] == "PartitionOutOfRange"
 
 
@@ -277,8 +277,8 @@ def test_requests_of_several_connections_go_into_one_wal_object(patient: Running
     produced(patient.http, *logs)
     flushes = _flushes(patient)
     with ThreadPoolExecutor(16) as threads:
-        told = [results[0] for results in threads.map(lambda batch: produced(patient.http, batch), logs)]
-    blobs = {result["wal_uri"] for result in told}
+        answer = [results[0] for results in threads.map(lambda batch: produced(patient.http, batch), logs)]
+    blobs = {result["wal_uri"] for result in answer}
     assert len(blobs) < len(logs), "each request went alone"
     assert _flushes(patient) - flushes == len(blobs)
 
@@ -292,11 +292,11 @@ def test_a_flush_starts_when_the_bytes_are_reached_before_the_delay(patient: Run
 
 
 def test_the_batch_settings_are_those_that_were_set(patient: Running, broker: Running) -> None:
-    told = patient.get("/metrics")["broker"]["batch"]
-    assert (told["max_bytes"], told["max_delay_seconds"]) == (64 * 1024, 0.3)
-    told = broker.get("/metrics")["broker"]["batch"]
+    answer = patient.get("/metrics")["broker"]["batch"]
+    assert (answer["max_bytes"], answer["max_delay_seconds"]) == (64 * 1024, 0.3)
+    answer = broker.get("/metrics")["broker"]["batch"]
     # 500 ms where a put costs money; on a local store 10 ms.
-    assert (told["max_bytes"], told["max_delay_seconds"]) == (8 * 1024 * 1024, 0.01)
+    assert (answer["max_bytes"], answer["max_delay_seconds"]) == (8 * 1024 * 1024, 0.01)
 
 
 def _flushes(broker: Running) -> float:

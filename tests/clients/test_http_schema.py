@@ -1,6 +1,6 @@
 """schemathesis over the OpenAPI description of a running broker.
 
-Whatever is sent, no answer is a 5xx other than 503, and every answer is one that the description tells of.
+Whatever is sent, no answer is a 5xx other than 503, and every answer is one that the description lists.
 
 Half of the cases follow the description, half break it on purpose. A part of both is aimed at topics that exist, or
 nearly everything would end at "no such topic". LLOG_SOAK=1 runs about 2,000 cases instead of a few hundred.

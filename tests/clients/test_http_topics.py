@@ -35,8 +35,8 @@ def _create(http: httpx.Client, topic: str, partitions: int = 1, **config: Any) 
 def test_a_topic_is_created_described_altered_grown_and_deleted(http: httpx.Client, topic: str) -> None:
     made = _create(http, topic, 2, retention_ms=60_000, cleanup_policy="compact,delete")
     assert made["config"] == {"retention.ms": "60000", "cleanup.policy": "compact,delete"}
-    told = http.get(f"/topics/{topic}").json()
-    assert [(row["partition"], row["state"], row["next_offset"]) for row in told["partitions"]] == [
+    body = http.get(f"/topics/{topic}").json()
+    assert [(row["partition"], row["state"], row["next_offset"]) for row in body["partitions"]] == [
         (0, "OPEN", 1), (1, "OPEN", 1),
     ]  # fmt: skip
     altered = http.patch(f"/topics/{topic}", json={"config": {"retention.ms": None, "retention.bytes": 1 << 30}})
@@ -62,8 +62,8 @@ def test_a_deleted_topic_can_be_created_again_and_begins_anew(http: httpx.Client
     first = http.get(f"/topics/{topic}").json()["topic_id"]
     assert http.delete(f"/topics/{topic}").status_code == 200
     assert _create(http, topic)["topic_id"] != first
-    [told] = produced(http, a_batch(topic, 0, "of the second"))
-    assert told["start_offset"] == 1
+    [result] = produced(http, a_batch(topic, 0, "of the second"))
+    assert result["start_offset"] == 1
     assert payloads(http, topic) == ["of the second"]
 
 
@@ -111,7 +111,7 @@ def test_topics_are_listed_by_name_page_by_page_without_deleted_ones(http: httpx
     while True:
         page = http.get("/topics", params={"limit": 2, "after": after}).json()
         assert len(page["topics"]) <= 2
-        found += [told["topic"] for told in page["topics"]]
+        found += [result["topic"] for result in page["topics"]]
         after = page.get("next_after", "")
         if not after or not after.startswith(topic):
             break
@@ -122,7 +122,7 @@ def test_topics_are_listed_by_name_page_by_page_without_deleted_ones(http: httpx
 def test_a_list_that_is_complete_has_no_next_page(http: httpx.Client, topic: str) -> None:
     _create(http, topic)
     page = http.get("/topics").json()
-    assert topic in [told["topic"] for told in page["topics"]]
+    assert topic in [result["topic"] for result in page["topics"]]
     assert "next_after" not in page
     last = page["topics"][-1]["topic"]
     assert http.get("/topics", params={"after": last}).json() == {"topics": []}
@@ -158,8 +158,8 @@ def test_the_limit_counts_key_value_and_headers_of_one_record(http: httpx.Client
         {"value": "v" * 500, "headers": {"h" * 250: "x" * 250}},
         {"base64": "A" * 2_000},
     ):
-        [told] = post_produce(http, a_batch(topic, 0, record)).json()["results"]
-        assert told["error_type"] == "RecordTooLarge"
+        [result] = post_produce(http, a_batch(topic, 0, record)).json()["results"]
+        assert result["error_type"] == "RecordTooLarge"
     # Many records that fit are a larger batch, and the broker's own business.
     produced(http, a_batch(topic, 0, *(["x" * 900] * 10)))
 
@@ -174,7 +174,7 @@ def test_the_limit_is_a_record_that_is_a_batch_of_its_own(http: httpx.Client, to
 def test_a_batch_refused_for_its_size_leaves_others_of_the_same_log_alone(http: httpx.Client, topic: str) -> None:
     _create(http, topic, max_message_bytes=1_000)
     answer = post_produce(http, a_batch(topic, 0, "a"), a_batch(topic, 0, "x" * 2_000), a_batch(topic, 0, "b"))
-    assert [told["ok"] for told in answer.json()["results"]] == [True, False, True]
+    assert [result["ok"] for result in answer.json()["results"]] == [True, False, True]
     assert payloads(http, topic) == ["a", "b"]
 
 
@@ -187,8 +187,8 @@ def test_an_altered_limit_holds_from_the_next_request_on(http: httpx.Client, top
 
 def test_without_a_config_the_limit_is_kafkas_default(http: httpx.Client, topic: str) -> None:
     produced(http, a_batch(topic, 0, "x" * 1_048_000))
-    [told] = post_produce(http, a_batch(topic, 0, "x" * 1_049_000)).json()["results"]
-    assert (told["error_type"], "1048588" in told["error"]) == ("RecordTooLarge", True)
+    [result] = post_produce(http, a_batch(topic, 0, "x" * 1_049_000)).json()["results"]
+    assert (result["error_type"], "1048588" in result["error"]) == ("RecordTooLarge", True)
 
 
 # -- fencing ---------------------------------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ def test_a_fenced_log_refuses_appends_until_it_is_unfenced_and_is_read_meanwhile
     produced(http, a_batch(topic, 0, "a"))
     fenced = http.post(f"/topics/{topic}/partitions/0/fence", json={"reason": "a look at it"}).json()
     assert (fenced["state"], fenced["partition"]) == ("FENCED", 0)
-    [told] = post_produce(http, a_batch(topic, 0, "b")).json()["results"]
-    assert told["error_type"] == "LogFenced"
+    [result] = post_produce(http, a_batch(topic, 0, "b")).json()["results"]
+    assert result["error_type"] == "LogFenced"
     assert payloads(http, topic) == ["a"]
     opened = http.post(f"/topics/{topic}/partitions/0/unfence").json()
     assert (opened["state"], opened["epoch"] >= fenced["epoch"]) == ("OPEN", True)
@@ -222,9 +222,9 @@ def test_offsets_by_timestamp_find_the_first_record_that_is_as_new(http: httpx.C
     path = f"/topics/{topic}/partitions/0/offsets"
     assert http.get(path).json() == {"topic": topic, "partition": 0, "log_start_offset": 1, "next_offset": 6}
     for asked, offset in ((0, 1), (1_000_010, 2), (1_000_011, 3), (1_000_040, 5)):
-        told = http.get(path, params={"timestamp_ms": asked}).json()
-        assert (told["timestamp_ms"], told["offset"]) == (asked, offset)
-        assert told["record_timestamp_ms"] >= asked
+        body = http.get(path, params={"timestamp_ms": asked}).json()
+        assert (body["timestamp_ms"], body["offset"]) == (asked, offset)
+        assert body["record_timestamp_ms"] >= asked
     assert http.get(path, params={"timestamp_ms": 1_000_041}).json()["offset"] is None
     assert refused_field(http.get(path, params={"timestamp_ms": -1})) == "timestamp_ms"
 
@@ -233,12 +233,12 @@ def test_deleted_records_are_gone_and_the_log_begins_behind_them(http: httpx.Cli
     for record in "abcde":
         produced(http, a_batch(topic, 0, record))
     path = f"/topics/{topic}/partitions/0/delete-records"
-    told = http.post(path, json={"before_offset": 3}).json()
-    assert told["log_start_offset"] == 3
+    result = http.post(path, json={"before_offset": 3}).json()
+    assert result["log_start_offset"] == 3
     [gone] = consumed(http, wanted(topic, 0, 1))
     assert (gone["error_type"], gone["log_start_offset"]) == ("OffsetOutOfRange", 3)
     assert payloads(http, topic, fetch_offset=3) == ["c", "d", "e"]
     refused_field(http.post(path, json={"before_offset": 100}), 416)
     assert http.post(path, json={"before_offset": -1}).json()["log_start_offset"] == 6
-    [told] = produced(http, a_batch(topic, 0, "f"))
-    assert told["start_offset"] == 6
+    [result] = produced(http, a_batch(topic, 0, "f"))
+    assert result["start_offset"] == 6

@@ -82,9 +82,9 @@ async def kill_under_load(places: list[Place], load: Load, kills: int, rng: rand
 
 async def check_everywhere(places: list[Place], load: Load, *, answered_all: bool = False) -> None:
     async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:
-        told = [await read_logs(client, await place.listen(), range(load.partitions)) for place in places]
-    for stored in told:
-        assert stored == told[0], "two brokers tell different things of the same logs"
+        answer = [await read_logs(client, await place.listen(), range(load.partitions)) for place in places]
+    for stored in answer:
+        assert stored == answer[0], "two brokers show different records of the same logs"
         check(load.fates, stored, answered_all=answered_all)
 
 
@@ -95,7 +95,7 @@ async def test_a_broker_killed_again_and_again_loses_nothing_acknowledged(tmp_pa
         await kill_under_load([place], load, KILLS_EMBEDDED, rng)
         await check_everywhere([place], load)
     assert place.lives == KILLS_EMBEDDED + 1
-    assert load.fates.answers["unanswered"] >= KILLS_EMBEDDED, "nobody was under way when it was killed"
+    assert load.fates.answers["unanswered"] >= KILLS_EMBEDDED, "no request was in flight when it was killed"
     print(f"{KILLS_EMBEDDED} kills, {load.fates.acknowledged_count} records acknowledged: {dict(load.fates.answers)}")
 
 

@@ -96,7 +96,7 @@ class Pressed:
         return self._kib("VmHWM") * 1_024
 
     async def settle(self) -> None:
-        """What it takes for doing everything once, with nobody pressing."""
+        """Memory after doing everything once, without load."""
         for _ in range(3):
             assert await self.post("/produce", produce_body(100, 1_000, 0)) == 200
             assert await self.post("/consume", consume_body(4 * MIB)) == 200
@@ -105,12 +105,12 @@ class Pressed:
     def check_within(self, pools_bytes: int, what: str) -> None:
         peak = self.peak_bytes()
         allowed = self.idle_bytes + pools_bytes + SLACK_BYTES
-        told = (
+        answer = (
             f"{what}: peak {peak / 1e6:.0f} MB, idle {self.idle_bytes / 1e6:.0f} MB, pools {pools_bytes / 1e6:.0f} MB,"
             f" allowed {allowed / 1e6:.0f} MB; answers {dict(self.statuses)}"
         )
-        print(told)
-        assert peak <= allowed, told
+        print(answer)
+        assert peak <= allowed, answer
 
     # -- clients ------------------------------------------------------------------------------------------------------
     @asynccontextmanager

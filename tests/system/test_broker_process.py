@@ -67,8 +67,8 @@ async def test_a_stop_answers_what_is_under_way_and_everything_acknowledged_is_t
             url = broker.url
             landed = await produce(http, url, batch(TOPIC, 0, ["alpha", "beta"]))
             assert (landed["start_offset"], landed["end_offset"]) == (1, 2)
-            told = await consume(http, url, TOPIC, 0, 2)
-            assert [record["payload"] for record in told["records"]] == ["beta"]
+            answer = await consume(http, url, TOPIC, 0, 2)
+            assert [record["payload"] for record in answer["records"]] == ["beta"]
         producers = [Producer(number, "load", 2) for number in range(PRODUCERS)]
         async with client() as http:
             working = await run_for(LOAD_SECONDS, producers, http, url)
@@ -107,7 +107,7 @@ async def test_a_kill_loses_nothing_acknowledged_and_what_is_sent_again_is_store
             broker = start(kill + 1)
             async with client() as http:
                 for producer in producers:
-                    assert producer.unanswered is not None, "nobody stops sending before the broker is gone"
+                    assert producer.unanswered is not None, "a producer stopped sending before the broker was gone"
                     await producer.send(http, broker.url, producer.unanswered)
                     producer.unanswered = None
         async with client() as http:
@@ -149,8 +149,8 @@ async def test_a_writing_and_a_reading_broker_share_the_tail_through_a_directory
                 await asyncio.sleep(0.1)
                 before = time.monotonic()
                 await produce(http, writing.url, batch(TOPIC, 0, [f"record {offset}"]))
-                told = await waiting
-                assert [record["payload"] for record in told["records"]] == [f"record {offset}"]
+                answer = await waiting
+                assert [record["payload"] for record in answer["records"]] == [f"record {offset}"]
                 # A look at the store would come after a minute.
                 assert time.monotonic() - before < 30, "it did not come through the directory"
             refused = await http.post(f"{reading.url}/produce", json=batch(TOPIC, 0, ["no"]))
@@ -177,9 +177,9 @@ async def test_brokers_of_a_stack_see_each_others_appends_within_the_refresh(tmp
                 await produce(http, one, batch(TOPIC, 0, [f"record {offset}"]))
                 usual_ms.append((time.monotonic() - before) * 1_000)
                 before = time.monotonic()
-                told = await waiting
+                answer = await waiting
                 took_ms.append((time.monotonic() - before) * 1_000)
-                assert [record["payload"] for record in told["records"]] == [f"record {offset}"]
+                assert [record["payload"] for record in answer["records"]] == [f"record {offset}"]
             await asyncio.gather(*(produce(http, url, batch(TOPIC, 1, [url])) for url in (one, other) * 5))
             await asyncio.sleep((refresh_ms + 150) / 1_000)  # until then each may know its own appends alone
             assert sorted((await read_all(http, one, TOPIC, 1)).values()) == sorted([one, other] * 5)
@@ -195,7 +195,7 @@ async def test_brokers_of_a_stack_see_each_others_appends_within_the_refresh(tmp
 
 @pytest.mark.skipif(not SOAK, reason="LLOG_SOAK=1; otherwise with small processes: tests/unit/cli/test_stack.py")
 @pytest.mark.parametrize("victim", ["a broker", "the supervisor"])
-def test_whoever_of_a_stack_dies_takes_the_others_along(tmp_path: Path, victim: str) -> None:
+def test_when_one_process_of_a_stack_dies_the_others_end_too(tmp_path: Path, victim: str) -> None:
     with LlogProcess("up", "--brokers", "2", "--port", "0", settings=at(tmp_path), log=tmp_path / "log") as stack:
         _brokers(stack)
         children = psutil.Process(stack.child.pid).children()
@@ -208,7 +208,7 @@ def test_whoever_of_a_stack_dies_takes_the_others_along(tmp_path: Path, victim: 
 
 
 def test_a_supervised_broker_ends_when_its_supervisor_is_gone(tmp_path: Path) -> None:
-    """Then nobody holds the other end of its standard input."""
+    """Then the other end of its standard input is closed."""
     ended = run_llog("broker", "--supervised", settings=at(tmp_path), standard_input="")
     assert ended.returncode == 0, ended.stderr
 
@@ -271,7 +271,7 @@ async def test_records_move_from_the_local_disk_to_the_far_store_and_survive_the
     settings = objects | {
         "LLOG_METADATA_URL": f"lmdb://{disk}/metadata",
         "LLOG_WAL_URL": f"file://{wal}",
-        # An S3 server tells whole seconds, and clocks may differ by a tenth of the grace.
+        # An S3 server reports whole seconds, and clocks may differ by a tenth of the grace.
         "LLOG_WAL_GRACE_MS": "12s" if "LLOG_S3_ENDPOINT_URL" in objects else "10s",
         "LLOG_COMPACTOR_TRIGGER_AGE_MS": "0",
         "LLOG_COMPACTOR_MIN_AGE_MS": "0",
@@ -314,5 +314,5 @@ def _blobs(wal: Path) -> list[Path]:
     return [path for path in (wal / "llog" / WAL_PREFIX).rglob("*") if path.is_file()]
 
 
-def _backup_of(told: str) -> str:
-    return str(json.loads(told)["backup"])
+def _backup_of(answer: str) -> str:
+    return str(json.loads(answer)["backup"])

@@ -130,29 +130,29 @@ class Watcher:
         began = time.monotonic()
         while True:
             try:
-                code, told = await self.page("/health")
+                code, answer = await self.page("/health")
                 assert code == 200
-                if told["status"] == status:
+                if answer["status"] == status:
                     ready, page = await self.page("/ready")
                     if page["status"] == status:
                         assert ready == (200 if status == "ok" else 503), page
-                        return told
+                        return answer
             except httpx.TransportError:  # it does not listen yet, or just changes over from starting
-                told = {}
+                answer = {}
             self._broker.wait(lambda: True, "run")
             assert self._broker.child.poll() is None, self._broker.output()
-            assert time.monotonic() - began < seconds, f"not {status} within {seconds} s: {told}"
+            assert time.monotonic() - began < seconds, f"not {status} within {seconds} s: {answer}"
             self.rss_max = max(self.rss_max, self.rss())
             await asyncio.sleep(0.1)
 
     async def refused(self) -> None:
-        """Who produces now is told to come again, at once."""
+        """A produce request is refused at once with Retry-After."""
         answer = await self.client.post(f"{self._url}/produce", json=batch("other", 0, ["no"]))
         assert answer.status_code == 503, answer.text
         assert answer.headers["retry-after"]
 
     async def lasts(self, seconds: float) -> None:
-        """The trouble, for so long; and everybody who asks is told."""
+        """The trouble lasts, and every request meanwhile is answered with it."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             await self.refused()
@@ -173,8 +173,8 @@ async def fault_under_load(
         for begin, end in faults:
             await load.wait_acknowledged(50)
             begin()
-            told = await watcher.until("degraded")
-            assert any(names in reason for reason in told["reasons"]), told
+            answer = await watcher.until("degraded")
+            assert any(names in reason for reason in answer["reasons"]), answer
             await watcher.lasts(FAULT_SECONDS)
             end()
             assert "reasons" not in await watcher.until("ok")
@@ -230,10 +230,10 @@ async def test_a_broker_started_while_its_object_store_is_away_waits_and_says_fo
             watcher = Watcher(broker, url)
             deadline = time.monotonic() + NOTICE_SECONDS_MAX
             while True:
-                told = await watcher.until("starting")
-                if f"s3://{objects.bucket}/log" in told["reasons"][0]:
+                answer = await watcher.until("starting")
+                if f"s3://{objects.bucket}/log" in answer["reasons"][0]:
                     break
-                assert time.monotonic() < deadline, told
+                assert time.monotonic() < deadline, answer
                 await asyncio.sleep(0.1)
             await watcher.lasts(1.0)
             assert "waiting for a store" in broker.output()
@@ -256,7 +256,7 @@ async def test_a_broker_that_waits_for_its_store_stops_when_told(tmp_path: Path,
             await watcher.client.aclose()
 
 
-async def test_a_second_signal_stops_at_once_a_broker_whose_store_is_silent(tmp_path: Path, objects: S3Server) -> None:
+async def test_a_second_signal_stops_at_once_a_broker_with_a_silent_store(tmp_path: Path, objects: S3Server) -> None:
     async with proxied(objects) as proxy:
         settings = settings_at(tmp_path, objects.bucket, proxy.port, LLOG_REQUEST_TIMEOUT_MS="600s")
         with LlogProcess("broker", settings=settings, log=tmp_path / "log") as broker:

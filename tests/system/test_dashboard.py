@@ -59,7 +59,7 @@ def test_every_metric_on_the_dashboard_is_exported() -> None:
     for title, expression in dashboard_queries():
         names = metrics_in(expression)
         assert names, f"{title}: {expression} asks for no metric"
-        assert names <= EXPORTED, f"{title} asks for {names - EXPORTED}, which nobody exports"
+        assert names <= EXPORTED, f"{title} asks for {names - EXPORTED}, which is not exported"
     [definition] = re.findall(r'"definition": "label_values\((\w+), instance\)"', DASHBOARD.read_text())
     assert definition in EXPORTED
 
@@ -143,7 +143,7 @@ def test_the_series_of_these_tests_are_such_as_the_product_exports() -> None:
             assert set(re.findall(r"(\w+)=", matchers)) <= labels[name], series
 
 
-# -- troubles as the product tells of them, a step a minute ------------------------------------------------------------
+# -- problems as the metrics show them, a step a minute ----------------------------------------------------------------
 
 Trouble = Callable[[BrokerMetrics, Cluster], AsyncIterator[None]]
 
@@ -252,9 +252,9 @@ async def test_what_the_pages_show_while_things_go_wrong_sets_the_alerts_off(pro
 
 def series_of(pages: Sequence[Mapping[Series, float]], names: set[str]) -> list[tuple[str, str]]:
     """As promtool takes them: a value a minute, `_` where there was none."""
-    told = {series for page in pages for series in page if series[0] in names}
+    answer = {series for page in pages for series in page if series[0] in names}
     found = []
-    for name, labels in sorted(told):
+    for name, labels in sorted(answer):
         selector = ",".join(f'{label}="{value}"' for label, value in labels)
         values = " ".join("_" if page.get((name, labels)) is None else repr(page[name, labels]) for page in pages)
         found.append((f"{name}{{{selector}}}" if labels else name, values))

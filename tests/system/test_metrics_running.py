@@ -107,7 +107,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredCluster
 
 def test_every_family_is_counted_by_running_processes(cluster: MeteredCluster) -> None:
     silent = {row.name for row in FAMILIES if not any(cluster.largest(name) for name in sample_names(row))}
-    assert not silent - NOT_HERE.keys() - BY_CHANCE.keys(), "exported, and counted by nobody"
+    assert not silent - NOT_HERE.keys() - BY_CHANCE.keys(), "exported, and never counted"
 
 
 def test_every_exception_names_a_family_and_a_test_that_there_is() -> None:
@@ -129,16 +129,16 @@ def test_whatever_is_exported_is_in_the_reference(cluster: MeteredCluster) -> No
 
 @pytest.mark.parametrize("process", ["broker", "compactor"])
 def test_both_pages_of_a_process_tell_the_same_numbers(cluster: MeteredCluster, process: str) -> None:
-    """Numbers move while we look: what only grows lies between what was told before and after. A gauge may come and go
+    """Numbers move meanwhile: a counter lies between its values before and after. A gauge may come and go
     between two looks, but not at every look."""
     looks: list[set[str]] = []
     with httpx.Client(base_url=cluster.urls[process], timeout=PATIENCE_SECONDS) as client:
         while len(looks) < 5 and (not looks or looks[-1]):
-            looks.append(_gauges_told_differently(client))
+            looks.append(_gauges_that_differ(client))
     assert not set.intersection(*looks)
 
 
-def _gauges_told_differently(client: httpx.Client) -> set[str]:
+def _gauges_that_differ(client: httpx.Client) -> set[str]:
     pages = [client.get(path) for path in ("/metrics/prometheus", "/metrics", "/metrics/prometheus")]
     assert [page.headers["content-type"] for page in pages] == [CONTENT_TYPE, "application/json", CONTENT_TYPE]
     earlier, later = samples_of(pages[0].text), samples_of(pages[2].text)

@@ -1,4 +1,4 @@
-"""What all answers hold together is bounded, and given back."""
+"""The memory of all answers is bounded, and returned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llog.listener.http1 import SEND_PIECE_BYTES
 from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body
 
 
-def test_who_finds_no_room_is_refused_and_what_was_held_comes_back() -> None:
+def test_an_answer_that_does_not_fit_is_refused_and_its_memory_is_returned() -> None:
     pool = MemoryPool(100)
     first, second = AnswerShare(pool), AnswerShare(pool)
     first.hold(60)
@@ -42,7 +42,7 @@ def test_an_answer_larger_than_the_pool_gets_all_of_it_when_it_is_empty() -> Non
     assert pool.used == 0
 
 
-async def test_a_consumer_that_finds_no_room_is_told_to_come_again_and_then_gets_its_answer() -> None:
+async def test_a_consumer_is_refused_while_answers_use_all_memory_and_served_afterwards() -> None:
     app = build_app(BrokerDouble())
     pool = app.runtime.answers
     async with Client(app) as client:
@@ -53,9 +53,9 @@ async def test_a_consumer_that_finds_no_room_is_told_to_come_again_and_then_gets
         assert refused.headers["retry-after"]
         assert refused.json()["error_type"] == "RequestOverload"
         pool.give(HTTP_ANSWERS_BYTES_MAX)
-        told = await client.post("/consume", json=consume_body("t", 0, 1))
-        assert [record["payload"] for record in told.json()["results"][0]["records"]] == ["alpha"]
-    assert pool.used == 0, "an answer that was taken was not given back"
+        answer = await client.post("/consume", json=consume_body("t", 0, 1))
+        assert [record["payload"] for record in answer.json()["results"][0]["records"]] == ["alpha"]
+    assert pool.used == 0, "the memory of a taken answer was not returned"
 
 
 async def test_a_large_answer_is_written_in_pieces_and_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:

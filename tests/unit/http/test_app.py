@@ -1,4 +1,4 @@
-"""What holds for every route: statuses, tokens, logs, metrics, the description."""
+"""Properties of every route: statuses, tokens, logs, metrics, the description."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_error_class_has_exactly_one_status() -> None:
     assert len(listed) == len(set(listed))
 
 
-def test_an_error_of_a_package_of_its_own_takes_the_status_of_its_nearest_kin() -> None:
+def test_an_error_outside_the_table_takes_the_status_of_its_nearest_base_class() -> None:
     class Far(MetadataUnavailable):
         pass
 
@@ -178,7 +178,7 @@ async def test_the_route_is_the_template_never_the_path() -> None:
     assert sent > 0
 
 
-async def test_what_nobody_foresaw_is_logged_with_its_traceback_and_answered_without(lines: Any) -> None:
+async def test_an_unexpected_error_is_logged_with_its_traceback_and_answered_without(lines: Any) -> None:
     class Broken(BrokerDouble):
         async def consume(self, request: object) -> Any:
             raise ZeroDivisionError("inner secret")
@@ -195,7 +195,7 @@ async def test_what_nobody_foresaw_is_logged_with_its_traceback_and_answered_wit
 @pytest.mark.parametrize(
     ("error", "again"), [(MetadataUnavailable("get", "k"), "1"), (MetadataUncertain("put", "k"), None)]
 )
-async def test_only_what_did_not_happen_is_to_be_tried_again(error: LlogError, again: str | None) -> None:
+async def test_retry_after_is_sent_only_when_nothing_happened(error: LlogError, again: str | None) -> None:
     class Away(BrokerDouble):
         async def consume(self, request: object) -> Any:
             raise error
@@ -256,20 +256,20 @@ async def test_lines_that_wait_are_bounded() -> None:
 
 async def test_the_description_names_every_route_and_its_bodies() -> None:
     async with client_of(BrokerDouble()) as client:
-        told = (await client.get("/schema/openapi.json")).json()
+        body = (await client.get("/schema/openapi.json")).json()
     assert {"/produce", "/consume", "/health", "/ready", "/metrics", "/metrics/prometheus", "/offsets/commit"} <= set(
-        told["paths"]
+        body["paths"]
     )
-    produce = told["paths"]["/produce"]["post"]
+    produce = body["paths"]["/produce"]["post"]
     reference = produce["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     name = reference.rpartition("/")[2]
-    assert told["components"]["schemas"][name]["required"] == ["topic_partitions"]
+    assert body["components"]["schemas"][name]["required"] == ["topic_partitions"]
     assert {"200", "400", "409", "413", "503"} <= set(produce["responses"])
-    references = set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(told)))
-    assert references <= set(told["components"]["schemas"])
+    references = set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(body)))
+    assert references <= set(body["components"]["schemas"])
 
 
-def test_the_page_for_people_is_there() -> None:
+def test_the_description_has_a_page_for_people() -> None:
     assert openapi_config("llog", "1").path == "/schema"
 
 

@@ -52,8 +52,8 @@ async def test_text_comes_as_text_and_bytes_that_happen_to_decode_as_base64() ->
     records = ({"base64": umlauts}, {"base64": "AAE="}, "plain", {"base64": "/w=="})
     async with client_of(BrokerDouble()) as client:
         await client.post("/produce", json=produce_body(batch("t", 0, *records)))
-        told = (await client.post("/consume", json=consume_body("t", 0, 1))).json()
-    payloads = [record["payload"] for record in told["results"][0]["records"]]
+        body = (await client.post("/consume", json=consume_body("t", 0, 1))).json()
+    payloads = [record["payload"] for record in body["results"][0]["records"]]
     assert payloads == ["Käse\n\t1", {"base64": "AAE="}, "plain", {"base64": "/w=="}]
 
 
@@ -70,16 +70,16 @@ async def test_failing_partitions_do_not_harm_their_neighbours() -> None:
         ]
         out_of_range = (await client.post("/consume", json=consume_body("t", 0, 9))).json()["results"][0]
         answer = await client.post("/consume", json={"topic_partitions": wanted})
-    told = answer.json()
+    body = answer.json()
     assert answer.status_code == 200
-    assert (told["success_count"], told["error_count"]) == (1, 3)
-    assert [result.get("error_type") for result in told["results"]] == [
+    assert (body["success_count"], body["error_count"]) == (1, 3)
+    assert [result.get("error_type") for result in body["results"]] == [
         None,
         "InconsistentReadState",
         "PartitionNotInitialized",
         "PartitionNotInitialized",
     ]
-    assert all(result["ok"] is False and result["error"] for result in told["results"][1:])
+    assert all(result["ok"] is False and result["error"] for result in body["results"][1:])
     assert (out_of_range["error_type"], out_of_range["log_start_offset"], out_of_range["high_watermark"]) == (
         "OffsetOutOfRange",
         1,
@@ -94,8 +94,8 @@ async def test_a_poll_waits_for_the_next_record() -> None:
         poll = asyncio.create_task(client.post("/consume", json=consume_body("t", 0, 2, max_wait_ms=60_000)))
         await broker.poll_waits()
         await client.post("/produce", json=produce_body(batch("t", 0, "b")))
-        told = (await asyncio.wait_for(poll, PATIENCE_SECONDS)).json()
-    assert [record["payload"] for record in told["results"][0]["records"]] == ["b"]
+        body = (await asyncio.wait_for(poll, PATIENCE_SECONDS)).json()
+    assert [record["payload"] for record in body["results"][0]["records"]] == ["b"]
 
 
 async def test_a_stop_ends_polls_that_wait() -> None:
@@ -143,7 +143,7 @@ async def test_a_malformed_request_is_refused_and_the_field_named(body: object, 
 
 
 def untimed_batch(payloads: Sequence[bytes | None], offset: int = 0, *, untimed: bool = True, **more: Any) -> bytes:
-    """Of records whose producer gave no time: the batch says that they have the log's."""
+    """Of records without a timestamp of their producer: the batch has the log's."""
     batch = bytearray(encode_records(payloads, timestamps_ms=5, **more))
     batch[22] |= 0x08 if untimed else 0
     patch_offsets(batch, walk(batch, "test"), offset, 0)

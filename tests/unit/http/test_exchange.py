@@ -1,4 +1,4 @@
-"""Bodies and answers as they cross a real socket: in pieces, behind each other, asked for, broken off."""
+"""Bodies and answers over a real socket: in pieces, pipelined, after 100-continue, interrupted."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ async def connect(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.Str
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        told = await reader.readuntil(b"\r\n\r\n")
-        [length] = [line for line in told.lower().split(b"\r\n") if line.startswith(b"content-length")]
-        return told, await reader.readexactly(int(length.split(b":")[1]))
+        received = await reader.readuntil(b"\r\n\r\n")
+        [length] = [line for line in received.lower().split(b"\r\n") if line.startswith(b"content-length")]
+        return received, await reader.readexactly(int(length.split(b":")[1]))
 
 
 @pytest.mark.parametrize("piece", [1_000, 60_000, 10_000_000])
@@ -47,8 +47,8 @@ async def test_a_body_in_pieces_is_the_same_body(piece: int) -> None:
             writer.write(BODY[begin : begin + piece])
             await writer.drain()
             await asyncio.sleep(0)
-        told, answer = await read_answer(reader)
-        assert told.startswith(b"HTTP/1.1 200")
+        shown, answer = await read_answer(reader)
+        assert shown.startswith(b"HTTP/1.1 200")
         assert json.loads(answer)["results"][0]["count"] == 3_000
         await until(lambda: broker.pool.used == 0)
         writer.close()
@@ -69,25 +69,25 @@ async def test_a_body_of_unknown_length_is_read_to_its_end() -> None:
         writer.close()
 
 
-async def test_a_client_that_asks_whether_to_send_is_told_to() -> None:
+async def test_a_client_that_expects_100_continue_gets_it() -> None:
     async with served(BrokerDouble()) as server:
         reader, writer = await connect(server)
         writer.write(head(LENGTH, "expect: 100-continue"))
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(BODY)
-        told, _ = await read_answer(reader)
-        assert told.startswith(b"HTTP/1.1 200")
+        received, _ = await read_answer(reader)
+        assert received.startswith(b"HTTP/1.1 200")
         writer.close()
 
 
 @pytest.mark.parametrize(("more", "version"), [(["connection: close"], "1.1"), ([], "1.0")])
-async def test_a_connection_that_is_not_to_be_kept_ends_with_its_answer(more: list[str], version: str) -> None:
+async def test_a_connection_without_keep_alive_ends_with_its_answer(more: list[str], version: str) -> None:
     async with served(BrokerDouble()) as server:
         reader, writer = await connect(server)
         writer.write(head(LENGTH, *more, version=version) + BODY)
-        told, _ = await read_answer(reader)
-        assert b"connection: close" in told
+        answer, _ = await read_answer(reader)
+        assert b"connection: close" in answer
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await reader.read() == b""
         writer.close()
@@ -106,7 +106,7 @@ async def test_large_requests_behind_each_other_are_answered_in_order() -> None:
         writer.close()
 
 
-async def test_what_a_refused_request_had_sent_is_not_kept() -> None:
+async def test_the_body_of_a_refused_request_is_not_kept() -> None:
     broker = BrokerDouble()
     kept: weakref.WeakSet[Exchange] = weakref.WeakSet()
     make = Exchange.__init__
@@ -127,7 +127,7 @@ async def test_what_a_refused_request_had_sent_is_not_kept() -> None:
                     writer.close()
                     await writer.wait_closed()
                 await until(lambda: len(broker.metrics.requests) == 5)
-                # Not so where each is kept by a circle of references.
+                # A reference cycle would keep each of them.
                 await until(lambda: len(kept) <= 1)
     finally:
         gc.enable()

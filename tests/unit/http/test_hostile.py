@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is one that was meant: never an error that nobody foresaw."""
+"""Whatever is sent, no answer is an unexpected error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BODIES = st.one_of(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(PATHS), BODIES), min_size=1, max_size=8))
-async def test_no_body_brings_an_unforeseen_error(requests: list[tuple[str, bytes]]) -> None:
+async def test_no_body_causes_an_unexpected_error(requests: list[tuple[str, bytes]]) -> None:
     async with Client(APP()) as client:
         await client.post("/produce", json=produce_body(batch("t", 0, "a")))
         for path, body in requests:
@@ -67,7 +67,7 @@ QUERIES = st.sampled_from(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(SEGMENTS, max_size=5), QUERIES, st.sampled_from(["GET", "PATCH", "DELETE", "PUT"]))
-async def test_no_path_or_query_brings_an_unforeseen_error(segments: list[str], query: str, method: str) -> None:
+async def test_no_path_or_query_causes_an_unexpected_error(segments: list[str], query: str, method: str) -> None:
     async with Client(APP()) as client:
         answer = await client.request(method, f"/{'/'.join(segments)}?{query}", content=b"{}")
         assert answer.status_code < 500 or answer.status_code == 503, (method, segments, query, answer.text)

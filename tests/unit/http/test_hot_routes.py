@@ -1,5 +1,4 @@
-"""The routes that carry records go past the framework. A slash at the end of the path takes the framework's way: both
-must answer alike."""
+"""Hot routes bypass the framework; the same path with a slash at its end goes through it. Both must answer alike."""
 
 from __future__ import annotations
 
@@ -42,11 +41,11 @@ async def test_both_ways_answer_alike(path: str, content: dict[str, Any]) -> Non
     assert hot.headers["content-length"] == str(len(hot.content))
 
 
-async def test_errors_that_nobody_foresaw_are_answered_alike_without_their_traceback(
+async def test_unexpected_errors_are_answered_alike_without_their_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: object, **__: object) -> None:
-        raise RuntimeError("secret words")
+        raise RuntimeError("secret detail")
 
     monkeypatch.setattr(produce, "encoded_request", fails)
     async with client_of(BrokerDouble()) as client:

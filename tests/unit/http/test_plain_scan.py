@@ -19,7 +19,7 @@ NEVER = 1 << 60
 NOW_MS = 1_760_000_000_000
 
 
-def told(body: bytes, scan_bytes_min: int) -> object:
+def encoded(body: bytes, scan_bytes_min: int) -> object:
     """Everything that becomes of a body, in a form that can be compared."""
     try:
         encoded = encoded_request(body, encoding=KAFKA, now_ms=NOW_MS, scan_bytes_min=scan_bytes_min)
@@ -37,8 +37,8 @@ def shown(encoded: EncodedRequest) -> object:
 
 
 def both_ways(body: bytes) -> object:
-    fast = told(body, 0)
-    assert fast == told(body, NEVER), body
+    fast = encoded(body, 0)
+    assert fast == encoded(body, NEVER), body
     return fast
 
 

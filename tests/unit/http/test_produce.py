@@ -16,9 +16,9 @@ async def test_records_of_two_partitions_get_offsets_from_1_and_say_where_they_a
         body = produce_body(batch("orders", 0, "alpha", "beta"), batch("orders", 1, {"base64": "AAE="}))
         answer = await client.post("/produce", json=body)
     assert answer.status_code == 200
-    told = answer.json()
-    assert (told["success_count"], told["error_count"]) == (2, 0)
-    first, second = told["results"]
+    page = answer.json()
+    assert (page["success_count"], page["error_count"]) == (2, 0)
+    first, second = page["results"]
     assert list(first) == ["topic", "partition", "ok", "start_offset", "end_offset", "count", "index_key", "wal_uri"]
     assert (first["topic"], first["partition"], first["ok"]) == ("orders", 0, True)
     assert (first["start_offset"], first["end_offset"], first["count"]) == (1, 2, 2)
@@ -31,9 +31,9 @@ async def test_records_of_two_partitions_get_offsets_from_1_and_say_where_they_a
 async def test_one_log_named_twice_is_appended_in_order_with_an_outcome_each() -> None:
     async with client_of(BrokerDouble()) as client:
         body = produce_body(batch("t", 0, "a", "b"), batch("t", 1, "x"), batch("t", 0, "c"))
-        told = (await client.post("/produce", json=body)).json()
+        page = (await client.post("/produce", json=body)).json()
         read = (await client.post("/consume", json=consume_body("t", 0, 1))).json()
-    assert [(r["partition"], r["start_offset"], r["end_offset"]) for r in told["results"]] == [
+    assert [(r["partition"], r["start_offset"], r["end_offset"]) for r in page["results"]] == [
         (0, 1, 2),
         (1, 1, 1),
         (0, 3, 3),
@@ -67,22 +67,22 @@ async def test_keys_headers_and_timestamps_come_back_and_plain_records_stay_plai
         await client.post(
             "/produce", json=produce_body(batch("t", 0, *records), batch("t", 1, "plain", {"value": "é"}))
         )
-        told = [
+        answer = [
             (await client.post("/consume", json=consume_body("t", p, 1))).json()["results"][0]["records"]
             for p in (0, 1)
         ]
-    assert told[0][0] == {
+    assert answer[0][0] == {
         "offset": 1,
         "payload": "v",
         "key": {"base64": "/wA="},
         "headers": {"a": "1", "b": ["2", {"base64": "/w=="}, None]},
         "timestamp_ms": 17,
     }
-    assert told[0][1]["payload"] is None
-    assert told[0][1]["key"] == "k"
-    assert "headers" not in told[0][1]
-    assert told[0][2]["payload"] == {"base64": "AAE="}
-    assert told[1] == [{"offset": 1, "payload": "plain"}, {"offset": 2, "payload": "é"}]
+    assert answer[0][1]["payload"] is None
+    assert answer[0][1]["key"] == "k"
+    assert "headers" not in answer[0][1]
+    assert answer[0][2]["payload"] == {"base64": "AAE="}
+    assert answer[1] == [{"offset": 1, "payload": "plain"}, {"offset": 2, "payload": "é"}]
 
 
 async def test_a_repeat_of_a_numbered_batch_answers_the_first_offsets() -> None:
@@ -107,12 +107,12 @@ async def test_a_fenced_partition_fails_alone_with_409() -> None:
         await client.post("/produce", json=produce_body(batch("t", 0, "a")))
         await fence(broker.context, Log("t", 0))
         answer = await client.post("/produce", json=produce_body(batch("t", 0, "b"), batch("t", 1, "c")))
-    told = answer.json()
+    body = answer.json()
     assert answer.status_code == 409
-    assert (told["success_count"], told["error_count"]) == (1, 1)
-    assert list(told["results"][0]) == ["topic", "partition", "ok", "error_type", "error"]
-    assert (told["results"][0]["ok"], told["results"][0]["error_type"]) == (False, LogFenced.__name__)
-    assert told["results"][1]["ok"] is True
+    assert (body["success_count"], body["error_count"]) == (1, 1)
+    assert list(body["results"][0]) == ["topic", "partition", "ok", "error_type", "error"]
+    assert (body["results"][0]["ok"], body["results"][0]["error_type"]) == (False, LogFenced.__name__)
+    assert body["results"][1]["ok"] is True
 
 
 async def test_a_full_pool_is_answered_with_503_and_nothing_is_held() -> None:
@@ -128,7 +128,9 @@ async def test_a_full_pool_is_answered_with_503_and_nothing_is_held() -> None:
         assert huge.status_code == 503
         assert huge.headers["retry-after"] == "1"
         assert broker.pool.used == 0
-        assert broker.metrics.counted == {"batching_rejections": 1}, "the producer, who counts the other, never saw it"
+        assert broker.metrics.counted == {"batching_rejections": 1}, (
+            "the producer counts rejections of its own, and never saw this one"
+        )
         fine = await client.post("/produce", json=produce_body(batch("t", 0, "x")))
         assert fine.status_code == 200
         assert broker.pool.used == 0
@@ -221,9 +223,9 @@ async def test_a_bad_batch_is_named(bad: Any, field: str) -> None:
     async with client_of(broker) as client:
         answer = await client.post("/produce", json={"topic_partitions": [GOOD, bad]})
     assert answer.status_code == 400, answer.text
-    told = answer.json()
-    assert (told["field"], told["error_type"]) == (field, "InvalidArgument")
-    assert told["error"].startswith(field)
+    body = answer.json()
+    assert (body["field"], body["error_type"]) == (field, "InvalidArgument")
+    assert body["error"].startswith(field)
     [(route, label)] = broker.metrics.fields
     assert route == "/produce"
     assert "[1]" not in label
@@ -269,6 +271,6 @@ async def test_a_large_request_keeps_every_record_in_its_place() -> None:
         body = produce_body(*(batch("t", p, *payloads[p]) for p in range(3)), batch("t", 3, *raw))
         assert (await client.post("/produce", json=body)).status_code == 200
         wanted = [{"topic": "t", "partition": p, "fetch_offset": 1} for p in range(4)]
-        told = (await client.post("/consume", json={"topic_partitions": wanted})).json()["results"]
-    assert [[record["payload"] for record in told[p]["records"]] for p in range(3)] == payloads
-    assert [record["payload"] for record in told[3]["records"]] == raw
+        page = (await client.post("/consume", json={"topic_partitions": wanted})).json()["results"]
+    assert [[record["payload"] for record in page[p]["records"]] for p in range(3)] == payloads
+    assert [record["payload"] for record in page[3]["records"]] == raw

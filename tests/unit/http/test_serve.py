@@ -16,7 +16,7 @@ from tests.patience import PATIENCE_SECONDS
 
 
 async def status_of(url: str) -> str:
-    """Once somebody answers there."""
+    """The status, once the address answers."""
     async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as http:
         while True:
             try:
@@ -25,8 +25,8 @@ async def status_of(url: str) -> str:
                 await asyncio.sleep(0.02)
 
 
-async def test_it_tells_that_it_starts_until_all_that_is_compiled_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a first start that takes seconds: whoever watches the process would take silence for its death."""
+async def test_health_says_starting_until_the_kernels_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first start takes seconds to compile them; a supervisor would take silence for a dead process."""
     loading, go_on = threading.Event(), threading.Event()
 
     def slowly() -> None:
@@ -40,7 +40,7 @@ async def test_it_tells_that_it_starts_until_all_that_is_compiled_is_loaded(monk
     serving = asyncio.create_task(serve.serve(settings, stop, patient=True))
     try:
         assert await asyncio.to_thread(loading.wait, PATIENCE_SECONDS)
-        await asyncio.sleep(0.3)  # a page that stopped listening would be gone by now
+        await asyncio.sleep(0.3)  # a listener that had stopped would be gone by now
         assert await status_of(f"http://127.0.0.1:{settings.http_port}") == "starting"
         go_on.set()
         while await status_of(f"http://127.0.0.1:{settings.http_port}") != "ok":  # noqa: ASYNC110

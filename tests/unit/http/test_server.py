@@ -44,7 +44,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_stop_finishes_what_is_under_way_and_accepts_no_more() -> None:
+async def test_a_stop_answers_requests_in_flight_and_accepts_no_more() -> None:
     broker = BrokerDouble()
     broker.hold = asyncio.Event()
     async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
@@ -61,7 +61,7 @@ async def test_a_stop_finishes_what_is_under_way_and_accepts_no_more() -> None:
         await asyncio.wait_for(stopping, PATIENCE_SECONDS)
 
 
-async def test_a_stop_is_bounded_whatever_is_under_way() -> None:
+async def test_a_stop_is_bounded_whatever_is_in_flight() -> None:
     broker = BrokerDouble(http_stop_timeout_ms=200)
     broker.hold = asyncio.Event()
     async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
@@ -104,7 +104,7 @@ async def test_requests_behind_each_other_on_one_connection_are_all_answered() -
         writer.close()
 
 
-async def test_a_poll_whose_client_went_away_is_not_read_for() -> None:
+async def test_a_poll_ends_when_its_client_disconnects() -> None:
     broker = BrokerDouble()
     async with served(broker) as server, httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_SECONDS) as client:
         await client.post("/produce", json=produce_body(batch("t", 0, "a")))
@@ -174,7 +174,7 @@ for turn in range(int(turns)):
 
 
 async def test_bodies_of_8_mib_are_decoded_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What holds the loop holds up everybody else, a question for its health as well."""
+    """Work on the loop delays every other request."""
     plain = produce_body(*(batch("t", p, *["x" * 1_024] * 1_000) for p in range(8)))
     coded = produce_body(batch("t", 0, *[{"base64": "eHh4" * 300}] * 6_500))
     paths = [tmp_path / "plain", tmp_path / "coded"]
@@ -224,7 +224,7 @@ def settings(**overrides: Any) -> Settings:
         ("broker.example", False),
     ],
 )
-def test_which_addresses_are_this_machines_alone(host: str, alone: bool) -> None:
+def test_which_addresses_are_loopback(host: str, alone: bool) -> None:
     assert is_loopback(host) is alone
 
 
@@ -261,7 +261,7 @@ async def test_an_exposed_server_does_not_bind() -> None:
     await server.stop()
 
 
-async def test_a_port_that_is_taken_is_told_with_its_address() -> None:
+async def test_the_error_for_a_taken_port_names_the_address() -> None:
     async with served(BrokerDouble()) as server:
         broker = BrokerDouble()
         with pytest.raises(SettingsError, match=rf"LLOG_HTTP_PORT=.{server.port}.*127.0.0.1"):

@@ -44,11 +44,11 @@ async def test_a_tail_shows_what_is_there_and_what_comes(server: HttpServer) -> 
         await client.post("/produce", json=produce_body(batch("t", 0, "a", "b")))
         async with client.stream("GET", "/topics/t/partitions/0/tail?start=earliest") as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
-            told = events(answer)
-            assert await anext(told) == {"id": "1", "data": {"offset": 1, "payload": "a"}}
-            assert (await anext(told))["id"] == "2"
+            shown = events(answer)
+            assert await anext(shown) == {"id": "1", "data": {"offset": 1, "payload": "a"}}
+            assert (await anext(shown))["id"] == "2"
             await client.post("/produce", json=produce_body(batch("t", 0, "c")))
-            assert (await asyncio.wait_for(anext(told), PATIENCE_SECONDS))["data"] == {"offset": 3, "payload": "c"}
+            assert (await asyncio.wait_for(anext(shown), PATIENCE_SECONDS))["data"] == {"offset": 3, "payload": "c"}
 
 
 async def test_a_tail_goes_on_behind_the_last_event_seen(server: HttpServer) -> None:

@@ -27,8 +27,8 @@ async def test_a_topic_is_created_listed_described_altered_grown_and_deleted() -
         rows = [tuple(row.values()) for row in described["partitions"]]
         assert rows == [(0, "OPEN", 1, 1), (1, "OPEN", 1, 1), (2, "OPEN", 1, 3)]
 
-        told = await client.delete("/topics/t", params={"dry_run": "true"})
-        assert told.json() == {
+        answer = await client.delete("/topics/t", params={"dry_run": "true"})
+        assert answer.json() == {
             "topic": "t", "dry_run": True, "partitions": 3, "entries_removed": 1, "segments_removed": 0,
         }  # fmt: skip
         assert (await client.get("/topics/t")).status_code == 200
@@ -127,9 +127,9 @@ async def test_positions_of_a_group_are_kept_and_told() -> None:
         assert kept.status_code == 200
         assert kept.json()["success_count"] == 2
         logs = [{"topic": "t", "partition": 0}, {"topic": "none", "partition": 0}]
-        told = (await client.post("/offsets/fetch", json={"group": "g", "topic_partitions": logs})).json()
-        assert (told["offsets"][0]["offset"], told["offsets"][0]["metadata"]) == (5, "here")
-        assert told["offsets"][1]["offset"] is None
+        body = (await client.post("/offsets/fetch", json={"group": "g", "topic_partitions": logs})).json()
+        assert (body["offsets"][0]["offset"], body["offsets"][0]["metadata"]) == (5, "here")
+        assert body["offsets"][1]["offset"] is None
         all_of_them = (await client.post("/offsets/fetch", json={"group": "g"})).json()
         assert sorted(row["partition"] for row in all_of_them["offsets"]) == [0, 1]
         partly = await client.post(
@@ -179,8 +179,8 @@ async def test_a_record_larger_than_its_topic_takes_is_refused_for_its_batch_alo
         body = produce_body(batch("t", 0, "a"), batch("t", 0, "x" * 500), batch("t", 1, "b"), batch("t", 0, "c"))
         answer = await client.post("/produce", json=body)
         assert answer.status_code == 409
-        told = [(row.get("start_offset"), row.get("error_type")) for row in answer.json()["results"]]
-        assert told == [(1, None), (None, "RecordTooLarge"), (1, None), (2, None)]
+        page = [(row.get("start_offset"), row.get("error_type")) for row in answer.json()["results"]]
+        assert page == [(1, None), (None, "RecordTooLarge"), (1, None), (2, None)]
         alone = await client.post("/produce", json=produce_body(batch("t", 1, "x" * 500)))
         assert (alone.status_code, alone.json()["error_count"]) == (409, 1)
 

@@ -1,4 +1,4 @@
-"""Clients that take their answers slowly: how slow is too slow, and what becomes of them."""
+"""Clients that take their answers slowly: which are closed, and what they held is returned."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def always(taken: int) -> Iterator[int]:
         yield taken
 
 
-def test_who_takes_nothing_is_cut_off_after_the_grace() -> None:
+def test_a_client_that_takes_nothing_is_closed_after_the_grace() -> None:
     assert looks(SendPace(1_000, 10, 0), always(0), 100, 1) == 1_000
 
 
-def test_who_keeps_above_the_rate_takes_all_however_long_that_is() -> None:
+def test_a_client_above_the_rate_is_never_closed() -> None:
     assert looks(SendPace(1_000, 10, 0), always(1_001), 100, 10_000_000) > 900_000
 
 
@@ -61,7 +61,7 @@ def test_a_pause_of_the_client_is_forgiven_when_it_catches_up() -> None:
     assert pace.check(1_000, 90_000) == pytest.approx(1_000)
 
 
-def test_nothing_is_saved_up_by_reading_quickly() -> None:
+def test_fast_reading_earns_no_credit() -> None:
     pace = SendPace(1_000, 10, 0)
     pace.wait(0, 1_000_000_000)
     assert pace.check(1_000, 0) == pytest.approx(1_000)
@@ -89,7 +89,7 @@ def request_for_everything() -> bytes:
 
 
 def slow_socket(port: int) -> socket.socket:
-    """One whose kernel keeps little for it, so that bytes not taken wait in the broker."""
+    """A socket with a small receive buffer, so that bytes not taken wait in the broker."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     client.connect(("127.0.0.1", port))
@@ -156,7 +156,7 @@ async def test_a_client_that_trickles_is_cut_off_and_what_it_held_is_given_back(
 async def test_a_client_slower_than_the_grace_but_above_the_rate_gets_all_of_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # So low a rate that whatever it took pays for a pause of this process too, whose time counts as the client's here.
+    # A rate so low that any byte taken also pays for a pause of this process, which counts as the client's time here.
     async with Served(monkeypatch, grace_ms=500, bytes_per_ms_min=1) as served:
         began = time.monotonic()
         assert await asyncio.to_thread(take, served.server.port, 32_768, 0.001) >= ANSWER_BYTES

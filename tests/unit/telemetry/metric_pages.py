@@ -1,4 +1,4 @@
-"""The two metrics pages side by side: what each tells of a family, in the same shape."""
+"""The two metrics pages side by side: the values of a family on each, in the same shape."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def samples_of(page: str) -> dict[Series, float]:
     }
 
 
-def both_tell(page: dict[str, Any], told: Mapping[Series, float]) -> Iterator[tuple[Family, Numbers, Numbers]]:
+def both_tell(page: dict[str, Any], answer: Mapping[Series, float]) -> Iterator[tuple[Family, Numbers, Numbers]]:
     """For every number of the JSON page: its family, what stands there, and what the samples add up to."""
     for row in FAMILIES:
         if row.kind in ("counter", "gauge"):
             for path in row.at:
-                yield row, _leaves(page, path), _grouped(told, path, row.name)
+                yield row, _leaves(page, path), _grouped(answer, path, row.name)
         elif row.kind == "histogram":
             [path] = row.at
             for part in ("count", "sum"):
-                yield row, _leaves(page, f"{path}.{part}"), _grouped(told, path, f"{row.name}_{part}")
+                yield row, _leaves(page, f"{path}.{part}"), _grouped(answer, path, f"{row.name}_{part}")
 
 
-def _grouped(told: Mapping[Series, float], path: str, name: str) -> Numbers:
+def _grouped(answer: Mapping[Series, float], path: str, name: str) -> Numbers:
     wanted = re.findall(r"{(\w+)}", path)
     sums: Numbers = {}
-    for (sample, labels), number in told.items():
+    for (sample, labels), number in answer.items():
         if sample == name:
             key = tuple(dict(labels)[label] for label in wanted)
             sums[key] = sums.get(key, 0) + number

@@ -93,7 +93,7 @@ async def test_the_estimate_is_the_one_of_the_contract(bucket: Bucket, clock: Cl
     assert page["assumptions"] == "S3 Standard, us-east-1"
 
 
-async def test_the_kind_of_store_is_told_beside_the_figures(bucket: Bucket, clock: Clock) -> None:
+async def test_the_figures_carry_the_kind_of_store(bucket: Bucket, clock: Clock) -> None:
     metrics, page = page_of(made(clock, billed(bucket)))
     assert page["store"] == "memory"
     assert 'llog_s3_billing_requests_usd_total{store="memory",tier="objects"} 0.0' in metrics.prometheus().decode()
@@ -136,7 +136,7 @@ async def test_a_slow_listing_is_waited_out_before_the_next(bucket: Bucket, cloc
     assert not await billing.refresh()
 
 
-async def test_many_who_ask_at_once_cause_one_listing(bucket: Bucket, clock: Clock) -> None:
+async def test_concurrent_refreshes_cause_one_listing(bucket: Bucket, clock: Clock) -> None:
     billing = made(clock, billed(bucket))
     bucket.may_list.clear()
     asking = [asyncio.create_task(billing.refresh()) for _ in range(20)]
@@ -161,7 +161,7 @@ async def test_a_listing_that_fails_leaves_the_last_figures_and_is_counted(bucke
     assert page["tiers"]["objects"]["listed_at_seconds"] == listed_at  # type: ignore[index]
 
 
-async def test_tiers_are_told_apart_and_added_up(clock: Clock) -> None:
+async def test_tiers_are_shown_separately_and_added_up(clock: Clock) -> None:
     wal, objects = Bucket(clock), Bucket(clock)
     await wal.put("llog/wal-shared/1", [b"12345"])
     await objects.put("llog/a/1", [b"123"])

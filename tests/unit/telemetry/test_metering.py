@@ -50,8 +50,8 @@ async def test_stores_that_are_opened_later_appear_later_and_share_a_row(setting
     for bucket in ("one", "two"):
         await opened(f"memory://{bucket}-{uuid4().hex}").put("llog/b", [b"xyz"])
     await billing.refresh()
-    told = samples_of(metrics.prometheus().decode())
-    carried = {dict(labels)["tier"]: value for (name, labels), value in told.items()
+    answer = samples_of(metrics.prometheus().decode())
+    carried = {dict(labels)["tier"]: value for (name, labels), value in answer.items()
                if name == "llog_s3_bytes_total" and dict(labels)["operation"] == "put"}  # fmt: skip
     assert carried == {"wal": 1, "objects": 4, "elsewhere": 6}
     page = metrics.snapshot()["s3"]

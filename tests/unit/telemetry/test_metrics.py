@@ -129,8 +129,8 @@ async def test_the_json_page_is_json_and_has_every_section_of_the_contract(activ
 
 
 async def test_both_pages_tell_the_same_numbers(active: Activity) -> None:
-    page, told = active.metrics.snapshot(), samples(active.metrics)
-    compared = list(both_tell(page, told))
+    page, answer = active.metrics.snapshot(), samples(active.metrics)
+    compared = list(both_tell(page, answer))
     assert {row.name for row, _, _ in compared} == {row.name for row in FAMILIES if row.kind != "info"}
     for row, in_json, in_text in compared:
         assert in_json == pytest.approx(in_text), row.name
@@ -291,7 +291,7 @@ def test_the_log_can_count_here() -> None:
 @pytest.mark.parametrize(
     "port", [BatchingMetrics, TailMetrics, ConsumeMetrics, FrontEndMetrics, CompactorMetrics, LogMetrics]
 )
-def test_it_is_what_every_part_of_the_process_wants_to_tell(port: type) -> None:
+def test_it_implements_the_metrics_port_of_every_part(port: type) -> None:
     wanted = {name: member for name, member in vars(port).items() if inspect.isfunction(member) and name[0] != "_"}
     for name, member in wanted.items():
         ours = inspect.signature(getattr(BrokerMetrics, name)).parameters
@@ -330,7 +330,7 @@ def test_every_section_of_the_table_has_families() -> None:
     assert all(SECTIONS.values())
 
 
-def test_runs_in_flight_are_told_by_their_state() -> None:
+def test_runs_in_flight_are_shown_by_state() -> None:
     metrics = BrokerMetrics()
     metrics.set_compaction_pending({"UPDATING_CURSOR": 2}, 0)
     text = metrics.prometheus().decode()
