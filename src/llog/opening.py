@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
@@ -14,7 +13,7 @@ from typing import Final, NamedTuple
 from llog.errors import ObjectStoreMisconfigured
 from llog.limits import OBJECT_STORES_OPEN_MAX
 from llog.log.cluster import join_cluster
-from llog.log.context import LogContext, LogOptions
+from llog.log.context import LogContext, LogOptions, wall_clock_ms
 from llog.log.keys import Keys
 from llog.settings import Settings
 from llog.stores.metadata.port import MetadataStore
@@ -106,7 +105,7 @@ async def open_log(
             wal=None if wal is None else wrap(wal),
             segments=None if segment_store is None else wrap(segment_store),
             find_object=find,
-            now_ms=lambda: time.time_ns() // 1_000_000,
+            now_ms=wall_clock_ms,
             random_bits=secrets.randbits,
             sleep=asyncio.sleep,
             keys=keys,

@@ -7,6 +7,7 @@ a simulation can replace them.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -67,6 +68,11 @@ class LogContext:
     def rounds(self, rounds_max: int) -> Rounds:
         """The rounds of a bounded retry, with a back-off after each."""
         return Rounds(rounds_max, self.back_off)
+
+
+def wall_clock_ms() -> int:
+    """The clock of a context outside of simulations."""
+    return time.time_ns() // 1_000_000
 
 
 async def write_all(metadata: MetadataStore, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from llog.formats.values import ControlRecord, Pending, ProducerState
+from llog.formats.values import ControlRecord, IndexEntry, Pending, ProducerState
 from llog.limits import LOG_CLAIMS_PER_APPEND_MAX
 from llog.log.append.pieces import AppendSlice, Landed, PlacedPiece
 from llog.log.producers.idempotence import Judgement, judge_claim, with_batch
@@ -178,6 +178,25 @@ def _reserved(
     )
     advanced = replace(control, sequence_counter=next_offset, pending=pending)
     return Reserved(advanced, pending, run, verdicts)
+
+
+def index_entry_of(pending: Pending) -> IndexEntry:
+    """The entry that settling writes: a copy of the pending append, the same bytes from every settler."""
+    return IndexEntry(
+        type=pending.entry_type,
+        msg_count=pending.msg_count,
+        record_count=pending.msg_count,
+        data_key=pending.data_key,
+        encoding=pending.encoding,
+        byte_offset=pending.byte_offset,
+        byte_length=pending.byte_length,
+        append_id=pending.append_id,
+        incarnation=pending.incarnation,
+        epoch=pending.epoch,
+        max_timestamp_ms=pending.max_timestamp_ms,
+        producers=pending.producers,
+        created_at_ms=pending.created_at_ms,
+    )
 
 
 # -- other transitions -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from llog.errors import InvalidArgument
-from llog.formats.values import IndexEntry, Pending, decode_value
+from llog.formats.values import IndexEntry, decode_value
 from llog.log.keys import offset_of
 from llog.stores.metadata.port import Record, last_segment
 
@@ -58,22 +58,3 @@ def judge(entry: Entry, *, incarnation: int, cursor: int, log_start_offset: int)
     if entry.value.type == "WAL" and entry.end_offset < cursor:
         return EntryVerdict.PHANTOM
     return EntryVerdict.BELOW_START if entry.end_offset < log_start_offset else EntryVerdict.VALID
-
-
-def index_entry_of(pending: Pending) -> IndexEntry:
-    """The entry that settling writes: a copy of the pending append, the same bytes from every settler."""
-    return IndexEntry(
-        type=pending.entry_type,
-        msg_count=pending.msg_count,
-        record_count=pending.msg_count,
-        data_key=pending.data_key,
-        encoding=pending.encoding,
-        byte_offset=pending.byte_offset,
-        byte_length=pending.byte_length,
-        append_id=pending.append_id,
-        incarnation=pending.incarnation,
-        epoch=pending.epoch,
-        max_timestamp_ms=pending.max_timestamp_ms,
-        producers=pending.producers,
-        created_at_ms=pending.created_at_ms,
-    )

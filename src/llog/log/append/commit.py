@@ -34,8 +34,7 @@ from llog.log.append.pieces import AppendSlice
 from llog.log.append.resolve import resolve
 from llog.log.append.settle import Settlements, StaleSelf, free_entry_key, settle
 from llog.log.context import LogContext, get_all, write_all
-from llog.log.control import NothingNew, Refusal, Reserved, cleared, reserve
-from llog.log.index import index_entry_of
+from llog.log.control import NothingNew, Refusal, Reserved, cleared, index_entry_of, reserve
 from llog.log.keys import Log
 from llog.log.metrics import AppendCounters
 from llog.stores.metadata.port import ABSENT, Put

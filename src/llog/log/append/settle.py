@@ -33,8 +33,8 @@ from llog.limits import LOG_CAS_ROUNDS_MAX, LOG_IDLE_CLEAR_MS
 from llog.log.append.known import KnownLog, KnownLogs
 from llog.log.change import change_value
 from llog.log.context import LogContext, write_all
-from llog.log.control import cleared, fenced, settled
-from llog.log.index import Entry, entry_of, index_entry_of
+from llog.log.control import cleared, fenced, index_entry_of, settled
+from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
 from llog.log.metrics import AppendCounters
 from llog.stores.metadata.port import ABSENT, Key, Put

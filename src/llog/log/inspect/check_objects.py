@@ -27,7 +27,8 @@ from llog.formats.shared_blob import PREFIX_BYTES, header_length, parse_header, 
 from llog.formats.values import Pending
 from llog.limits import LOG_CHECK_FAULTS_MAX, LOG_CHECK_READ_BYTES, SEGMENT_FOOTER_PROBE_BYTES
 from llog.log.context import LogContext
-from llog.log.index import Entry, index_entry_of
+from llog.log.control import index_entry_of
+from llog.log.index import Entry
 from llog.log.keys import Log
 from llog.log.read.slices import check_slices, payload_columns
 from llog.stores.objects.port import ObjectStore

@@ -19,7 +19,8 @@ from llog.errors import InconsistentReadState, LogDeleted, OffsetOutOfRange, Par
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.limits import LOG_READ_ROUNDS_MAX, LOG_READ_STRICT_ROUNDS, METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.log.context import LogContext
-from llog.log.index import Entry, EntryVerdict, entry_of, index_entry_of, judge
+from llog.log.control import index_entry_of
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.stores.metadata.port import Record, after, last_segment
 

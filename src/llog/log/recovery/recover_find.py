@@ -30,8 +30,9 @@ from llog.formats.values import IndexEntry, SegmentRecord, decode_value
 from llog.limits import LOG_CHECK_READ_BYTES
 from llog.log.append.pieces import PlacedPiece
 from llog.log.context import LogContext
+from llog.log.control import index_entry_of
 from llog.log.ids import created_at_ms_of, is_object_id
-from llog.log.index import Entry, entry_of, index_entry_of
+from llog.log.index import Entry, entry_of
 from llog.log.inspect.check_objects import read_footer
 from llog.log.inspect.coherent import read_guards, run_of
 from llog.log.keys import Log

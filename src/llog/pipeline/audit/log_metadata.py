@@ -18,7 +18,8 @@ from llog.errors import FormatError, InvalidArgument
 from llog.formats.values import CompactionRun, IndexEntry, Pending, SegmentRecord
 from llog.limits import LOG_CHECK_ROUNDS_MAX
 from llog.log.context import LogContext
-from llog.log.index import Entry, EntryVerdict, entry_of, index_entry_of, judge
+from llog.log.control import index_entry_of
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.inspect.coherent import LogGuards, is_coherent, read_guards
 from llog.log.inspect.invariants import Tiling, snapshot_faults
 from llog.log.keys import OFFSET_MAX, Log

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +25,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from llog.errors import InvalidArgument, LlogError, SparkJobFailed
-from llog.log.context import FindObject, LogContext
+from llog.log.context import FindObject, LogContext, wall_clock_ms
 from llog.stores.objects.port import ObjectStore
 
 LOCAL_TASKS_AT_ONCE: Final = 4
@@ -46,7 +45,7 @@ class TaskTools(NamedTuple):
     find_object: FindObject
     """From the URI in an index entry to its object store and its name there."""
     open_store: OpenStore
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    now_ms: Callable[[], int] = wall_clock_ms
     on_part: Callable[[int, Any], None] = lambda _number, _part: None
     """A task may announce finished parts of its result. Only `LocalTasks` passes them on to the driver."""
 
