@@ -24,9 +24,8 @@ from llog.pipeline.compact.job import compact
 from llog.pipeline.export.job import export
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.settings import Settings
-from llog.spark.runner.compaction import sizing_of
 from llog.spark.runner.tasks import SparkTasks
-from llog.spark.sessions.session import is_connect
+from llog.spark.sessions.session import is_connect, sizing_of
 from llog.spark.source.exported import parquet_dataframe
 from tests.spark.cluster_jobs import OPTIONS
 from tests.spark.cluster_keys import clean_by_key

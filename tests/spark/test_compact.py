@@ -17,8 +17,8 @@ from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.settings import Settings
-from llog.spark.runner.compaction import COMPACT_CORES_UNKNOWN, resize_of, sizing_of
 from llog.spark.runner.tasks import SparkTasks
+from llog.spark.sessions.session import COMPACT_CORES_UNKNOWN, resize_of, sizing_of
 from tests.filling import append, group_of, read_all
 from tests.unit.pipeline.compact.compact_stage import entries_of
 

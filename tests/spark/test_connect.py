@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from llog.spark.runner.compaction import COMPACT_CORES_UNKNOWN
-from llog.spark.sessions.session import CONNECT_MODE, running_session
+from llog.spark.sessions.session import COMPACT_CORES_UNKNOWN, CONNECT_MODE, running_session
 from llog.testing.servers import STOP_SECONDS_MAX, free_port
 from tests.spark.connect_jobs import REMOTE
 from tests.spark.test_cluster import ROOT, facts_of

@@ -20,11 +20,10 @@ from typing import Any, Final
 
 from llog.compactor.backends import Backends, JoinSpark, OnSparkState
 from llog.compactor.backlog import Backlogs, BadLog
-from llog.compactor.chores import Chores
+from llog.compactor.chores import Chores, KeyChore
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind
 from llog.compactor.jobs import CompactorJobs
-from llog.compactor.key_chore import KeyChore
 from llog.compactor.metrics import CompactorMetrics
 from llog.compactor.pace import Pace, Pause
 from llog.compactor.plan import Kind, LogBacklog, Rules, plan_pass, plan_pause_ms, plan_work

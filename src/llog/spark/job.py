@@ -96,7 +96,7 @@ def _sized(job: Job) -> CompactOptions:
     """Windows as large as the runner can hold."""
     if job.spark is None:
         return CompactOptions(sizing=Sizing.in_process())
-    from llog.spark.runner.compaction import resize_of, sizing_of
+    from llog.spark.sessions.session import resize_of, sizing_of
 
     return CompactOptions(sizing=sizing_of(job.spark), resize=resize_of(job.spark))
 

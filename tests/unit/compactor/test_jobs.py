@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from llog.compactor.backends import COMPACT_SPARK_REJOIN_MS, Backend, Backends
-from llog.compactor.jobs import CompactorJobs
+from llog.compactor.jobs import COMPACT_JOBS_AT_ONCE, CompactorJobs, SharedJobs
 from llog.compactor.service import CompactorService
-from llog.compactor.shared_jobs import COMPACT_JOBS_AT_ONCE, SharedJobs
 from llog.errors import CompactionFailed, LogBusy, SparkJobFailed, SparkNotInstalled, SparkSessionFailed
 from llog.log.context import LogContext
 from llog.log.keys import Log

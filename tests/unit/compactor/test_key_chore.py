@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from llog.compactor.backends import Backend, Backends
+from llog.compactor.chores import COMPACTOR_KEYS_REST_MS, COMPACTOR_KEYS_RETRY_MS, KeyChore
 from llog.compactor.claims import Claims
 from llog.compactor.jobs import CompactorJobs
-from llog.compactor.key_chore import COMPACTOR_KEYS_REST_MS, COMPACTOR_KEYS_RETRY_MS, KeyChore
 from llog.compactor.service import COMPACTOR_KEYS_INTERVAL_MS
 from llog.errors import ObjectStoreUnavailable, SparkJobFailed
 from llog.formats.records.encode import encode_records
@@ -20,10 +20,9 @@ from llog.log.read.read import iter_runs
 from llog.log.topics.admin import alter_topic, create_topic
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.compact.plan import Sizing
-from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate, ScratchPart
 from llog.pipeline.key_compact.job import KeyCompacted, KeyCompactReport
 from llog.pipeline.key_compact.report import State
-from llog.pipeline.key_compact.scratch import ScratchPart
 from llog.pipeline.runtime.tasks import TaskTools
 from tests.unit.compactor.serving import running
 from tests.unit.compactor.stage import START_MS, Clock, Cluster, RememberingMetrics, ScriptedJobs, settle

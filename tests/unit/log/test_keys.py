@@ -22,7 +22,7 @@ from llog.log.keys import (
     offset_name,
     offset_of,
 )
-from llog.pipeline.key_compact.scratch import scratch_root
+from llog.pipeline.key_compact.aggregate import scratch_root
 from llog.pipeline.sink.plan import CommitPlan, page_keys
 from llog.pipeline.sink.query import head_key, query_key
 from llog.stores.metadata.port import Key, check_key

@@ -52,8 +52,8 @@ from llog.pipeline.compact.plan import SegmentRules
 from llog.pipeline.export.job import export
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.pipeline.export.plan import Sizes
-from llog.pipeline.key_compact import rewrite_task as key_rewrite_task
-from llog.pipeline.key_compact import scratch as key_scratch
+from llog.pipeline.key_compact import aggregate as key_scratch
+from llog.pipeline.key_compact import tasks as key_rewrite_task
 from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.retain import retain_logs

@@ -208,7 +208,7 @@ async def _yes(*_: object) -> bool:
 
 def test_the_runs_would_show_a_key_compaction_that_does_not_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the very entries that it rewrote still stand."""
-    monkeypatch.setattr("llog.pipeline.key_compact.publish._still_stand", _yes)
+    monkeypatch.setattr("llog.pipeline.key_compact.key_pass._still_stand", _yes)
     scenario = replace(SCENARIOS[False], faults=replace(MANY_FAULTS, skew_ms_max=FAULTS.skew_ms_max))
     for seed in range(152, 200):  # 152 is the first of these
         error = run_seed(scenario, seed, keep_trace=False).error

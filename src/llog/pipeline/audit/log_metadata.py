@@ -25,8 +25,8 @@ from llog.log.inspect.invariants import Tiling, snapshot_faults
 from llog.log.keys import OFFSET_MAX, Log
 from llog.log.rewrite.segments import list_segments
 from llog.pipeline.audit.catalogue import catalogue_findings
+from llog.pipeline.audit.objects import Catalogued
 from llog.pipeline.audit.report import Finding, damage, damage_of, leftover
-from llog.pipeline.audit.segment import Catalogued
 from llog.pipeline.audit.task import Claim
 from llog.stores.metadata.port import Record
 

@@ -24,8 +24,8 @@ from llog.pipeline.audit.log_metadata import look_at
 from llog.pipeline.audit.report import AuditReport, Finding
 from llog.pipeline.runtime.survey import Seen, survey_blobs, survey_segments
 from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
-from llog.pipeline.vacuum.plans import PlannedBlobs, planned_blobs, waited_for
-from llog.pipeline.vacuum.task import READ_OWNERS, Blobs
+from llog.pipeline.vacuum.job import READ_OWNERS, Blobs
+from llog.pipeline.vacuum.references import PlannedBlobs, planned_blobs, waited_for
 from llog.stores.objects.port import ObjectStore
 
 

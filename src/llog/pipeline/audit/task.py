@@ -30,9 +30,7 @@ from llog.formats.values import IndexEntry
 from llog.limits import MIB
 from llog.log.index import Entry
 from llog.log.keys import Keys, Log
-from llog.pipeline.audit.blob import BlobCheck
-from llog.pipeline.audit.object import OneObject
-from llog.pipeline.audit.segment import Catalogued, check_segment
+from llog.pipeline.audit.objects import BlobCheck, Catalogued, OneObject, check_segment
 from llog.pipeline.runtime.tasks import Task, TaskTools
 
 AUDIT_OBJECTS_IN_FLIGHT_MAX: Final = 4

@@ -19,15 +19,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from llog.concurrency import gather_bounded
 from llog.errors import LlogError, LogBusy, LogDeleted, LogError, PartitionNotInitialized
-from llog.limits import COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, LOG_MERGE_BYTES_DEFAULT
+from llog.limits import COMPACT_LOGS_AT_ONCE, COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, LOG_MERGE_BYTES_DEFAULT
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN, Bounds, Choice, Run, select_run
-from llog.pipeline.compact.look import LogHead, claimed, entries_from, for_each, live_logs, settled_head
 from llog.pipeline.compact.plan import Resize, SegmentRules, Share, Sizing, plan_round, plan_shares
-from llog.pipeline.compact.round import CompactReport, LogPlan, LogPublished, LogReport, OnRun, perform_round
+from llog.pipeline.compact.round import (
+    CompactReport,
+    LogPlan,
+    LogPublished,
+    LogReport,
+    OnRun,
+    SettledLog,
+    entries_from,
+    perform_round,
+    settle_log,
+)
 from llog.pipeline.runtime.gather import gathered
+from llog.pipeline.runtime.log_choice import claimed, live_logs
 from llog.pipeline.runtime.tasks import TaskRunner
 
 # How long the claims of a job outlive it when it dies, unless its caller says otherwise.
@@ -81,7 +92,7 @@ async def compact(
     found = await live_logs(context, logs)
     async with (
         gathered(context) as context,
-        claimed(context, found.lives, owner=owner, session_timeout_ms=session_timeout_ms) as taken,
+        claimed(context, found.incarnations, owner=owner, session_timeout_ms=session_timeout_ms) as taken,
     ):
         reports = await compact_claimed(context, runner, taken.ours, report, options, on_run)
         if merge:
@@ -89,7 +100,7 @@ async def compact(
     for log, error in (found.unreadable | taken.failed).items():
         reports[log] = LogReport(topic=log.topic, partition=log.partition)
         note_error(reports, log, error)
-    for log in sorted(found.lives.keys() | found.unreadable.keys()):
+    for log in sorted(found.incarnations.keys() | found.unreadable.keys()):
         elsewhere = LogReport(topic=log.topic, partition=log.partition, outcome="claimed_elsewhere")
         report.logs.append(reports.get(log, elsewhere))
     report.bytes_written = sum(log.bytes_written for log in report.logs)
@@ -139,7 +150,7 @@ class _Job:
         """The logs that need another."""
         sizing = await self._options.sized()
         shares = plan_shares(logs, sizing, self._options.rules)
-        looked = await for_each(logs, lambda log: self._look(log, shares[log]))
+        looked = await gather_bounded(logs, lambda log: self._look(log, shares[log]), limit=COMPACT_LOGS_AT_ONCE)
         chosen = {log: found for log, found in zip(logs, looked, strict=True) if found is not None}
         plan = plan_round({log: run for log, (_, run) in chosen.items()}, sizing, self._options.rules)
         plans = {
@@ -152,10 +163,10 @@ class _Job:
         later = [log for log in chosen if log not in plans]  # their blobs lie behind the end of this round
         return [log for log in ended if self._is_left(log, ended[log])] + later
 
-    async def _look(self, log: Log, share: Share) -> tuple[LogHead, Run] | None:
+    async def _look(self, log: Log, share: Share) -> tuple[SettledLog, Run] | None:
         options, bytes_max = self._options, self._options.log_bytes_max or share.byte_length
         try:
-            head = await settled_head(self._context, log)
+            head = await settle_log(self._context, log)
             self.reports[log].add(head.resumed)
             for resumed in head.resumed:
                 self._on_run(resumed)

@@ -11,18 +11,27 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from llog.concurrency import gather_bounded
 from llog.errors import LlogError
 from llog.formats.values import ControlRecord
-from llog.limits import COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, COMPACT_TASKS_PER_CORE
+from llog.limits import COMPACT_LOGS_AT_ONCE, COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, COMPACT_TASKS_PER_CORE
 from llog.log.context import LogContext
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.rewrite.publish import KnownCompaction
 from llog.log.rewrite.select import Choice, select_merge
 from llog.pipeline.compact.job import CompactOptions, OnError, note_error, note_in_vain
-from llog.pipeline.compact.look import LogHead, for_each, settled_head
 from llog.pipeline.compact.plan import Sizing
-from llog.pipeline.compact.round import CompactReport, LogPlan, LogPublished, LogReport, OnRun, perform_round
+from llog.pipeline.compact.round import (
+    CompactReport,
+    LogPlan,
+    LogPublished,
+    LogReport,
+    OnRun,
+    SettledLog,
+    perform_round,
+    settle_log,
+)
 from llog.pipeline.runtime.gather import gathered
 from llog.pipeline.runtime.tasks import TaskRunner
 
@@ -70,9 +79,9 @@ async def _round(
     on_run: OnRun,
     on_error: OnError,
 ) -> dict[Log, LogPublished | LlogError]:
-    async def look(log: Log) -> tuple[LogHead, Choice] | None:
+    async def look(log: Log) -> tuple[SettledLog, Choice] | None:
         try:
-            head = await settled_head(context, log)
+            head = await settle_log(context, log)
             reports[log].add(head.resumed)
             for resumed in head.resumed:
                 on_run(resumed)
@@ -85,7 +94,7 @@ async def _round(
         run = select_merge(entries, target_bytes=options.merge_bytes, min_inputs=options.merge_inputs_min)
         return None if run is None else (head, Choice("MERGE", run.entries[0].value.level + 1, run))
 
-    looked = await for_each(logs, look)
+    looked = await gather_bounded(logs, look, limit=COMPACT_LOGS_AT_ONCE)
     chosen = {log: found for log, found in zip(logs, looked, strict=True) if found is not None}
     if not chosen:
         return {}

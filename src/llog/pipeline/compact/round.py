@@ -14,16 +14,18 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from llog.errors import InvalidArgument, LlogError
-from llog.formats.values import SegmentRecord
-from llog.limits import COMPACT_LOGS_AT_ONCE
+from llog.concurrency import gather_bounded
+from llog.errors import InvalidArgument, LlogError, LogBusy
+from llog.formats.values import ControlRecord, SegmentRecord
+from llog.limits import COMPACT_LOGS_AT_ONCE, COMPACT_REPLANS_MAX
+from llog.log.append.settle import settle_and_clear
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
-from llog.log.keys import Log
+from llog.log.index import Entry, entry_of
+from llog.log.keys import Log, offset_name
 from llog.log.rewrite import segments
-from llog.log.rewrite.publish import Compacted, KnownCompaction, finish, planned_run, publish
+from llog.log.rewrite.publish import Compacted, KnownCompaction, finish, load_compaction, planned_run, publish
 from llog.log.rewrite.select import Choice
-from llog.pipeline.compact.look import LogHead, for_each
 from llog.pipeline.compact.plan import NamedRun, RunOutcome, Window, Written, window_of_runs
 from llog.pipeline.compact.task import REWRITE_WINDOW
 from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
@@ -86,7 +88,57 @@ class CompactReport(msgspec.Struct, kw_only=True):
         return sum(log.outcome == outcome for log in self.logs)
 
 
-# -- publish -----------------------------------------------------------------------------------------------------------
+# -- one log -----------------------------------------------------------------------------------------------------------
+
+
+class SettledLog(NamedTuple):
+    """A log with nothing pending and nothing in flight, at the versions that were read."""
+
+    log: Log
+    control: ControlRecord
+    record: KnownCompaction
+    resumed: tuple[Compacted, ...] = ()
+    """Runs that another process had left in flight, finished by this one."""
+
+
+async def settle_log(context: LogContext, log: Log) -> SettledLog:
+    """Settle the log and finish the run in flight.
+
+    The order is that of protocol section 7: pending is settled and cleared, and that counter noted, before the
+    compaction record is read, and the record before any entry. So no run reaches past the counter (R11), and whatever
+    happens to the entries of the log afterwards makes publishing at the record's version fail. Raises `LogBusy` when
+    other processes keep beginning runs."""
+    resumed: list[Compacted] = []
+    for round_number in range(COMPACT_REPLANS_MAX):
+        control = await settle_and_clear(context, log)
+        record = await load_compaction(context, log, control.incarnation)
+        run = record.value.in_flight
+        if run is None:
+            return SettledLog(log, control, record, tuple(resumed))
+        if (await finish(context, log, control, run)).done:
+            size, level = run.entry.byte_length or 0, run.entry.level
+            resumed.append(
+                Compacted(log, run.start_offset, run.end_offset, 0, size, run.data_key, True, run.kind, level)
+            )
+        else:
+            await context.back_off(round_number)
+    raise LogBusy(*log, f"it had a run in flight {COMPACT_REPLANS_MAX} times in a row; try again")
+
+
+async def entries_from(context: LogContext, log: Log, offset: int, *, entries_max: int, bytes_max: int) -> list[Entry]:
+    """Index entries that end at `offset` or after it, up to either limit."""
+    entries: list[Entry] = []
+    size_bytes = 0
+    async for record in context.metadata.scan_all(context.keys.index(log), start=offset_name(offset)):
+        entry = entry_of(record)
+        entries.append(entry)
+        size_bytes += entry.value.byte_length or 0
+        if len(entries) >= entries_max or size_bytes > bytes_max:
+            break
+    return entries
+
+
+# -- publish ----------------------------------------------------------------------------------------------------------
 
 ENTRY_CHANGED = "ObjectNotFound"
 """What an entry named is gone, so the entry is too, or says something else by now (R10): plan again."""
@@ -117,7 +169,7 @@ def segment_store(context: LogContext) -> ObjectStore:
     return context.segments
 
 
-async def register(context: LogContext, head: LogHead, choice: Choice) -> NewSegment:
+async def register(context: LogContext, head: SettledLog, choice: Choice) -> NewSegment:
     """The record comes before the object: a crash anywhere leaves something to find."""
     log, taken, now_ms, incarnation = head.log, choice.run, context.now_ms(), head.control.incarnation
     segment_id = new_object_id(now_ms, context.random_bits)
@@ -141,7 +193,7 @@ async def register(context: LogContext, head: LogHead, choice: Choice) -> NewSeg
 
 async def publish_in_order(
     context: LogContext,
-    head: LogHead,
+    head: SettledLog,
     written: Sequence[NewSegment],
     slots: asyncio.Semaphore,
     on_run: Callable[[Compacted], None] = lambda _: None,
@@ -178,7 +230,7 @@ def _follows(record: KnownCompaction, new: NewSegment) -> bool:
 
 
 async def _publish_one(
-    context: LogContext, head: LogHead, record: KnownCompaction, new: NewSegment, outcome: RunOutcome
+    context: LogContext, head: SettledLog, record: KnownCompaction, new: NewSegment, outcome: RunOutcome
 ) -> KnownCompaction | None:
     """The compaction record after it; None: another run came first, or the run had to be abandoned."""
     assert outcome.segment is not None
@@ -190,7 +242,7 @@ async def _publish_one(
     return published.record if published.done else None
 
 
-# -- round -------------------------------------------------------------------------------------------------------------
+# -- round ------------------------------------------------------------------------------------------------------------
 
 OnRun = Callable[[Compacted], None]
 
@@ -198,7 +250,7 @@ OnRun = Callable[[Compacted], None]
 class LogPlan(NamedTuple):
     """What one log brings into a round: its runs in offset order, each with the number of its task."""
 
-    head: LogHead
+    head: SettledLog
     runs: Sequence[tuple[Choice, int]]
 
 
@@ -210,7 +262,9 @@ async def perform_round(
     on_run: OnRun = lambda _: None,
 ) -> dict[Log, LogPublished | LlogError]:
     """What became of each log. Raises what the runner raises, once everything written is published."""
-    registered = await for_each(list(plans), lambda log: _register_all(context, plans[log]))
+    registered = await gather_bounded(
+        list(plans), lambda log: _register_all(context, plans[log]), limit=COMPACT_LOGS_AT_ONCE
+    )
     segments = {log: new for log, new in zip(plans, registered, strict=True) if not isinstance(new, LlogError)}
     tasks = _by_task(plans, segments)
     url = segment_store(context).url
@@ -294,7 +348,7 @@ def _give_up(segments: Mapping[Log, Sequence[NewSegment]], failed: TaskFailed) -
 
 
 async def _published(
-    context: LogContext, head: LogHead, new: Sequence[NewSegment], slots: asyncio.Semaphore, on_run: OnRun
+    context: LogContext, head: SettledLog, new: Sequence[NewSegment], slots: asyncio.Semaphore, on_run: OnRun
 ) -> LogPublished | LlogError:
     try:
         return await publish_in_order(context, head, new, slots, on_run)

@@ -10,18 +10,141 @@ log's segments; survivors are handed on per segment, in rising order.
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from llog.errors import InvalidArgument
+from llog.errors import ChecksumMismatch, InvalidArgument, InvalidField, ObjectStoreError, ValueTooLarge
+from llog.formats.buffers import Buffer, crc32c
 from llog.limits import GIB, KEY_SCAN_PART_BYTES_MAX
-from llog.pipeline.key_compact.scan_task import last_offsets
-from llog.pipeline.key_compact.scratch import Longs, ScratchPart, ScratchPlace, get_keys, put_survivors
+from llog.log.ids import created_at_ms_of, is_object_id, new_object_id
+from llog.log.keys import SCRATCH_PREFIX
 from llog.pipeline.runtime.tasks import TaskTools
+from llog.stores.objects.port import ObjectStore
+
+# Objects between the passes go with their job; what a crash left goes with a later job, once it is this old.
+KEY_COMPACT_SCRATCH_AGE_MS_MAX: Final = 7 * 24 * 3_600_000
+# Survivors that one object between the passes may name.
+KEY_SURVIVORS_BYTES_MAX: Final = 4 * GIB
+
+
+Longs = npt.NDArray[np.int64]
+_log: Final = logging.getLogger("llog.pipeline")
+
+KEYS_SCHEMA: Final = pa.schema([pa.field("key", pa.binary()), pa.field("offset", pa.int64())])
+_IPC: Final = pa.ipc.IpcWriteOptions(compression="zstd")
+_OFFSETS: Final = np.dtype("<i8")
+_BELOW_SCRATCH: Final = "key-compact/"
+
+
+class ScratchPlace(msgspec.Struct, frozen=True):
+    """Where the objects of one pass go."""
+
+    store_url: str
+    prefix: str
+
+
+class ScratchPart(msgspec.Struct, frozen=True, array_like=True):
+    """One object: its name below the store, how many rows it holds, and what its bytes must be."""
+
+    name: str
+    rows: int
+    byte_length: int
+    crc32c: int
+
+
+def scratch_root(root: str) -> str:
+    """`@` cannot occur in a topic's name, so no log ever lies there."""
+    return f"{root}/{SCRATCH_PREFIX}/{_BELOW_SCRATCH}"
+
+
+async def put_keys(tools: TaskTools, place: ScratchPlace, table: pa.Table) -> ScratchPart:
+    """Keys and offsets, as a stream of Arrow record batches."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, KEYS_SCHEMA, options=_IPC) as writer:
+        writer.write_table(table.cast(KEYS_SCHEMA))
+    return await _put(tools, place, memoryview(sink.getvalue()), table.num_rows)
+
+
+async def get_keys(tools: TaskTools, place: ScratchPlace, part: ScratchPart) -> pa.Table:
+    return keys_in(await get_part(tools, place, part), part)
+
+
+def keys_in(data: Buffer, part: ScratchPart) -> pa.Table:
+    """The table in an object's bytes, which were compared with their checksum before."""
+    try:
+        table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidField(part.name, f"not the keys of a scan: {error}") from error
+    if table.num_rows != part.rows:
+        raise InvalidField(part.name, f"{table.num_rows} keys, not the {part.rows} that were written")
+    return table
+
+
+async def get_part(tools: TaskTools, place: ScratchPlace, part: ScratchPart) -> Buffer:
+    """An object's bytes, if they are what was written."""
+    store = await tools.open_store(place.store_url)
+    data = await store.get(part.name)
+    computed = crc32c(data)
+    if memoryview(data).nbytes != part.byte_length or computed != part.crc32c:
+        raise ChecksumMismatch(part.name, "scratch object", part.crc32c, computed)
+    return data
+
+
+async def put_survivors(tools: TaskTools, place: ScratchPlace, offsets: Longs) -> ScratchPart:
+    """Offsets in rising order, as they are."""
+    if offsets.nbytes > KEY_SURVIVORS_BYTES_MAX:
+        raise ValueTooLarge("survivors", offsets.nbytes, KEY_SURVIVORS_BYTES_MAX)
+    return await _put(tools, place, offsets.astype(_OFFSETS, copy=False).data.cast("B"), len(offsets))
+
+
+async def get_survivors(tools: TaskTools, place: ScratchPlace, part: ScratchPart) -> Longs:
+    data = await get_part(tools, place, part)
+    offsets = np.frombuffer(data, _OFFSETS).astype(np.int64)
+    if len(offsets) != part.rows or bool(np.any(offsets[1:] <= offsets[:-1])):
+        raise InvalidField(part.name, f"not {part.rows} offsets in rising order")
+    return offsets
+
+
+async def remove_pass(store: ObjectStore, place: ScratchPlace) -> None:
+    """Everything of one pass, also what a task that ran twice left. What the pass did to its logs is done: objects that
+    cannot be removed now are told and left to `remove_old`."""
+    try:
+        await store.delete_many([found.name async for found in store.list(place.prefix)])
+        await store.tidy(place.prefix.partition(f"/{_BELOW_SCRATCH}")[0])
+    except ObjectStoreError as error:
+        _log.warning("%s is left for a later key compaction to remove: %s", place.prefix, error)
+
+
+async def remove_old(store: ObjectStore, root: str, now_ms: int) -> int:
+    """What passes left that never came to their end; how many objects."""
+    prefix = scratch_root(root)
+    old = [found.name async for found in store.list(prefix) if _is_old(found.name[len(prefix) :], now_ms)]
+    await store.delete_many(old)
+    await store.tidy(f"{root}/{SCRATCH_PREFIX}")
+    return len(old)
+
+
+def _is_old(below: str, now_ms: int) -> bool:
+    pass_id = below.partition("/")[0]
+    return is_object_id(pass_id) and created_at_ms_of(pass_id) < now_ms - KEY_COMPACT_SCRATCH_AGE_MS_MAX
+
+
+async def _put(tools: TaskTools, place: ScratchPlace, data: memoryview, rows: int) -> ScratchPart:
+    store = await tools.open_store(place.store_url)
+    # Drawn here, not in the driver: two runs of one task must not write over each other.
+    name = place.prefix + new_object_id(tools.now_ms(), secrets.randbits)
+    await store.put(name, [data])
+    return ScratchPart(name, rows, len(data), crc32c(data))
+
+
+# -- aggregate ---------------------------------------------------------------------------------------------------------
 
 # Distinct keys of one log, in bytes, that are aggregated without Spark.
 KEY_AGGREGATE_BYTES_MAX: Final = 2 * GIB
@@ -95,3 +218,11 @@ def split_by_segment(offsets: Longs, segments: Sequence[SegmentKeys]) -> list[Lo
     """Offsets of a log, rising, cut where its segments end."""
     ends = [keys.end_offset for keys in segments]
     return np.split(offsets, np.searchsorted(offsets, ends[:-1], side="right"))
+
+
+def last_offsets(table: pa.Table) -> pa.Table:
+    """Each key once, with the highest of its offsets. Keys are compared as bytes."""
+    # A large binary column, because the keys of all chunks together may pass 2 GiB.
+    wide = table.set_column(0, "key", table["key"].cast(pa.large_binary()))
+    found = wide.group_by("key", use_threads=False).aggregate([("offset", "max")])
+    return pa.table({"key": found["key"], "offset": found["offset_max"]})

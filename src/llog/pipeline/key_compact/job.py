@@ -22,10 +22,9 @@ from typing import Final
 from llog.errors import InvalidArgument
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.pipeline.key_compact.aggregate import KeyAggregate
+from llog.pipeline.key_compact.aggregate import KeyAggregate, remove_old
 from llog.pipeline.key_compact.key_pass import KeyPass, OnError, Progress
 from llog.pipeline.key_compact.report import KeyCompacted, KeyCompactOptions, KeyCompactReport, added
-from llog.pipeline.key_compact.scratch import remove_old
 from llog.pipeline.runtime.log_choice import chosen_logs
 from llog.pipeline.runtime.tasks import TaskRunner
 

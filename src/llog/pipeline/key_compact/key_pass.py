@@ -14,24 +14,106 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from llog.errors import LlogError, PartitionNotInitialized
+from llog.errors import LlogError, LogBusy, PartitionNotInitialized
+from llog.formats.values import ControlRecord, SegmentRecord
 from llog.limits import KEY_COMPACT_LEVEL
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
-from llog.log.keys import Log
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
+from llog.log.keys import Log, offset_name
 from llog.log.read.fetch import is_segment
-from llog.pipeline.key_compact.aggregate import KeyAggregate, SegmentKeys
-from llog.pipeline.key_compact.look import LogLook, look_at
-from llog.pipeline.key_compact.plan import ScannedEntry, plan_groups
-from llog.pipeline.key_compact.publish import publish_group
+from llog.log.rewrite import segments
+from llog.log.rewrite.publish import KnownCompaction, finish, planned_run, publish
+from llog.log.rewrite.select import Choice, Run
+from llog.pipeline.key_compact.aggregate import (
+    KeyAggregate,
+    ScratchPart,
+    ScratchPlace,
+    SegmentKeys,
+    remove_pass,
+    scratch_root,
+)
+from llog.pipeline.key_compact.batches import SegmentSource
+from llog.pipeline.key_compact.plan import (
+    KEY_COMPACT_RACES_MAX,
+    LogLook,
+    ScannedEntry,
+    look_at,
+    plan_groups,
+    settled_compaction,
+)
 from llog.pipeline.key_compact.report import KeyCompacted, KeyCompactOptions
-from llog.pipeline.key_compact.rewrite_task import REWRITE_KEYS, KeyRewrite, KeyRewritten, RewriteSource
-from llog.pipeline.key_compact.scan_task import SCAN_KEYS, KeyScan, ScannedSegment
-from llog.pipeline.key_compact.scratch import ScratchPart, ScratchPlace, remove_pass, scratch_root
-from llog.pipeline.key_compact.segments import SegmentSource
+from llog.pipeline.key_compact.tasks import (
+    REWRITE_KEYS,
+    SCAN_KEYS,
+    KeyRewrite,
+    KeyRewritten,
+    KeyScan,
+    RewriteSource,
+    ScannedSegment,
+)
 from llog.pipeline.runtime.tasks import Item, Result, Task, TaskFailed, TaskRunner
+from llog.stores.metadata.port import after
+
+Ending = Literal["published", "changed"]
+
+
+async def publish_group(
+    context: LogContext, log: Log, control: ControlRecord, entries: Sequence[Entry], written: KeyRewritten
+) -> Ending:
+    """`changed`: the entries are not those any more, or vacuum may have the new segment; the log is planned again. A
+    segment that was not published is nobody's, and goes with vacuum."""
+    taken = Run(tuple(entries))
+    await segments.register(context, log, _segment_record(control, taken, written))
+    chosen = Choice("KEY_COMPACT", KEY_COMPACT_LEVEL, taken)
+    run = planned_run(
+        control.incarnation, chosen, written.segment_id, written.as_segment(), written.uri, written.created_at_ms
+    )
+    for round_number in range(KEY_COMPACT_RACES_MAX):
+        record = await settled_compaction(context, log, control)
+        stand = await _still_stand(context, log, control, record, taken)
+        if not stand:
+            # Perhaps by this very run: an attempt that got no answer may have landed late, and others have finished it.
+            return "published" if (await finish(context, log, control, run)).done else "changed"
+        if run.created_at_ms < record.value.segment_horizon_ms:
+            return "changed"
+        if await publish(context, log, record, run):
+            return "published" if (await finish(context, log, control, run)).done else "changed"
+        await context.back_off(round_number)
+    raise LogBusy(*log, f"other compactors were faster {KEY_COMPACT_RACES_MAX} times; try again")
+
+
+async def _still_stand(
+    context: LogContext, log: Log, control: ControlRecord, record: KnownCompaction, taken: Run
+) -> bool:
+    start, stop = offset_name(taken.start_offset), after(offset_name(taken.end_offset))
+    found: list[tuple[int, int]] = []
+    async for item in context.metadata.scan_all(context.keys.index(log), start=start, stop=stop, strict=True):
+        entry = entry_of(item)
+        # Below the log's start too: whether they stand is the question here, not whether anyone can read them.
+        verdict = judge(entry, incarnation=control.incarnation, cursor=record.value.offset, log_start_offset=0)
+        if verdict is EntryVerdict.VALID:
+            found.append((entry.end_offset, entry.version))
+    return found == [(entry.end_offset, entry.version) for entry in taken.entries]
+
+
+def _segment_record(control: ControlRecord, taken: Run, written: KeyRewritten) -> SegmentRecord:
+    return SegmentRecord(
+        segment_id=written.segment_id,
+        incarnation=control.incarnation,
+        start_offset=taken.start_offset,
+        end_offset=taken.end_offset,
+        size_bytes=0,
+        sources=taken.sources,
+        state="COPY_SEGMENT_STARTED",
+        state_changed_at_ms=written.created_at_ms,
+        data_key=written.uri,
+    )
+
+
+# -- key_pass ----------------------------------------------------------------------------------------------------------
 
 Progress = Callable[[str, int], None]
 """Told the name of a half of the pass, and how many source bytes more of it are done."""

@@ -5,9 +5,15 @@ What must stay true: a name that means nothing here is an error, never an empty 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NamedTuple
 
-from llog.errors import InvalidArgument, PartitionOutOfRange, TopicNotFound
+from llog.concurrency import gather_bounded
+from llog.errors import FormatError, InvalidArgument, LlogError, PartitionOutOfRange, TopicNotFound
+from llog.formats.values import ControlRecord, decode_value
+from llog.limits import COMPACT_LOGS_AT_ONCE, METADATA_GET_MANY_MAX
+from llog.log.claim import claim
 from llog.log.context import LogContext
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.topics.admin import list_topics
@@ -41,3 +47,63 @@ async def chosen_logs(context: LogContext, names: Sequence[str] = ()) -> list[Lo
         topics = await list_topics(context, states=["LIVE"])
         return sorted(Log(topic, number) for topic, record in topics for number in range(record.partition_count))
     return sorted({log for choice in map(parse_choice, names) for log in await logs_of(context, *choice)})
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+class LiveLogs(NamedTuple):
+    incarnations: dict[Log, int]
+    unreadable: dict[Log, FormatError]
+    """Logs with a damaged control record."""
+
+
+async def live_logs(context: LogContext, logs: Sequence[Log] | None) -> LiveLogs:
+    """Those of `logs` (None: of every live topic) that exist and are not deleted."""
+    logs = await chosen_logs(context) if logs is None else logs
+    live = LiveLogs({}, {})
+    for first in range(0, len(logs), METADATA_GET_MANY_MAX):
+        some = logs[first : first + METADATA_GET_MANY_MAX]
+        records = await context.metadata.get_many([context.keys.control(log) for log in some])
+        for log, record in zip(some, records, strict=True):
+            if record is None:
+                continue
+            try:
+                control = decode_value(ControlRecord, record.value, record.key.path)
+            except FormatError as error:
+                live.unreadable[log] = error
+                continue
+            if control.log_state != "DELETED":
+                live.incarnations[log] = control.incarnation
+    return live
+
+
+class LogClaims(NamedTuple):
+    ours: list[Log]
+    failed: dict[Log, LlogError]
+    """Logs whose claim could not be read or written."""
+
+
+@asynccontextmanager
+async def claimed(
+    context: LogContext, logs: dict[Log, int], *, owner: str, session_timeout_ms: int
+) -> AsyncIterator[LogClaims]:
+    """Claim the logs for as long as the session of the claims lasts. A lost session does no harm: a claim only saves
+    work (R12)."""
+    name = f"{owner}/{context.random_bits(64):016x}"
+    session = await context.metadata.open_session(timeout_ms=session_timeout_ms, on_lost=lambda: None)
+    try:
+
+        async def take(log: Log) -> bool | LlogError:
+            try:
+                return await claim(context, log, session, compactor_id=name, incarnation=logs[log])
+            except LlogError as error:
+                return error
+
+        taken = dict(zip(logs, await gather_bounded(list(logs), take, limit=COMPACT_LOGS_AT_ONCE), strict=True))
+        yield LogClaims(
+            [log for log, ours in taken.items() if ours is True],
+            {log: error for log, error in taken.items() if isinstance(error, LlogError)},
+        )
+    finally:
+        await session.close()

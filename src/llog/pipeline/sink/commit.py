@@ -154,7 +154,7 @@ async def confirm(context: LogContext, stored: StoredPlan) -> Confirmation:
         3. mark the plan as confirmed, at the version at which it was read
 
     Why the order is safe: vacuum goes the other way. It raises the horizons of a blob's logs first, and then looks for
-    plans that name the blob (`llog.pipeline.vacuum.plans`). So vacuum sees the plan and keeps its blobs, or the plan
+    plans that name the blob (`pipeline.vacuum.references`). So vacuum sees the plan and keeps its blobs, or the plan
     came later and step 2 sees the raised horizon. In the latter case the plan is replaced before anything of it is in a
     log: slices in old blobs are copied, and the copies must pass step 2 too. If a blob is gone the plan is void. No
     driver performs an unconfirmed plan, so another plan may replace it. A confirmed plan changes only to be done.

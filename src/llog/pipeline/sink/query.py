@@ -12,7 +12,7 @@ while. The head decides instead. These rules hold:
 - After it moved the head and before it plans a batch, a driver finishes the plan of the previous batch. So in each log
   every slice of an earlier batch precedes every slice of a later one, and "old epoch" means "already in the log".
 - Moving the head allots epochs. A crash may waste epochs, but none is allotted twice.
-- The query's record exists before its head, so vacuum finds every plan (`llog.pipeline.vacuum.plans`).
+- The query's record exists before its head, so vacuum finds every plan (`llog.pipeline.vacuum.references`).
 """
 
 from __future__ import annotations

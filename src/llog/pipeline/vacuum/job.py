@@ -21,26 +21,115 @@ goes by the clocks that can be read without, and asks no log.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
 
 from llog.errors import FormatError, InvalidArgument, LogError, MetadataStoreError, ObjectStoreUnavailable
-from llog.limits import VACUUM_REPORT_NAMES_MAX, VACUUM_TASK_HEADERS_MAX, VACUUM_UNREADABLE_NAMED_MAX
+from llog.limits import (
+    VACUUM_READS_IN_FLIGHT_MAX,
+    VACUUM_REPORT_NAMES_MAX,
+    VACUUM_TASK_HEADERS_MAX,
+    VACUUM_UNREADABLE_NAMED_MAX,
+)
 from llog.log.cleanup import vacuum as protocol
 from llog.log.cleanup.leftovers import remove_leftovers
+from llog.log.cleanup.vacuum import with_logs as candidate_of
 from llog.log.cleanup.vacuum_check import NamedObjects, named_blobs, plan_now, read_clocks
 from llog.log.cluster import compare_cluster, join_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.runtime.survey import Seen, survey_blobs, survey_segments
-from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, TaskRunner, tools_of
-from llog.pipeline.vacuum.look import Overview, look_around, some_at_a_time
-from llog.pipeline.vacuum.plans import PlannedBlobs, planned_blobs
-from llog.pipeline.vacuum.report import Swept, VacuumReport
-from llog.pipeline.vacuum.task import READ_OWNERS, Blobs, Owners
+from llog.pipeline.runtime.tasks import LocalTasks, Task, TaskFailed, TaskRunner, TaskTools, tools_of
+from llog.pipeline.vacuum.references import Overview, PlannedBlobs, look_around, planned_blobs, some_at_a_time
 from llog.stores.objects.port import ObjectMeta, ObjectStore
 
-__all__ = ["VacuumReport", "vacuum", "vacuum_here"]
+
+class Swept(msgspec.Struct):
+    """What became of the objects of one place: all blobs, or the segments of one topic."""
+
+    surveyed: int = 0
+    """Old enough to be looked at."""
+    surveyed_bytes: int = 0
+    deleted: int = 0
+    deleted_bytes: int = 0
+
+
+class VacuumReport(msgspec.Struct, kw_only=True):
+    """What one vacuum did, or with `dry_run` would do, as far as it can be told without asking the logs."""
+
+    dry_run: bool
+    blobs_before_ms: int
+    segments_before_ms: int
+    blobs_deleted: int = 0
+    bytes_deleted: int = 0
+    segments_marked: int = 0
+    segments_deleted: int = 0
+    phantoms_removed: int = 0
+    kept_unreadable: int = 0
+    kept_unknown_log: int = 0
+    kept_unchecked: int = 0
+    kept_planned: int = 0
+    """Blobs that a commit plan of the sink names, which is not finished."""
+    kept_unread: int = 0
+    """They may be named by a record that cannot be read."""
+    plans_expired: list[str] = []
+    """Keys of plans that nobody finished for so long that they keep no blob any more."""
+    unreadable_count: int = 0
+    unreadable: list[str] = []
+    """Metadata records that could not be read (at most VACUUM_UNREADABLE_NAMED_MAX)."""
+    places: dict[str, Swept] = {}
+    """By the beginning of their URIs."""
+    names: list[str] = []
+    """URIs of what went (at most VACUUM_REPORT_NAMES_MAX)."""
+
+
+# -- task --------------------------------------------------------------------------------------------------------------
+
+
+class Blobs(msgspec.Struct, frozen=True, kw_only=True):
+    store_url: str
+    blobs: tuple[Seen, ...]
+
+
+class Owners(msgspec.Struct, frozen=True, kw_only=True):
+    """Logs are told once and then by their number: thousands of blobs name the same ones."""
+
+    logs: tuple[tuple[str, int], ...]
+    """Topic and partition."""
+    of_blobs: tuple[tuple[int, ...] | None, ...]
+    """In the order of the blobs; None: its header cannot be read."""
+
+    def of_blob(self, number: int) -> frozenset[Log] | None:
+        named = self.of_blobs[number]
+        return None if named is None else frozenset(Log(*self.logs[index]) for index in named)
+
+
+READ_OWNERS: Final = Task("llog.pipeline.vacuum.job:read_owners", Blobs, Owners)
+
+
+async def read_owners(tools: TaskTools, item: Blobs) -> Owners:
+    slots = asyncio.Semaphore(VACUUM_READS_IN_FLIGHT_MAX)
+
+    async def logs_of(blob: Seen) -> frozenset[Log] | None:
+        async with slots:
+            store, name = await tools.find_object(f"{item.store_url}/{blob.name}")
+            found = await candidate_of(store, ObjectMeta(name, blob.byte_length, blob.last_modified_ms))
+            return None if found is None else found.logs
+
+    owners = await asyncio.gather(*(logs_of(blob) for blob in item.blobs))
+    numbers: dict[Log, int] = {}
+    of_blobs = tuple(
+        None if logs is None else tuple(numbers.setdefault(log, len(numbers)) for log in sorted(logs))
+        for logs in owners
+    )
+    return Owners(logs=tuple((log.topic, log.partition) for log in numbers), of_blobs=of_blobs)
+
+
+# -- job ---------------------------------------------------------------------------------------------------------------
 
 
 async def vacuum(context: LogContext, runner: TaskRunner, *, dry_run: bool = False) -> VacuumReport:

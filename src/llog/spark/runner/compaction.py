@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from llog.compactor.backends import Backend, CheckSession
 from llog.errors import SparkSessionFailed
-from llog.pipeline.compact.plan import Resize, Sizing
 from llog.settings import Settings
 from llog.settings.urls import mask_url
 from llog.spark.runner.key_aggregate import SparkKeyAggregate
 from llog.spark.runner.tasks import SparkTasks
 from llog.spark.sessions.launch import own_jvm_is_gone
-from llog.spark.sessions.session import count_of, is_connect, master_of
+from llog.spark.sessions.session import is_connect, master_of, resize_of, sizing_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-from typing import Final
-
-# Where nobody tells how many there are.
-COMPACT_CORES_UNKNOWN: Final = 4
 
 
 async def join_session(settings: Settings, *, master: str | None = None) -> Backend:
@@ -53,26 +47,3 @@ def check_of(spark: SparkSession) -> CheckSession | None:
             raise SparkSessionFailed(mask_url(master), "it was stopped")
 
     return check
-
-
-def sizing_of(spark: SparkSession) -> Sizing:
-    """Windows for as many cores as the session has now; a Connect server does not tell how many that is, and a cluster
-    may have given us none yet."""
-    if is_connect(spark):
-        return Sizing(COMPACT_CORES_UNKNOWN)
-    cores = int(spark.sparkContext.defaultParallelism)
-    return Sizing(max(cores, COMPACT_CORES_UNKNOWN) if count_of(spark) is not None else cores)
-
-
-def resize_of(spark: SparkSession) -> Resize | None:
-    """Executors of a cluster come after the session, and may come and go; a machine's cores stay."""
-    if count_of(spark) is None:
-        return None
-
-    async def resize() -> Sizing:
-        try:
-            return await asyncio.to_thread(sizing_of, spark)
-        except Exception:  # a session that is gone: the job fails, and says why
-            return Sizing(COMPACT_CORES_UNKNOWN)
-
-    return resize

@@ -38,11 +38,11 @@ from pyspark.sql.types import StructType
 
 from llog.errors import ChecksumMismatch, SparkJobFailed
 from llog.formats.buffers import crc32c
-from llog.pipeline.key_compact.aggregate import SegmentKeys
-from llog.pipeline.key_compact.scratch import (
+from llog.pipeline.key_compact.aggregate import (
     Longs,
     ScratchPart,
     ScratchPlace,
+    SegmentKeys,
     get_part,
     keys_in,
     put_survivors,

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from llog.errors import InvalidArgument, SparkJobFailed, SparkNotInstalled, SparkSessionFailed
 from llog.limits import MIB
+from llog.pipeline.compact.plan import Resize, Sizing
 from llog.settings import Settings
 from llog.settings.urls import mask_url
 from llog.spark.sessions.java import find_java
@@ -280,7 +281,7 @@ def _checked(spark: SparkSession, master: str | None, config: Mapping[str, str])
     return spark
 
 
-# -- executors ---------------------------------------------------------------------------------------------------------
+# -- executors --------------------------------------------------------------------------------------------------------
 
 # How often a job that waits looks whether there is one, when it tells that there is none, and when it gives up. A
 # scheduler that makes machines first needs minutes.
@@ -320,3 +321,32 @@ async def until_starved(count: Count, master: str, place: str, *, sleep: Sleep =
             told = True
             _log.warning("the Spark job of %s waits: %s", place, why)
     return SparkJobFailed(place, f"{why} None came within {SPARK_STARVED_MS_MAX // 1_000} s")
+
+
+# -- task sizes --------------------------------------------------------------------------------------------------------
+
+COMPACT_CORES_UNKNOWN: Final = 4
+"""Assumed where the session does not say how many cores it has."""
+
+
+def sizing_of(spark: SparkSession) -> Sizing:
+    """Windows for as many cores as the session has now; a Connect server does not tell how many that is, and a cluster
+    may have given us none yet."""
+    if is_connect(spark):
+        return Sizing(COMPACT_CORES_UNKNOWN)
+    cores = int(spark.sparkContext.defaultParallelism)
+    return Sizing(max(cores, COMPACT_CORES_UNKNOWN) if count_of(spark) is not None else cores)
+
+
+def resize_of(spark: SparkSession) -> Resize | None:
+    """Executors of a cluster come after the session, and may come and go; a machine's cores stay."""
+    if count_of(spark) is None:
+        return None
+
+    async def resize() -> Sizing:
+        try:
+            return await asyncio.to_thread(sizing_of, spark)
+        except Exception:  # a session that is gone: the job fails, and says why
+            return Sizing(COMPACT_CORES_UNKNOWN)
+
+    return resize

@@ -11,7 +11,7 @@ SETTLE = "llog.log.append.settle"
 TOPICS = "llog.log.topics.create"
 VACUUM = "llog.log.cleanup.vacuum"
 VACUUM_JOB = "llog.pipeline.vacuum.job"
-VACUUM_LOOK = "llog.pipeline.vacuum.look"
+VACUUM_LOOK = "llog.pipeline.vacuum.references"
 VACUUM_CHECK = "llog.log.cleanup.vacuum_check"
 
 # A log that is not known here counts as one that names nothing.

@@ -16,9 +16,8 @@ from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.keys import Log
 from llog.log.producers.idempotence import ProducerClaim
-from llog.pipeline.audit.job import audit
+from llog.pipeline.audit.job import Grouped, audit, plan_items
 from llog.pipeline.audit.log_metadata import look_at
-from llog.pipeline.audit.plan import Grouped, plan_items
 from llog.pipeline.audit.task import COMPARE_OBJECTS, Objects, compare_objects
 from llog.pipeline.runtime.tasks import LocalTasks, decoded_outcome, encoded_item, perform, tools_of
 from llog.stores.metadata.faulty import FaultyMetadataStore

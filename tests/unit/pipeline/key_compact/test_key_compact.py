@@ -23,10 +23,9 @@ from llog.log.rewrite import publish
 from llog.log.topics.admin import create_topic
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.key_compact import key_pass
-from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
+from llog.pipeline.key_compact.aggregate import KEY_COMPACT_SCRATCH_AGE_MS_MAX, LocalKeyAggregate, scratch_root
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
-from llog.pipeline.key_compact.publish import publish_group
-from llog.pipeline.key_compact.scratch import KEY_COMPACT_SCRATCH_AGE_MS_MAX, scratch_root
+from llog.pipeline.key_compact.key_pass import publish_group
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.objects import file
 from llog.stores.objects.port import checked

@@ -18,11 +18,10 @@ from llog.log.read.view import view
 from llog.log.rewrite import publish
 from llog.pipeline.compact.once import merge_once
 from llog.pipeline.key_compact import key_pass
-from llog.pipeline.key_compact import publish as key_publish
-from llog.pipeline.key_compact.aggregate import LocalKeyAggregate, SegmentKeys
+from llog.pipeline.key_compact import key_pass as key_publish
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate, ScratchPart, ScratchPlace, SegmentKeys, put_survivors
 from llog.pipeline.key_compact.job import key_compact
-from llog.pipeline.key_compact.rewrite_task import REWRITE_KEYS
-from llog.pipeline.key_compact.scratch import ScratchPart, ScratchPlace, put_survivors
+from llog.pipeline.key_compact.tasks import REWRITE_KEYS
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.unit.pipeline.compact.compact_stage import CountingObjects

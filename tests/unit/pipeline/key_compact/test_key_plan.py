@@ -13,7 +13,7 @@ from llog.pipeline.key_compact.plan import (
     plan_groups,
     plan_range,
 )
-from llog.pipeline.key_compact.scan_task import NO_HORIZON, ScannedSegment
+from llog.pipeline.key_compact.tasks import NO_HORIZON, ScannedSegment
 
 NOW = 1_000_000
 CONFIG = TopicConfig.of({"cleanup.policy": "compact", "min.compaction.lag.ms": "100", "max.compaction.lag.ms": "500"})

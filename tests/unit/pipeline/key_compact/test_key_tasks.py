@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from llog.errors import InvalidArgument
-from llog.pipeline.key_compact.aggregate import LocalKeyAggregate, SegmentKeys
-from llog.pipeline.key_compact.scan_task import KeyScan, scan_keys
-from llog.pipeline.key_compact.scratch import ScratchPlace, get_keys, get_survivors
-from llog.pipeline.key_compact.segments import Pace, SegmentSource
+from llog.pipeline.key_compact.aggregate import LocalKeyAggregate, ScratchPlace, SegmentKeys, get_keys, get_survivors
+from llog.pipeline.key_compact.batches import Pace, SegmentSource
+from llog.pipeline.key_compact.tasks import KeyScan, scan_keys
 from llog.pipeline.runtime.tasks import tools_of
 from tests.unit.pipeline.key_compact.key_stage import Row, Stage
 

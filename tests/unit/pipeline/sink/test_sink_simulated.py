@@ -27,7 +27,7 @@ from llog.pipeline.sink.rows import SinkGroup
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import put_blob
 from llog.pipeline.vacuum.job import vacuum
-from llog.pipeline.vacuum.plans import PlannedBlobs
+from llog.pipeline.vacuum.references import PlannedBlobs
 from llog.testing.sim import HOUR_MS, MANY, ActorContext, World
 from llog.testing.sim.actor import log_context
 from llog.testing.sim.chooser import SeededChooser

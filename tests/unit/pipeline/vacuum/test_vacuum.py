@@ -32,10 +32,9 @@ from llog.pipeline.runtime.survey import (
     survey_segments,
 )
 from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, decoded_outcome, encoded_item, perform, tools_of
-from llog.pipeline.vacuum import task as vacuum_task
-from llog.pipeline.vacuum.job import vacuum
-from llog.pipeline.vacuum.look import some_at_a_time
-from llog.pipeline.vacuum.task import READ_OWNERS, Blobs
+from llog.pipeline.vacuum import job as vacuum_task
+from llog.pipeline.vacuum.job import READ_OWNERS, Blobs, vacuum
+from llog.pipeline.vacuum.references import some_at_a_time
 from llog.stores.metadata.port import GroupOutcome, Key, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.port import Buffer, ByteRange, ObjectStore

@@ -27,7 +27,7 @@ from llog.pipeline.sink.query import SinkBatch, decode_head, head_key, query_key
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import upload
 from llog.pipeline.vacuum.job import vacuum
-from llog.pipeline.vacuum.plans import SINK_PLAN_KEPT_MS_MAX, planned_blobs
+from llog.pipeline.vacuum.references import SINK_PLAN_KEPT_MS_MAX, planned_blobs
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
 from llog.stores.metadata.wrapper import ForwardingMetadataStore
 from llog.stores.objects.port import Buffer, ByteRange
