@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,16 @@ from tests.unit.pipeline.audit.auditing import CLICKS, ORDERS, Stage, group
 RUNS = 12 if os.environ.get("LLOG_SOAK") == "1" else 1
 AUDITS = 2
 """In each run: the log grows with every request of the audit, so a third would take as long as ten runs."""
+
+
+@pytest.fixture(autouse=True)
+def without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything computes on the event loop: turns of the loop decide how fast each side works, not the machine."""
+
+    async def on_the_loop(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(asyncio, "to_thread", on_the_loop)
 
 
 class Slow(ForwardingObjectStore):
