@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 class Unmet(NamedTuple):
     """A family that no healthy cluster on one machine counts, and the test that shows it counted."""
 
-    why: str
+    reason: str
     shown_by: str
 
 
@@ -79,11 +79,11 @@ NOT_HERE: Final = {
     ),
     "llog_s3_billing_list_failures_total": Unmet(
         "takes a store that fails when it is listed, which is every five minutes",
-        "tests/unit/broker/test_billing.py::test_a_listing_that_fails_leaves_the_last_figures_and_is_counted",
+        "tests/unit/telemetry/test_billing.py::test_a_listing_that_fails_leaves_the_last_figures_and_is_counted",
     ),
     "llog_metrics_overflow_total": Unmet(
         "takes more routes and fields than there are",
-        "tests/unit/broker/test_metrics.py::test_invented_routes_and_fields_cannot_grow_the_page",
+        "tests/unit/telemetry/test_metrics.py::test_invented_routes_and_fields_cannot_grow_the_page",
     ),
 }
 BY_CHANCE: Final = {
@@ -110,7 +110,7 @@ def test_every_family_is_counted_by_running_processes(cluster: MeteredCluster) -
     assert not silent - NOT_HERE.keys() - BY_CHANCE.keys(), "exported, and never counted"
 
 
-def test_every_exception_names_a_family_and_a_test_that_there_is() -> None:
+def test_every_exception_names_an_existing_family_and_an_existing_test() -> None:
     names = {row.name for row in FAMILIES}
     assert names >= NOT_HERE.keys() | BY_CHANCE.keys()
     for name, unmet in NOT_HERE.items():
@@ -128,7 +128,7 @@ def test_whatever_is_exported_is_in_the_reference(cluster: MeteredCluster) -> No
 
 
 @pytest.mark.parametrize("process", ["broker", "compactor"])
-def test_both_pages_of_a_process_tell_the_same_numbers(cluster: MeteredCluster, process: str) -> None:
+def test_both_pages_of_a_process_show_the_same_numbers(cluster: MeteredCluster, process: str) -> None:
     """Numbers move meanwhile: a counter lies between its values before and after. A gauge may come and go
     between two looks, but not at every look."""
     looks: list[set[str]] = []
@@ -159,7 +159,7 @@ def _gauges_that_differ(client: httpx.Client) -> set[str]:
     return differently
 
 
-def test_the_pages_tell_what_was_done(cluster: MeteredCluster) -> None:
+def test_the_pages_show_the_work_done(cluster: MeteredCluster) -> None:
     with httpx.Client(timeout=PATIENCE_SECONDS) as client:
         broker, compactor = (client.get(f"{cluster.urls[name]}/metrics").json() for name in ("broker", "compactor"))
     for page in (broker, compactor):
