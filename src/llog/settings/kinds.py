@@ -1,10 +1,8 @@
-"""The kinds of settings: how text becomes a value, which values are accepted, how a value is written back.
+"""The kinds of values of settings: parsing, accepted values and formatting.
 
-Why it exists: every setting of the table in `settings.py` names a kind, so parsing, bounds, error messages, the
-generated pages and `llog settings` agree on what a setting takes.
-
-What must stay true: `read` and `check` raise `ValueError` with a reason; where a value may hold a secret (URLs, tokens)
-the reason never repeats any of it. `write` gives text that `read` takes back.
+Every setting of the table has a kind, which parsing, error messages, generated pages and `llog settings` use. `read`
+and `check` raise `ValueError` with a reason, which does not repeat a value that may hold a secret (URLs, tokens).
+`read` parses the text of `write`.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ SETTINGS_COMPACTOR_TARGETS_MAX: Final = 10_000
 
 
 class CompactorTarget(NamedTuple):
-    """One log the compaction service works on without having to discover it."""
+    """A log that the compactor handles without discovering it."""
 
     topic: str
     partition: int
@@ -35,14 +33,14 @@ class CompactorTarget(NamedTuple):
 @dataclass(frozen=True)
 class ValueKind:
     accepted: str
-    """What an error message and the reference page say is accepted."""
+    """Accepted values, for error messages and the reference page."""
     read: Callable[[str], Any]
     """Text to value, for variables and flags."""
     check: Callable[[Any], Any]
-    """A value given as an argument, or just read: returned when it is acceptable."""
+    """Checks a value from an argument or from `read`, and returns it."""
     write: Callable[[Any], str] = str
     show: Callable[[Any], str] | None = None
-    """How to print it, where that differs from `write` (a URL hides its password)."""
+    """Formats a value for output if that differs from `write` (a URL without its password)."""
 
     def convert(self, given: object) -> Any:
         return self.check(self.read(given.strip()) if isinstance(given, str) else given)
@@ -80,7 +78,7 @@ def choice(*names: str) -> ValueKind:
 
 
 def text(accepted: str, pattern: str = r".+") -> ValueKind:
-    """Printable text without a line break that matches `pattern` as a whole."""
+    """Printable text without a line break that matches `pattern` completely."""
 
     def check(value: object) -> str:
         if not isinstance(value, str):
@@ -138,7 +136,7 @@ def _check_boolean(value: object) -> bool:
 
 
 def _check_path(value: object) -> Path:
-    """`~` is the home directory; a relative path is taken from the working directory, once, here."""
+    """Expands `~` and makes a relative path absolute."""
     if not isinstance(value, str | Path):
         raise ValueError(f"a {type(value).__name__}, not a path")
     if "\0" in str(value) or not str(value).isprintable():
@@ -176,7 +174,7 @@ def _check_root_prefix(value: str) -> str:
 
 
 def _check_address(value: str) -> str:
-    parse_host_port(value, 1)  # the port may be left out; Oxia's own is taken then
+    parse_host_port(value, 1)  # the port is optional
     return value
 
 
@@ -191,7 +189,7 @@ def _read_targets(value: str) -> tuple[CompactorTarget, ...]:
 
 
 def _check_targets(value: object) -> tuple[CompactorTarget, ...]:
-    """Valid, each named once (a repeat changes nothing and is dropped), in the order given."""
+    """Valid targets in the given order, without repetitions."""
     if not isinstance(value, tuple | list):
         raise ValueError(f"a {type(value).__name__}, not a list of (topic, partition)")
     if len(value) > SETTINGS_COMPACTOR_TARGETS_MAX:

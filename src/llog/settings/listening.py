@@ -1,7 +1,6 @@
-"""Who may be let in from where: an address that other machines reach is protected, or refused.
+"""Listening addresses: an address that other machines can reach must be protected, and sockets with clear errors.
 
-Why it exists: a log that anybody on the network can write to is found out too late. What must stay true: going without
-protection is an act of its own (`LLOG_INSECURE=1`), never the result of a forgotten variable.
+Listening without protection needs an explicit `LLOG_INSECURE=1`; a forgotten variable is not enough.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from llog.settings import Settings
 
 
 def check_exposure(settings: Settings, *, host: str | None = None, variable: str = "LLOG_HTTP_BIND_HOST") -> None:
-    """Raises `ExposureRefused` unless `host` (the HTTP front end's) is this machine's alone, or protected, or allowed;
-    `SettingsError` for half a certificate."""
+    """Raises `ExposureRefused` unless `host` is a loopback address, or protected, or explicitly allowed, and
+    `SettingsError` for a certificate without its key. The default `host` is that of the HTTP front end."""
     host = settings.http_bind_host if host is None else host
     check_certificate(settings)
     if is_loopback(host) or settings.insecure:
@@ -33,19 +32,19 @@ def check_exposure(settings: Settings, *, host: str | None = None, variable: str
 
 
 def check_certificate(settings: Settings) -> None:
-    """A certificate and its key come together, and can be read."""
+    """Check that certificate and key are both given, and are files."""
     files = {"LLOG_TLS_CERT_FILE": settings.tls_cert_file, "LLOG_TLS_KEY_FILE": settings.tls_key_file}
     given = [name for name, path in files.items() if path is not None]
     if len(given) == 1:
         [absent] = files.keys() - given
-        raise SettingsError(absent, "", f"a certificate and its key come together, and {given[0]} is set")
+        raise SettingsError(absent, "", f"a certificate needs its key and the reverse: {given[0]} is set, this is not")
     for name, path in files.items():
         if path is not None and not path.is_file():
             raise SettingsError(name, str(path), "must be a file that exists")
 
 
 def is_loopback(host: str) -> bool:
-    """A name other than `localhost` may mean any address, and counts as one that others reach."""
+    """A name other than `localhost` may resolve to any address, so it counts as reachable."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
@@ -56,8 +55,8 @@ def is_loopback(host: str) -> bool:
 
 
 def listening_socket(host: str, port: int, *, of: str, backlog: int) -> socket.socket:
-    """Who connects from now on waits, up to `backlog` of them, until somebody serves. `of`: how the two settings begin
-    (`LLOG_HTTP`)."""
+    """A socket that accepts up to `backlog` waiting connections. Errors name the setting to change; `of` is the prefix
+    of the two settings (`LLOG_HTTP`)."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, proto)
@@ -72,6 +71,6 @@ def listening_socket(host: str, port: int, *, of: str, backlog: int) -> socket.s
         listening.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise SettingsError(f"{of}_BIND_HOST", host, "an address of this machine") from error
-        accepted = f"a free port of {host} ({error.strerror}); 0 takes one"
+        accepted = f"a free port of {host} ({error.strerror}); 0 picks one"
         raise SettingsError(f"{of}_PORT", str(port), accepted) from error
     return listening

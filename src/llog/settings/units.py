@@ -1,11 +1,8 @@
 """Sizes and durations as people write them: `8MiB`, `64k`, `500ms`, `5m`.
 
-Why it exists: `LLOG_BATCH_MAX_BYTES=8MiB` is easier to get right than 8388608, and both must keep working. A plain
-number always means bytes (or milliseconds): the unit that the variable's name ends with.
-
-What must stay true: a value either converts exactly or is refused; nothing is rounded. `KiB MiB GiB TiB` and the bare
-letters `k m g t` are powers of 1,024 (as the JVM and most servers read them), `kB MB GB TB` powers of 1,000. In a
-duration `m` is minutes; milliseconds are `ms`.
+A plain number has the unit at the end of the name of the variable: bytes or milliseconds. A value converts exactly or
+is refused; nothing is rounded. `KiB MiB GiB TiB` and the bare letters `k m g t` are powers of 1,024 (as in the JVM and
+most servers), `kB MB GB TB` powers of 1,000. In a duration `m` is minutes; milliseconds are `ms`.
 """
 
 from __future__ import annotations
@@ -34,17 +31,17 @@ MS_PER_UNIT: Final[dict[str, int]] = {
     "d": 86_400_000,
 }
 
-# ASCII digits only, and few enough that no conversion is ever expensive.
+# ASCII digits only, and few enough that a conversion is cheap.
 _QUANTITY: Final = re.compile(r"(-?[0-9][0-9_]{0,23}(?:\.[0-9]{1,9})?)\s*([a-z]{0,3})", re.ASCII)
 
 
 def parse_bytes(text: str) -> int:
-    """The number of bytes `text` means; `ValueError` says what is wrong with it."""
+    """Parse a size in bytes. Raises `ValueError` with the reason."""
     return _parse(text, BYTES_PER_UNIT, "bytes", "KiB, MiB, GiB, TiB (1024), k, m, g, t (1024), kB, MB, GB, TB (1000)")
 
 
 def parse_ms(text: str) -> int:
-    """The number of milliseconds `text` means; `ValueError` says what is wrong with it."""
+    """Parse a duration in milliseconds. Raises `ValueError` with the reason."""
     return _parse(text, MS_PER_UNIT, "milliseconds", "ms, s, m (minutes), h, d")
 
 

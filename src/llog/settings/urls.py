@@ -1,10 +1,8 @@
-"""Store URLs: checked, written one way, compared, and never printed with a password in them.
+"""Store URLs: checks, a normal form for comparison, and output without passwords.
 
-Why it exists: a store may be named by its URL or by the separate names that came first (`LLOG_OXIA_SERVICE_ADDRESS`,
-`LLOG_S3_BUCKET`); to say that two names mean the same store, both must be brought to one form.
-
-What must stay true: `mask_url` hides the password of any text, well formed or not: it hides too much rather than too
-little. Schemes are not judged here; `wiring.py` knows which stores are installed.
+A store is named by its URL or by older settings (`LLOG_OXIA_SERVICE_ADDRESS`, `LLOG_S3_BUCKET`); both are converted to
+one form to find out whether they name the same store. `mask_url` hides the password in any text, well-formed or not; in
+doubt it hides too much. Any scheme is accepted here; `llog.wiring` knows the installed stores.
 """
 
 from __future__ import annotations
@@ -29,22 +27,22 @@ LOCAL_SCHEMES: Final = ("file", "lmdb", "memory")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9a-f:.]+(?:%[A-Za-z0-9._-]+)?", re.ASCII)
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}", re.ASCII)
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9.-]*(?:\+[a-z0-9.-]+)*", re.ASCII)
-# From the first colon behind // to the last @: a password with an unescaped / or @ is hidden whole. An @ further on
-# (in a query, say) makes this hide too much, which is fine.
+# From the first colon after // to the last @, so that a password with an unescaped / or @ is hidden completely. A later
+# @ (in a query) hides too much, which is fine.
 _USER_INFO: Final = re.compile(r"(//[^:/?#@]*):.*@", re.DOTALL)
 _SECRET_PARAMETER: Final = re.compile(r"(?i)([?&;\s][a-z_-]*(?:password|passwd|pwd|secret|token|key)[a-z_-]*=)[^&;\s]*")
 
 
 class OxiaTarget(NamedTuple):
     addresses: tuple[str, ...]
-    """`host:port` of the servers to ask first; one is enough, they know the others."""
+    """`host:port` of the first servers to contact; one is enough, since it knows the others."""
     namespace: str
-    """Empty when the URL names none."""
+    """Empty if the URL has none."""
     tls: bool
 
 
 def mask_url(text: str) -> str:
-    """`text` with every password it may hold replaced by ***."""
+    """`text` with every possible password replaced by ***."""
     return _SECRET_PARAMETER.sub(rf"\1{MASK}", _USER_INFO.sub(rf"\1:{MASK}@", text))
 
 
@@ -53,12 +51,12 @@ def scheme_of(url: str) -> str:
 
 
 def normalise_url(text: str) -> str:
-    """The one way we write a store URL: scheme in lower case, no slash at the end. `ValueError` when it is not one."""
+    """Normal form of a store URL: scheme in lower case, no slash at the end. Raises `ValueError`."""
     if len(text.encode("utf-8", "surrogatepass")) > SETTINGS_URL_BYTES_MAX:
         raise ValueError(f"longer than {SETTINGS_URL_BYTES_MAX} bytes")
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
-    # A directory may have spaces in its name; our stores take paths as they stand, without %20.
+    # A directory name may contain spaces; stores use paths without percent-decoding.
     if not text.isprintable() or (" " in text and scheme not in PATH_SCHEMES):
         raise ValueError("has a space or an unprintable character")
     if not separator or not _SCHEME.fullmatch(scheme):
@@ -74,15 +72,15 @@ def normalise_url(text: str) -> str:
 
 
 def check_bucket(name: str) -> str:
-    """S3's own rule for bucket names, as far as it protects us from a path or a URL in the wrong place."""
+    """A part of the rule of S3 for bucket names, enough to refuse a path or a URL."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]", name, re.ASCII):
-        # The name is not repeated: a URL with a password may stand in its place.
+        # The name is not repeated, because it may be a URL with a password.
         raise ValueError("the bucket's name is not 3 to 255 letters, digits, dots, dashes, underscores")
     return name
 
 
 def parse_host_port(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """`host:port` or `[v6]:port`; `ValueError` says what is wrong."""
+    """`host:port` or `[v6]:port`. Raises `ValueError` with the reason."""
     parts = _split("//" + text)
     if parts.path or parts.query or parts.fragment or parts.username is not None:
         raise ValueError("not of the form host:port")
@@ -113,7 +111,7 @@ def parse_oxia_url(url: str) -> OxiaTarget:
     namespace = parts.path.strip("/")
     if namespace and not _NAMESPACE.fullmatch(namespace):
         raise ValueError(
-            "the namespace behind the address has letters, digits, '.', '_', '-': oxia://host:port/namespace"
+            "the namespace after the address has letters, digits, '.', '_', '-': oxia://host:port/namespace"
         )
     addresses = tuple(oxia_address(address) for address in parts.netloc.split(","))
     return OxiaTarget(addresses, namespace, parts.scheme == "oxia+tls")
@@ -126,13 +124,13 @@ def oxia_address(text: str) -> str:
 
 
 def oxia_url(address: str, namespace: str, *, tls: bool) -> str:
-    """The URL that a service address and a namespace stand for."""
+    """The URL of a service address and a namespace."""
     suffix = "" if namespace in ("", "default") else "/" + namespace
     return f"oxia{'+tls' if tls else ''}://{oxia_address(address)}{suffix}"
 
 
 def _normalise_path(scheme: str, rest: str) -> str:
-    """One spelling per directory, so that a URI below it is recognised; an option behind `?` stays as it is."""
+    """One spelling per directory, so that a URI below it is recognised; options after `?` are not changed."""
     path, mark, options = rest.partition("?") if scheme == "lmdb" else (rest, "", "")
     if not path.startswith("/"):
         raise ValueError(f"needs an absolute path, with three slashes: {scheme}:///path")
@@ -147,5 +145,5 @@ def _normalise_path(scheme: str, rest: str) -> str:
 def _split(url: str) -> SplitResult:
     try:
         return urlsplit(url)
-    except ValueError:  # its message may repeat a password
+    except ValueError:  # its message may contain a password
         raise ValueError("the address is not well formed") from None

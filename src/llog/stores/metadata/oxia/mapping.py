@@ -1,4 +1,4 @@
-"""The one table from the client's errors to llog's."""
+"""The table from errors of the client to ours, and the URL of the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TABLE: Final[dict[type[oxia.OxiaError], type[MetadataStoreError]]] = {
 
 
 def to_llog(error: oxia.OxiaError, operation: str, subject: str) -> LlogError:
-    """What to raise for `error`."""
+    """The error to raise for `error`."""
     if isinstance(error, oxia.ClientClosed):
         return StoreClosed(operation, subject)
     if isinstance(error, oxia.InvalidRequest):
@@ -43,7 +43,7 @@ def to_llog(error: oxia.OxiaError, operation: str, subject: str) -> LlogError:
 
 
 def to_outcome(error: oxia.OxiaError, operation: str, subject: str) -> MetadataStoreError:
-    """The outcome of one write among several; the others have theirs."""
+    """The outcome of one write of a call."""
     if isinstance(error, oxia.ClientClosed):
         return MetadataUnavailable(operation, subject, "the store was closed before it was sent")
     found = to_llog(error, operation, subject)

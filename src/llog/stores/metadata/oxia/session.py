@@ -1,6 +1,6 @@
-"""A session of the port: as many Oxia sessions as shards it has records on, opened when first needed.
+"""A session of the port: one Oxia session per shard with records of it, opened on first use.
 
-Losing one of them is losing the session: its records on the other shards are ended too, as soon as they can be.
+If one of them is lost, the whole session is lost, and the sessions on the other shards are closed.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class OxiaSession(Session):
         return [task.result() for task in done if task.exception() is None]
 
     async def on_shard(self, shard: int) -> ShardSession:
-        """The session on `shard`. Raises `SessionExpired` when this one is over."""
+        """The session on `shard`. Raises `SessionExpired` if this session has ended."""
         if self.lost:
-            raise SessionExpired(f"session {self.id} is over")
+            raise SessionExpired(f"session {self.id} has ended")
         opening = self._shards.get(shard)
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
             opening = asyncio.create_task(self._client.open_session(shard, self._timeout_ms, self._shard_lost))
             self._shards[shard] = opening
         found = await asyncio.shield(opening)
         if self.lost:
-            raise SessionExpired(f"session {self.id} is over")
+            raise SessionExpired(f"session {self.id} has ended")
         return found
 
     def _shard_lost(self) -> None:
@@ -55,7 +55,7 @@ class OxiaSession(Session):
             self._on_lost()
 
     def expired(self, shard: int, reason: str) -> None:
-        """A write to `shard` was told that the session does not exist."""
+        """A write to `shard` failed because the session does not exist."""
         for session in self._opened():
             if session.shard == shard:
                 session.mark_lost(reason)

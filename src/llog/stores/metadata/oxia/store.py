@@ -1,10 +1,9 @@
-"""The metadata port on Oxia. The promises are the port's; what Oxia needs for them is in the files beside this one.
+"""The metadata port on Oxia.
 
-- All keys of a log share a route, so they share a shard: Oxia's partition key is the port's route.
-- Oxia has no transactions: groups hold one write.
-- Inside one parent every version of Oxia sorts names by their bytes, and `[parent/, parent//)` holds exactly the
-  direct children; beyond that the versions disagree, so nothing here relies on more. A ceiling may come back with a
-  key from elsewhere and is checked.
+- The route of the port is the partition key of Oxia, so all keys of a log are on one shard.
+- Oxia has no transactions: a group has one write.
+- Within one parent every version of Oxia sorts names by bytes, and `[parent/, parent//)` holds exactly the direct
+  children. Versions differ beyond that, so nothing here relies on it; a ceiling from another parent is discarded.
 """
 
 from __future__ import annotations
@@ -47,14 +46,14 @@ _OWN_KEYS: Final = frozenset({PROBE_KEY, CLOCK_KEY})
 # Writes prepared in one turn of the event loop: a millisecond or two of work.
 _WRITE_SLICE: Final = 1_024
 
-# Everything but the server's own keys, whose values are not records: in the order of 0.14 and of 0.17 alike, these
-# two ranges hold all other keys, and share at most some that begin with `__oxia`, which are passed over.
+# All keys except those of the server, whose values are not records. In the order of 0.14 and of 0.17 these two ranges
+# hold all other keys; both may hold some that begin with `__oxia`, which are skipped.
 _INTERNAL: Final = "__oxia"
 _TREE_RANGES: Final = (("", f"{_INTERNAL}/"), (f"{_INTERNAL}\x00/", ""))
 
 
 class OxiaSettings(Protocol):
-    """What this store needs to know."""
+    """The settings of this store."""
 
     @property
     def oxia_namespace(self) -> str: ...
@@ -88,7 +87,7 @@ async def open_from_url(url: str, settings: OxiaSettings) -> OxiaStore:
 
 
 def _authorities(path: Path | None) -> bytes | None:
-    """Whom to trust: the given file, else the system's (gRPC would take a list of its own)."""
+    """Certificate authorities: the given file, or those of the system (gRPC would use its own list)."""
     if path is None:
         system = ssl.get_default_verify_paths().cafile
         return Path(system).read_bytes() if system else None
@@ -193,7 +192,7 @@ class OxiaStore(MetadataStore):
         return (self.client.shard_of(parent.route),) if parent.route else self.client.shards
 
     async def _read(self, shard: int, strict: bool, call: Callable[[oxia.OxiaLink | None], Awaitable[T]]) -> T:
-        """`call(None)`, or for a strict read `call(link)` where a probe has just succeeded (see `strict.py`)."""
+        """`call(None)`, or for a strict read `call(link)` at the server of a successful probe (see `strict`)."""
         if not strict:
             return await call(None)
         loop = asyncio.get_running_loop()
@@ -217,7 +216,7 @@ class OxiaStore(MetadataStore):
         outcomes: list[GroupOutcome] = [()] * len(writes)
         begun: list[tuple[oxia.Submission, list[int]]] = []
         for start in range(0, len(writes), _WRITE_SLICE):
-            # The first slices travel while the next are prepared, and nobody else waits for the loop meanwhile.
+            # The first slices are sent while the next are prepared, and the event loop stays responsive.
             plan = await self._plan(writes, range(start, min(start + _WRITE_SLICE, len(writes))), outcomes)
             for shard, (ops, positions) in plan.items():
                 try:
@@ -240,7 +239,7 @@ class OxiaStore(MetadataStore):
     async def _plan(
         self, writes: Sequence[Write], positions: range, outcomes: list[GroupOutcome]
     ) -> dict[int, tuple[list[oxia.Op], list[int]]]:
-        """Operations and their positions, per shard. A write whose session is over gets its outcome at once."""
+        """Operations and their positions, per shard. A write with an ended session gets its outcome at once."""
         by_shard: dict[int, tuple[list[oxia.Op], list[int]]] = {}
         shard_by_route: dict[str, int] = {}
         for at in positions:
@@ -318,7 +317,7 @@ class OxiaStore(MetadataStore):
             await watcher.close()
 
     async def server_time_ms(self) -> int | None:
-        """The clock of the first shard's leader: what it stamps on a record that is gone with the same request."""
+        """The clock of the leader of the first shard: the timestamp of a record that the same request deletes."""
         self._check_open("time")
         shard = self.client.shards[0]
         try:
@@ -352,7 +351,7 @@ class OxiaStore(MetadataStore):
 
 
 async def _all(calls: list[Awaitable[T]]) -> list[T]:
-    """Run them together; a single one, the usual case, without a task of its own."""
+    """Run the calls together; a single one, the usual case, without a task."""
     if len(calls) == 1:
         return [await calls[0]]
     return list(await asyncio.gather(*calls))

@@ -1,14 +1,13 @@
-"""Reads that are never older than any acknowledged write: a probe first, then the read where the probe succeeded.
+"""Strict reads, which see every acknowledged write: a probe, then the read at the server of the probe.
 
-A deposed leader answers reads from the past and does not know it. But it cannot complete a write any more: that
-takes a quorum of its term. So a server that has completed a write after we began held, at that moment, everything
-acknowledged before; a read it serves afterwards holds it too, even if it was deposed in between. (A server that
-restarted in between serves reads only as a leader again, with everything acknowledged replayed.)
+A deposed leader does not know that it was deposed and answers reads with old state. But it cannot complete a write,
+because that needs a quorum of its term. So a server that completed a write which began after our call held every write
+acknowledged before the call, and a later read from it sees them, even if it was deposed in between. (A server that
+restarted serves reads only as a leader, after it replayed every acknowledged write.)
 
-The probe is a delete of a key that nobody writes: it goes through log and quorum like any write and leaves nothing.
-
-One probe serves everyone who waits, but only one that STARTED after they came proves anything to them; so arrivals
-join the next probe, never the one under way. Probes of a shard start at least METADATA_STRICT_PROBE_INTERVAL_MS apart.
+The probe deletes a key that does not exist: it passes log and quorum like any write and changes nothing. Only a probe
+that STARTED after a call proves anything to that call, so calls join the next probe, not the current one. Probes of a
+shard start at least METADATA_STRICT_PROBE_INTERVAL_MS apart.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PROBE_KEY: Final = "__llog/probe"
 
 
 class StrictGate:
-    """One shard's probes."""
+    """The probes of one shard."""
 
     def __init__(self, probe: Callable[[], Awaitable[OxiaLink]]) -> None:
         self._probe = probe
@@ -44,7 +43,7 @@ class StrictGate:
         self._started_at = float("-inf")
 
     async def enter(self) -> OxiaLink:
-        """The server to read from, proven by a write that began after this call."""
+        """A server that completed a write which began after this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._run())
             self._next.add_done_callback(_look)
@@ -54,7 +53,7 @@ class StrictGate:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(max(0.0, self._started_at + METADATA_STRICT_PROBE_INTERVAL_MS / 1_000 - loop.time()))
         if self._running is not None:
-            # One at a time, but a probe that hangs does not hold up the next for long.
+            # One at a time, but a stalled probe does not delay the next for long.
             await asyncio.wait([self._running], timeout=OXIA_STALL_MS / 1_000)
         self._running, self._next = self._next, None
         self._started_at = loop.time()
@@ -68,13 +67,13 @@ class StrictGate:
 
 
 def _look(task: asyncio.Task[OxiaLink]) -> None:
-    """Whoever waited has the error; when nobody did any more, nobody needs it."""
+    """Consume the error of the task: callers that still wait have received it."""
     if not task.cancelled():
         task.exception()
 
 
 async def probe(client: OxiaClient, shard: int) -> OxiaLink:
-    """Complete a write on `shard`, whoever leads it; repeated until the deadline, because repeating it is harmless."""
+    """Complete a write at the leader of `shard`; repeated until the deadline, which is harmless."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + client.options.request_timeout_ms / 1_000
     while True:

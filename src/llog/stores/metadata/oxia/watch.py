@@ -1,4 +1,4 @@
-"""Changes below a prefix, gathered from the notifications of the shards that may hold it."""
+"""Changes below a prefix, from the notifications of the shards that may hold it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llog.stores.metadata.port import Change, ChangeKind
 
 
 class OxiaWatcher(AsyncIterator[Change]):
-    """Changes one reader has not taken yet; too many of them become one RESYNC."""
+    """Unread changes of one reader; too many of them become one RESYNC."""
 
     def __init__(self, client: OxiaClient, url: str, prefix: str, route: str, ignored: Callable[[str], bool]) -> None:
         self._client, self._url, self._prefix, self._route = client, url, prefix, route
@@ -26,7 +26,7 @@ class OxiaWatcher(AsyncIterator[Change]):
         self._retired: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Changes from here on are seen."""
+        """Returns when all later changes will be seen."""
         self._follow(self._wanted())
         await asyncio.gather(*(notifications.started() for notifications in self._shards.values()))
         self._forget = self._client.listen(self._assignments_changed)
@@ -43,7 +43,7 @@ class OxiaWatcher(AsyncIterator[Change]):
     def _assignments_changed(self) -> None:
         if self._closed or self._wanted() == self._shards.keys():
             return
-        # Shards were split or merged: what happened in between was told to nobody.
+        # Shards were split or merged: changes in between were not reported.
         self._follow(self._wanted())
         self._resync()
 

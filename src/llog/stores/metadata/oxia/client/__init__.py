@@ -1,6 +1,6 @@
-"""An asyncio client for Oxia, over its gRPC protocol: batched, pipelined, with a deadline on everything.
+"""An asyncio client for Oxia over its gRPC protocol: batched, pipelined, with a deadline on every call.
 
-It stands alone: nothing in here knows llog but for the bounds in `llog.limits`. Start at `client.py`.
+It uses nothing of llog but `llog.limits` and `llog.retry`. Start at `client`.
 """
 
 from __future__ import annotations

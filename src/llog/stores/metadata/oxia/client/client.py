@@ -69,31 +69,31 @@ class OxiaClient:
         return self.shard_map.leaders.get(shard)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after every change of the assignments; the answer ends that."""
+        """Call `listener` after every change of the assignments; the returned function stops that."""
         return self._directory.listen(listener)
 
     async def leader_link(self, shard: int) -> OxiaLink:
-        """The leader's connection, to pin several reads to one server."""
+        """The connection of the leader, to pin several reads to one server."""
         deadline = asyncio.get_running_loop().time() + self.options.request_timeout_ms / 1_000
         return await self._directory.link(shard, deadline)
 
     # -- writes -----------------------------------------------------------------------------------------------------
     async def write(self, shard: int, ops: Sequence[Op]) -> list[Outcome]:
-        """One outcome per operation, in order: a put's new version, 0 for a delete, or why it failed.
+        """One outcome per operation, in order: the new version of a put, 0 for a delete, or an error.
 
-        Raises only when nothing was sent at all. Operations do not depend on each other, and several of one key in
-        one call may be applied puts first.
+        Raises only if nothing was sent. Operations are independent of each other; if a call names a key several times,
+        puts may be applied first.
         """
         return (await self.submit(shard, ops)).outcomes
 
     async def submit(self, shard: int, ops: Sequence[Op]) -> Submission:
-        """`write`, with who answered and the server's clock."""
+        """`write`, with the server that answered and its clock."""
         submission = await self.begin(shard, ops)
         await submission.done
         return submission
 
     async def begin(self, shard: int, ops: Sequence[Op]) -> Submission:
-        """The first half of `submit`: await `done` of what comes back for the outcomes."""
+        """The first half of `submit`: await `done` of the result for the outcomes."""
         return await self._writer(shard).begin(ops)
 
     async def put(
@@ -130,7 +130,7 @@ class OxiaClient:
         return await self._reader(shard).keys(start, stop, limit, link)
 
     async def scan_frames(self, shard: int, start: str, stop: str) -> AsyncGenerator[list[OxiaRecord], None]:
-        """A range as the server sends it, in frames of up to 1,000 records; for ranges too large for one answer."""
+        """A range in frames of up to 1,000 records, for ranges that are too large for one answer."""
         link = await self.leader_link(shard)
         seconds = self.options.request_timeout_ms / 1_000
         async with aclosing(self._reader(shard).scan_frames(start, stop, link, seconds)) as pages:
@@ -161,7 +161,7 @@ class OxiaClient:
             raise ClientClosed("the client is closed")
 
     async def close(self) -> None:
-        """Idempotent. What was not sent fails with `ClientClosed`; what is out gets a moment to be answered."""
+        """Idempotent. Operations not yet sent fail with `ClientClosed`; those in flight get a moment to finish."""
         if self._closed:
             return
         self._closed = True

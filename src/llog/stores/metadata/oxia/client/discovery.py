@@ -1,9 +1,9 @@
-"""Who leads which shard: kept current from one server's stream of assignments, for as long as the client lives.
+"""The leader of each shard, kept current from the assignment stream of one server.
 
-The stream must survive everything: the server it hangs on may die, pause, or restart and not know the answer yet; a
-shard may have no leader for a while, or another one. So the directory walks through every address it has ever been
-told until one answers, keeps the last map it got meanwhile, and lets callers wait (up to their own deadline) for a
-leader. A server that a caller suspects is left at once, because a paused process keeps its connections open.
+That server may die, pause, or restart without knowing the assignments; a shard may have no leader for a while, or
+another one. So the directory tries every known address until one answers, keeps the last map meanwhile, and lets
+callers wait for a leader until their deadline. It leaves a suspected server at once, because a paused process keeps its
+connections open.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.routing import ShardMap, shard_map_of
 from llog.stores.metadata.oxia.client.rpc import ChannelPool, OxiaLink, OxiaOptions
 
-# The first assignments of a discovery stream; a server that is silent for longer is left for the next one.
+# Time for the first assignments of a stream; after that the next server is tried.
 OXIA_DISCOVERY_TIMEOUT_MS: Final = 3_000
 OXIA_BACKOFF: Final = Backoff(OXIA_RETRY_DELAY_MS_MIN, OXIA_RETRY_DELAY_MS_MAX)
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def retry_delay_seconds(attempt: int) -> float:
-    """Never less than half the shortest delay: a server that refuses at once must not be asked in a tight loop."""
+    """At least half the shortest delay, so that a server that refuses at once is not called in a tight loop."""
     return max(OXIA_RETRY_DELAY_MS_MIN / 2_000, OXIA_BACKOFF.seconds(attempt, random.getrandbits))
 
 
@@ -54,12 +54,12 @@ class ShardDirectory:
         return self._map
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after every change; the answer ends that."""
+        """Call `listener` after every change; the returned function stops that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def start(self, deadline: float) -> ShardMap:
-        """The first map. Raises what stands in the way when there is none by `deadline`."""
+        """The first map. Raises the reason if there is none by `deadline`."""
         self._task = asyncio.create_task(self._follow(), name="oxia shard discovery")
         while self._map is None:
             if isinstance(self._trouble, Denied | Misconfigured):
@@ -89,7 +89,7 @@ class ShardDirectory:
             raise Unavailable(f"no leader known within the deadline{why}") from None
 
     def suspect(self, link: OxiaLink, shard: int, failure: RpcFailure | None = None) -> None:
-        """`link` did not behave as the leader of `shard`. Take its hint, and do not rely on it for assignments."""
+        """`link` did not act as the leader of `shard`: use its hint, and get assignments from another server."""
         hint = failure.leader_hint if failure else ""
         if hint and self._map is not None and shard in self._map.shards:
             if self._map.leaders.get(shard) != hint:
@@ -108,7 +108,7 @@ class ShardDirectory:
                 except OxiaError as error:
                     self._note(error)
                 except Exception as error:
-                    # Without discovery the client is blind: whatever a server sent, go on to the next one.
+                    # The client needs discovery: after any answer that it cannot use, try the next server.
                     _log.exception("oxia discovery at %s", address)
                     self._note(Unavailable(f"{address}: {error!r}"))
                 if self._closed:
@@ -117,7 +117,7 @@ class ShardDirectory:
                 await asyncio.sleep(retry_delay_seconds(attempt))
 
     def _candidates(self) -> Iterable[str]:
-        """Everyone we know, the one we just left last."""
+        """All known addresses, the last used one at the end."""
         known = dict.fromkeys([*self._options.addresses, *(self._map.leaders.values() if self._map else ())])
         left = self._source
         addresses = [address for address in known if address != left]
@@ -141,7 +141,7 @@ class ShardDirectory:
         except (TimeoutError, StopAsyncIteration):
             self._note(Unavailable(f"{address} sent no assignments in time"))
         except asyncio.CancelledError:
-            # Cancelling the call looks the same as cancelling this task; only the latter ends it.
+            # A cancelled call raises the same error as a cancelled task; only the latter ends the loop.
             task = asyncio.current_task()
             if self._closed or (task is not None and task.cancelling()):
                 raise

@@ -1,25 +1,23 @@
-"""What can go wrong between this client and Oxia.
+"""Errors of this client. They distinguish operations that did not happen from those that may have.
 
-The one distinction that matters: did nothing happen, or may something have happened?
-
-    OxiaError
-    ├── InvalidRequest     refused by this client before it was sent
-    │   └── OxiaRequestTooLarge
-    ├── VersionMismatch    the record was not at the expected version: nothing happened
-    ├── SessionExpired     the session is gone: nothing happened
-    ├── Unavailable        no leader, no connection, no room: nothing happened
-    ├── ReadTimeout        a read got no answer in time
-    ├── Uncertain          a write was sent and got no answer: it may have happened, now or later
-    ├── Denied             credentials
-    ├── Misconfigured      the namespace is missing, or its shards or keys are organised in a way we cannot use
-    └── ClientClosed
+OxiaError
+├── InvalidRequest     refused by this client before it was sent
+│   └── OxiaRequestTooLarge
+├── VersionMismatch    the record was not at the expected version: nothing happened
+├── SessionExpired     the session has ended: nothing happened
+├── Unavailable        no leader, no connection, no room: nothing happened
+├── ReadTimeout        a read got no answer in time
+├── Uncertain          a write was sent and got no answer: it may have happened, or still happen
+├── Denied             credentials
+├── Misconfigured      the namespace is missing, or has an unsupported organisation of shards or keys
+└── ClientClosed
 """
 
 from __future__ import annotations
 
 
 class OxiaError(Exception):
-    """The root of everything this client raises on purpose."""
+    """The root of all errors that this client raises on purpose."""
 
 
 class InvalidRequest(OxiaError, ValueError):

@@ -1,6 +1,6 @@
-"""What a failed call says, in one word, whichever version of the server said it.
+"""The kind of a failed call, independent of the version of the server.
 
-Servers up to 0.14 use gRPC codes of their own (100 to 111), which Python sees as UNKNOWN with nothing but the text.
+Servers up to 0.14 use their own gRPC codes (100 to 111), which Python reports as UNKNOWN with only the text.
 Servers from 0.17 on use standard codes and put an `ErrorInfo` into a trailer, with the leader's address as a hint.
 """
 
@@ -21,11 +21,11 @@ _ERROR_DOMAIN = "oxia.io"
 
 class FailureKind(Enum):
     NOT_LEADER = "not leader"
-    """This server does not lead the shard (any more)."""
+    """This server does not lead the shard."""
     NOT_READY = "not ready"
-    """It refused because it is starting or between two terms: this request was not logged."""
+    """It is starting or between two terms: this request was not logged."""
     CLOSING = "closing"
-    """Its term or its life ended meanwhile: what was logged already may still be applied, by its successor."""
+    """Its term or process ended: logged requests may still be applied by its successor."""
     NOT_CONNECTED = "not connected"
     """No connection could be made: nothing was sent."""
     CONNECTION_LOST = "connection lost"
@@ -46,14 +46,14 @@ FINAL = frozenset(
         FailureKind.INVALID,
     }
 )
-"""Asking again, or asking another server, gives the same answer."""
+"""A retry, also at another server, gives the same answer."""
 
 
 class RpcFailure(NamedTuple):
     kind: FailureKind
     text: str
     leader_hint: str = ""
-    """Who leads the shard, as far as the server knows."""
+    """Leader of the shard according to the server."""
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.text}" if self.text else self.kind.value
@@ -74,7 +74,7 @@ _BY_REASON = {
     "INVALID_SESSION_TIMEOUT": FailureKind.INVALID,
 }
 
-# What wraps the reason for which a request was not completed AFTER it was given a place in the log.
+# Wraps the reason of a request that failed AFTER it was logged.
 _LOGGED = "failed to append to wal"
 
 _BY_TEXT = (
@@ -102,7 +102,7 @@ _BY_CODE = {
 
 
 def failure_of(error: grpc.aio.AioRpcError) -> RpcFailure:
-    """The one table from gRPC to us."""
+    """The table from gRPC errors to kinds."""
     text = error.details() or ""
     lowered = text.lower()
     code = error.code()

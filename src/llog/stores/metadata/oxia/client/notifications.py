@@ -1,8 +1,8 @@
-"""Changes of one shard, as the server tells them; taken up again after a break where it left off.
+"""Notifications of one shard, resumed after a break.
 
-The server numbers its batches and starts behind any number we name, so a broken stream is resumed without a hole. It
-forgets old batches without saying so (after an hour, unless configured otherwise); after a break so long that this
-might have happened, and after anything else that leaves a doubt, `Gap` says: read everything again.
+The server numbers its batches and starts after any given number, so a broken stream is resumed without a gap. It drops
+old batches silently (after an hour by default). After a break that may have been that long, and in any other doubt,
+`Gap` asks to read everything again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.reads import read_error
 from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 
-# Servers keep notifications for an hour by default; a gap longer than this is answered with "read again".
+# Servers keep notifications for an hour by default; a longer break becomes a `Gap`.
 OXIA_NOTIFICATIONS_RESUME_MS_MAX: Final = 60_000
 
 
@@ -49,7 +49,7 @@ Event = Changed | Deleted | Gap
 
 
 class ShardNotifications:
-    """Calls `on_event` for everything that happens on a shard after `started()` returned."""
+    """Calls `on_event` for every change of a shard after `started()` has returned."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class ShardNotifications:
         self._offset: int | None = None
         """The last batch seen."""
         self._heard_at = 0.0
-        """When the stream was last known to be alive."""
+        """Last time at which the stream was known to work."""
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._call: grpc.aio.Call | None = None
         self._task = asyncio.create_task(self._follow(), name=f"oxia notifications of shard {shard}")
 
     async def started(self) -> None:
-        """Returns once the server has fixed where the changes begin."""
+        """Returns once the server has fixed the start of the stream."""
         try:
             async with asyncio.timeout(self._options.request_timeout_ms / 1_000):
                 await asyncio.shield(self._attached)
@@ -124,8 +124,8 @@ class ShardNotifications:
             call.cancel()
 
     def _note_life(self, began_at: float) -> None:
-        """A resumed stream says nothing until something changes. One that was not refused at once was alive, up to
-        what keep-alive pings take to notice the opposite."""
+        """A resumed stream is silent until something changes. If it was not refused at once it works, except for the
+        time that keep-alive pings take to notice a failure."""
         ended_at = self._clock()
         if ended_at - began_at >= OXIA_STALL_MS / 1_000:
             unnoticed = (OXIA_KEEPALIVE_INTERVAL_MS + OXIA_KEEPALIVE_TIMEOUT_MS) / 1_000
@@ -142,7 +142,7 @@ class ShardNotifications:
         first = self._offset is None
         self._offset = batch.offset
         if first:
-            # It only says where we stand; nothing of interest to us happened before it.
+            # It only carries the start position; earlier changes do not matter.
             if not self._attached.done():
                 self._attached.set_result(None)
             return

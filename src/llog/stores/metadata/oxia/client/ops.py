@@ -1,4 +1,4 @@
-"""One write operation: what it may hold, how large it is, and what an answer says about it."""
+"""Write operations: checks, sizes and outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llog.stores.metadata.oxia.client.errors import (
 )
 from llog.stores.metadata.oxia.client.proto import pb
 
-# Tags, lengths and fixed fields of one operation, generously.
+# Upper bound of tags, lengths and fixed fields of one operation.
 _OP_OVERHEAD_BYTES: Final = 64
 _INTERNAL_PREFIX: Final = "__oxia"
 
@@ -24,13 +24,13 @@ class OxiaPut(NamedTuple):
     key: str
     value: bytes
     expected: int | None = None
-    """The version the record must be at; -1: it must not exist; None: whatever is there."""
+    """The version that the record must have; -1: it must not exist; None: unconditional."""
     partition_key: str | None = None
     session_id: int | None = None
 
 
 class OxiaDelete(NamedTuple):
-    """Deleting what is not there succeeds, unless a version (or absence, which no delete can mean) was expected."""
+    """Deleting an absent record succeeds, unless a version was expected."""
 
     key: str
     expected: int | None = None
@@ -39,13 +39,13 @@ class OxiaDelete(NamedTuple):
 
 Op = OxiaPut | OxiaDelete
 Outcome = int | OxiaError
-"""The version a put made (0 for a delete), or why the operation failed."""
+"""The version of a put (0 for a delete), or the error."""
 
 
 def checked_sizes(ops: Sequence[Op]) -> list[int]:
-    """For each operation an upper bound of its bytes in a request. Raises for what this client refuses to send.
+    """An upper bound of the bytes of each operation in a request. Raises for operations that must not be sent.
 
-    The bound needs no encoding: a character takes at most 4 bytes. One flat loop, because thousands come at a time.
+    A character counts as 4 bytes, so nothing is encoded. One flat loop, because there may be thousands.
     """
     sizes = []
     for op in ops:
@@ -69,7 +69,7 @@ def checked_sizes(ops: Sequence[Op]) -> list[int]:
 
 
 def check_op(op: Op, size: int) -> None:
-    """Refuse what would harm the shard: its own keys, values it would read back as unset, requests that wedge it."""
+    """Refuse operations that harm the shard: its own keys, empty values, requests that are too large."""
     key = op.key
     if not key or key.startswith(_INTERNAL_PREFIX):
         raise InvalidRequest(f"key {key!r} is {'in the server’s own space' if key else 'empty'}")
@@ -89,7 +89,7 @@ def check_unicode(*texts: str) -> None:
 
 
 def outcome_of(op: Op, status: int) -> Outcome:
-    """The outcome of a delete, or of a put that made no version."""
+    """The outcome of a delete, or of a failed put."""
     if status == pb.OK:
         return 0
     if status == pb.UNEXPECTED_VERSION_ID:

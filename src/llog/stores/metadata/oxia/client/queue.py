@@ -1,7 +1,7 @@
-"""What waits to be written to one shard, and how it is packed into requests.
+"""The queue of operations for one shard, and how they are packed into requests.
 
-Pure bookkeeping, no I/O: operations go in by submission, come out by request (within the limits on bytes and on
-operations), and every one of them is settled exactly once: by its answer, or by the error that says what became of it.
+No I/O: operations enter in submissions and leave in requests (within the limits of bytes and operations), and each is
+settled exactly once, by its answer or by an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.rpc import OxiaLink
 
 OXIA_WRITE_OPS_MAX: Final = 128
-# What may wait per shard for a place in a request; beyond it callers wait for room, up to their deadline.
+# Limit of waiting operations per shard; further callers wait for room until their deadline.
 OXIA_QUEUED_OPS_MAX: Final = 65_536
 
 
@@ -27,7 +27,7 @@ Part = tuple["Submission", int, int]
 
 
 class Submission:
-    """Operations that one caller awaits together; they may travel in several requests."""
+    """Operations that one caller awaits together, possibly in several requests."""
 
     __slots__ = ("deadline", "done", "left", "link", "next", "ops", "outcomes", "server_time_ms", "sizes")
 
@@ -38,7 +38,7 @@ class Submission:
         self.next = 0
         """The first operation that is in no request yet."""
         self.link: OxiaLink | None = None
-        """Who answered last."""
+        """The server that answered last."""
         self.server_time_ms = 0
         """The server's clock at the last successful put."""
 
@@ -53,7 +53,7 @@ class Submission:
 
 
 class Flight(NamedTuple):
-    """One request on its way."""
+    """One request in flight."""
 
     parts: list[Part]
     puts: int
@@ -63,7 +63,7 @@ class Flight(NamedTuple):
     deadline: float
 
     def fits(self, answer: pb.WriteResponse) -> bool:
-        """Whether `answer` can be this request's: same shape, and the tag came back with the first put."""
+        """Whether `answer` can belong to this request: same shape, and the tag of the first put."""
         if len(answer.puts) != self.puts or len(answer.deletes) != self.deletes:
             return False
         first = answer.puts[0] if self.puts else None
@@ -113,7 +113,7 @@ class WriteQueue:
         return self._waiting[0].deadline
 
     async def room(self, deadline: float) -> None:
-        """Wait while too much is waiting. Raises `Unavailable` at `deadline`."""
+        """Wait until the queue has room. Raises `Unavailable` at `deadline`."""
         while self._ops >= OXIA_QUEUED_OPS_MAX:
             self._room.clear()
             try:
@@ -127,7 +127,7 @@ class WriteQueue:
         self._ops += len(submission.ops)
 
     def pack(self) -> tuple[pb.WriteRequest, Flight]:
-        """The next request: whatever is waiting, in order, up to the limits. The queue is not empty."""
+        """The next request: waiting operations in order, up to the limits. The queue must not be empty."""
         request = pb.WriteRequest(shard=self._shard)
         add_put, add_delete = request.puts.add, request.deletes.add
         parts: list[Part] = []
@@ -144,7 +144,7 @@ class WriteQueue:
             for op, op_size in zip(ops[start : start + room], submission.sizes[start : start + room], strict=True):
                 size += op_size
                 if size > METADATA_REQUEST_BYTES_MAX and (parts or at > start):
-                    room = at - start  # this one opens the next request
+                    room = at - start  # this operation begins the next request
                     break
                 if type(op) is OxiaPut:
                     key, value, expected, partition_key, session_id = op
@@ -176,7 +176,7 @@ class WriteQueue:
         return request, Flight(parts, puts, count - puts, tag, self._loop.time(), deadline)
 
     def expire(self, until: float, error: OxiaError | None = None) -> None:
-        """Fail what was never sent and cannot wait longer than `until`."""
+        """Fail operations that were not sent and whose deadline is before `until`."""
         while self._waiting and self._waiting[0].deadline <= until:
             submission = self._waiting.popleft()
             start, stop = submission.next, len(submission.ops)
@@ -197,7 +197,7 @@ class WriteQueue:
 
 
 class _Forward:
-    """Hands the outcomes of repeated operations to the submission they came from."""
+    """Passes outcomes of repeated operations to their original submission."""
 
     def __init__(self, origin: Submission, start: int, stop: int, again: Submission) -> None:
         self._origin, self._start, self._stop, self._again = origin, start, stop, again

@@ -1,10 +1,10 @@
-"""Reads from one shard: gets batched into few requests, lists and scans page by page.
+"""Reads from one shard: batched gets, and lists and scans in pages.
 
-Reads change nothing, so they are repeated, at whoever leads by then, until the deadline. One attempt is shorter than
-the deadline: a paused leader keeps its connection open and never answers.
+Reads are repeated at the current leader until the deadline. One attempt is shorter than the deadline, because a paused
+leader keeps its connection open without answering.
 
-What a leader answers may be stale: a deposed leader does not know yet that it is one. A caller that must not read the
-past pins a read to the server that has just completed a write (`link=`); such a read is tried once.
+Answers may be stale, because a deposed leader does not know that it was deposed. A strict read is pinned to a server
+that has just completed a write (`link=`) and is tried once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 
 OXIA_READ_OPS_MAX: Final = 512
-# One attempt at a read; the next goes to whoever leads by then.
+# Timeout of one attempt of a read; the next goes to the current leader.
 OXIA_READ_ATTEMPT_MS_MIN: Final = 2_000
 
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class Comparison:
-    """How a get finds its record: at the key, or next to it in the server's order."""
+    """How a get finds its record: at the key, or next to it in the order of the server."""
 
     EQUAL = pb.EQUAL
     FLOOR = pb.FLOOR
@@ -80,7 +80,7 @@ def _found(answer: pb.GetResponse, asked: str) -> OxiaRecord | None:
 
 
 def read_error(failure: RpcFailure, what: str) -> OxiaError:
-    """The error of a read that is not tried again."""
+    """The error of a read that is not retried."""
     text = f"{what}: {failure}"
     match failure.kind:
         case FailureKind.DENIED:
@@ -108,7 +108,7 @@ class Attempts:
     ) -> T:
         """`call(link, seconds)` at `link` once, or at the leader as often as needed.
 
-        `seconds` is how long the server may be silent, not how long a large answer may take.
+        `seconds` limits the silence of the server, not the time of a large answer.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.request_timeout_ms / 1_000
@@ -139,14 +139,14 @@ class Attempts:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # The channel was closed under the call.
+            # The channel was closed during the call.
             raise ClientClosed("the client was closed") from None
 
 
 async def frames(stream: Any, silence_seconds: float) -> AsyncGenerator[Any, None]:
-    """What the server streams, frame by frame. `TimeoutError` when it is silent for so long; always ends the call.
+    """The frames of a stream. Raises `TimeoutError` after that much silence; always ends the call.
 
-    Not by `stream.read()`, which forgets frames that came before the end of the stream was noticed.
+    Does not use `stream.read()`, which loses frames that arrive before the end of the stream.
     """
     source = aiter(stream)
     try:
@@ -277,7 +277,7 @@ class ShardReader:
     async def scan_frames(
         self, start: str, stop: str, link: OxiaLink, silence_seconds: float
     ) -> AsyncGenerator[list[OxiaRecord], None]:
-        """A long scan, frame by frame as the server sends them. Tried once."""
+        """A long scan in frames of the server. Tried once."""
         request = pb.RangeScanRequest(shard=self._shard, start_inclusive=start, end_exclusive=stop)
         try:
             async with aclosing(frames(link.range_scan(request, metadata=link.metadata), silence_seconds)) as pages:

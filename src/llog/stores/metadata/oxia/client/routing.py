@@ -1,7 +1,7 @@
 """Which shard holds a key: XXH3 of the partition key (or of the key itself), looked up in ranges of hashes.
 
-The server's own clients take the low 32 bits of the 64-bit XXH3 of the UTF-8 bytes. A client that hashes otherwise
-would find its own records and nobody else's, so the hash is checked against the server's test vectors.
+As in the clients of Oxia, the hash is the low 32 bits of the 64-bit XXH3 of the UTF-8 bytes. A client with another
+hash would not find the records of other clients, so tests compare it with the test vectors of the server.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ShardMap:
     min_hashes: tuple[int, ...]
     max_hashes: tuple[int, ...]
     leaders: Mapping[int, str]
-    """No entry: the shard is electing one."""
+    """A shard without an entry is electing its leader."""
 
     @cached_property
     def _only(self) -> int | None:
@@ -56,7 +56,7 @@ class ShardMap:
 
 
 def shard_map_of(assignment: pb.NamespaceAssignment, namespace: str) -> ShardMap:
-    """Raises `Misconfigured` for shards or keys organised in a way this client would get wrong."""
+    """Raises `Misconfigured` for an unsupported organisation of shards or keys."""
     if assignment.shard_key_router != pb.ROUTER_XXHASH3:
         raise Misconfigured(f"namespace {namespace!r} routes keys by method {assignment.shard_key_router}, not XXH3")
     if assignment.key_sorting == pb.SORTING_NATURAL:

@@ -1,8 +1,7 @@
-"""Connections: one gRPC channel per server, made on first use, with every method of the service on it.
+"""Connections: one gRPC channel per server, opened on first use, with all methods of the service.
 
-What must stay true: no channel exists before `ChannelPool.link` is called and none after `close`; gRPC never repeats
-a call by itself (only we know which may be repeated). Not fork-safe: gRPC's threads do not survive a fork, so a
-process that forks opens its clients afterwards.
+No channel exists before `ChannelPool.link` and none after `close`. Retries of gRPC are off, because only the client
+knows which calls can be repeated. Threads of gRPC do not survive a fork, so open clients after forking.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from llog.limits import (
 from llog.stores.metadata.oxia.client.errors import ClientClosed
 from llog.stores.metadata.oxia.client.proto import pb
 
-# The server fills frames to about 2 MiB and lets the last value overshoot; it takes values up to 60 MiB from others.
+# The server fills frames to about 2 MiB, but the last value may exceed that; it accepts values of up to 60 MiB.
 OXIA_RECEIVE_BYTES_MAX: Final = 64 * MIB
 
 
 SERVICE = "/io.streamnative.oxia.proto.OxiaClient/"
-"""Every server knows this path; those from 0.17 on have a second one."""
+"""All servers have this path; those from 0.17 on have a second one."""
 
 _TLS_PREFIX = "tls://"
 
@@ -39,7 +38,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.enable_http_proxy", 0),
-    # Two clients of one process share nothing, so closing or breaking one never disturbs the other.
+    # Two clients of one process share nothing, so closing one does not affect the other.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", OXIA_RETRY_DELAY_MS_MIN),
     ("grpc.min_reconnect_backoff_ms", OXIA_CONNECT_TIMEOUT_MS),
@@ -55,7 +54,7 @@ _CONNECT_POLL_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class OxiaOptions:
-    """How to reach a namespace. `addresses` are servers to ask first; the rest is discovered."""
+    """How to reach a namespace. `addresses` are the first servers to contact; others are discovered."""
 
     addresses: tuple[str, ...]
     namespace: str = "default"
@@ -64,12 +63,12 @@ class OxiaOptions:
     request_timeout_ms: int = 10_000
     tls: bool = False
     ca_certificates: bytes | None = None
-    """PEM; None means the ones gRPC brings."""
+    """PEM; None: those of gRPC."""
     token: str | None = field(default=None, repr=False)
 
 
 class OxiaLink:
-    """One server: its channel and the methods on it. The generated stubs would add nothing but a second file."""
+    """One server: its channel and the methods on it, without generated stubs."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel, token: str | None) -> None:
         self.address = address
@@ -95,10 +94,10 @@ class OxiaLink:
         return self.channel.unary_unary(SERVICE + name, request.SerializeToString, response.FromString)
 
     async def connected(self, seconds: float) -> bool:
-        """True once the channel has a connection; False after `seconds` without. Nothing is sent."""
+        """Whether the channel gets a connection within `seconds`. Sends nothing."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + seconds
-        # Polled, because a cancelled state watch leaves a callback behind in gRPC.
+        # Polled, because a cancelled state watch leaks a callback in gRPC.
         while self.channel.get_state(try_to_connect=True) is not grpc.ChannelConnectivity.READY:
             if loop.time() >= give_up:
                 return False
@@ -121,7 +120,7 @@ class ChannelPool:
         return link
 
     def _open(self, address: str) -> grpc.aio.Channel:
-        # A server may announce that it wants TLS by a prefix of its address.
+        # A prefix of the address may ask for TLS.
         target = address.removeprefix(_TLS_PREFIX)
         if not (self._options.tls or target != address):
             return grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS)

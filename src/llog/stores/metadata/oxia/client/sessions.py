@@ -1,9 +1,8 @@
-"""A session on one shard: ephemeral records live as long as it does.
+"""A session on one shard, which owns ephemeral records.
 
-What must stay true: this process never believes in a session that the server has dropped. The server drops it when
-it heard nothing for the timeout, counted from the last heartbeat it received; we count from the moment we SENT the
-last heartbeat that was answered, which is earlier. So `lost` becomes true here no later than there, also when the
-event loop itself stood still (the property asks the clock, not a task).
+This process must not trust a session that the server has dropped. The server counts the timeout from the last heartbeat
+it received; the client counts from SENDING the last answered heartbeat, which is earlier. So `lost` becomes true here
+no later than on the server, also if the event loop was blocked, because the property reads the clock.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 
 _log = logging.getLogger(__name__)
 
-# A heartbeat must be able to fail twice before the timeout.
+# Two heartbeats may fail before the timeout.
 _HEARTBEATS_PER_TIMEOUT = 4
 
 
@@ -38,7 +37,7 @@ def check_session_timeout(timeout_ms: int) -> None:
 
 
 class ShardSession:
-    """Made by `open_shard_session`; kept alive by a task until `close` or loss."""
+    """`open_shard_session` creates it; a task keeps it alive until `close` or loss."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class ShardSession:
         self.shard, self.id = shard, session_id
         self._timeout_seconds = timeout_ms / 1_000
         self._alive_at = asked_at
-        """When the last answered heartbeat was sent, by our monotonic clock."""
+        """Monotonic time at which the last answered heartbeat was sent."""
         self._directory, self._on_lost, self._clock = directory, on_lost, clock
         self._gone = False
         self._closed = False
@@ -97,7 +96,7 @@ class ShardSession:
             raise
 
     def mark_lost(self, reason: str) -> None:
-        """A write was told that the session does not exist."""
+        """A write failed because the session does not exist."""
         if not self._gone and not self._closed:
             self._task.cancel()
             self._lose(reason)
@@ -109,7 +108,7 @@ class ShardSession:
             self._on_lost()
 
     async def close(self) -> None:
-        """End it; its records vanish. Never raises: a session that cannot be ended now ends by its timeout."""
+        """End the session and delete its records. Does not raise: otherwise it ends at its timeout."""
         if self._closed or self._gone:
             return
         self._closed = True
@@ -132,7 +131,7 @@ async def open_shard_session(
     on_lost: Callable[[], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> ShardSession:
-    """Repeated when the answer is lost: a session that nobody uses or keeps alive harms nobody."""
+    """Repeated after a lost answer, because an unused session is harmless."""
     check_session_timeout(timeout_ms)
     request = pb.CreateSessionRequest(shard=shard, session_timeout_ms=timeout_ms, client_identity=options.identity)
 

@@ -1,23 +1,21 @@
-"""Writes to one shard: coalesced into requests, pipelined over one stream to the shard's leader, answered in order.
+"""Writes to one shard: packed into requests, pipelined over one stream to the leader, answered in order.
 
-Operations wait in a queue; a pump task packs what is waiting into requests (so everything submitted in one turn of
-the event loop travels together, without any added delay) and sends them over a `WriteStream`; a reader task matches
-answers to requests.
+Operations wait in a queue. A pump task packs them into requests, so that everything submitted in one turn of the event
+loop is sent together without delay, and sends them over a `WriteStream`; a reader task matches answers to requests.
 
-When is an outcome known? From the server's source (0.14): an answer is sent only after the request was synced to the
-leader's log, acknowledged by a quorum, and applied; so **an answer, once here, is final**, also when the stream fails
-right after it. Everything sent and unanswered when a stream fails is `Uncertain` and never repeated here, with two
-exceptions where nothing can have happened: no connection was made; or the failure names a refusal (the server does
-not lead, or not yet) and only one request was out. With several out, one may have been refused and another logged.
+When an outcome is known (from the source of server 0.14): the server answers after the request was synced to the log of
+the leader, acknowledged by a quorum, and applied. So **an answer is final**, also if the stream fails after it. When a
+stream fails, requests without an answer are `Uncertain` and not repeated here, except if nothing can have happened:
+there was no connection, or the failure is a refusal (not the leader, or not yet) and only one request was in flight.
+With several in flight, one may have been refused and another logged.
 
-One trap makes the *last* answers before a failure suspect: a request that fails on the server (a disk error) gets no
-answer but ends the stream, and requests behind it may still be answered before the end; counted in order, their
-answers would fall to the failed one. So the first put of each request carries a number in its client identity, which
-the server returns with the put's version, and an answer whose number or shape is not its request's own fails the
-stream before it is believed. (Not covered: an answer that reports no successful put and has the very shape expected.)
+The *last* answers before a failure may be misleading: a request that fails on the server (a disk error) gets no answer
+but ends the stream, and later requests may still be answered before the end, in its place. So the first put of each
+request carries a number in its client identity, which the server returns with the version of the put. An answer with
+another number or shape fails the stream. (Not covered: an answer of the expected shape without a successful put.)
 
-A fresh stream carries one request until its first answer, so that a refusal by a server that is no longer the leader
-always finds one request out, and that one can be repeated safely.
+A new stream carries one request until its first answer, so that a refusal by a former leader affects one request, which
+can be repeated safely.
 """
 
 from __future__ import annotations
@@ -40,19 +38,19 @@ from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.queue import Flight, Submission, WriteQueue
 from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 
-# How long a stream to a deposed leader may still bring answers before what it holds is called uncertain.
+# How long a stream to a deposed leader may still deliver answers before its requests become uncertain.
 OXIA_DEPOSED_GRACE_MS: Final = 500
 
 
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.1
-# We left a leader, not it us: nothing is known about what is out there.
+# The client left the leader, so the state of requests in flight is unknown.
 _DEPOSED: Final = RpcFailure(FailureKind.CLOSING, "another server leads the shard now")
 
 
 class _Stream:
-    """One `WriteStream` call and what is out on it."""
+    """One `WriteStream` call and its requests in flight."""
 
     def __init__(self, link: OxiaLink, call: Any) -> None:
         self.link, self.call = link, call
@@ -83,9 +81,9 @@ class ShardWriter:
 
     # -- callers ----------------------------------------------------------------------------------------------------
     async def begin(self, ops: Sequence[Op]) -> Submission:
-        """Take the operations in, as soon as there is room; they are settled when `done` is.
+        """Queue the operations as soon as there is room; `done` completes when they are settled.
 
-        Raises when they could not be taken in: nothing happened then.
+        Raises if they could not be queued; nothing happened then.
         """
         sizes = checked_sizes(ops)
         deadline = self._loop.time() + self._options.request_timeout_ms / 1_000
@@ -109,14 +107,14 @@ class ShardWriter:
                 while await self._send_one():
                     pass
             except Exception as error:
-                # A bug here must not leave callers waiting for ever.
+                # After a bug here callers must not wait for ever.
                 _log.exception("oxia writer of shard %d", self._shard)
                 self._queue.expire(math.inf, Unavailable(f"the writer of shard {self._shard} failed: {error!r}"))
                 if self._stream is not None:
                     self._end(self._stream, RpcFailure(FailureKind.OTHER, repr(error)))
 
     async def _send_one(self) -> bool:
-        """Send one request; False when there is nothing to send, or no room for it (an answer wakes the pump)."""
+        """Send one request. False: nothing to send, or no room (an answer wakes the pump)."""
         self._queue.expire(self._loop.time())
         if not self._queue or self._closed:
             return False
@@ -133,23 +131,23 @@ class ShardWriter:
         try:
             await stream.call.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return False  # the reader learns the reason, and settles what is out
+            return False  # the reader gets the reason and settles the requests in flight
         except asyncio.CancelledError:
-            # A cancelled call raises this too; only close() cancels this task.
+            # A cancelled call raises this too; only close() cancels the task.
             if self._closed or not stream.over:
                 raise
         return True
 
     # -- the stream -------------------------------------------------------------------------------------------------
     async def _open_stream(self) -> _Stream | None:
-        """A stream to the leader, or None when there was none in time (what waited for it has failed, or retries)."""
+        """A stream to the leader, or None if there was none in time (waiting operations have failed, or retry)."""
         deadline = self._queue.first_deadline
         if self._attempt:
             await asyncio.sleep(retry_delay_seconds(self._attempt))
         try:
             link = await self._directory.link(self._shard, deadline)
         except Unavailable as error:
-            # Whoever can still wait does; the others learn why.
+            # Operations before their deadline keep waiting; the others fail with the reason.
             self._queue.expire(max(deadline, self._loop.time()), error)
             return None
         seconds = min(OXIA_CONNECT_TIMEOUT_MS / 1_000, max(0.0, deadline - self._loop.time()))
@@ -164,7 +162,7 @@ class ShardWriter:
 
     async def _read(self, stream: _Stream) -> None:
         try:
-            # Not `call.read()`: it forgets answers that came before the end of the stream was noticed.
+            # Not `call.read()`, which loses answers that arrive before the end of the stream.
             async for answer in stream.call:
                 self._take_answer(stream, answer)
                 if stream.over:
@@ -173,7 +171,7 @@ class ShardWriter:
         except grpc.aio.AioRpcError as error:
             self._end(stream, failure_of(error))
         except asyncio.CancelledError:
-            # Raised for a cancelled call as well as for a cancelled task; `_end` has done its work either way.
+            # Raised for a cancelled call and for a cancelled task; `_end` has run in both cases.
             if not stream.over:
                 self._end(stream, RpcFailure(FailureKind.CONNECTION_LOST, "cancelled"))
 
@@ -192,7 +190,7 @@ class ShardWriter:
         self._wake.set()
 
     def _end(self, stream: _Stream, failure: RpcFailure) -> None:
-        """The stream is over: settle what is out on it. Called once per stream, whoever notices first."""
+        """Settle the requests in flight on an ended stream. Called once per stream."""
         if stream.over:
             return
         stream.over = True
@@ -225,7 +223,7 @@ class ShardWriter:
             self._loop.call_later(_TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Notice a leader that says nothing: suspect it early, give up on it at the deadline."""
+        """Detect a silent leader: suspect it early, give up at the deadline."""
         self._ticking = False
         stream = self._stream
         if stream is None:
@@ -261,7 +259,7 @@ class ShardWriter:
                 self._start_ticking()
 
     async def close(self) -> None:
-        """What is out may still be answered for a moment; what was not sent fails with `ClientClosed`."""
+        """Requests in flight get a moment to finish; operations not sent fail with `ClientClosed`."""
         if self._closed:
             return
         self._closed = True
@@ -281,9 +279,9 @@ class ShardWriter:
 
 
 def nothing_happened(failure: RpcFailure, out: int, answered: bool) -> bool:
-    """Whether every request out on a failed stream is known not to have been applied (see the module's text)."""
+    """Whether no request in flight on a failed stream was applied (see the docstring of the module)."""
     if answered:
-        # It led when it answered: a refusal now may have hit one request and spared those before it.
+        # It led when it answered: a refusal may concern one request and not those before it.
         return failure.kind in (FailureKind.NOT_LEADER, FailureKind.NOT_READY) and out == 1
     return failure.kind is FailureKind.NOT_CONNECTED or (
         failure.kind in (FailureKind.NOT_LEADER, FailureKind.NOT_READY) and out <= 1
