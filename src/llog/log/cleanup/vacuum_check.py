@@ -22,8 +22,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from llog.errors import LogBusy, MetadataUncertain, VacuumRefused, VersionConflict
-from llog.formats.values import CompactionRecord, ControlRecord, decode_value, encode_value
+from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.limits import LOG_CAS_ROUNDS_MAX
+from llog.log.change import change_value
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.index import EntryVerdict, entry_of, judge
@@ -60,42 +61,43 @@ async def named_segments(context: LogContext, log: Log, horizon_ms: int) -> Name
 
 
 async def _raise_commit_horizon(context: LogContext, log: Log, horizon_ms: int) -> ControlRecord | None:
-    key = context.keys.control(log)
-    async for _ in context.rounds(LOG_CAS_ROUNDS_MAX):
-        found = await context.metadata.get(key, strict=True)
-        if found is None:
+    def raise_horizon(control: ControlRecord | None) -> ControlRecord | None:
+        if control is None:
             return None
-        control = decode_value(ControlRecord, found.value, key.path)
-        raised = replace(control, commit_horizon_ms=max(horizon_ms, control.commit_horizon_ms))
-        try:
-            await context.metadata.put(key, encode_value(raised, key.path), expected=found.version)
-            return raised
-        except (VersionConflict, MetadataUncertain):
-            continue
-    raise LogBusy(*log, "other processes kept changing its control record; its objects stay for now")
+        return replace(control, commit_horizon_ms=max(horizon_ms, control.commit_horizon_ms))
+
+    control, _ = await change_value(
+        context,
+        context.keys.control(log),
+        ControlRecord,
+        raise_horizon,
+        rounds_max=LOG_CAS_ROUNDS_MAX,
+        busy=LogBusy(*log, "other processes kept changing its control record; its objects stay for now"),
+    )
+    return control
 
 
 async def _raise_segment_horizon(
     context: LogContext, log: Log, control: ControlRecord, horizon_ms: int
 ) -> CompactionRecord | None:
     """None where no run can be published: there is no compaction record of this incarnation, as after a deletion."""
-    key = context.keys.compaction(log)
-    async for _ in context.rounds(LOG_CAS_ROUNDS_MAX):
-        found = await context.metadata.get(key, strict=True)
-        if found is None:
+
+    def raise_horizon(compaction: CompactionRecord | None) -> CompactionRecord | None:
+        if compaction is None or compaction.incarnation < control.incarnation:
             return None
-        compaction = decode_value(CompactionRecord, found.value, key.path)
         if compaction.incarnation > control.incarnation:
             raise LogBusy(*log, "the topic was deleted and created again during vacuum; its objects stay for now")
-        if compaction.incarnation < control.incarnation:
-            return None
-        raised = replace(compaction, segment_horizon_ms=max(horizon_ms, compaction.segment_horizon_ms))
-        try:
-            await context.metadata.put(key, encode_value(raised, key.path), expected=found.version)
-            return raised
-        except (VersionConflict, MetadataUncertain):
-            continue
-    raise LogBusy(*log, "other processes kept changing its compaction record; its objects stay for now")
+        return replace(compaction, segment_horizon_ms=max(horizon_ms, compaction.segment_horizon_ms))
+
+    compaction, _ = await change_value(
+        context,
+        context.keys.compaction(log),
+        CompactionRecord,
+        raise_horizon,
+        rounds_max=LOG_CAS_ROUNDS_MAX,
+        busy=LogBusy(*log, "other processes kept changing its compaction record; its objects stay for now"),
+    )
+    return compaction if compaction is not None and compaction.incarnation == control.incarnation else None
 
 
 async def _scan(context: LogContext, log: Log, control: ControlRecord, named: set[str]) -> NamedObjects | None:

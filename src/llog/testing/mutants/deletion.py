@@ -120,8 +120,8 @@ VACUUMING = (
         (
             Edit(
                 VACUUM_CHECK,
-                "segment_horizon_ms=max(horizon_ms, compaction.segment_horizon_ms))\n",
-                "segment_horizon_ms=max(horizon_ms, compaction.segment_horizon_ms))\n        return raised\n",
+                "return replace(compaction, segment_horizon_ms=max(horizon_ms, compaction.segment_horizon_ms))",
+                "return None",
             ),
         ),
     ),
