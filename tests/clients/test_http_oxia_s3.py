@@ -140,10 +140,11 @@ def test_a_reader_without_a_bucket_fetches_a_shared_blob_once_for_all_its_partit
 def test_a_compacted_object_is_named_by_its_full_s3_uri_and_read_back(
     cluster: Cluster, topic: str, written: list[Json]
 ) -> None:
-    [run] = cluster.told_by("compact", topic, "0")
-    assert run["data_key"].startswith(f"s3://{cluster.bucket}/llog/{topic}/partitions/0/data/compacted/")
+    assert cluster.told_by("compact", f"{topic}:0")["logs"][0]["outcome"] == "compacted"
+    [segment] = cluster.told_by("segments", "list", topic, "0")
+    assert segment["data_key"].startswith(f"s3://{cluster.bucket}/llog/{topic}/partitions/0/data/compacted/")
     entry = cluster.told_by("meta", "show", written[0]["index_key"])["value"]
-    assert (entry["type"], entry["data_key"]) == ("COMPACTED", run["data_key"])
+    assert (entry["type"], entry["data_key"]) == ("COMPACTED", segment["data_key"])
     with cluster.broker("after", "--role", "read") as reader:
         assert payloads(reader.http, topic, 0) == expected(0)
 

@@ -84,4 +84,4 @@ def test_stores_that_do_not_belong_together_are_refused_with_words(tmp_path: Pat
         assert "Traceback" not in ended.stderr
         assert ended.stdout == ""
     looked = json.loads(run_llog("doctor", "--json", settings=mixed).stdout)
-    assert [one["result"] for one in looked["findings"] if one["look"] == "cluster"] == ["WRONG"]
+    assert [one["result"] for one in looked["findings"] if one["check"] == "cluster"] == ["WRONG"]

@@ -105,7 +105,7 @@ WHOLE = encoded(HEADER, Begin(kind="cluster"), BackedUp.of("a", 1, b"v"), Commit
 
 @pytest.mark.parametrize("length", range(0, len(WHOLE), 7))
 def test_a_torn_backup_is_refused(length: int) -> None:
-    with pytest.raises(TruncatedInput, match="torn"):
+    with pytest.raises(TruncatedInput, match="incomplete"):
         decoded(WHOLE[:length])
 
 
@@ -208,7 +208,7 @@ async def test_a_file_appears_whole_or_not_at_all_and_is_never_overwritten(
     with pytest.raises(InvalidArgument, match="already exists"):
         await write_backup(source, BackupFile(path), an_id(source))
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(TruncatedInput, match="torn"):
+    with pytest.raises(TruncatedInput, match="incomplete"):
         await inspect_backup(source, BackupFile(path))
 
     async def fails(*_: object) -> None:
