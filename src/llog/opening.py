@@ -8,10 +8,9 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from llog.errors import ObjectStoreMisconfigured
-from llog.limits import OBJECT_STORES_OPEN_MAX
 from llog.log.cluster import join_cluster
 from llog.log.context import LogContext, LogOptions, wall_clock_ms
 from llog.log.keys import Keys
@@ -20,10 +19,6 @@ from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.retrying import RetryingObjectStore
 from llog.wiring import ObjectStores, open_metadata_store
-
-# Wrapped stores that the settings do not name: as many as may be open. Of more, the least recently used is dropped, and
-# wrapped again on its next use.
-OBJECT_STORES_WRAPPED_MAX: Final = OBJECT_STORES_OPEN_MAX
 
 
 class Use(Enum):
@@ -43,35 +38,6 @@ class Wrapping(NamedTuple):
     objects: Callable[[ObjectStore], ObjectStore]
 
 
-class _Wrapped:
-    """Object stores with counting and retries around them, each wrapped once while it is kept.
-
-    Stores of the settings are kept for good: their health is watched on their one wrapper. Stores that only entries
-    name come and go without end, so the least recently used is dropped; a new wrapper continues the counts.
-    """
-
-    def __init__(self, settings: Settings, wrapping: Wrapping | None) -> None:
-        self._own_urls = {settings.wal_url.rstrip("/"), settings.objects_url.rstrip("/")}
-        self._wrapping = wrapping
-        self._own: dict[int, tuple[ObjectStore, ObjectStore]] = {}
-        self._others: dict[int, tuple[ObjectStore, ObjectStore]] = {}
-        """By the id of the inner store, which is kept beside its wrapper so that the id stays unique. Least recently
-        used first."""
-
-    def wrapped(self, store: ObjectStore) -> ObjectStore:
-        known = self._own.get(id(store)) or self._others.pop(id(store), None)
-        if known is None:
-            counted = store if self._wrapping is None else self._wrapping.objects(store)
-            known = store, RetryingObjectStore(counted)
-        if store.url.rstrip("/") in self._own_urls:
-            self._own[id(store)] = known
-        else:
-            self._others[id(store)] = known
-            if len(self._others) > OBJECT_STORES_WRAPPED_MAX:
-                del self._others[next(iter(self._others))]
-        return known[1]
-
-
 class OpenedLog(NamedTuple):
     context: LogContext
     objects: ObjectStores
@@ -89,22 +55,19 @@ async def open_log(
     """Open the stores and check that they allow these uses. A process that puts objects joins the cluster: stores of
     different clusters are refused here (`ClusterMismatch`)."""
     metadata = await open_metadata_store(settings.metadata_url, settings)
-    objects = ObjectStores(settings)
-    wrap, keys = _Wrapped(settings, wrapping).wrapped, Keys(settings.root_prefix)
-
-    async def find(uri: str) -> tuple[ObjectStore, str]:
-        found = await objects.resolve(uri)
-        return wrap(found.store), found.name
-
+    keys = Keys(settings.root_prefix)
+    # Metered below the retries, so that every attempt is counted.
+    count = (lambda store: store) if wrapping is None else wrapping.objects
+    objects = ObjectStores(settings, wrap=lambda store: RetryingObjectStore(count(store)))
     try:
         founded = functools.partial(metadata.get, keys.cluster_id(), strict=True)
         wal = await _store(objects, settings.wal_url, blobs, founded)
         segment_store = await _store(objects, settings.objects_url, segments, founded)
         context = LogContext(
             metadata=metadata if wrapping is None else wrapping.metadata(metadata),
-            wal=None if wal is None else wrap(wal),
-            segments=None if segment_store is None else wrap(segment_store),
-            find_object=find,
+            wal=None if wal is None else objects.wrapped(settings.wal_url, wal),
+            segments=None if segment_store is None else objects.wrapped(settings.objects_url, segment_store),
+            find_object=objects.find,
             now_ms=wall_clock_ms,
             random_bits=secrets.randbits,
             sleep=asyncio.sleep,

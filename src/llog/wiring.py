@@ -132,13 +132,21 @@ class _Slot:
     def __init__(self, opening: asyncio.Task[ObjectStore], used_ms: float, pinned: bool) -> None:
         self.opening, self.used_ms, self.pinned = opening, used_ms, pinned
         self.proven_writable = False
+        self.wrapped: ObjectStore | None = None
 
 
 class ObjectStores:
     """The object stores of a process by root; opened on first use, closed together."""
 
-    def __init__(self, settings: Settings, *, clock_ms: Callable[[], float] = lambda: time.monotonic() * 1_000) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        wrap: Callable[[ObjectStore], ObjectStore] = lambda store: store,
+        clock_ms: Callable[[], float] = lambda: time.monotonic() * 1_000,
+    ) -> None:
+        """`wrap`: puts meters and retries around a store, once for as long as it is open."""
+        self._settings, self._wrap = settings, wrap
         self._clock_ms = clock_ms
         self._roots = sorted({settings.wal_url, settings.objects_url}, key=len, reverse=True)
         self._slots: dict[str, _Slot] = {}
@@ -162,6 +170,24 @@ class ObjectStores:
         root = self.root_of(uri)
         name = uri[len(root) + 1 :]
         return ResolvedObject(await self._store(root), name)
+
+    async def find(self, uri: str) -> tuple[ObjectStore, str]:
+        """`resolve`, with the store wrapped."""
+        root = self.root_of(uri)
+        return self._wrapped(root, await self._store(root)), uri[len(root) + 1 :]
+
+    def wrapped(self, root: str, store: ObjectStore) -> ObjectStore:
+        """The wrapper of the store at this root. Stores of the settings keep theirs, since their health is watched on
+        it; another store gets a new one when it is opened again."""
+        return self._wrapped(_checked(root), store)
+
+    def _wrapped(self, root: str, store: ObjectStore) -> ObjectStore:
+        slot = self._slots.get(root)
+        if slot is None:  # closed meanwhile
+            return self._wrap(store)
+        if slot.wrapped is None:
+            slot.wrapped = self._wrap(store)
+        return slot.wrapped
 
     def root_of(self, uri: str) -> str:
         """Split the URI; see the docstring of the module. Raises `InvalidArgument` if no name is left."""

@@ -10,14 +10,15 @@ from collections.abc import Callable
 import pytest
 
 from llog import wiring
-from llog.opening import OBJECT_STORES_WRAPPED_MAX, Use, Wrapping, opened_log
+from llog.limits import OBJECT_STORES_OPEN_MAX
+from llog.opening import Use, Wrapping, opened_log
 from llog.settings import Settings
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
 from llog.telemetry.metering import Meters
 from llog.telemetry.metrics import BrokerMetrics
 
-BUCKETS = 3 * OBJECT_STORES_WRAPPED_MAX
+BUCKETS = 3 * OBJECT_STORES_OPEN_MAX
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ async def test_stores_that_blobs_name_are_forgotten_beyond_a_limit(settings: Set
             assert (store.url, name) == (f"memory://bucket-{number}", "llog/blob")
         del store
         gc.collect()
-        assert len(living) == OBJECT_STORES_WRAPPED_MAX + 1, "as many as are remembered, and the settings' own"
+        assert len(living) == OBJECT_STORES_OPEN_MAX, "as many as are open"
 
 
 async def test_one_that_is_asked_for_again_and_again_is_wrapped_once(settings: Settings, closing_at_once: None) -> None:
