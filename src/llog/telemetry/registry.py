@@ -1,4 +1,4 @@
-"""The registry behind the metrics pages: families made from the table, counts gathered per request, the JSON page.
+"""The registry behind the metrics pages: families made from the table, their series, the JSON page.
 
 Nothing here is global, so several brokers in one process do not mix. A family never has more than
 METRICS_LABEL_SETS_MAX combinations of label values (beside those it starts with): the rest is counted as `other`.
@@ -6,9 +6,8 @@ METRICS_LABEL_SETS_MAX combinations of label values (beside those it starts with
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
@@ -20,32 +19,27 @@ from llog.telemetry.families import FAMILIES, OTHER, Family, family
 
 METRICS_LABEL_SETS_MAX: Final = 200
 """Combinations of label values that one family may have."""
-METRICS_GATHERED_MAX: Final = 256
-"""Requests that are counted together; counting them takes about a millisecond."""
 
 M = TypeVar("M", bound=MetricWrapperBase)
 Own = Counter | Gauge | Histogram | Info
 
 
-class Children(Generic[M]):
-    """The series of one family by label values: the first METRICS_LABEL_SETS_MAX, then `other`."""
+class Children(dict[tuple[object, ...], M]):
+    """The series of one family by label values: the first METRICS_LABEL_SETS_MAX, then `other`.
 
-    __slots__ = ("_known", "_metric", "_on_overflow", "_other")
+    A dictionary, so that finding a known series costs no call: `children[route, method].inc()`, `children[kind,].inc()`
+    """
 
     def __init__(self, metric: M, on_overflow: Callable[[], None]) -> None:
+        super().__init__()
         self._metric: M = metric
         self._on_overflow = on_overflow
-        self._known: dict[tuple[object, ...], M] = {}
         self._other: M | None = None
 
-    def at(self, *values: object) -> M:
-        child = self._known.get(values)
-        return self._new(values) if child is None else child
-
-    def _new(self, values: tuple[object, ...]) -> M:
-        if len(self._known) < METRICS_LABEL_SETS_MAX:
+    def __missing__(self, values: tuple[object, ...]) -> M:
+        if len(self) < METRICS_LABEL_SETS_MAX:
             texts = (str(value)[:METRICS_LABEL_CHARS_MAX] for value in values)
-            child = self._known[values] = self._metric.labels(*texts)
+            child = self[values] = self._metric.labels(*texts)
             return child
         self._on_overflow()
         if self._other is None:
@@ -135,60 +129,6 @@ def _make(row: Family, registry: CollectorRegistry) -> Own:
     for values in row.starts:
         metric.labels(*values)
     return metric
-
-
-# -- counts of every request -------------------------------------------------------------------------------------------
-
-
-HttpRow = tuple[str, str, int]
-"""Route, method and status."""
-
-
-class GatheredCounts:
-    """Counts that every request makes, gathered and passed to the registry together.
-
-    A counter of the registry costs a microsecond and a histogram several, and every request moves eight of them.
-    Nothing is lost or counted twice, also when a page is made in another thread.
-    """
-
-    def __init__(
-        self, http: Callable[[HttpRow, list[float], int, int], None], appends: Callable[[int, int, int], None]
-    ) -> None:
-        """`http` counts requests of one kind: the seconds of each, their bytes. `appends`: groups, records, bytes."""
-        self._count_http, self._count_appends = http, appends
-        self._lock = threading.Lock()
-        self._http: dict[HttpRow, tuple[list[float], list[int]]] = {}
-        self._appended = [0, 0, 0]
-        self._waiting = 0
-
-    def http(self, row: HttpRow, seconds: float, request_bytes: int, response_bytes: int) -> None:
-        with self._lock:
-            known = self._http.get(row)
-            if known is None:
-                known = self._http[row] = [], [0, 0]
-            known[0].append(seconds)
-            known[1][0] += request_bytes
-            known[1][1] += response_bytes
-            self._waiting += 1
-            if self._waiting >= METRICS_GATHERED_MAX:
-                self._count()
-
-    def appends(self, groups: int, records: int, byte_length: int) -> None:
-        with self._lock:
-            self._appended[0] += groups
-            self._appended[1] += records
-            self._appended[2] += byte_length
-
-    def count(self) -> None:
-        """Pass everything gathered so far to the registry."""
-        with self._lock:
-            self._count()
-
-    def _count(self) -> None:
-        for row, (seconds, sizes) in self._http.items():
-            self._count_http(row, seconds, *sizes)
-        self._count_appends(*self._appended)
-        self._http, self._appended, self._waiting = {}, [0, 0, 0], 0
 
 
 # -- the JSON page -----------------------------------------------------------------------------------------------------
