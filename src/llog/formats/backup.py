@@ -232,9 +232,9 @@ class BackupDecoder:
 
     def _check(self, line: Line) -> None:
         """Check that this line is allowed at this place."""
-        here = f"line {self._lines + 1}"
+        place = f"line {self._lines + 1}"
         if self._end is not None or isinstance(line, Header) != (self._lines == 0):
-            raise InvalidField(self._source, f"{here}: {type(line).__name__} does not belong here")
+            raise InvalidField(self._source, f"{place}: {type(line).__name__} does not belong here")
         if isinstance(line, Header):
             if line.v > VERSION:
                 raise UnsupportedFormat(self._source, f"a backup of version {line.v}; this release reads {VERSION}")
@@ -243,16 +243,16 @@ class BackupDecoder:
             self._end = line
         elif isinstance(line, Begin):
             if self._open is not None:
-                raise InvalidField(self._source, f"{here}: a group begins inside another")
+                raise InvalidField(self._source, f"{place}: a group begins inside another")
             self._open, self._in_group = line, 0
         elif self._open is None:
-            raise InvalidField(self._source, f"{here}: {type(line).__name__} outside of a group")
+            raise InvalidField(self._source, f"{place}: {type(line).__name__} outside of a group")
         elif isinstance(line, BackedUp):
             self._in_group += 1
         else:
             if isinstance(line, Commit):
                 if line.records != self._in_group:
-                    raise InvalidField(self._source, f"{here}: {self._in_group} records, {line.records} announced")
+                    raise InvalidField(self._source, f"{place}: {self._in_group} records, {line.records} announced")
                 self._records += line.records
             self._open = None
 

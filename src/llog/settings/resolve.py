@@ -1,6 +1,6 @@
 """From variables and arguments to one value per setting, with where each came from.
 
-Why it exists: the order of precedence is one rule, kept in one place: argument, own variable, fallback variable,
+The order of precedence: argument, own variable, fallback variable,
 derived from other settings, default. `settings.py` says what there is, this says which value wins.
 
 Every wrong value is reported, not only the first. An empty variable counts as not set. Only the given mapping is read,

@@ -230,7 +230,7 @@ def _column(output: _Output) -> BinaryColumn:
 def _fault(fault: int, position: int, record: int, source: str) -> FormatError:
     from llog.formats.records import decode_kernels as kernels
 
-    words = {
+    messages = {
         kernels.ENDS_EARLY: "ends inside a field",
         kernels.RECORD_LENGTH: "its length is not positive",
         kernels.OFFSET_DELTA: "its offset delta is out of order or beyond the batch's last",
@@ -244,4 +244,4 @@ def _fault(fault: int, position: int, record: int, source: str) -> FormatError:
         kernels.BATCH_REST: "bytes follow the last record",
     }
     kind = TruncatedInput if fault == kernels.ENDS_EARLY else InvalidField
-    return kind(source, f"batch at byte {position}, record {record}: {words[fault]}")
+    return kind(source, f"batch at byte {position}, record {record}: {messages[fault]}")

@@ -75,9 +75,9 @@ class FaultyMetadataStore(ForwardingMetadataStore):
 
     async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
         await self._before_read("get", f"{len(keys)} keys")
-        found = await self.inner.get_many(keys, strict=strict)
+        records = await self.inner.get_many(keys, strict=strict)
         await self._delay()
-        return found
+        return records
 
     async def scan(
         self,
@@ -89,9 +89,9 @@ class FaultyMetadataStore(ForwardingMetadataStore):
         strict: bool = False,
     ) -> list[Record]:
         await self._before_read("scan", parent.path)
-        found = await self.inner.scan(parent, start=start, stop=stop, limit=limit, strict=strict)
+        records = await self.inner.scan(parent, start=start, stop=stop, limit=limit, strict=strict)
         await self._delay()
-        return found
+        return records
 
     async def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
         await self._before_read("scan", prefix)

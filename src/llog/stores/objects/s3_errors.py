@@ -124,7 +124,7 @@ class S3Failure(NamedTuple):
     status: int | None
     code: str | None
     transport: str | None
-    words: str
+    reason: str
 
     @property
     def outcome(self) -> Outcome:
@@ -146,11 +146,11 @@ def parse_failure(error: BaseException) -> S3Failure:
         transport = "Redirect"
     elif "non-partial response" in text or "CONTENT_RANGE header" in text:
         transport = "NotPartial"
-    words = " ".join(m.group(1) for m in (status, code, message) if m) if status else text.partition("\n")[0]
-    return S3Failure(int(status.group(1)) if status else None, code.group(1) if code else None, transport, words[:500])
+    reason = " ".join(m.group(1) for m in (status, code, message) if m) if status else text.partition("\n")[0]
+    return S3Failure(int(status.group(1)) if status else None, code.group(1) if code else None, transport, reason[:500])
 
 
 def translate(error: BaseException, operation: str, subject: str, *, writing: bool) -> ObjectStoreError:
     failure = parse_failure(error)
     ours = failure.outcome.writing if writing else failure.outcome.reading
-    return ours(operation, subject, failure.words)
+    return ours(operation, subject, failure.reason)

@@ -142,13 +142,13 @@ class Environment:
         try:
             self._lmdb.reader_check()
             assert self._lmdb.max_key_size() >= METADATA_KEY_BYTES_MAX + SESSION_ID_BYTES + 2
-            found = self.read(lambda txn: (txn.get(FORMAT_KEY), txn.stat()["entries"]))
-            if found == (None, 0):
+            stored = self.read(lambda txn: (txn.get(FORMAT_KEY), txn.stat()["entries"]))
+            if stored == (None, 0):
                 with self.gate.using(), self.begin_write() as txn:
                     # Another process may have been first; the stored format decides.
                     txn.put(FORMAT_KEY, FORMAT, overwrite=False)
-                found = self.read(lambda txn: (txn.get(FORMAT_KEY), 1))
-            check_format(found[0], self.url)
+                stored = self.read(lambda txn: (txn.get(FORMAT_KEY), 1))
+            check_format(stored[0], self.url)
         except lmdb.Error as error:
             self._lmdb.close()
             raise translate(error, "open", self.url) from error

@@ -98,9 +98,9 @@ def unpack_lease(value: bytes) -> Lease:
     return Lease(*_LEASE.unpack(value))
 
 
-def check_format(found: bytes | None, url: str) -> None:
-    if found != FORMAT:
-        raise MetadataMisconfigured("open", url, f"holds {found!r}, which this version does not read ({FORMAT!r})")
+def check_format(stored: bytes | None, url: str) -> None:
+    if stored != FORMAT:
+        raise MetadataMisconfigured("open", url, f"holds {stored!r}, which this version does not read ({FORMAT!r})")
 
 
 # -- paths to stored keys ----------------------------------------------------------------------------------------------

@@ -70,25 +70,25 @@ class Page(NamedTuple):
     start: bytes
 
 
-def find_many(found: RecordReader, keys: Sequence[Key], stored_keys: list[bytes]) -> list[Record | None]:
-    get, record = found.txn.get, found.record
+def find_many(reader: RecordReader, keys: Sequence[Key], stored_keys: list[bytes]) -> list[Record | None]:
+    get, record = reader.txn.get, reader.record
     stored = [get(stored_key) for stored_key in stored_keys]
     return [None if value is None else record(key, value) for key, value in zip(keys, stored, strict=True)]
 
 
-def find_children(found: RecordReader, parent: Key, start: str, stop: str | None, limit: int) -> list[Record]:
+def find_children(reader: RecordReader, parent: Key, start: str, stop: str | None, limit: int) -> list[Record]:
     prefix = children_prefix(parent.path)
     if prefix is None:
         return []
     end = _end_of(prefix) if stop is None else prefix + stop.encode()
     records: list[Record] = []
-    cursor = found.txn.cursor()
+    cursor = reader.txn.cursor()
     if not cursor.set_range((prefix + start.encode())[:BOUND_BYTES_MAX]):
         return records
     for key, value in cursor.iternext():
         if key >= end:
             break
-        record = found.record(Key(path_of(key), parent.route), value)
+        record = reader.record(Key(path_of(key), parent.route), value)
         if record is not None:
             records.append(record)
             if len(records) == limit:
@@ -96,7 +96,7 @@ def find_children(found: RecordReader, parent: Key, start: str, stop: str | None
     return records
 
 
-def find_tree(found: RecordReader, prefix: str, at: Page) -> Page | None:
+def find_tree(reader: RecordReader, prefix: str, at: Page) -> Page | None:
     """The page at `at`; None after the last."""
     runs = [record_key(prefix)] if prefix else []
     runs += tree_prefixes(prefix)
@@ -107,14 +107,14 @@ def find_tree(found: RecordReader, prefix: str, at: Page) -> Page | None:
     while run < len(runs):
         # The first range is the single record at `prefix` itself.
         end = runs[0] + b"\x00" if prefix and run == 0 else _end_of(runs[run])
-        cursor = found.txn.cursor()
+        cursor = reader.txn.cursor()
         if cursor.set_range(start or runs[run]):
             for key, value in cursor.iternext():
                 if key >= end:
                     break
                 if len(records) == METADATA_SCAN_PAGE_RECORDS_MAX:
                     return Page(records, run, key)
-                record = found.record(Key(path_of(key)), value)
+                record = reader.record(Key(path_of(key)), value)
                 if record is not None:
                     records.append(record)
         run, start = run + 1, b""

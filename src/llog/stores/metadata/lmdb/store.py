@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -97,7 +98,7 @@ class LmdbStore(MetadataStore):
     async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
         check_get_many(keys)
         stored = record_keys([key.path for key in keys])
-        return await self._read("get", len(keys), lambda found: find_many(found, keys, stored))
+        return await self._read("get", len(keys), lambda reader: find_many(reader, keys, stored))
 
     async def scan(
         self,
@@ -109,7 +110,7 @@ class LmdbStore(MetadataStore):
         strict: bool = False,
     ) -> list[Record]:
         check_scan(parent, start, stop, limit)
-        return await self._read("scan", limit, lambda found: find_children(found, parent, start, stop, limit))
+        return await self._read("scan", limit, lambda reader: find_children(reader, parent, start, stop, limit))
 
     async def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
         if prefix:
@@ -117,7 +118,8 @@ class LmdbStore(MetadataStore):
         page: Page | None = Page([], 0, b"")
         while page is not None:
             at = page
-            page = await self._read("scan", METADATA_SCAN_PAGE_RECORDS_MAX, lambda found: find_tree(found, prefix, at))  # noqa: B023
+            find = partial(find_tree, prefix=prefix, at=at)
+            page = await self._read("scan", METADATA_SCAN_PAGE_RECORDS_MAX, find)
             for record in page.records if page is not None else ():
                 yield record
 
@@ -125,15 +127,15 @@ class LmdbStore(MetadataStore):
         """Run `work` in a read transaction, here or in a thread; expired sessions are ended on the way."""
         self._begin(operation)
         for turn in range(LMDB_SETTLE_ROUNDS_MAX + 1):
-            found = RecordReader(self.environment.clock, decide=turn == LMDB_SETTLE_ROUNDS_MAX)
+            reader = RecordReader(self.environment.clock, decide=turn == LMDB_SETTLE_ROUNDS_MAX)
             try:
                 if size > LMDB_INLINE_RECORDS_MAX or not self._may_read_inline():
-                    return await self._read_in_thread(operation, found, work)
+                    return await self._read_in_thread(operation, reader, work)
                 try:
-                    return self._read_inline(found, work)
+                    return self._read_inline(reader, work)
                 except (lmdb.MapResizedError, lmdb.ReadersFullError, lmdb.BadRslotError):
                     # A thread may wait for this, the event loop may not.
-                    return await self._read_in_thread(operation, found, work)
+                    return await self._read_in_thread(operation, reader, work)
             except RunOutLease:
                 await self._write("settle sessions", lambda transaction: transaction.sweep())
             except lmdb.Error as error:
@@ -143,24 +145,24 @@ class LmdbStore(MetadataStore):
     def _may_read_inline(self) -> bool:
         return time.monotonic() >= self._inline_from and self.environment.gate.try_enter()
 
-    def _read_inline(self, found: RecordReader, work: Callable[[RecordReader], T]) -> T:
+    def _read_inline(self, reader: RecordReader, work: Callable[[RecordReader], T]) -> T:
         """The caller has entered the gate."""
         started_ns = time.perf_counter_ns()
         try:
-            return self.environment.read_now(lambda txn: work(found.at(txn)))
+            return self.environment.read_now(lambda txn: work(reader.at(txn)))
         finally:
             self.environment.gate.leave()
             if time.perf_counter_ns() - started_ns > LMDB_INLINE_SLOW_US * 1_000:
                 self._inline_from = time.monotonic() + LMDB_INLINE_PAUSE_MS / 1_000
 
-    async def _read_in_thread(self, operation: str, found: RecordReader, work: Callable[[RecordReader], T]) -> T:
+    async def _read_in_thread(self, operation: str, reader: RecordReader, work: Callable[[RecordReader], T]) -> T:
         async with self._pool_slots:
             self._begin(operation)
             loop = asyncio.get_running_loop()
             self._enter()
             try:
                 reading = loop.run_in_executor(
-                    self.environment.readers, self.environment.read, lambda txn: work(found.at(txn))
+                    self.environment.readers, self.environment.read, lambda txn: work(reader.at(txn))
                 )
                 return await asyncio.wait_for(reading, LMDB_WAIT_MS_MAX / 1_000)
             except TimeoutError:

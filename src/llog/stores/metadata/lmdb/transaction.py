@@ -80,18 +80,18 @@ class Transaction:
         known = tuple(map(self.known.versions.get, batch.keys))
         if known == batch.expected and None not in known:
             return True
-        found: list[int | str | None] = list(known)
-        if None in found:
+        versions: list[int | str | None] = list(known)
+        if None in versions:
             # A cursor finds a key near its last position faster than a new lookup.
             get, unpack = self.txn.cursor().get, U64.unpack_from
-            for i, (key, version) in enumerate(zip(batch.keys, found, strict=True)):
+            for i, (key, version) in enumerate(zip(batch.keys, versions, strict=True)):
                 if version is None:
                     stored = get(key)
                     header = _NO_HEADER if stored is None else unpack(stored)[0]
-                    found[i] = _EPHEMERAL if header & 1 else header >> 1
+                    versions[i] = _EPHEMERAL if header & 1 else header >> 1
         if ANY not in batch.expected:
-            return tuple(found) == batch.expected
-        return all(expected in (ANY, version) for expected, version in zip(batch.expected, found, strict=True))
+            return tuple(versions) == batch.expected
+        return all(expected in (ANY, version) for expected, version in zip(batch.expected, versions, strict=True))
 
     def _write_carefully(self, batch: LmdbBatch) -> list[GroupOutcome]:
         """Apply group by group, so that a refused group does not affect others."""
@@ -136,10 +136,10 @@ class Transaction:
 
     def _is_at(self, key: bytes, write: Write) -> bool:
         """Whether the condition of this write holds."""
-        found = self.txn.get(key)
-        if found is not None:
-            header: int = U64.unpack_from(found)[0]
-            if not header & 1 or self.is_alive(found[VALUE_AT:EPHEMERAL_VALUE_AT]):
+        stored = self.txn.get(key)
+        if stored is not None:
+            header: int = U64.unpack_from(stored)[0]
+            if not header & 1 or self.is_alive(stored[VALUE_AT:EPHEMERAL_VALUE_AT]):
                 return header >> 1 == write.expected
         return write.expected == ABSENT and isinstance(write, Put)
 
@@ -176,8 +176,12 @@ class Transaction:
         prefix = bindings_prefix(session_id)
         for binding in keys_with(self.txn, prefix):
             key = binding[len(prefix) :]
-            found = self.txn.get(key)
-            if found is not None and U64.unpack_from(found)[0] & 1 and found[VALUE_AT:EPHEMERAL_VALUE_AT] == session_id:
+            stored = self.txn.get(key)
+            if (
+                stored is not None
+                and U64.unpack_from(stored)[0] & 1
+                and stored[VALUE_AT:EPHEMERAL_VALUE_AT] == session_id
+            ):
                 self.txn.delete(key)
             self.txn.delete(binding)
 
@@ -190,10 +194,10 @@ class Transaction:
 
 
 def keys_with(txn: lmdb.Transaction[bytes], prefix: bytes) -> list[bytes]:
-    found: list[bytes] = []
+    keys: list[bytes] = []
     cursor = txn.cursor()
     more = cursor.set_range(prefix)
     while more and cursor.key().startswith(prefix):
-        found.append(cursor.key())
+        keys.append(cursor.key())
         more = cursor.next()
-    return found
+    return keys

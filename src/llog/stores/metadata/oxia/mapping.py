@@ -46,8 +46,10 @@ def to_outcome(error: oxia.OxiaError, operation: str, subject: str) -> MetadataS
     """The outcome of one write of a call."""
     if isinstance(error, oxia.ClientClosed):
         return MetadataUnavailable(operation, subject, "the store was closed before it was sent")
-    found = to_llog(error, operation, subject)
-    return found if isinstance(found, MetadataStoreError) else MetadataStoreError(operation, subject, str(error))
+    translated = to_llog(error, operation, subject)
+    return (
+        translated if isinstance(translated, MetadataStoreError) else MetadataStoreError(operation, subject, str(error))
+    )
 
 
 # -- URL ---------------------------------------------------------------------------------------------------------------

@@ -49,10 +49,10 @@ def parse_url(url: str, *, client_identifier: str) -> PostgresAddress:
             passed_on.append(pair)
     schema, table = _split_table(url, table)
     try:
-        found = conninfo_to_dict("?".join([base, "&".join(passed_on)]) if passed_on else base)
+        parameters = conninfo_to_dict("?".join([base, "&".join(passed_on)]) if passed_on else base)
     except psycopg.Error as error:
         raise SettingsError(_VARIABLE, _safe(url), f"not a PostgreSQL URL: {_first_line(error)}") from None
-    conninfo = {name: str(value) for name, value in found.items() if value is not None}
+    conninfo = {name: str(value) for name, value in parameters.items() if value is not None}
     if conninfo.setdefault("target_session_attrs", _PRIMARY[0]) not in _PRIMARY:
         raise SettingsError(_VARIABLE, _safe(url), f"target_session_attrs must be one of {', '.join(_PRIMARY)}")
     conninfo.setdefault("application_name", client_identifier)

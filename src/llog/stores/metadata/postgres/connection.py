@@ -165,15 +165,15 @@ class Connector:
         """Connect, with retries until `deadline` while no server answers. Nothing has been sent when it raises."""
         loop = asyncio.get_running_loop()
         # The error of an earlier attempt says more than the timeout of the last one.
-        heard = MetadataUnavailable("connect", self.address.url, "no answer in time")
+        last_error = MetadataUnavailable("connect", self.address.url, "no answer in time")
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
                     return await self._connect_once()
             except TimeoutError:
-                raise heard from None
+                raise last_error from None
             except MetadataUnavailable as error:
-                heard = error
+                last_error = error
                 if loop.time() + POSTGRES_CONNECT_PAUSE_MS / 1000 >= deadline:
                     raise
             await asyncio.sleep(POSTGRES_CONNECT_PAUSE_MS / 1000)

@@ -96,7 +96,7 @@ def describe(error: psycopg.Error) -> str:
 
 # Messages of servers that refuse a connection, in the C locale; in other languages the error is "unavailable", which
 # is also true but less helpful.
-_DOOR_WORDS: Final = (
+_REFUSAL_TEXTS: Final = (
     ("password authentication failed", "28P01"),
     ("no password supplied", "28P01"),
     ("no pg_hba.conf entry", "28000"),
@@ -115,4 +115,4 @@ _DOOR_WORDS: Final = (
 def state_of_refusal(error: psycopg.Error) -> str | None:
     """libpq has no SQLSTATE for a refused connection, only the message of the server."""
     reason = str(error)
-    return error.sqlstate or next((state for words, state in _DOOR_WORDS if words in reason), None)
+    return error.sqlstate or next((state for text, state in _REFUSAL_TEXTS if text in reason), None)

@@ -3,25 +3,24 @@
 -- Names in braces are filled in by schema.py. Everything that must happen in one transaction is one function, so that
 -- a call is one statement: one round trip, committed or not as a whole.
 --
--- Three orders keep it right:
---   barrier   Every function that changes records first takes the shared barrier lock (watch.py says who takes it
---             alone), then locks session rows, then record rows in key order. Nobody locks in another order, so
---             nobody waits in a circle.
---   own       A version is drawn only for a key whose row this transaction owns: it locked the row or inserted it,
---             and keeps it until commit. Whoever wrote the key before has therefore drawn AND committed before us,
---             and the sequence (CACHE 1) only grows: versions of a key grow, through deletes and re-creations too.
---             Drawing in the INSERT itself would be wrong: the number is drawn, then the insert waits for another
---             writer of that key, who may draw a higher number, commit, and see his record deleted again.
---   snapshot  READ COMMITTED (set by every connection): each statement below sees all that was committed before it
---             began, so what is judged after locking is what is there.
+-- Correctness depends on three rules:
+--   barrier   Every function that changes records first takes the shared barrier lock (watch.py takes it exclusively),
+--             then locks session rows, then record rows in key order. All use this order, so there is no deadlock.
+--   own       A transaction draws a version only for a key with a row that it owns: it locked or inserted the row and
+--             keeps it until commit. So an earlier writer of the key has drawn AND committed its version before, and
+--             the sequence (CACHE 1) only increases: versions of a key increase, also after deletes. Drawing in the
+--             INSERT itself would be wrong: the insert may wait for another writer of the key after the draw, and that
+--             writer may draw a higher version, commit, and have its record deleted.
+--   snapshot  READ COMMITTED (set by every connection): each statement sees everything committed before it began, so
+--             checks after locking see the current rows.
 
 CREATE TABLE {version_table} (version integer NOT NULL);
 
 CREATE SEQUENCE {sequence} AS bigint MINVALUE 1 CACHE 1 NO CYCLE;
 
--- "C" compares bytes. A record lives under its parent, so the direct children of a parent lie together, in order.
+-- "C" compares bytes. The key begins with the parent, so the direct children of a parent are adjacent and in order.
 -- Version 0 marks a row that a transaction inserted to own an absent key; it is never committed.
--- Room is left in every page because most writes replace a value.
+-- Pages have free space, because most writes replace a value.
 CREATE TABLE {records} (
     parent  text COLLATE "C" NOT NULL,
     name    text COLLATE "C" NOT NULL,
@@ -33,7 +32,7 @@ CREATE TABLE {records} (
 
 CREATE INDEX ON {records} (session) WHERE session IS NOT NULL;
 
--- A session, or (with prefixes) what one store's listener watches.
+-- A session, or (with prefixes) the watch lease of one store.
 CREATE TABLE {sessions} (
     id         bigint PRIMARY KEY,
     client     text NOT NULL,
@@ -42,8 +41,8 @@ CREATE TABLE {sessions} (
     prefixes   text[]
 ) WITH (fillfactor = 50);
 
--- Tell the listeners what changed (version 0: deleted), many changes to a notification, and only what somebody
--- watches: commits that notify wait for each other, server-wide.
+-- Announce changes (version 0: deleted), many per notification, but only watched ones: commits that notify wait for
+-- each other in the whole server.
 CREATE FUNCTION {announce}(in_paths text[], in_versions bigint[]) RETURNS void LANGUAGE plpgsql AS $body$
 DECLARE
     watched text[];
@@ -149,7 +148,7 @@ BEGIN
 END
 $body$;
 
--- Remove the records of sessions whose rows this transaction has just deleted: no write can bind to them any more.
+-- Remove the records of sessions that this transaction has just deleted: no write can bind to them any more.
 CREATE FUNCTION {drop_records}(in_ids bigint[]) RETURNS void LANGUAGE plpgsql AS $body$
 DECLARE
     paths text[];

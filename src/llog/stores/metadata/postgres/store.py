@@ -86,17 +86,17 @@ class PostgresStore(MetadataStore):
     async def get_many(self, keys: Sequence[Key], *, strict: bool = False) -> list[Record | None]:
         check_get_many(keys)
         self._check_open("get")
-        found: list[Record | None] = [None] * len(keys)
+        records: list[Record | None] = [None] * len(keys)
         if len(keys) == 1:
             rows = await self._caller.ask("get", keys[0].path, self._statements.get, batch.split(keys[0].path))
-            return [_record(keys[0], *rows[0])] if rows else found
+            return [_record(keys[0], *rows[0])] if rows else records
         if keys:
             pairs = [batch.split(key.path) for key in keys]
             parameters = (text_array([parent for parent, _ in pairs]), text_array([name for _, name in pairs]))
             rows = await self._caller.ask("get", _several(keys), self._statements.get_many, parameters)
             for position, *fields in rows:
-                found[position - 1] = _record(keys[position - 1], *fields)
-        return found
+                records[position - 1] = _record(keys[position - 1], *fields)
+        return records
 
     async def scan(
         self,

@@ -3,7 +3,7 @@
     client = await OxiaClient.open(OxiaOptions(addresses=("localhost:6648",)))
     shard = client.shard_of("topic:0")
     [version] = await client.write(shard, [OxiaPut("a/b", b"value", expected=-1, partition_key="topic:0")])
-    [found] = await client.get_many(shard, [Get("a/b")])
+    [record] = await client.get_many(shard, [Get("a/b")])
     await client.close()
 
 Bound to the event loop it was opened on. Opens no connection before `open`; not fork-safe.
@@ -115,8 +115,8 @@ class OxiaClient:
 
     # -- reads ------------------------------------------------------------------------------------------------------
     async def get(self, key: str, *, partition_key: str | None = None) -> OxiaRecord | None:
-        [found] = await self.get_many(self.shard_of(key if partition_key is None else partition_key), [Get(key)])
-        return found
+        [record] = await self.get_many(self.shard_of(key if partition_key is None else partition_key), [Get(key)])
+        return record
 
     async def get_many(self, shard: int, gets: Sequence[Get], link: OxiaLink | None = None) -> list[OxiaRecord | None]:
         return await self._reader(shard).get_many(gets, link)

@@ -64,7 +64,7 @@ class OxiaRecord(NamedTuple):
     modified_ms: int
 
 
-def _found(answer: pb.GetResponse, asked: str) -> OxiaRecord | None:
+def _record(answer: pb.GetResponse, asked: str) -> OxiaRecord | None:
     if answer.status == pb.KEY_NOT_FOUND:
         return None
     if answer.status != pb.OK:
@@ -173,10 +173,10 @@ class ShardReader:
         if not gets:
             return []
         if link is not None:
-            found: list[OxiaRecord | None] = []
+            records: list[OxiaRecord | None] = []
             for at in range(0, len(gets), OXIA_READ_OPS_MAX):
-                found += await self._request(gets[at : at + OXIA_READ_OPS_MAX], link)
-            return found
+                records += await self._request(gets[at : at + OXIA_READ_OPS_MAX], link)
+            return records
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[list[OxiaRecord | None]]] = []
         for at in range(0, len(gets), OXIA_READ_OPS_MAX):
@@ -187,7 +187,7 @@ class ShardReader:
             self._scheduled = True
             loop.call_soon(self._flush)
         parts = await asyncio.gather(*answers)
-        return parts[0] if len(parts) == 1 else [found for part in parts for found in part]
+        return parts[0] if len(parts) == 1 else [records for part in parts for records in part]
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -208,7 +208,7 @@ class ShardReader:
 
     async def _serve(self, batch: list[tuple[Sequence[Get], asyncio.Future[list[OxiaRecord | None]]]]) -> None:
         try:
-            found = await self._request([get for gets, _ in batch for get in gets], None)
+            records = await self._request([get for gets, _ in batch for get in gets], None)
         except asyncio.CancelledError:
             self._answer_all(batch, ClientClosed("the client was closed"))
             raise
@@ -218,7 +218,7 @@ class ShardReader:
         at = 0
         for gets, answer in batch:
             if not answer.done():
-                answer.set_result(found[at : at + len(gets)])
+                answer.set_result(records[at : at + len(gets)])
             at += len(gets)
 
     def _answer_all(
@@ -240,7 +240,7 @@ class ShardReader:
                 answers += frame.gets
             if len(answers) != len(gets):
                 raise ReadTimeout(f"{len(answers)} answers to {len(gets)} gets")
-            return [_found(answer, get.key) for answer, get in zip(answers, gets, strict=True)]
+            return [_record(answer, get.key) for answer, get in zip(answers, gets, strict=True)]
 
         return await self._attempts.run(self._shard, f"get from shard {self._shard}", call, link)
 
@@ -253,7 +253,9 @@ class ShardReader:
             records: list[OxiaRecord] = []
             async with aclosing(frames(at.range_scan(request, metadata=at.metadata), seconds)) as pages:
                 async for frame in pages:
-                    records += [found for answer in frame.records if (found := _found(answer, answer.key)) is not None]
+                    records += [
+                        record for answer in frame.records if (record := _record(answer, answer.key)) is not None
+                    ]
                     if len(records) >= limit:
                         break
             return records[:limit]
@@ -282,7 +284,7 @@ class ShardReader:
         try:
             async with aclosing(frames(link.range_scan(request, metadata=link.metadata), silence_seconds)) as pages:
                 async for frame in pages:
-                    yield [found for answer in frame.records if (found := _found(answer, answer.key)) is not None]
+                    yield [record for answer in frame.records if (record := _record(answer, answer.key)) is not None]
         except grpc.aio.AioRpcError as error:
             raise read_error(failure_of(error), f"scan shard {self._shard}") from error
         except TimeoutError:

@@ -61,12 +61,12 @@ def shard_map_of(assignment: pb.NamespaceAssignment, namespace: str) -> ShardMap
         raise Misconfigured(f"namespace {namespace!r} routes keys by method {assignment.shard_key_router}, not XXH3")
     if assignment.key_sorting == pb.SORTING_NATURAL:
         raise Misconfigured(f"namespace {namespace!r} sorts keys by plain bytes; hierarchical sorting is needed")
-    found = sorted(assignment.assignments, key=lambda shard: shard.int32_hash_range.min_hash_inclusive)
-    if not found:
+    shards = sorted(assignment.assignments, key=lambda shard: shard.int32_hash_range.min_hash_inclusive)
+    if not shards:
         raise Misconfigured(f"namespace {namespace!r} has no shards")
     return ShardMap(
-        tuple(shard.shard for shard in found),
-        tuple(shard.int32_hash_range.min_hash_inclusive for shard in found),
-        tuple(shard.int32_hash_range.max_hash_inclusive for shard in found),
-        {shard.shard: shard.leader for shard in found if shard.leader},
+        tuple(shard.shard for shard in shards),
+        tuple(shard.int32_hash_range.min_hash_inclusive for shard in shards),
+        tuple(shard.int32_hash_range.max_hash_inclusive for shard in shards),
+        {shard.shard: shard.leader for shard in shards if shard.leader},
     )
