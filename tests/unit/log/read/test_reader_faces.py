@@ -99,5 +99,5 @@ def test_a_broker_s_metrics_count_for_a_face_too_stores_included(settings: Setti
     assert shown["log"]["compact_runs"] == 1
     assert shown["s3"]["operations"]["range_get"]["bytes"] > 0
     assert shown["s3"]["operations"]["put"]["requests"] > 0
-    assert shown["metadata"]["operations"]["put"]["calls"] > 0
+    assert shown["metadata"]["operations"]["write"]["calls"] > 0
     assert shown["s3"]["billing"]["request_cost_usd"] > 0
