@@ -20,7 +20,7 @@ class Pause(NamedTuple):
         return self.until_ms - now_ms if self.since_ms <= now_ms < self.until_ms else 0
 
 
-class Pace:
+class ServicePace:
     """One per service: every loop rests here, and a stop wakes them all."""
 
     def __init__(self, sleep: Sleep) -> None:

@@ -25,7 +25,7 @@ from llog.compactor.claims import Claims
 from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind
 from llog.compactor.jobs import CompactorJobs
 from llog.compactor.metrics import CompactorMetrics
-from llog.compactor.pace import Pace, Pause
+from llog.compactor.pace import Pause, ServicePace
 from llog.compactor.plan import Kind, LogBacklog, Rules, plan_pass, plan_pause_ms, plan_work
 from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Visit, Worker
@@ -72,7 +72,7 @@ class CompactorService:
         self._context, self._settings, self._metrics = context, settings, metrics
         self._rules = Rules.of(settings) if rules is None else rules
         self._jobs = CompactorJobs(context) if jobs is None else jobs
-        self._pace, self._troubles = Pace(context.sleep), Troubles()
+        self._pace, self._troubles = ServicePace(context.sleep), Troubles()
         self._backlogs = Backlogs(context, self._rules)
         self._claims = Claims(
             context,

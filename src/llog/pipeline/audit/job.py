@@ -25,7 +25,7 @@ from llog.log.cluster import compare_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.audit.catalogue import UNNAMED_SEGMENT
-from llog.pipeline.audit.log_metadata import LogLook, audit_log, look_at, still_claims
+from llog.pipeline.audit.log_metadata import LogInspection, audit_log, look_at, still_claims
 from llog.pipeline.audit.orphans import Known, OrphanSearch
 from llog.pipeline.audit.report import AuditReport, Finding, damage
 from llog.pipeline.audit.task import COMPARE_OBJECTS, Claim, ClaimedObject, Compared, Objects, Suspect, bytes_claimed
@@ -192,7 +192,7 @@ class _Audit:
         if self._told is not None:
             self._told(1, str(one.log))
 
-    def _take(self, log: Log, look: LogLook) -> None:
+    def _take(self, log: Log, look: LogInspection) -> None:
         self.report.logs += 1
         self.report.entries += len(look.claims)
         self._grouped.add(look.claims)

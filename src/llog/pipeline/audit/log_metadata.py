@@ -31,7 +31,7 @@ from llog.pipeline.audit.task import Claim
 from llog.stores.metadata.port import Record
 
 
-class LogLook(NamedTuple):
+class LogInspection(NamedTuple):
     findings: list[Finding]
     claims: list[Claim]
     """Of everything whose object must be there."""
@@ -45,12 +45,12 @@ class LogLook(NamedTuple):
 
 
 class AuditedLog(NamedTuple):
-    look: LogLook
+    look: LogInspection
     """The last one, its findings confirmed."""
     settled: bool
 
 
-NOTHING = LogLook([], [], set(), {}, True)
+NOTHING = LogInspection([], [], set(), {}, True)
 
 
 async def audit_log(context: LogContext, log: Log, *, being_deleted: bool = False) -> AuditedLog:
@@ -69,7 +69,7 @@ async def audit_log(context: LogContext, log: Log, *, being_deleted: bool = Fals
     return AuditedLog(look._replace(findings=confirmed), False)
 
 
-async def look_at(context: LogContext, log: Log, *, strict: bool, being_deleted: bool = False) -> LogLook:
+async def look_at(context: LogContext, log: Log, *, strict: bool, being_deleted: bool = False) -> LogInspection:
     """One look. A log that nobody created has nothing to be found."""
     try:
         head = await read_guards(context, log, strict=strict)
@@ -89,7 +89,7 @@ async def look_at(context: LogContext, log: Log, *, strict: bool, being_deleted:
         return NOTHING._replace(findings=[damage(log, "values", "unreadable value", str(error))], whole=False)
 
 
-async def _without_control(context: LogContext, log: Log, *, strict: bool) -> LogLook:
+async def _without_control(context: LogContext, log: Log, *, strict: bool) -> LogInspection:
     """Control records are made before the first entry and never removed."""
     found = await context.metadata.scan(context.keys.index(log), limit=1, strict=strict)
     if not found:
@@ -99,7 +99,7 @@ async def _without_control(context: LogContext, log: Log, *, strict: bool) -> Lo
     )
 
 
-async def _tombstone(context: LogContext, log: Log, head: LogGuards, *, strict: bool) -> LogLook:
+async def _tombstone(context: LogContext, log: Log, head: LogGuards, *, strict: bool) -> LogInspection:
     """A deleted log: what late processes added is for vacuum. Nothing of it is named."""
     findings = []
     async for item in context.metadata.scan_all(context.keys.index(log), strict=strict):
@@ -269,7 +269,7 @@ class _Looking:
         return self._context.now_ms() - self._context.options.vacuum_grace_ms
 
     # -- the end -------------------------------------------------------------------------------------------------------
-    async def finish(self) -> LogLook:
+    async def finish(self) -> LogInspection:
         after = await read_guards(self._context, self._log)
         coherent = is_coherent(self._head, after)
         if after is not None and coherent and self._last_offset >= after.control.sequence_counter:
@@ -277,7 +277,7 @@ class _Looking:
             counter = after.control.sequence_counter
             self.findings.append(damage(self._log, "I4", "beyond counter", reason, counter, self._last_offset))
         claims = [self._with_catalogue(claim) for claim in self._claims]
-        return LogLook(self.findings, claims, self._named, self._records, coherent, self._whole)
+        return LogInspection(self.findings, claims, self._named, self._records, coherent, self._whole)
 
     def _with_catalogue(self, claim: Claim) -> Claim:
         record = self._records.get(claim.entry.data_key) if claim.entry.type == "COMPACTED" else None

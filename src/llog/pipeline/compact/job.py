@@ -119,7 +119,7 @@ async def compact_claimed(
 ) -> dict[Log, LogReport]:
     """Compact logs that are ours already; how each of them fared."""
     async with gathered(context) as context:
-        job = _Job(context, runner, report, options, on_run, on_error)
+        job = _CompactJob(context, runner, report, options, on_run, on_error)
         reports = job.reports = {log: LogReport(topic=log.topic, partition=log.partition) for log in logs}
         left = list(logs)
         while left:
@@ -128,7 +128,7 @@ async def compact_claimed(
     return reports
 
 
-class _Job:
+class _CompactJob:
     def __init__(
         self,
         context: LogContext,

@@ -98,7 +98,7 @@ def _drop(mark: object) -> None:
 # -- room --------------------------------------------------------------------------------------------------------------
 
 
-class _Place(NamedTuple):
+class _RoomPlace(NamedTuple):
     """A slice, from where it lies in what was read of its blob to where it belongs."""
 
     begin: int
@@ -135,7 +135,7 @@ class Room:
     def __init__(self, window: Window) -> None:
         self._window = window
         self._begins: dict[int, int] = {}
-        self._places: dict[int, list[_Place]] = {}
+        self._places: dict[int, list[_RoomPlace]] = {}
         """By object, in the order of its bytes."""
         self._placed: dict[int, list[_Placed | None]] = {}
         self._failed: dict[int, dict[int, LlogError]] = {}
@@ -161,7 +161,7 @@ class Room:
             assert piece.byte_offset is not None
             assert piece.byte_length is not None
             begin = piece.byte_offset - (self._window.objects[piece.source].byte_offset or 0)
-            place = _Place(begin, piece.byte_length, at, piece.msg_count, number, position)
+            place = _RoomPlace(begin, piece.byte_length, at, piece.msg_count, number, position)
             self._places.setdefault(piece.source, []).append(place)
             at += piece.byte_length
         return at
@@ -183,7 +183,7 @@ class Room:
         for place in self._places[source]:
             self._fail(place, error)
 
-    def _fail(self, place: _Place, error: LlogError) -> None:
+    def _fail(self, place: _RoomPlace, error: LlogError) -> None:
         self._failed.setdefault(place.run, {})[place.piece] = error
 
     # -- in threads ----------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Room:
         """Check the slices of an object and copy them to their places."""
         view = memoryview(data).cast("B").toreadonly()
         uri = self._window.objects[source].uri
-        within: list[_Place] = []
+        within: list[_RoomPlace] = []
         for place in self._places[source]:
             if place.begin < 0 or place.end > len(view):
                 reason = f"bytes {place.begin} + {place.byte_length} are not within the {len(view)} that were read"
@@ -205,7 +205,7 @@ class Room:
             except FormatError:
                 self._copy_one_by_one(stretch, view, uri)
 
-    def _copy_one_by_one(self, stretch: Sequence[_Place], view: memoryview, uri: str) -> None:
+    def _copy_one_by_one(self, stretch: Sequence[_RoomPlace], view: memoryview, uri: str) -> None:
         """One of them is damaged: the others are not, and its own error says which it is and where."""
         for place in stretch:
             try:
@@ -213,7 +213,7 @@ class Room:
             except FormatError as error:
                 self._fail(place, error)
 
-    def _copy(self, stretch: Sequence[_Place], view: memoryview, uri: str) -> None:
+    def _copy(self, stretch: Sequence[_RoomPlace], view: memoryview, uri: str) -> None:
         begin = stretch[0].begin
         walked = view[begin : stretch[-1].end]
         lengths, counts = [place.byte_length for place in stretch], [place.msg_count for place in stretch]
@@ -242,9 +242,9 @@ class Room:
         return finished(builder, self._window, run, epochs)
 
 
-def _stretches(places: Sequence[_Place]) -> Iterator[list[_Place]]:
+def _stretches(places: Sequence[_RoomPlace]) -> Iterator[list[_RoomPlace]]:
     """Slices that lie back to back: what is walked at once."""
-    stretch: list[_Place] = []
+    stretch: list[_RoomPlace] = []
     for place in places:
         if stretch and place.begin != stretch[-1].end:
             yield stretch

@@ -289,7 +289,7 @@ class Batches(NamedTuple):
     columns: BatchColumns
 
 
-class Pace:
+class ReadPace:
     """Bytes per second, on average and without bursts: time that was not used is not made up for."""
 
     def __init__(
@@ -319,7 +319,7 @@ async def footer_of(find_object: FindObject, source: SegmentSource) -> SegmentFo
     return footer
 
 
-async def read_batches(find_object: FindObject, source: SegmentSource, pace: Pace) -> AsyncGenerator[Batches, None]:
+async def read_batches(find_object: FindObject, source: SegmentSource, pace: ReadPace) -> AsyncGenerator[Batches, None]:
     """Raises `FormatError` for bytes that are not what the entry says, `ObjectNotFound` where they are gone."""
     store, name = await find_object(source.uri)
     length = source.data_length

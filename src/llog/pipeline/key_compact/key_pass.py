@@ -38,9 +38,9 @@ from llog.pipeline.key_compact.aggregate import (
 from llog.pipeline.key_compact.batches import SegmentSource
 from llog.pipeline.key_compact.plan import (
     KEY_COMPACT_RACES_MAX,
-    LogLook,
+    LogCandidate,
     ScannedEntry,
-    look_at,
+    inspect_log,
     plan_groups,
     settled_compaction,
 )
@@ -126,7 +126,7 @@ _PLAN_AGAIN = ("ObjectNotFound", "ObjectRangeInvalid")
 class LogPass:
     """One log on its way through the pass."""
 
-    look: LogLook
+    look: LogCandidate
     report: KeyCompacted
     scanned: dict[int, ScannedSegment] = field(default_factory=dict)
     """By position in the range; entries of bare payloads have no keys and are not read."""
@@ -159,7 +159,7 @@ class LogPass:
         return plan_groups(found, self.look.now_ms, delete_retention_ms=retention_ms, target_bytes=target_bytes)
 
 
-class _Place(NamedTuple):
+class _ScanPlace(NamedTuple):
     """One segment to be scanned."""
 
     log_pass: LogPass
@@ -192,7 +192,9 @@ class KeyPass:
     async def _begin(self, log: Log) -> LogPass | KeyCompacted:
         report = KeyCompacted(topic=log.topic, partition=log.partition)
         try:
-            look = await look_at(self._context, log, report, force=self._options.force, read_only=self._options.dry_run)
+            look = await inspect_log(
+                self._context, log, report, force=self._options.force, read_only=self._options.dry_run
+            )
             return report if look is None else LogPass(look, report)
         except PartitionNotInitialized:
             return report  # nothing was ever written there
@@ -215,7 +217,7 @@ class KeyPass:
     # -- keys ----------------------------------------------------------------------------------------------------------
     async def _scan(self, passes: Sequence[LogPass], place: ScratchPlace) -> None:
         segments = [
-            _Place(one, position, SegmentSource.of(entry))
+            _ScanPlace(one, position, SegmentSource.of(entry))
             for one in passes
             for position, entry in enumerate(one.look.range.entries)
             if is_segment(entry)
@@ -223,7 +225,7 @@ class KeyPass:
         packed = _packed(segments, self._options.scan_task_bytes)
         rate = self._rate(len(packed))
 
-        async def scan(places: Sequence[_Place]) -> None:
+        async def scan(places: Sequence[_ScanPlace]) -> None:
             item = KeyScan(tuple(one.source for one in places), place, rate)
             try:
                 outcome = await self._run_one(SCAN_KEYS, item)
@@ -246,7 +248,7 @@ class KeyPass:
             for places in packed:
                 group.create_task(scan(places))
 
-    def _note_scan(self, place: _Place, scanned: ScannedSegment) -> None:
+    def _note_scan(self, place: _ScanPlace, scanned: ScannedSegment) -> None:
         place.log_pass.scanned[place.position] = scanned
         place.log_pass.report.segments_read += 1
         place.log_pass.report.records_before += scanned.records
@@ -362,9 +364,9 @@ class KeyPass:
             return outcome
 
 
-def _packed(places: Sequence[_Place], bytes_max: int) -> list[list[_Place]]:
+def _packed(places: Sequence[_ScanPlace], bytes_max: int) -> list[list[_ScanPlace]]:
     """Neighbours in one task, up to a size; a larger segment is a task of its own."""
-    packed: list[list[_Place]] = []
+    packed: list[list[_ScanPlace]] = []
     size_bytes = 0
     for place in places:
         length = place.source.data_length or bytes_max

@@ -182,7 +182,7 @@ def plan_groups(
 # -- look --------------------------------------------------------------------------------------------------------------
 
 
-class LogLook(NamedTuple):
+class LogCandidate(NamedTuple):
     """A log that is worth a pass."""
 
     config: TopicConfig
@@ -191,9 +191,9 @@ class LogLook(NamedTuple):
     now_ms: int
 
 
-async def look_at(
+async def inspect_log(
     context: LogContext, log: Log, report: KeyCompacted, *, force: bool, read_only: bool
-) -> LogLook | None:
+) -> LogCandidate | None:
     """None where there is nothing to do; the report says why. Unless `read_only`, a run in flight is finished first."""
     found = await load_topic(context, log.topic, strict=True)
     if found is None or found[0].state != "LIVE":
@@ -216,7 +216,7 @@ async def look_at(
     due = plan_due(chosen, config, now_ms, oldest_dirty_ms=oldest_ms, force=force)
     if due == "yes":
         report.state = "compacted"
-        return LogLook(config, control, chosen, now_ms)
+        return LogCandidate(config, control, chosen, now_ms)
     report.state = "clean" if due == "nothing to clean" else "not dirty enough"
     return None
 

@@ -39,7 +39,7 @@ from llog.pipeline.key_compact.aggregate import (
 from llog.pipeline.key_compact.batches import (
     Batches,
     Longs,
-    Pace,
+    ReadPace,
     Removed,
     Rule,
     SegmentSource,
@@ -86,7 +86,7 @@ SCAN_KEYS: Final = Task(f"{__name__}:scan_keys", KeyScan, KeyScanned)
 
 
 async def scan_keys(tools: TaskTools, item: KeyScan) -> KeyScanned:
-    pace = Pace(item.bytes_per_second)
+    pace = ReadPace(item.bytes_per_second)
 
     async def one(source: SegmentSource) -> ScanOutcome:
         try:
@@ -98,7 +98,7 @@ async def scan_keys(tools: TaskTools, item: KeyScan) -> KeyScanned:
     return KeyScanned(tuple([await one(source) for source in item.segments]))
 
 
-async def _scan_segment(tools: TaskTools, item: KeyScan, source: SegmentSource, pace: Pace) -> ScannedSegment:
+async def _scan_segment(tools: TaskTools, item: KeyScan, source: SegmentSource, pace: ReadPace) -> ScannedSegment:
     keys, parts = _KeyTable(), list[ScratchPart]()
     records = keyed = unmarked = data_bytes = 0
     due_ms = NO_HORIZON
@@ -234,7 +234,7 @@ async def rewrite_keys(tools: TaskTools, item: KeyRewrite) -> KeyRewritten:
     created_at_ms = tools.now_ms()
     segment_id = new_object_id(created_at_ms, secrets.randbits)
     builder = SegmentBuilder(topic=item.topic, partition=item.partition, incarnation=item.incarnation)
-    removed, epochs, pace = Removed(), dict[int, int](), Pace(item.bytes_per_second)
+    removed, epochs, pace = Removed(), dict[int, int](), ReadPace(item.bytes_per_second)
     for source in item.sources:
         known = await _epochs_of(tools, source.segment)
         for epoch, start_offset in known.items():
@@ -275,7 +275,7 @@ async def _epochs_of(tools: TaskTools, source: SegmentSource) -> dict[int, int]:
 
 
 async def _add_survivors(
-    tools: TaskTools, item: KeyRewrite, source: RewriteSource, builder: SegmentBuilder, removed: Removed, pace: Pace
+    tools: TaskTools, item: KeyRewrite, source: RewriteSource, builder: SegmentBuilder, removed: Removed, pace: ReadPace
 ) -> None:
     survivors = await _survivors(tools, item, source)
     rule = Rule(survivors, item.now_ms, item.delete_retention_ms)

@@ -69,7 +69,7 @@ SPARK_CANCEL_POLL_MS: Final = 200
 _log: Final = logging.getLogger("llog.spark")
 
 
-class _Job(NamedTuple):
+class _SparkJob(NamedTuple):
     """One Spark job: the items from number `first` on."""
 
     head: JobHead
@@ -87,7 +87,7 @@ class SparkTasks:
         self._sent = sent_settings(settings)
         self._slots = asyncio.Semaphore(SPARK_RUNS_AT_ONCE_MAX)
         self._threads = ThreadPoolExecutor(SPARK_RUNS_AT_ONCE_MAX, thread_name_prefix="llog-run")
-        self._watched: dict[str, tuple[_Job, asyncio.Future[None]]] = {}
+        self._watched: dict[str, tuple[_SparkJob, asyncio.Future[None]]] = {}
         self._closed = False
 
     @classmethod
@@ -125,7 +125,9 @@ class SparkTasks:
             for first, chunk in chunked([encoded_item(item) for item in items]):
                 if self._closed:
                     raise SparkJobFailed(task.place, "the runner is closed")
-                await self._perform(_Job(head, first, chunk, f"llog-{secrets.token_hex(8)}", threading.Event()), take)
+                await self._perform(
+                    _SparkJob(head, first, chunk, f"llog-{secrets.token_hex(8)}", threading.Event()), take
+                )
         missing = [number for number in range(len(items)) if number not in outcomes]
         if missing:
             raise SparkJobFailed(task.place, f"{len(missing)} of {len(items)} items came back without an outcome")
@@ -139,7 +141,7 @@ class SparkTasks:
 
     # -- one Spark job -----------------------------------------------------------------------------------------------
 
-    async def _perform(self, job: _Job, take: Callable[[int, bytes], None]) -> None:
+    async def _perform(self, job: _SparkJob, take: Callable[[int, bytes], None]) -> None:
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[tuple[int, bytes] | SparkJobFailed | None] = asyncio.Queue(len(job.items) + 2)
 
@@ -170,7 +172,7 @@ class SparkTasks:
             if count is not None:
                 tell(await until_starved(count, master_of(self.spark), place))
 
-    def _watch(self, job: _Job, tell: Callable[[int, bytes], None]) -> None:
+    def _watch(self, job: _SparkJob, tell: Callable[[int, bytes], None]) -> None:
         """In a thread of its own: run the Spark job to its end."""
         from llog.spark.runner.task_source import NAME, PUSH, options_of
 
@@ -200,7 +202,7 @@ class SparkTasks:
                 self._own = own
             return self._own
 
-    async def _give_up(self, job: _Job, watching: asyncio.Future[None]) -> None:
+    async def _give_up(self, job: _SparkJob, watching: asyncio.Future[None]) -> None:
         """Interrupt until it has ended: a job that is being planned has nothing yet that could be interrupted."""
         job.given_up.set()
         for _ in range(SPARK_CANCEL_WAIT_MS // SPARK_CANCEL_POLL_MS):

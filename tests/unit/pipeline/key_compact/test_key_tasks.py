@@ -7,7 +7,7 @@ import pytest
 
 from llog.errors import InvalidArgument
 from llog.pipeline.key_compact.aggregate import LocalKeyAggregate, ScratchPlace, SegmentKeys, get_keys, get_survivors
-from llog.pipeline.key_compact.batches import Pace, SegmentSource
+from llog.pipeline.key_compact.batches import ReadPace, SegmentSource
 from llog.pipeline.key_compact.tasks import KeyScan, scan_keys
 from llog.pipeline.runtime.tasks import tools_of
 from tests.unit.pipeline.key_compact.key_stage import Row, Stage
@@ -21,7 +21,7 @@ async def test_reading_keeps_to_its_pace_and_does_not_make_up_for_time_not_used(
         slept.append(round(seconds, 6))
         now[0] += seconds
 
-    pace = Pace(1_000, now_seconds=lambda: now[0], sleep=sleep)
+    pace = ReadPace(1_000, now_seconds=lambda: now[0], sleep=sleep)
     for _ in range(3):
         await pace.before(500)
     assert slept == [0.5, 0.5]
