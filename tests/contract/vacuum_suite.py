@@ -32,13 +32,13 @@ MINUTE_MS = 60_000
 
 
 def at(context: LogContext, minutes: float) -> LogContext:
-    """The same log, as a process sees it whose every clock is so much later."""
+    """The same log in a process with clocks that are this much later."""
     now_ms = time.time_ns() // 1_000_000 + int(minutes * MINUTE_MS)
     return replace(context, now_ms=lambda: now_ms)
 
 
 class LaterClocks(MemoryObjectStore):
-    """Its objects are as old as their names say; `head` tells the time that a test has set."""
+    """Objects are as old as their names say; `head` returns the time that a test has set."""
 
     now_ms = 0
     after_next_put: Callable[[], Awaitable[None]] | None = None
@@ -54,21 +54,21 @@ class LaterClocks(MemoryObjectStore):
 
 
 async def vacuum_at(context: LogContext, minutes: float, *, dry_run: bool = False) -> VacuumReport:
-    """Vacuum as if that much time had passed for everybody."""
+    """Vacuum as if this much time had passed for every clock."""
     later = at(context, minutes)
     stores = [store for store in context.stores() if isinstance(store, LaterClocks)]
     for store in stores:
         store.now_ms = later.now_ms()
-    told = context.metadata.server_time_ms
+    true_time_ms = context.metadata.server_time_ms
 
     async def server_time_ms() -> int | None:
-        return None if await told() is None else later.now_ms()
+        return None if await true_time_ms() is None else later.now_ms()
 
     context.metadata.server_time_ms = server_time_ms  # type: ignore[method-assign]
     try:
         return await vacuum_here(later, dry_run=dry_run)
     finally:
-        context.metadata.server_time_ms = told  # type: ignore[method-assign]
+        context.metadata.server_time_ms = true_time_ms  # type: ignore[method-assign]
 
 
 async def append(context: LogContext, log: Log, *values: bytes) -> None:
@@ -285,7 +285,7 @@ class VacuumContract:
 
 
 class WritesSeen(ForwardingMetadataStore):
-    """A metadata store whose writes are noted."""
+    """A metadata store that records its writes."""
 
     def __init__(self, inner: MetadataStore) -> None:
         super().__init__(inner)

@@ -53,7 +53,7 @@ Producer = tuple[int, int, int]
 
 
 class SmallStore:
-    """One topic with one log, whose offsets begin at 1."""
+    """One topic with one log; its offsets begin at 1."""
 
     def __init__(self) -> None:
         self.records: dict[str, bytes] = {}
@@ -180,10 +180,10 @@ class SmallStore:
         self.put(KEYS.producer_page(LOG, as_of, 0).path, ProducerPage(producers=states))
 
     # -- what clients saw ---------------------------------------------------------------------------------------------
-    def tell(self, event: AnyEvent, actor: str = "w") -> None:
+    def record(self, event: AnyEvent, actor: str = "w") -> None:
         self.history.append(Noted(len(self.history), actor, event))
 
-    def told(
+    def answered(
         self,
         tokens: Sequence[str],
         outcome: Outcome | None,
@@ -203,22 +203,22 @@ class SmallStore:
             producer_epoch=numbers[1],
             first_sequence=numbers[2],
         )
-        self.tell(asked, actor)
+        self.record(asked, actor)
         if outcome is not None:
             answer = AppendTold(op=op, topic=LOG.topic, outcome=outcome, start_offset=start_offset, reason=reason)
-            self.tell(answer, actor)
+            self.record(answer, actor)
 
     def append(self, *tokens: str, producer: Producer | None = None, actor: str = "w") -> int:
         """Stored and acknowledged."""
         start = self.store(tokens, producer)
-        self.told(tokens, "landed", start, producer=producer, actor=actor)
+        self.answered(tokens, "landed", start, producer=producer, actor=actor)
         return start
 
     def read(
         self, offset: int, outcome: ReadOutcome, *records: tuple[int, str], bounds: tuple[int, int] = (-1, -1)
     ) -> None:
         op = next(self._ops)
-        self.tell(ReadAsked(op=op, topic=LOG.topic, offset=offset), "r")
+        self.record(ReadAsked(op=op, topic=LOG.topic, offset=offset), "r")
         answer = ReadTold(
             op=op,
             topic=LOG.topic,
@@ -227,12 +227,12 @@ class SmallStore:
             log_start_offset=bounds[0],
             next_offset=bounds[1],
         )
-        self.tell(answer, "r")
+        self.record(answer, "r")
 
     def act(self, what: Act, *, offset: int = -1, done: bool = True) -> None:
         op = next(self._ops)
-        self.tell(ActAsked(op=op, topic=LOG.topic, act=what, offset=offset), "o")
-        self.tell(ActTold(op=op, topic=LOG.topic, done=done), "o")
+        self.record(ActAsked(op=op, topic=LOG.topic, act=what, offset=offset), "o")
+        self.record(ActTold(op=op, topic=LOG.topic, done=done), "o")
 
     def observed(self, *, counter: int, cursor: int, incarnation: int = 1, epoch: int = 0, start: int = 1) -> None:
         seen = Observed(
@@ -244,7 +244,7 @@ class SmallStore:
             log_start_offset=start,
             cursor=cursor,
         )
-        self.tell(seen, "r")
+        self.record(seen, "r")
 
     # -- judgement ----------------------------------------------------------------------------------------------------
     def violations(self, phase: Phase = Phase.RECOVERED) -> list[Violation]:

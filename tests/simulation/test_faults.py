@@ -48,7 +48,7 @@ def after_put(fault: SimFault) -> tuple[World, Puppet]:
         (SimFault.DELAY_REPLY, None, True),
     ],
 )
-def test_what_a_fault_of_a_write_does_and_tells(fault: SimFault, told: str | None, stored: bool) -> None:
+def test_effect_and_answer_of_a_write_under_each_fault(fault: SimFault, told: str | None, stored: bool) -> None:
     world, writer = after_put(fault)
     with world:
         assert ("k" in world.records(), writer.result) == (stored, told)
@@ -63,7 +63,7 @@ def test_what_a_fault_of_a_write_does_and_tells(fault: SimFault, told: str | Non
         (SimFault.STALE_READ, b"old"),
     ],
 )
-def test_what_a_fault_of_a_read_tells(fault: SimFault, told: object) -> None:
+def test_answer_of_a_read_under_each_fault(fault: SimFault, told: object) -> None:
     async def prepare(ctx: ActorContext) -> None:
         await ctx.metadata.put(K, b"old")
         await ctx.metadata.put(K, b"new")
@@ -78,7 +78,7 @@ def test_what_a_fault_of_a_read_tells(fault: SimFault, told: object) -> None:
 @pytest.mark.parametrize(
     "fault", [SimFault.STALL_BEFORE, SimFault.STALL_AFTER, SimFault.DELAY_REQUEST, SimFault.DELAY_REPLY]
 )
-def test_who_was_delayed_ends_later(fault: SimFault) -> None:
+def test_a_delayed_actor_ends_later(fault: SimFault) -> None:
     world, writer = after_put(fault)
     with world:
         before_ms = world.now_ms()
@@ -184,7 +184,7 @@ def test_requests_of_a_crashed_actor_may_still_arrive() -> None:
         assert set(world.records()) == {"b"}
 
 
-def test_a_request_on_its_way_may_land_after_somebody_took_the_place_of_the_dead() -> None:
+def test_a_request_on_its_way_may_land_after_its_sender_was_replaced() -> None:
     world, writer = after_put(SimFault.CRASH_IN_FLIGHT)
     with world:
         script = Script(world)

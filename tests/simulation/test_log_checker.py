@@ -33,18 +33,18 @@ def clean() -> SmallStore:
     small = SmallStore()
     small.append("a", "b")
     small.append("c", producer=(7, 0, 0))
-    small.told(["never"], "refused")
+    small.answered(["never"], "refused")
     small.compact(1, 3, ["a", "b", "c"])
     small.snapshot(4, state_of(batch_of(0, 3)))
     small.append("d", actor="v")
     small.store(["e"])
-    small.told(["e"], None, actor="crashed")
+    small.answered(["e"], None, actor="crashed")
     small.read(1, "records", (1, "a"), (2, "b"), (3, "c"))
     small.read(6, "end")
     small.observed(counter=2, cursor=1)
     small.observed(counter=6, cursor=4)
     start = small.store(["f"], pending=True)
-    small.told(["f"], "landed", start)
+    small.answered(["f"], "landed", start)
     return small
 
 
@@ -71,14 +71,14 @@ def test_a_store_that_was_compacted_and_cleaned_passes_to_the_end() -> None:
 
 
 def lose_a_record(small: SmallStore) -> None:
-    small.told(["acknowledged"], "landed", 9)
+    small.answered(["acknowledged"], "landed", 9)
 
 
 def record_at_another_offset(small: SmallStore) -> None:
-    small.told(["x"], "landed", small.store(["y"]))
+    small.answered(["x"], "landed", small.store(["y"]))
 
 
-def start_moved_by_nobody(small: SmallStore) -> None:
+def start_moved_unasked(small: SmallStore) -> None:
     small.control = replace(small.control, log_start_offset=3)
 
 
@@ -103,7 +103,7 @@ def gone_with_no_deletion(small: SmallStore) -> None:
 
 
 def one_offset_told_to_two(small: SmallStore) -> None:
-    small.told(["twin"], "landed", 4)
+    small.answered(["twin"], "landed", 4)
 
 
 def read_another_record_at_an_offset(small: SmallStore) -> None:
@@ -119,7 +119,7 @@ def pending_that_leaves_an_offset_out(small: SmallStore) -> None:
 
 
 def refused_and_there(small: SmallStore) -> None:
-    small.told(["oops"], "refused")
+    small.answered(["oops"], "refused")
     small.control = replace(small.control, pending=None, sequence_counter=6)
     small.store(["oops"])
 
@@ -133,7 +133,7 @@ def uncertain_and_there_twice(small: SmallStore) -> None:
     small.store(["e"])
 
 
-def nobody_appended(small: SmallStore) -> None:
+def never_appended(small: SmallStore) -> None:
     small.control = replace(small.control, pending=None, sequence_counter=6)
     small.store(["ghost"])
 
@@ -142,25 +142,25 @@ def retry_stored_twice(small: SmallStore) -> None:
     producer = (8, 0, 0)
     for _ in range(2):
         small.control = replace(small.control, pending=None)
-        small.told(["again"], "landed", small.store(["again"], producer), producer=producer, actor="p")
+        small.answered(["again"], "landed", small.store(["again"], producer), producer=producer, actor="p")
 
 
 def out_of_order(small: SmallStore) -> None:
-    small.told(["late"], None, actor="z")
-    small.told(["later"], None, actor="z")
+    small.answered(["late"], None, actor="z")
+    small.answered(["later"], None, actor="z")
     small.control = replace(small.control, pending=None, sequence_counter=6)
     small.store(["later"])
     small.store(["late"])
 
 
 def a_torn_batch(small: SmallStore) -> None:
-    small.told(["left", "right"], None, actor="z")
+    small.answered(["left", "right"], None, actor="z")
     small.control = replace(small.control, pending=None, sequence_counter=6)
     small.store(["left"])
 
 
 def a_good_producer_told_out_of_order(small: SmallStore) -> None:
-    small.told(["next"], "refused", producer=(7, 0, 1), reason="OutOfOrderSequence")
+    small.answered(["next"], "refused", producer=(7, 0, 1), reason="OutOfOrderSequence")
 
 
 def hole(small: SmallStore) -> None:
@@ -282,7 +282,7 @@ def no_snapshot(small: SmallStore) -> None:
 PLANTED: list[tuple[str, Callable[[SmallStore], None]]] = [
     ("I1", lose_a_record),
     ("I1", record_at_another_offset),
-    ("I1", start_moved_by_nobody),
+    ("I1", start_moved_unasked),
     ("I1", acknowledged_offset_out_of_range),
     ("I1", unreadable_to_a_reader),
     ("I1", log_not_there_to_a_reader),
@@ -295,7 +295,7 @@ PLANTED: list[tuple[str, Callable[[SmallStore], None]]] = [
     ("I3", refused_and_there),
     ("I3", refused_and_read),
     ("I3", uncertain_and_there_twice),
-    ("I3", nobody_appended),
+    ("I3", never_appended),
     ("I3", retry_stored_twice),
     ("I3", out_of_order),
     ("I3", a_torn_batch),
@@ -366,7 +366,7 @@ def test_a_topic_that_was_deleted_may_take_its_records_along_but_not_later_ones(
     small.act("delete_topic")
     small.control = replace(small.control, log_state="DELETED", pending=None)
     assert small.violations() == []
-    small.told(["in the new life"], "landed", 1)
+    small.answered(["in the new incarnation"], "landed", 1)
     assert [violation.invariant for violation in small.violations()] == ["I1"]
 
 
@@ -423,7 +423,7 @@ def test_a_lone_compactor_must_reach_the_counter() -> None:
     assert {violation.invariant for violation in small.violations(Phase.COMPACTED)} == {"I13"}
 
 
-def test_a_run_that_nobody_finishes_is_found() -> None:
+def test_an_unfinished_run_is_found() -> None:
     small = SmallStore()
     small.append("a", "b", "c")
     small.compact(1, 3, ["a", "b", "c"])
@@ -432,7 +432,7 @@ def test_a_run_that_nobody_finishes_is_found() -> None:
     assert (violation.invariant, violation.log) == ("I13", LOG)
 
 
-def test_an_object_that_nobody_names_must_go() -> None:
+def test_an_unnamed_object_must_go() -> None:
     small = SmallStore()
     small.append("a", "b")
     small.compact(1, 2, ["a", "b"])
@@ -512,22 +512,26 @@ CHANGES: list[tuple[str, str, list[tuple[str, Value | None]]]] = [
         "segment horizon falls",
         [(COMPACTION, CompactionRecord(offset=1, segment_horizon_ms=2)), (COMPACTION, CompactionRecord(offset=1))],
     ),
-    ("I11", "control of a dead life", [(CONTROL, replace(OPEN, incarnation=2)), (CONTROL, OPEN)]),
+    ("I11", "control of a dead incarnation", [(CONTROL, replace(OPEN, incarnation=2)), (CONTROL, OPEN)]),
     ("I11", "control removed", [(CONTROL, OPEN), (CONTROL, None)]),
     ("I11", "tombstone changed", [(CONTROL, replace(OPEN, log_state="DELETED")), (CONTROL, OPEN)]),
     (
         "I11",
-        "cursor of a dead life",
+        "cursor of a dead incarnation",
         [(COMPACTION, CompactionRecord(offset=1, incarnation=2)), (COMPACTION, CompactionRecord(offset=1))],
     ),
-    ("I11", "entry of a dead life", [("3", entry(3, incarnation=2)), ("3", entry(3))]),
+    ("I11", "entry of a dead incarnation", [("3", entry(3, incarnation=2)), ("3", entry(3))]),
     (
         "I11",
-        "snapshot of a dead life",
+        "snapshot of a dead incarnation",
         [(HEAD, ProducerSnapshot(as_of=1, pages=0, incarnation=2)), (HEAD, ProducerSnapshot(as_of=1, pages=0))],
     ),
     ("I11", "topic removed", [(TOPIC, LIVE), (TOPIC, None)]),
-    ("I11", "topic's life skipped", [(TOPIC, replace(LIVE, state="DELETED")), (TOPIC, replace(LIVE, incarnation=4))]),
+    (
+        "I11",
+        "incarnation skipped",
+        [(TOPIC, replace(LIVE, state="DELETED")), (TOPIC, replace(LIVE, incarnation=4))],
+    ),
     ("I11", "topic created over a living one", [(TOPIC, LIVE), (TOPIC, replace(LIVE, incarnation=3))]),
     ("I12", "snapshot falls", [(HEAD, ProducerSnapshot(as_of=3, pages=0)), (HEAD, ProducerSnapshot(as_of=2, pages=0))]),
     ("I12", "snapshot too far", [(CONTROL, OPEN), (HEAD, ProducerSnapshot(as_of=5, pages=0))]),

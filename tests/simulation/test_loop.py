@@ -184,7 +184,7 @@ def test_an_error_of_an_actor_makes_the_run_red_unless_it_is_allowed() -> None:
         assert isinstance(actor.error, ValueError)
 
 
-def test_an_error_that_nobody_asked_for_makes_the_run_red() -> None:
+def test_an_error_of_a_task_that_is_never_awaited_fails_the_run() -> None:
     async def fails() -> None:
         raise ValueError("in the background")
 

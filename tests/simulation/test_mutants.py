@@ -47,7 +47,7 @@ def test_a_mutant_that_changes_nothing_that_matters_survives() -> None:
     "output",
     [
         "Traceback (most recent call last):\nImportError: no such name\n",
-        "sim: h05a: script: SimulationStuck: nobody can do anything any more\n",
+        "sim: h05a: script: SimulationStuck: no actor can do anything any more\n",
         "sim: h05b: script: HazardViolated: of another row\n",
     ],
 )

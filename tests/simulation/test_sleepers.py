@@ -33,7 +33,7 @@ def test_a_zombie_wakes_hours_later_and_finds_its_session_gone() -> None:
         assert script.actor("other", get_once).finish() == b"mine"
         script.pass_time(10_000)
         assert script.actor("another", put_once).finish() == "done"
-        assert lost == [], "it sleeps: nobody can tell it"
+        assert lost == [], "a sleeping process hears nothing"
         assert zombie.finish() == "lost"
         assert lost == [fell_asleep_ms + 2 * HOUR_MS]
         assert world.records()["k"].value == b"another"

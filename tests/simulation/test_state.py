@@ -1,4 +1,4 @@
-"""The state of a run tells apart what could go on differently, and nothing else."""
+"""The state of a run distinguishes runs that could go on differently, and no others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def alone(*actors: ActorFunction) -> Callable[[Script], None]:
 
 
 def told(*order: str) -> Callable[[Script], None]:
-    """They act in this order; the reader then wants to know more. (Of one that has ended, only what it told counts.)"""
+    """The actors act in this order, and the reader goes on. (Of an actor that has ended, only its events count.)"""
 
     async def get_twice(ctx: ActorContext) -> None:
         await get(ctx)
@@ -154,7 +154,7 @@ def test_what_may_go_on_differently_has_another_state(
     assert state_after(one) != state_after(other)
 
 
-def test_the_past_counts_only_while_somebody_may_read_from_it() -> None:
+def test_the_past_counts_only_while_an_actor_may_read_from_it() -> None:
     one, other = alone(put(b"1", b"3")), alone(put(b"2", b"3"))
     assert state_after(one) == state_after(other)
     assert state_after(one, faults=ONE_OF_ANY) != state_after(other, faults=ONE_OF_ANY)
@@ -171,7 +171,7 @@ def test_times_within_one_tick_are_one_state_unless_timers_differ() -> None:
 
 
 def test_independent_writes_in_either_order_lead_to_one_state() -> None:
-    """On different shards; within one shard their versions tell which came first."""
+    """On different shards; within one shard their versions give the order."""
 
     def ordered(*order: int) -> Callable[[Script], None]:
         def play(script: Script) -> None:

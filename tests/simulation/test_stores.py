@@ -148,7 +148,7 @@ def test_a_living_process_keeps_its_session_for_hours() -> None:
 
 
 def test_reads_of_several_keys_are_no_snapshot() -> None:
-    """Between the two answers of one call somebody writes both."""
+    """Another actor writes both keys between the two answers of one call."""
 
     async def reader(ctx: ActorContext) -> list[bytes | None]:
         found = await ctx.metadata.get_many([Key("a"), Key("b")])

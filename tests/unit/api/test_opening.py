@@ -29,7 +29,7 @@ def settings() -> Settings:
 
 @pytest.fixture
 def closing_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that nobody uses this moment is closed when there is no room for another."""
+    """A store that is not in use is closed when another needs its place."""
     monkeypatch.setattr(wiring, "OBJECT_STORES_IDLE_MS_MIN", -1)
 
 

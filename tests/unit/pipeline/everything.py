@@ -1,16 +1,16 @@
-"""Everything at once on the simulator: writers, every job of the pipeline (two or three of some), operators who delete,
-create and reconfigure topics, while stores lose answers, are away, answer from the past or write late, and processes
-crash or sleep past the grace. A seed replays its run exactly.
+"""Everything at once on the simulator: writers, every job of the pipeline (two or three of some), operators that
+delete, create and reconfigure topics, while stores lose answers, are away, answer from the past or write late, and
+processes crash or sleep past the grace. A seed replays its run exactly.
 
     orders    plain; its retention changes; exported
     prices    compacted by key; its policy changes
     visits    deleted and created again, with a policy of its own each time
     sales     written by the sink, batch by batch; deleted now and then, too
 
-A neighbour, another cluster whose root begins like this one's, works in the same stores; somebody takes backups.
+A neighbour works in the same stores: another cluster with a root that begins like this one's. A job takes backups.
 
-What each writer was told is the model (`everything_model`). Threads of the tasks run in line here, and ids that tasks
-draw come from the seed: nothing else is changed.
+The answers of the writers are the model (`everything_model`). Ids that tasks draw come from the seed; nothing else of
+production code is replaced.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from llog.pipeline.sink.task import put_blob
 from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings
 from llog.stores.objects.port import ObjectStore
-from llog.testing.history.workload import TROUBLE
+from llog.testing.history.workload import TROUBLE, is_trouble
 from llog.testing.log_scenarios import context_of
 from llog.testing.sim import ActorContext
 from tests.unit.compactor.stage import RememberingMetrics
@@ -87,14 +87,8 @@ KEYS: Final = (b"a", b"a", b"b", b"b", "ü".encode(), b"", None)
 BATCHES, ROWS = 3, 5
 EXPORTS: Final = "exports"
 
-# What may befall somebody while stores fail and others are at work; anything else is a bug.
+# Errors that a player may get while stores fail and others work; any other error is a bug.
 MAY_HAPPEN: Final = (*TROUBLE, ExportError, SinkError)
-FORESEEN: Final = frozenset(
-    name
-    for base in (MetadataStoreError, ObjectStoreError)
-    for name in (one.__name__ for one in (base, *base.__subclasses__()))
-) | {"LogBusy", "LogDeleted", "TopicNotFound", "PartitionNotInitialized", "TopicBusy", "TopicBeingDeleted"}
-"""Names of errors that a job's report may give for one log."""
 
 
 class Row(NamedTuple):
@@ -217,7 +211,7 @@ async def write(player: Player, appends: int) -> None:
     try:
         await appender.close()
     except MAY_HAPPEN:
-        pass  # whoever appends next settles what is left
+        pass  # the next append settles the pending one
 
 
 async def _append(player: Player, appender: Appender, logs: Sequence[Log]) -> None:
@@ -231,7 +225,7 @@ async def _append(player: Player, appender: Appender, logs: Sequence[Log]) -> No
     try:
         outcomes: Sequence[object] = await appender.append(groups)
     except (MetadataStoreError, ObjectStoreError):
-        return  # nobody knows
+        return  # uncertain
     for one, outcome in zip(asked, outcomes, strict=True):
         if isinstance(outcome, Appended):
             player.ctx.record(Landed(one.op, outcome.start_offset))
@@ -297,7 +291,7 @@ async def compact_job(player: Player) -> None:
     merge = player.random.random() < 0.5
     report = await compact(player.context, player.runner(), logs, options=options, merge=merge)
     for one in report.failed:
-        assert one.error_type in FORESEEN, one
+        assert is_trouble(one.error_type), one
 
 
 async def key_job(player: Player) -> None:
@@ -370,7 +364,7 @@ async def backup_job(player: Player) -> None:
 
 
 async def neighbour_job(player: Player) -> None:
-    """Another cluster in the same stores: it has a log of the same name, and takes what nobody of its own names."""
+    """Another cluster in the same stores: it has a log of the same name, and vacuums its own objects."""
     context = replace(player.context, keys=NEIGHBOUR)
     await join_cluster(context)
     values = [f"{player.ctx.name}/{player.op()}".encode()]

@@ -1,6 +1,6 @@
 """What comes after everything at once: the metadata is lost, and a backup taken in the middle of it is put back.
 
-Whatever the logs held in the end must be found again from the objects that are left, at least once: writers who got no
+Recovery finds all records of the logs again in the objects, at least once: writers without an
 answer uploaded some records twice, and recovery cannot tell. What key compaction took from a segment no append can
 bring back: that is told, and only that. The restored log is whole, and a second recovery has nothing left to do.
 """

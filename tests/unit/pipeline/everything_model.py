@@ -32,7 +32,7 @@ from tests.unit.pipeline.everything import (
 
 
 class Held(NamedTuple):
-    """A log as somebody read it."""
+    """A log as it was read."""
 
     log_start_offset: int
     next_offset: int
@@ -59,7 +59,7 @@ class Model:
     """Of those that landed."""
     refused: set[str] = field(default_factory=set)
     must: set[str] = field(default_factory=set)
-    """That landed in the life that is there now, whichever deletions came true."""
+    """Appends that landed in the present incarnation, for every possible outcome of deletions."""
 
     def check_written(self, held: Held) -> None:
         rows = held.rows()
@@ -87,7 +87,7 @@ class Model:
             if row.key is None:
                 assert offset in rows, (offset, row)
         last = {row.key: offset for offset, row in sorted(known.items()) if row.key is not None}
-        # A tombstone that nobody was told of, or that was told of in another life, may have come and gone in this one.
+        # A tombstone without an answer, or with one in another incarnation, may have come and gone in this one.
         doubtful = {row.key for token, row in self.asked.items() if token not in self.must and row.value is None}
         for key, offset in last.items():
             if offset in rows:

@@ -168,7 +168,7 @@ async def vacuumed(player: Player) -> None:
 
 
 async def exported(player: Player) -> list[tuple[int, int, Row]]:
-    """Brought up to date, and every file of the directory read, as a reader does who knows nothing of commits."""
+    """The export is brought up to date, and every file of the directory is read, as by a reader without commits."""
     store = player.exports
     await export(player.context, player.runner(), ORDERS, ParquetTarget(store, ORDERS), allow_gaps=True)
     found = []

@@ -67,7 +67,7 @@ def stage(request: pytest.FixtureRequest) -> Stage:
 
 
 async def test_an_object_that_came_late_under_an_old_name_stays_for_a_grace(stage: Stage) -> None:
-    """Of a writer whose clock is behind: its name is old, the store knows that it is not."""
+    """A blob of a writer with a clock that is behind: its name is old, its time in the store is not."""
     copy = await stage.bytes_of(await stage.append(ORDERS))
     old_id = new_object_id(START_MS - 2 * GRACE_MS, stage.rng.getrandbits)
     await stage.objects.put(stage.context.keys.blob_object(old_id), [copy])
@@ -269,7 +269,7 @@ async def test_a_listing_that_fails_ends_the_job(stage: Stage) -> None:
 
 
 async def littered(stage: Stage) -> tuple[list[str], str]:
-    """Two blobs that only orders could name, one that only visits could, each with a segment nobody recorded."""
+    """Two blobs that only orders could name, one that only visits could, each with a segment without a record."""
     await join_cluster(stage.context)
     gone = await garbage(stage)
     visits = await stage.append(VISITS)
@@ -322,7 +322,7 @@ async def test_every_record_that_cannot_be_read_is_named(stage: Stage) -> None:
         assert sum(path in reason for reason in report.unreadable) == 1, path
 
 
-async def test_a_record_that_is_nobodys_keeps_everything(stage: Stage) -> None:
+async def test_a_record_of_no_topic_keeps_everything(stage: Stage) -> None:
     await littered(stage)
     before = await contents(stage)
     topics = stage.context.keys.topics()
@@ -451,7 +451,7 @@ async def test_names_below_another_root_of_the_store_are_not_touched(stage: Stag
     assert name in await contents(stage)
 
 
-async def test_logs_are_looked_at_some_at_a_time_and_an_error_leaves_nobody_behind() -> None:
+async def test_logs_are_read_some_at_a_time_and_an_error_leaves_no_task_behind() -> None:
     logs = [Log("orders", partition) for partition in range(VACUUM_READS_IN_FLIGHT_MAX + 5)]
     at_work, most, failing = 0, 0, logs[3]
 

@@ -71,7 +71,7 @@ async def crash() -> None:
 
 
 async def hurry(_: float) -> None:
-    """No time passes, and everybody gets his turn."""
+    """No time passes, and every task gets a turn."""
     await asyncio.sleep(0)
 
 
@@ -146,7 +146,7 @@ async def vacuumed(stage: Stage) -> int:
     return report.blobs_deleted
 
 
-# -- a plan that nobody finishes for a while --------------------------------------------------------------------------
+# -- a plan that stays unfinished for a while -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("left", [planned, confirmed, half_performed])
@@ -170,7 +170,7 @@ async def test_only_blobs_of_the_plan_are_kept_and_only_until_it_is_done(stage: 
     await uploaded(stage.context)
     stage.later(1.5)
     report = await vacuum(stage.context, stage.runner)
-    assert (report.blobs_deleted, report.kept_planned) == (2, 2), "uploads that nobody planned go"
+    assert (report.blobs_deleted, report.kept_planned) == (2, 2), "unplanned uploads go"
     await commit_batch(stage.context, FIRST, [])
     assert (await planned_blobs(stage.context, now_ms=stage.now_ms)).uris == frozenset()
 
@@ -219,7 +219,7 @@ async def test_a_query_that_is_not_listed_is_listed_before_its_next_plan(stage: 
     assert len((await planned_blobs(stage.context, now_ms=stage.now_ms)).uris) == 2
 
 
-# -- who comes first --------------------------------------------------------------------------------------------------
+# -- which comes first -------------------------------------------------------------------------------------------------
 
 
 async def test_a_driver_that_slept_between_upload_and_plan_writes_nothing_or_everything(stage: Stage) -> None:
@@ -355,7 +355,7 @@ async def raise_horizons(stage: Stage) -> None:
 # -- not for ever -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_plan_that_nobody_comes_back_for_keeps_its_blobs_no_longer(stage: Stage) -> None:
+async def test_an_abandoned_plan_keeps_its_blobs_no_longer_than_the_limit(stage: Stage) -> None:
     await confirmed(stage)
     stage.now_ms += SINK_PLAN_KEPT_MS_MAX - 1
     assert await vacuumed(stage) == 0
@@ -437,4 +437,4 @@ async def test_audit_finds_a_blob_that_a_plan_waits_for_in_vain(stage: Stage) ->
     [finding] = (await audit(stage.context, stage.runner)).findings
     assert (finding.severity, finding.kind, finding.object) == ("damage", "missing object", first)
     await delete_topic(stage.context, A.topic)
-    assert (await audit(stage.context, stage.runner)).findings == [], "nobody is to get it any more"
+    assert (await audit(stage.context, stage.runner)).findings == [], "no driver is to write it any more"
