@@ -1,9 +1,9 @@
-"""Orders arrive by HTTP, Spark adds them up as they come, the log is compacted, and an Iceberg table appears.
+"""Orders arrive by HTTP, a Spark stream sums them, the log is compacted, and exported as an Iceberg table.
 
     .venv/bin/python examples/pipeline.py        (`make demo`)
 
-Everything runs on this machine, in a temporary directory and at free ports: a broker on LMDB and local files, one Spark
-session. It ends with what the same requests and bytes would have cost on S3.
+Everything runs on this machine, in a temporary directory and on free ports: a broker on LMDB and local files, and one
+Spark session. At the end it prints what the same requests and bytes would have cost on S3.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ FIELDS = {"customer": "string", "item": "string", "cents": "integer"}
 SCHEMA = json.dumps({"type": "object", "properties": {name: {"type": kind} for name, kind in FIELDS.items()}})
 
 
-def say(step: str, told: str) -> None:
-    print(f"\n\033[1m{step}\033[0m\n   {told}" if sys.stdout.isatty() else f"\n{step}\n   {told}", flush=True)
+def say(step: str, result: str) -> None:
+    print(f"\n\033[1m{step}\033[0m\n   {result}" if sys.stdout.isatty() else f"\n{step}\n   {result}", flush=True)
 
 
 # -- 1. a broker, and orders over HTTP -------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def say(step: str, told: str) -> None:
 
 @contextmanager
 def broker(log: Path) -> Iterator[str]:
-    """A process of its own, as in production: Spark talks to the stores, never to it."""
+    """A separate process, as in production. Spark uses the stores, not the broker."""
     command = [sys.executable, "-m", "llog", "broker", "--port", "0"]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -88,7 +88,7 @@ def order(chance: random.Random, at_ms: int) -> dict[str, object]:
 
 
 def send_orders(url: str) -> int:
-    """So many minutes of them, and one request of the minute after, which tells the stream that those are over."""
+    """Orders of `MINUTES` minutes, and one request of the next minute, so that the stream closes its windows."""
     chance = random.Random(7)
     began_ms = int(time.time() * 1_000) // 60_000 * 60_000 - MINUTES * 60_000
     sent = 0
@@ -105,7 +105,7 @@ def send_orders(url: str) -> int:
 
 
 def add_up(spark: SparkSession, checkpoint: Path) -> int:
-    """Cents per minute, from one topic into another; exactly once, also when it is killed and started again."""
+    """Cents per minute, from one topic to another; exactly once, even if the stream is killed and restarted."""
     fields = ", ".join(f"{name} {'int' if kind == 'integer' else 'string'}" for name, kind in FIELDS.items())
     orders = (
         spark.readStream.format("llog")
@@ -138,15 +138,15 @@ def add_up(spark: SparkSession, checkpoint: Path) -> int:
 
 
 def requests_of(url: str) -> dict[str, int]:
-    """What the broker asked of its object store, by operation."""
+    """The broker's requests to its object store, by operation."""
     with urllib.request.urlopen(f"{url}/metrics") as page:
         counted = json.load(page)["s3"]["operations"]
-    return {name: int(told["requests"]) for name, told in counted.items()}
+    return {name: int(operation["requests"]) for name, operation in counted.items()}
 
 
 async def bill(by_broker: dict[str, int], compacted: CompactReport, settings: Settings) -> str:
-    """Every object here was put once and none was removed, so what the broker did not put, the jobs did. Left out are
-    the GETs of the stream, of the export and of those who read the table: they are counted where they run."""
+    """Every object was put once and none was removed, so the jobs put what the broker did not. The GETs of the stream,
+    of the export and of readers of the table are left out: other processes count them."""
     async with opened_log(settings, segments=Use.PUT) as opened:
         assert opened.context.segments is not None
         stored = await measure_footprint(opened.context.segments)
@@ -154,13 +154,13 @@ async def bill(by_broker: dict[str, int], compacted: CompactReport, settings: Se
     prices = S3_STANDARD_US_EAST_1
     monthly = prices.storage_usd_per_month(stored.stored_bytes)
     return (
-        f"the broker, {told(by_broker)}: {prices.requests_usd(by_broker):.6f} USD\n"
-        f"   Spark's jobs, {told(by_jobs)} (of compaction): {prices.requests_usd(by_jobs):.6f} USD\n"
+        f"the broker, {request_counts(by_broker)}: {prices.requests_usd(by_broker):.6f} USD\n"
+        f"   Spark's jobs, {request_counts(by_jobs)} (of compaction): {prices.requests_usd(by_jobs):.6f} USD\n"
         f"   keeping {stored.object_count} objects of {stored.stored_bytes / 1e6:.2f} MB: {monthly:.6f} USD a month"
     )
 
 
-def told(requests: dict[str, int]) -> str:
+def request_counts(requests: dict[str, int]) -> str:
     return ", ".join(f"{count} {name.upper()}" for name, count in sorted(requests.items(), reverse=True) if count)
 
 
@@ -168,8 +168,7 @@ def main() -> None:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="llog-demo-") as name:
         directory = Path(name)
-        # Whatever stores this shell points to are left alone. Whoever takes part finds these: the broker, this program,
-        # Spark and its workers.
+        # Ignore the stores that this shell names. The broker, this program and Spark all use this directory.
         for variable in [name for name in os.environ if name.startswith("LLOG_") and name != "LLOG_SPARK_MASTER"]:
             del os.environ[variable]
         os.environ["LLOG_DATA_DIR"] = str(directory / "data")

@@ -1,7 +1,8 @@
-"""What Spark finds by itself: it imports every module whose name begins with `pyspark_` and takes its `DefaultSource`.
+"""Registers the data source `llog` in Spark by itself.
 
-So `spark.read.format("llog")` works in any session whose driver has llog installed, without a call. Only the session's
-driver looks (on Connect: the server); elsewhere `llog.spark.register(spark)` does it.
+Spark imports every installed module with a name that begins with `pyspark_` and registers its `DefaultSource`. So
+`spark.read.format("llog")` works without a call if the driver (on Connect, the server) has llog installed. Elsewhere
+call `llog.spark.register(spark)`.
 """
 
 from __future__ import annotations

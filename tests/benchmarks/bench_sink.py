@@ -1,4 +1,4 @@
-"""The sink's task: rows of a table into the blobs of many logs, against nothing but encoding them."""
+"""The sink's task, from rows of a table to the blobs of many logs, compared with encoding alone."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NOW_MS = 1_800_000_000_000
 
 
 class Nowhere(MemoryObjectStore):
-    """Takes what is put, and keeps nothing of it."""
+    """Accepts puts and stores nothing."""
 
     async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
         assert buffers
 
 
 def rows() -> pa.RecordBatch:
-    """A key of some bytes and a value of 1,000."""
+    """Rows with a short key and a value of 1,000 bytes."""
     data = np.random.default_rng(1).integers(0, 256, ROWS * VALUE_BYTES, dtype=np.uint8)
     offsets = np.arange(ROWS + 1, dtype=np.int32) * VALUE_BYTES
     values = pa.Array.from_buffers(pa.binary(), ROWS, [None, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -115,7 +115,7 @@ async def spark_scan() -> AsyncIterator[Duel]:
         rows = spark.read.format("llog").options(**options).load().count()
         assert rows == spark.read.parquet(str(parquet)).count() == MEGABYTES // len(LOGS) * len(LOGS) * BATCH_RECORDS
         for side in (ours, baseline):
-            await asyncio.to_thread(side)  # workers and compiled code are there
+            await asyncio.to_thread(side)  # starts workers and compiles code
         try:
             yield Duel(ours, baseline, rows * VALUE_BYTES / 1e6, "MB")
         finally:

@@ -86,13 +86,13 @@ class FourReaders:
             offset = 1
             while True:
                 most = self._rng.choice([1, 700, 20_000, 1 << 20])
-                [told] = consumed(self.http, wanted(*log, offset, partition_max_bytes=most))
-                assert told["ok"], told
-                rows += [_shown_by_http(log, record) for record in told["records"]]
-                if told["next_fetch_offset"] > told["high_watermark"]:
+                [answer] = consumed(self.http, wanted(*log, offset, partition_max_bytes=most))
+                assert answer["ok"], answer
+                rows += [_shown_by_http(log, record) for record in answer["records"]]
+                if answer["next_fetch_offset"] > answer["high_watermark"]:
                     break
-                assert told["next_fetch_offset"] > offset, told
-                offset = told["next_fetch_offset"]
+                assert answer["next_fetch_offset"] > offset, answer
+                offset = answer["next_fetch_offset"]
         return rows
 
 
@@ -197,6 +197,6 @@ def _json_bytes(rng: random.Random, value: bytes | None) -> Any:
 
 
 def survivors(rows: Sequence[Row]) -> list[Row]:
-    """What is left of a log whose segments were all compacted by key, tombstones within their time included."""
+    """The records left in a log after key compaction of all its segments, recent tombstones included."""
     last = {row.key: row.offset for row in rows}
     return [row for row in rows if row.key is None or last[row.key] == row.offset]

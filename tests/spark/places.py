@@ -1,4 +1,4 @@
-"""Where the tests of the data source keep their logs, and how Spark reads them there."""
+"""The stores of the data source's tests, and how Spark reads from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports whose tasks run in Spark, and Spark SQL over what they wrote."""
+"""Exports with tasks on Spark, and Spark SQL over the exported data."""
 
 from __future__ import annotations
 
@@ -68,6 +68,6 @@ async def test_spark_writes_an_export_and_reads_it_by_sql(spark: SparkSession, t
             assert tuple(spark.sql(f"SELECT {question}").first() or ()) == wanted
             assert frame.schema["timestamp"].dataType.simpleString() == "timestamp"
             assert frame.schema["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
-        # The directory as it stands, with its partitions as columns.
+        # The plain directory, with its partitions as columns.
         hive = spark.read.parquet(f"{tmp_path}/out/orders")
         assert hive.where("date = '2024-10-05' AND partition = 1").count() == 144

@@ -44,7 +44,7 @@ Look = Callable[[], Awaitable[None]]
 
 
 class LooksBetween:
-    """A metadata store in front of a job: before some of the job's writes everybody has a look at what is there."""
+    """A metadata store in front of a job: before some of the job's writes every reader reads the logs."""
 
     def __init__(self, inner: Any, look: Look, rng: random.Random) -> None:
         self._inner, self._look, self._rng = inner, look, rng
@@ -68,7 +68,7 @@ class LooksBetween:
 
 @dataclass
 class Cluster:
-    """A broker process that never compacts, and jobs on Spark that do when they are told."""
+    """A broker process that never compacts, and jobs on Spark that do on request."""
 
     readers: FourReaders
     context: LogContext
@@ -144,7 +144,7 @@ def _ends(rows: list[Row]) -> dict[tuple[Any, ...], int]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_four_readers_agree_in_the_middle_of_compaction(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Mixed logs never change, and the keyed one holds its survivors at any time and nothing that was not there."""
+    """Mixed logs never change, and the keyed one holds its survivors at any time and no other record."""
     rng = random.Random(1_000 + seed)
     async with started(spark, tmp_path) as cluster:
         readers = cluster.readers

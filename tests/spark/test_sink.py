@@ -84,7 +84,7 @@ def test_rows_choose_their_topic_and_partition(sink: Sink) -> None:
     rows = sink.spark.range(60).selectExpr(
         "cast(id as string) value", "concat('t', id % 2) topic", "cast(id % 3 as int) partition"
     )
-    for _ in range(2):  # the first time the topics are not there yet
+    for _ in range(2):  # the first time the topics do not exist yet
         sink.write(rows)
     for topic in (0, 1):
         for partition in (0, 1, 2):

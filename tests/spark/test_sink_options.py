@@ -53,7 +53,7 @@ def columns(text: str) -> StructType:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"topic": "a b"}, "topic: 'a b' may only hold"),
         ({"topic": " "}, "topic: is empty"),
@@ -72,10 +72,10 @@ def columns(text: str) -> StructType:
         ({"queryId": "q" * 161}, "queryId: 'qqq"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_named(options: dict[str, str], words: str) -> None:
+def test_an_option_that_cannot_be_used_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         parse_sink_options(options, streaming=False)
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_stream_counts_its_batches_itself() -> None:
@@ -104,7 +104,7 @@ def test_options_are_read_in_any_case_and_sparks_own_are_left_aside() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ddl", "words"),
+    ("ddl", "message"),
     [
         ("key string", "value: the table has no such column; it has key"),
         ("value string", "topic: set the option topic"),
@@ -117,10 +117,10 @@ def test_options_are_read_in_any_case_and_sparks_own_are_left_aside() -> None:
         ("value string, topic string, partitoin int", "partitoin: is not a column of a record"),
     ],
 )
-def test_a_column_that_cannot_be_written_is_named(ddl: str, words: str) -> None:
+def test_a_column_that_cannot_be_written_is_named(ddl: str, message: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         check_columns(columns(ddl), SinkOptions())
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_a_table_that_was_read_from_here_can_be_written() -> None:
@@ -154,7 +154,7 @@ def values(directory: Path, topic: str) -> list[bytes]:
 
 
 def test_a_batch_that_goes_to_two_topics_needs_two_query_ids(tmp_path: Path) -> None:
-    """What `foreachBatch` is used for. The second topic would get nothing, as the repeat of a batch that is there."""
+    """As in `foreachBatch`. The second topic would get nothing, as the repeat of a committed batch."""
     written(tmp_path, "x", topic="orders", queryId="q")
     written(tmp_path, "x", topic="orders", queryId="q")
     for batch in ("0", "1"):

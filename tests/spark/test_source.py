@@ -140,7 +140,7 @@ async def test_offsets_assignments_and_timestamps_are_understood_as_kafka_s(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"subscribe": "nowhere"}, "nowhere: no such topic"),
         (
@@ -150,10 +150,10 @@ async def test_offsets_assignments_and_timestamps_are_understood_as_kafka_s(
     ],
 )
 async def test_errors_name_the_option_or_the_offset(
-    spark: SparkSession, places: Places, opened: OpenedLog, options: dict[str, str], words: str
+    spark: SparkSession, places: Places, opened: OpenedLog, options: dict[str, str], message: str
 ) -> None:
     await append(opened, [random_group(random.Random(1), log) for log in LOGS])
-    with pytest.raises(Exception, match=words):
+    with pytest.raises(Exception, match=message):
         places.read(spark, **options).count()
 
 

@@ -61,7 +61,7 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "message"),
     [
         ({}, "subscribe, subscribePattern, assign: none is given; .* not of a catalogue table"),
         ({"groupId": "g"}, "subscribe, subscribePattern, assign: none is given; give exactly one$"),
@@ -111,8 +111,8 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
         ),
     ],
 )
-def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], words: str) -> None:
-    with pytest.raises(InvalidArgument, match=words):
+def test_an_option_that_cannot_be_used_is_named(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         parse_options(given, "batch")
 
 

@@ -172,7 +172,7 @@ async def test_progress_in_a_topic_that_is_no_more_is_not_kept_for_the_one_that_
     await append(opened, [random_group(random.Random(2), log)])
     with pytest.raises(RecordsLost, match="its topic was deleted and created again"):
         reader.latestOffset(at, reader.getDefaultReadLimit())
-    assert await groups.fetch("reports", [log]) == {log: None}, "it would pass over records that nobody has read"
+    assert await groups.fetch("reports", [log]) == {log: None}, "it would skip records that were never read"
     reader.stop()
 
 
@@ -200,8 +200,8 @@ async def test_lost_records_end_a_stream_unless_told_otherwise(opened: OpenedLog
     end = reader.latestOffset(at, reader.getDefaultReadLimit())
     await append(opened, [random_group(random.Random(2), log)])
     await delete_records(opened.context, log, end["orders"]["0"] + 3)
-    words = r"the stream's position: orders:0: offset \d+ is lost: the log now begins at offset \d+; set failOnData"
-    with pytest.raises(RecordsLost, match=words):
+    message = r"the stream's position: orders:0: offset \d+ is lost: the log now begins at offset \d+; set failOnData"
+    with pytest.raises(RecordsLost, match=message):
         reader.latestOffset(end, reader.getDefaultReadLimit())
     with pytest.raises(RecordsLost, match="the stream's position: orders:0: offset 1 is lost"):
         reader.partitions(at, end)
@@ -245,10 +245,10 @@ async def test_a_position_behind_the_end_of_its_log_is_lost_data_not_a_wait(
     before = {"orders": {"0": 500}, "@lives": {"orders": 1}}
     at = {"orders": {"0": 1_000}, "@lives": {"orders": 1}}
     reader = stream(options, subscribe="orders")
-    words = rf"the stream's position: orders:0: offset \d+ is lost: the log now ends at offset {len(rows) + 1}"
-    with pytest.raises(RecordsLost, match=words):
+    message = rf"the stream's position: orders:0: offset \d+ is lost: the log now ends at offset {len(rows) + 1}"
+    with pytest.raises(RecordsLost, match=message):
         reader.latestOffset(at, reader.getDefaultReadLimit())
-    with pytest.raises(RecordsLost, match=words):
+    with pytest.raises(RecordsLost, match=message):
         reader.partitions(before, at)
     reader.stop()
     reader = stream(options, subscribe="orders", failOnDataLoss="false")
@@ -260,7 +260,7 @@ async def test_a_position_behind_the_end_of_its_log_is_lost_data_not_a_wait(
 async def test_a_checkpoint_of_a_cluster_that_was_emptied_and_filled_again_is_lost_data(
     opened: OpenedLog, options: dict[str, str]
 ) -> None:
-    """Its logs are as long as before by now, and in their first lives again: only the topics' ids differ."""
+    """Its logs are as long as before, and of the first incarnation again: only the topics' ids differ."""
     log = Log("orders", 0)
     await append(opened, [random_group(random.Random(1), log)])
     reader = stream(options, subscribe="orders")
@@ -272,7 +272,7 @@ async def test_a_checkpoint_of_a_cluster_that_was_emptied_and_filled_again_is_lo
     reader = stream(options, subscribe="orders", failOnDataLoss="false")
     end = reader.latestOffset(at, reader.getDefaultReadLimit())
     assert offsets_read(reader, at, end) == [row[:3] for row in await rows_read(opened, [log])], "from its beginning"
-    older = {name: told for name, told in before.items() if name != "@ids"}
+    older = {name: value for name, value in before.items() if name != "@ids"}
     assert offsets_read(reader, older, end) == offsets_read(reader, before, end), "checkpoints without ids are read"
     reader.stop()
 

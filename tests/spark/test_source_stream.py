@@ -41,7 +41,7 @@ class Stream:
         self._options = {"subscribe": "orders", "startingOffsets": "earliest", **options}
 
     def run(self, **options: object) -> list[dict[str, Any]]:
-        """Reads what is there now, and ends; the progress of its batches."""
+        """Reads the current records and ends; returns the progress of its batches."""
         query = self.start(**options)
         assert query.awaitTermination(120)
         return [json.loads(progress.json) for progress in query.recentProgress if progress.numInputRows]
@@ -87,7 +87,7 @@ async def test_a_stream_goes_on_after_restarts_without_loss_or_repeat_and_takes_
     assert {log: at.position.offset for log, at in kept.items() if at is not None} == ends
     [source] = progress[-1]["sources"]
     assert source["endOffset"]["orders"] == {str(log.partition): end for log, end in ends.items()}
-    assert source["latestOffset"]["orders"] == source["endOffset"]["orders"], "what lag is told by"
+    assert source["latestOffset"]["orders"] == source["endOffset"]["orders"], "Spark computes the lag from it"
 
 
 @soak
@@ -136,7 +136,7 @@ async def test_a_topic_that_was_deleted_and_created_again_is_noticed(
     with pytest.raises(Exception, match="its topic was deleted and created again"):
         stream.run()
     stream.run(failOnDataLoss="false")
-    assert stream.seen() == before + await everything(opened), "the new life from its beginning"
+    assert stream.seen() == before + await everything(opened), "the new incarnation from its start"
 
 
 @soak

@@ -31,12 +31,12 @@ async def main(directory: Path, kind: str) -> None:
         target: Any = await target_at(opened, directory, kind)
         commit = target.commit
 
-        async def told(*arguments: Any) -> bool:
+        async def commit_reported(*arguments: Any) -> bool:
             print("commit", flush=True)
             done: bool = await commit(*arguments)
             return done
 
-        target.commit = told
+        target.commit = commit_reported
         await export(opened.context, runner, "orders", target, sizes=SIZES)
         print("done", flush=True)
 

@@ -56,7 +56,7 @@ async def write_batch(directory: Path, number: int, tasks: int, countdown: Count
 
 
 def driver(directory: Path, number: int, tasks: int, countdown: Countdown) -> int:
-    """How it ended; a line tells its calls if it lived."""
+    """The exit code; if the driver survived, a line says how many calls it made."""
 
     def work() -> None:
         asyncio.run(write_batch(directory, number, tasks, countdown))

@@ -1,4 +1,4 @@
-"""An export dies at any call of its stores or of its catalogue: after a rerun every record is there exactly once.
+"""An export dies at any call of its stores or catalogue; after a rerun the target holds every record exactly once.
 
 Also where more was appended, and everything was compacted, before the rerun: a plan that the dead left says offsets,
 whose objects are others now.

@@ -1,4 +1,4 @@
-"""The sink's driver dies at any call of its stores, or with its Spark session: after a replay every row is there once.
+"""The sink's driver dies at any call of its stores or with its Spark session; after a replay each row is in a log once.
 
 The replay splits the rows differently, and rows without a key or partition may then go to other logs: so a row that is
 there twice, or not at all, means that two splits were mixed.
@@ -62,12 +62,12 @@ def test_a_driver_dies_at_any_call_of_its_stores_and_a_replay_finishes_its_batch
     rng = random.Random(7)
     points = rng.sample(range(1, calls + 1), min(POINTS, calls))
     directories = [tmp_path / f"sink-at-{at}-{'after' if number % 2 else 'before'}" for number, at in enumerate(points)]
-    told = crash(*directories)
+    output = crash(*directories)
     wanted = sorted(f"{batch}-{row}" for batch in range(2) for row in range(ROWS))
     for directory in directories:
-        codes = re.search(rf"^ended {directory.name} (.*)$", told, re.MULTILINE)
-        assert codes is not None, told
-        assert codes[1] == f"{DIED} 0 0", f"{directory.name}: {told}"
+        codes = re.search(rf"^ended {directory.name} (.*)$", output, re.MULTILINE)
+        assert codes is not None, output
+        assert codes[1] == f"{DIED} 0 0", f"{directory.name}: {output}"
         assert sorted(asyncio.run(rows_in(directory, *TOPICS))) == wanted, directory.name
 
 

@@ -3,7 +3,7 @@
     raw      key, value, topic, partition, offset, timestamp, timestampType, headers
     decoded  the same without `value`, then the schema's columns; with `on_error` column also `_error`, `_raw_value`
 
-The columns and their types follow from the options alone, never from the values. A record whose value cannot be read
+The columns and their types follow from the options alone, never from the values. A record with an unreadable value
 is kept with its bytes and the reason, in the table (`column`) or in a separate file (`quarantine`), or ends the export
 (`fail`). The result for a value does not depend on its neighbours: values are parsed in blocks; if a block does not
 parse, each value is checked, and then the halves of the block are parsed, down to the single bad value.

@@ -225,7 +225,7 @@ class ExportTarget(Protocol):
 def check_subject(target: str, wanted: Subject, held: Subject) -> None:
     if held.topic_id != wanted.topic_id:
         reason = f"holds another incarnation of topic {wanted.topic} (topic id {held.topic_id}, now {wanted.topic_id})"
-        raise ExportRefused(target, f"{reason}, whose offsets would overlap; export to another target")
+        raise ExportRefused(target, f"{reason}, and their offsets would overlap; export to another target")
     if held.columns != wanted.columns:
         before, now = dict(held.columns), dict(wanted.columns)
         changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))

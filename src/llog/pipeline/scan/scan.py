@@ -63,7 +63,7 @@ def scan(
     metrics: LogMetrics | None = None,
     **overrides: object,
 ) -> Scan:
-    """The records of a topic, of several topics, or of all topics whose name matches `pattern`.
+    """The records of a topic, of several topics, or of all topics with a name that matches `pattern`.
 
     `partitions` limits the scan to some partitions. Offsets are `earliest`, `latest`, an offset for all partitions,
     `{partition: offset}`, or `{topic: {partition: offset}}`; the ending offset is excluded. Timestamps are milliseconds

@@ -1,7 +1,7 @@
 """Which logs a read covers, and from which offset to which.
 
     Subscription(topics=("orders",))                 every partition of some topics
-    Subscription(pattern="orders-.*")                every topic whose whole name matches
+    Subscription(pattern="orders-.*")                every topic with a matching name
     Subscription(assigned=(Log("orders", 3),))       these logs
 
 A topic or partition that is named but does not exist is an error, after a strict read, unless the caller asks to skip

@@ -196,7 +196,7 @@ async def _mark_confirmed(context: LogContext, stored: StoredPlan) -> StoredPlan
 
 
 async def _fits(context: LogContext, slices: Sequence[PlanSlice]) -> list[bool]:
-    """For each slice: vacuum cannot have removed its blob. A slice whose log was deleted counts as fitting, because
+    """For each slice: vacuum cannot have removed its blob. A slice of a deleted log counts as fitting, because
     nothing is appended to that log; performing the plan reports why."""
     logs = list(dict.fromkeys(part.log for part in slices))
     records = await get_all(context.metadata, [context.keys.control(log) for log in logs], strict=True)

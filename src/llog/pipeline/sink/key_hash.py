@@ -51,7 +51,7 @@ def _hash(data: Bytes, at: int, end: int) -> int:
 
 @kernel
 def partitions_of_keys(offsets: Ints, data: Bytes, counts: Longs, output: Longs) -> int:
-    """For each row its key's partition among `counts[row]`. The first row whose offsets are not in order, or -1."""
+    """Fill `output` with the partition of each key among `counts[row]`; returns the first unsound row, or -1."""
     for row in range(output.size):
         at, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
         if at < 0 or end < at or end > data.size or counts[row] < 1:

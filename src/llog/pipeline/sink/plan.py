@@ -96,7 +96,7 @@ class CommitPlan(SinkPlan, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str:
-        """The id the plan was created under; a plan whose slices were copied has a suffix."""
+        """The id the plan was created under; a plan with copied slices has a suffix."""
         return self.plan_id.partition("-")[0]
 
 

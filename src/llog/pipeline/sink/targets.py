@@ -1,8 +1,8 @@
 """What the driver does before the tasks of a batch start: look up the logs that rows may go to.
 
-A blob whose id is drawn before its log is known must not be committed to that log (h04). So the driver reads or creates
-the control records first, and passes the tasks the incarnation, partition count and record limit of each topic. Rows
-may still go to other topics: the driver checks and copies their slices afterwards (`uploads`).
+If a blob's id is drawn before a log is known, the blob must not be committed to that log (h04). So the driver reads or
+creates the control records first, and passes the tasks the incarnation, partition count and record limit of each topic.
+Rows may still go to other topics: the driver checks and copies their slices afterwards (`uploads`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SINK_LOGS_LISTED_MAX: Final = 20_000
 async def sink_order(
     context: LogContext, *, topic: str | None = None, compression: str = "none", blob_bytes: int | None = None
 ) -> SinkOrder:
-    """The order for tasks whose rows all go to `topic`, or (None) each name their topic."""
+    """The order for tasks. All rows go to `topic`; None: each row names its topic."""
     if context.wal is None:
         raise InvalidArgument("context", "has no object store to put blobs into")
     codec_of(compression)

@@ -1,4 +1,4 @@
-"""Exports: every record once, whoever fails, runs twice or runs at the same time."""
+"""Exports: every record once, after crashes, repeated and concurrent runs."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ async def test_a_partition_that_came_or_filled_after_the_first_export_loses_noth
     await exporting.write(5, partition=1)
     await delete_records(exporting.context, Log("orders", 1), 6)
     target = await exporting.parquet()
-    assert (await exporting.run(target)).records == 10, "the first export begins with what there is"
+    assert (await exporting.run(target)).records == 10, "the first export begins at the start of the log"
     assert (await exporting.run(target)).records == 0
     await add_partitions(exporting.context, "orders", 3)
     for partition in (1, 2):

@@ -1,4 +1,4 @@
-"""Exports into Iceberg tables: what a snapshot says of offsets, and whose commit counts."""
+"""Exports into Iceberg tables: the offsets in snapshots, and which commit counts."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_a_table_rolled_back_to_before_its_first_export_is_filled_anew(exp
     target = await exporting.iceberg()
     table = exporting.table()
     with table.transaction() as changes, changes.update_snapshot().fast_append():
-        pass  # somebody else's
+        pass  # another writer's
     before = exporting.table().current_snapshot().snapshot_id
     await exporting.run(target)
     exporting.table().manage_snapshots().set_current_snapshot(snapshot_id=before).commit()
@@ -138,7 +138,7 @@ async def test_offsets_outlive_the_snapshots_that_said_them(exporting: Exporting
     table = exporting.table()
     first = table.current_snapshot().snapshot_id
     with table.transaction() as changes, changes.update_snapshot().fast_append():
-        pass  # somebody else's snapshot, which says nothing of the topic
+        pass  # another writer's snapshot, which does not name the topic
     table = exporting.table()
     table.maintenance.expire_snapshots().by_id(first).commit()
     assert exporting.table().snapshot_by_id(first) is None

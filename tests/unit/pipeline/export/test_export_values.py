@@ -65,8 +65,8 @@ async def test_bad_values_go_into_quarantine_when_asked_and_are_counted_and_name
     assert (report.records, report.bad_records) == (30, 3)
     root = Path(target.paths().store_url.removeprefix("file://"))
     tables = [pq.read_table(root / name, partitioning=None) for name in report.quarantine_files]
-    there = [field for field in QUARANTINE_SCHEMA if kind == "iceberg" or field.name != "partition"]
-    assert all(table.schema.equals(pa.schema(there)) for table in tables)
+    fields = [field for field in QUARANTINE_SCHEMA if kind == "iceberg" or field.name != "partition"]
+    assert all(table.schema.equals(pa.schema(fields)) for table in tables)
     bad = [row for table in tables for row in table.to_pylist()]
     assert sorted((row["offset"], row["value"]) for row in bad) == [(n + 1, b"not json") for n in (3, 13, 23)]
     if kind == "iceberg":

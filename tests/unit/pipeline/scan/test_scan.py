@@ -315,7 +315,7 @@ async def test_errors_name_what_is_wrong(opened: OpenedLog, settings: Settings) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({"columns": "offset"}, "columns: 'offset' is one string; give a list"),
         ({"topic": 5}, "topic: 5 must be a topic name or a list of topic names"),
@@ -336,14 +336,14 @@ async def test_errors_name_what_is_wrong(opened: OpenedLog, settings: Settings) 
         ({"ending_timestamp": date(2026, 1, 1)}, "ending_timestamp: 2026-01-01 must be milliseconds"),
     ],
 )
-def test_an_argument_that_cannot_be_used_is_named(arguments: dict[str, Any], words: str) -> None:
+def test_an_argument_that_cannot_be_used_is_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         llog.scan(**{"topic": "orders", **arguments})
-    assert words in str(refused.value)
+    assert message in str(refused.value)
 
 
 async def test_offset_0_is_before_the_first_record_and_loses_nothing(opened: OpenedLog, settings: Settings) -> None:
-    """In Kafka logs begin there, so that is what its users write."""
+    """Kafka's logs begin at offset 0, so its users write that."""
     log = Log("orders", 0)
     await append(opened, [random_group(random.Random(1), log)])
     rows = await rows_read(opened, [log])

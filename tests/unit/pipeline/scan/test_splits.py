@@ -129,10 +129,10 @@ def test_an_entry_that_begins_below_the_one_before_it_yields() -> None:
 @pytest.mark.parametrize("segment", [True, False])
 @pytest.mark.parametrize("encoding", ["kafka-v2", "bytes-batch-v1"])
 def test_a_piece_knows_a_segment_as_readers_do(segment: bool, encoding: str) -> None:
-    there = entry(10, 10, segment=segment)
-    there = there._replace(value=replace(there.value, encoding=encoding))
-    [part] = parts_of(ScanRange(Log("t", 0), 1, 11), [there])
-    assert part.in_segment == is_segment(there) == is_segment(part.entry)
+    indexed = entry(10, 10, segment=segment)
+    indexed = indexed._replace(value=replace(indexed.value, encoding=encoding))
+    [part] = parts_of(ScanRange(Log("t", 0), 1, 11), [indexed])
+    assert part.in_segment == is_segment(indexed) == is_segment(part.entry)
     assert part.wanted_bytes() == (1_000 if not segment or part.in_segment else 1_100)
 
 

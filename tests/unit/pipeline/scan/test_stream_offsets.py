@@ -54,7 +54,7 @@ def test_a_limit_in_offsets_is_kept_and_everyone_goes_on(sizes: dict[Log, tuple[
     assert all(starts[log] <= chosen[log] <= stops[log] for log in chosen)
     assert all(chosen[log] > starts[log] for log in chosen if stops[log] > starts[log])
     taken = sum(chosen[log] - starts[log] for log in chosen)
-    assert taken <= limit + len(chosen), "whoever has little gets one"
+    assert taken <= limit + len(chosen), "a log with few records gets one"
 
 
 @pytest.mark.parametrize("compacted", [False, True])

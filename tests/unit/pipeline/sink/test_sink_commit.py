@@ -46,7 +46,7 @@ async def test_a_batch_is_in_its_logs(stage: Stage) -> None:
     assert (done.records, done.slices.appended, done.ours) == (4, 3, True)
     assert await stage.values(A) == [b"a", b"c", b"d"]
     assert await stage.values(B) == [b"b"]
-    assert stage.objects.puts == 4, "two tasks, and the two slices of a log that nobody knew"
+    assert stage.objects.puts == 4, "two tasks, and the two slices of an unknown log"
 
 
 async def test_a_key_goes_to_its_partition_also_where_there_are_more_logs_than_a_driver_looks_up(
@@ -113,14 +113,14 @@ async def test_whoever_crashes_where_every_row_of_the_plan_is_there_once(atomic:
             stage = Stage(atomic=atomic)
             if effect:
                 await initialize(stage.context, B)
-            mine, theirs = await stage.upload(*first), await stage.upload(*other)
+            first_uploads, other_uploads = await stage.upload(*first), await stage.upload(*other)
             try:
-                await commit_batch(stage.open(Fuse(calls, last_takes_effect=effect)), SinkBatch("q", 3), mine)
+                await commit_batch(stage.open(Fuse(calls, last_takes_effect=effect)), SinkBatch("q", 3), first_uploads)
             except Crash:
                 survived = False
                 crashes += 1
             stage.open()
-            await commit_batch(stage.context, SinkBatch("q", 3), theirs)
+            await commit_batch(stage.context, SinkBatch("q", 3), other_uploads)
             values_a, values_b = await stage.values(A), await stage.values(B)
             assert sorted(values_a, key=str) == [b"a", *bytes_of(6)], f"crash after call {calls}"
             assert values_b == [b"b", b"c"]
@@ -135,7 +135,7 @@ async def test_whoever_crashes_where_every_row_of_the_plan_is_there_once(atomic:
 
 
 async def test_the_next_batch_finishes_what_its_predecessor_left(stage: Stage) -> None:
-    """The query goes on although nobody came back for its last batch (its checkpoint was moved by hand)."""
+    """The query advances although no driver replayed its last batch (its checkpoint was moved by hand)."""
     await stage.commit(FIRST, rows("zero"), topic="orders")
     uploads = await stage.upload(rows("one"), topic="orders")
     for calls in range(1_000):
@@ -176,7 +176,7 @@ async def test_a_late_plan_of_a_forgotten_batch_is_void(stage: Stage) -> None:
         await stage.commit(SinkBatch("q", number), rows(f"{number}"), topic="orders")
     plan = sink_commit._plan(stage.context, FIRST, admitted, slices, "late")
     found = await sink_plan.put_plan(stage.context, plan, slices)
-    assert found.plan.plan_id == "late", "nothing else was there"
+    assert found.plan.plan_id == "late", "no other plan was stored"
     with pytest.raises(SinkBatchOver):
         await commit_batch(stage.context, FIRST, late)
     assert await stage.values(B) == []

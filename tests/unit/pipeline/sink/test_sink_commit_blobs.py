@@ -80,7 +80,7 @@ async def test_uploads_that_vacuum_removed_fail_before_anything_is_visible(stage
 
 
 async def test_a_slice_that_is_there_is_known_although_its_blob_is_too_old(stage: Stage) -> None:
-    """Compacted, its blob removed: nothing but the producers' state tells that it is there."""
+    """Compacted, its blob removed: only the producer state shows that the slice is in the log."""
     uploads = await stage.upload(*numbered(7))
     await commit_batch(stage.context, FIRST, uploads)
     await undone(stage, FIRST, uploads)
@@ -159,7 +159,7 @@ async def test_a_topic_recreated_before_the_plan_gets_the_records(stage: Stage) 
     stage.objects.puts = 0
     await commit_batch(stage.context, FIRST, uploads)
     assert await stage.values(A) == [b"a"]
-    assert stage.objects.puts == 1, "never from a blob drawn for another life"
+    assert stage.objects.puts == 1, "never from a blob drawn for another incarnation"
 
 
 async def test_a_slice_of_an_unknown_log_is_never_planned() -> None:

@@ -111,8 +111,8 @@ def test_a_plan_is_shown_by_who_knows_only_the_common_fields() -> None:
     value = encode_value(planned(slices))
     seen = decode_value(SinkPlan, value, "plan")
     assert (seen.query, seen.batch, seen.slices[0].append_id) == ("q", 7, slices[0].append_id)
-    told = describe_record(KEYS, Record(plan_key(KEYS, "q", 7), value, 1))
-    assert (told.kind, told.problem) == ("sink", "")
+    described = describe_record(KEYS, Record(plan_key(KEYS, "q", 7), value, 1))
+    assert (described.kind, described.problem) == ("sink", "")
 
 
 def test_copies_go_together_as_long_as_no_log_comes_twice_and_the_blob_is_not_too_large() -> None:
@@ -158,8 +158,10 @@ async def test_every_record_of_the_sink_is_shown_by_its_kind(monkeypatch: pytest
     with pytest.raises(SinkPlanLost):
         await commit_batch(stage.context, SinkBatch("q", 0), uploads)
     keys = stage.context.keys
-    told = [describe_record(keys, r) async for r in stage.context.metadata.scan_tree(f"{keys.root}/@cluster/sinks")]
-    assert sorted(one.kind for one in told) == [
+    described = [
+        describe_record(keys, r) async for r in stage.context.metadata.scan_tree(f"{keys.root}/@cluster/sinks")
+    ]
+    assert sorted(one.kind for one in described) == [
         "sink",
         "sink_head",
         "sink_page",
@@ -167,7 +169,7 @@ async def test_every_record_of_the_sink_is_shown_by_its_kind(monkeypatch: pytest
         "sink_page",
         "sink_query",
     ]
-    assert {one.problem for one in told} == {""}
-    by_kind = {one.kind: one.value for one in told}
+    assert {one.problem for one in described} == {""}
+    by_kind = {one.kind: one.value for one in described}
     assert (by_kind["sink_query"]["query"], by_kind["sink_head"]["batch"]) == ("q", 0)
     assert by_kind["sink_page"]["slices"][0]["topic"] == "orders"

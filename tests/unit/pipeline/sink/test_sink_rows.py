@@ -1,4 +1,4 @@
-"""Which row goes to which log, and what it is there."""
+"""Which log each row goes to, and its record there."""
 
 from __future__ import annotations
 

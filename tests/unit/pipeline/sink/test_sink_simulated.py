@@ -1,5 +1,5 @@
 """The sink on the simulator: drivers crash, stall and race, stores lose answers and lie about the past, compaction and
-vacuum run beside them; afterwards every row of every batch is there once.
+vacuum run beside them; afterwards every row of every batch is in the logs once.
 
 Hazards h24 and h24b are the scripted half of this (`llog.testing.hazards`).
 """
@@ -101,7 +101,7 @@ async def read_all(ctx: ActorContext) -> list[bytes]:
 
 
 def run(seed: int, *, atomic: bool, grace_ms: int) -> tuple[Counter[bytes], bool]:
-    """How often each row is there, and whether a plan was lost to vacuum."""
+    """How often each row is in the logs, and whether vacuum removed the blobs of a plan."""
     with World(SeededChooser(seed), faults=FAULTS, seed=seed, atomic_groups=atomic) as world:
         for name in ("driver-a", "driver-b"):
             world.actor(name, lambda ctx: drive(ctx, grace_ms), restarts=4)

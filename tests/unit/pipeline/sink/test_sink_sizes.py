@@ -90,10 +90,10 @@ async def stage() -> Stage:
 async def refused(stage: Stage, table: pa.Table, topic: str | None) -> RecordTooLarge:
     """Why, and that nothing of it was uploaded or planned."""
     stage.objects.puts = 0
-    with pytest.raises(RecordTooLarge) as told:
+    with pytest.raises(RecordTooLarge) as caught:
         await stage.commit(SinkBatch("q", 0), table, topic=topic)
     assert await stage.context.metadata.get(plan_key(stage.context.keys, "q", 0)) is None
-    return told.value
+    return caught.value
 
 
 @pytest.mark.parametrize("topic", [LOG.topic, None])
