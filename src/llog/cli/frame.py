@@ -66,17 +66,18 @@ def with_stores(*stores: Literal["metadata", "objects", "wal"]) -> Callable[[Com
             overrides = {url.name: arguments.pop(url.name) for url in urls}
             command(Settings.from_env(**overrides), **arguments)
 
-        # Typer reads the signature. `settings` is not an option, and its type is not imported at run time.
-        shown = [
+        # Typer reads the signature. `settings` is not an option, and its type is not imported at run time, so the other
+        # annotations, which are strings, are evaluated here one by one.
+        options = [
             parameter.replace(
                 kind=inspect.Parameter.KEYWORD_ONLY,
-                annotation=eval(parameter.annotation, names),  # written above
+                annotation=eval(parameter.annotation, names),
             )
             for parameter in own.values()
             if parameter.name != "settings"
         ] + urls
-        run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+        run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in options}
         return run
 
     return decorate

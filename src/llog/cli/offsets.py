@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
@@ -26,20 +26,23 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer gr
 # -- of a topic ------------------------------------------------------------------------------------------------------
 
 
+FORMER_SPELLINGS: Final = {
+    "group": "; positions are shown by `llog group describe GROUP` and set by `llog group commit GROUP`",
+    "topic": "; offsets of a topic are shown by `llog offsets TOPIC`",
+}
+
+
 class OffsetsCommand(TyperCommand):
-    """Points users of the former `llog offsets group GROUP [commit]` to `llog group`."""
+    """Adds the new spelling to the usage error of a former one: `llog offsets group GROUP`, `llog offsets topic
+    TOPIC`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        former = args[:1]
+        hint = FORMER_SPELLINGS.get(args[0] if args else "", "")
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            if former == ["group"] and hasattr(error, "message"):
-                error.message += (
-                    "; positions are shown by `llog group describe GROUP`, set by `llog group commit GROUP`."
-                )
-            elif former == ["topic"] and hasattr(error, "message"):
-                error.message += "; offsets of a topic are shown by `llog offsets TOPIC`."
+            if hint and hasattr(error, "message"):  # a usage error
+                error.message += hint
             raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from llog import __version__
@@ -32,6 +33,14 @@ def test_version_is_printed_without_loading_a_command_line_library() -> None:
 def test_the_module_is_the_program() -> None:
     assert run(sys.executable, "-m", "llog", "--version").stdout == f"llog {__version__}\n"
     assert "Usage: llog " in run(sys.executable, "-m", "llog", "--help").stdout
+
+
+def test_the_distribution_has_a_script_of_its_own_name_and_links() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"][project["name"]] == project["scripts"]["llog"], (
+        "uvx runs the script named like the package"
+    )
+    assert {"Repository", "Documentation", "Changelog", "Issues"} <= set(project["urls"])
 
 
 def test_a_wrong_setting_ends_with_code_2_and_a_typo_is_pointed_out() -> None:
