@@ -7,7 +7,6 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from llog.errors import (
     PartitionNotInitialized,
     StoreClosed,
 )
+from llog.formats.buffers import Buffer
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.record_batch import BatchRule, TimestampType, verify_crcs, walk
 from llog.log.append.append import EncodedGroup
@@ -162,15 +162,15 @@ async def test_a_missing_object_means_stale_metadata(stores: Stores) -> None:
     writer, reader = stores.broker(), stores.broker()
     await writer.append(group(ORDERS, b"a"))
     [blob] = [meta.name async for meta in stores.objects.list()]
-    fetched = reader.service._reader._fetch_and_build
+    get_range = stores.objects.get_range
 
-    async def vanish(reads: Any) -> None:
-        reader.service._reader._fetch_and_build = fetched  # type: ignore[method-assign]
+    async def vanish(name: str, byte_offset: int, byte_length: int) -> Buffer:
+        stores.objects.get_range = get_range  # type: ignore[method-assign]
         await compact_once(writer.context, ORDERS)
         await stores.objects.delete(blob)
-        await fetched(reads)
+        return await get_range(name, byte_offset, byte_length)
 
-    reader.service._reader._fetch_and_build = vanish  # type: ignore[method-assign]
+    stores.objects.get_range = vanish  # type: ignore[method-assign]
     assert values((await reader.fetch(ORDERS))[0]) == [b"a"]
     assert reader.metrics.events["log_read_restarts"] == 1
     await writer.close()
