@@ -1,11 +1,11 @@
-"""What waits in each log: read from the index, and remembered, so that each entry is looked at about once.
+"""The backlog of each log, counted from the index and remembered, so that each entry is read about once.
 
-A look reads the two records that guard a log, for many logs in one request. Only where fresh entries came, or grew old
-enough, is the index read, and only from where the last look ended. What is found may be stale: it only ever decides
-whether a visit is worth it, and the visit itself chooses by what it reads then.
+An inspection reads the two records that guard a log, for many logs in one request. It reads the index only where new
+entries arrived or grew old enough, from where the last inspection ended. The result may be stale: it only decides
+whether a visit is worth it, and the visit reads the log again.
 
-What must stay true: counting stops where a run could not go on either (a gap, an entry too young, another kind); a log
-that was compacted, cut by retention or created again is counted anew.
+Counting stops where a run could not continue (a gap, an entry too young, another type). A log that was compacted, cut
+by retention or created again is counted anew.
 """
 
 from __future__ import annotations

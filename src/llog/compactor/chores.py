@@ -1,10 +1,14 @@
-"""What is done once for the whole cluster, on a timetable: vacuum, backups, deletions that nobody finished.
+"""Work done once for the whole cluster, on a timetable: vacuum, backups, unfinished deletions, key compaction.
 
-Who does a chore is settled by an ephemeral claim of its own; vacuum's and the backups' stay with the service that took
-them, so that there is one timetable, and are given back when the chore failed: another service may do better. Measuring
-the WAL store and comparing clocks is everybody's own business and needs no claim.
+An ephemeral claim decides which service does a chore. Those of vacuum and backups stay with their service, so that
+there is one timetable, and are released when the chore fails, because another service may succeed. Measuring the WAL
+store and comparing clocks need no claim. Each chore is a coroutine that does it once, if it is due and claimed; the
+service calls it repeatedly.
 
-Each chore is one coroutine that does it once, if it is due and ours; the service calls them again and again.
+Key compaction is a chore, not a visit: a pass reads whole logs at a limited speed and may take long, while a visit
+holds its log. Fresh bytes become segments during a pass, which gives way to them when it publishes. A log that was not
+worth a pass is inspected again when its segments or its config change, or after a while; a log that fails stops no
+other, and is left alone for longer than the failed pass took.
 """
 
 from __future__ import annotations

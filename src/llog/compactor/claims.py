@@ -1,10 +1,10 @@
-"""The session of this process, and the claims under it.
+"""The session of this process with the metadata store, and the claims under it.
 
-A claim saves work and guards nothing (R12): whoever works on a lost one fails at publishing. Still, when the session is
-lost others take the work over, so what is under way here is stopped, and a new session is opened with the next claim.
+A claim saves work and guards nothing (R12): work under a lost claim fails at publishing. When the session is lost other
+services take over, so the work under way is stopped, and the next claim opens a new session.
 
-What must stay true: a claim names its process, not only the service's name, which two may share by mistake: they keep
-each other out like any two. One that crashed and was started again waits until its old claims end with their session.
+A claim names its process, not only the service, because two services may share a name by mistake. A process that
+crashed and restarted waits until its old claims end with their session.
 """
 
 from __future__ import annotations

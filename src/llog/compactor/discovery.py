@@ -1,9 +1,9 @@
-"""Which logs there are: the configured ones, and every partition of every live topic.
+"""Discovery: the configured logs, and every partition of every live topic.
 
-Topics are listed (one routing key), then their control records are read; nothing scans every shard. What must stay
-true: a discovery that fails changes nothing; a deleted topic's logs are dropped with the next one that succeeds; a
-record that cannot be read is told, and hides no other topic or log; a topic is called left behind only when it was seen
-dying twice, so that whoever deletes it has had time to.
+It lists topics (one routing key) and reads their control records; it never scans every shard. A failed discovery
+changes nothing, and the next successful one drops the logs of deleted topics. An unreadable record is reported and
+hides no other topic or log. A topic counts as left behind when two discoveries saw it dying, so that the process that
+deletes it has time to finish.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pauses that end early when there is a reason: something to do, a stop, or a clock that was set back."""
+"""Pauses that end early: when there is work, when the service stops, or when the clock was set back."""
 
 from __future__ import annotations
 

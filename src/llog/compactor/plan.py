@@ -1,10 +1,7 @@
-"""What the service does next, decided from values alone.
+"""What the service does next: pure functions. `plan_work` decides what one log needs, `plan_pass` the order of visits.
 
-`plan_work` says what one log needs, `plan_pass` in which order logs are visited; the rest are the timetables of chores.
-
-What must stay true: a run that somebody began is finished before anything else; entries younger than the minimum age
-are never counted, so a writer that waits for an answer still finds its append (R4); an append that lies ahead of our
-clock never makes anything due.
+A run in flight is finished before anything else. Entries younger than the minimum age never count, so a writer that
+waits for an answer still finds its append (R4). An append that is ahead of our clock never makes anything due.
 """
 
 from __future__ import annotations

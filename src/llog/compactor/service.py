@@ -1,12 +1,12 @@
-"""The service: it discovers logs, visits those that need work, does the cluster's chores, and stops in good order.
+"""The service: discovers logs, visits those that need work, does the chores of the cluster, and stops gracefully.
 
-    discovery   ──►  targets  ──►  pass: look, plan, visit (bounded workers)  ──►  the next pass, or a rest
+    discovery   ──►  targets  ──►  pass: inspect, plan, visit (bounded workers)  ──►  the next pass, or a pause
     chores: compact by key, measure the WAL store, vacuum, compare clocks, finish deletions, back up
 
-Each arrow is a loop of its own, and no error ends one: it is noted for the health page, and after a pause the loop goes
-on. What must stay true: at most one visit per log, and as many at once as `LLOG_COMPACTOR_WORKERS` workers have hands
-for (`logs_per_worker` each); a pass visits logs in random order, topics in turn; nothing begins after a stop was asked
-for, what is under way may end within a bound, and claims are gone when the stop returns.
+Each is a loop that no error ends: the health page shows the error, and the loop continues after a pause. There is at
+most one visit per log, and at most `LLOG_COMPACTOR_WORKERS` × `logs_per_worker` visits at once; a pass visits logs in
+random order, topics in turn. After a stop nothing begins, work under way may end within a time limit, and all claims
+are released.
 """
 
 from __future__ import annotations

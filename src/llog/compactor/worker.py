@@ -1,8 +1,7 @@
-"""One visit to one log: claim it, look again, do what it needs most, give it back.
+"""One visit to one log: claim it, inspect it again, do the most important work, release it.
 
-Looking again under the claim matters: another service may have done the work since the visit was planned, and a run
-begun without need would be a small one. What must stay true: a visit does one piece of work, so that logs take turns;
-every visit ends in one outcome.
+The second inspection, under the claim, matters: another service may have done the work since the visit was planned. A
+visit does one piece of work, so that logs take turns, and ends in one outcome.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Retention as a job: the limits of every log, applied a few logs at a time. Metadata only; it needs no task.
+"""Retention as a job: applies the limits of every log, a few logs at a time. It changes metadata only, without tasks.
 
-What must stay true: each log gets its turn whatever becomes of the others, and what went wrong is told; a dry run
-writes nothing, not even what settling would.
+A log that fails stops no other; the report holds its error. A dry run writes nothing, not even what settling would.
 """
 
 from __future__ import annotations

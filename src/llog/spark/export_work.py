@@ -1,4 +1,4 @@
-"""What the export job does once everything is open, and where to: `parquet:URL` or `iceberg:namespace.table`."""
+"""The export job on opened stores, and its destinations: `parquet:URL` or `iceberg:namespace.table`."""
 
 from __future__ import annotations
 

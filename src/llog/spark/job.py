@@ -1,4 +1,8 @@
-"""What every job of the pipeline stands in, for commands as for programs: its stores, its runner, its progress."""
+"""The environment of a pipeline job (stores, runner, progress), and what each job does in it.
+
+`llog pipeline …` and `llog.spark.jobs` share these functions. A log is named "topic" or "topic:partition"; no names
+mean all logs.
+"""
 
 from __future__ import annotations
 

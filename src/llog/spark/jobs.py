@@ -1,15 +1,15 @@
-"""The jobs of the data pipeline for programs and notebooks: what `llog pipeline …` does, as functions.
+"""The jobs of the data pipeline as functions for programs and notebooks; `llog pipeline …` runs the same jobs.
 
     from llog.spark import jobs
 
-    report = jobs.compact("orders", "visits:3", merge=True)      # topics, or topic:partition; none: all there are
+    report = jobs.compact("orders", "visits:3", merge=True)      # topics, or topic:partition; without names all logs
     report = jobs.export("orders", "iceberg:shop.orders", spark=spark)
     report = jobs.vacuum(dry_run=True, in_process=True)
 
-Each returns when its job is done, with the report that the command prints as JSON: what failed for one log stands in
-it; what failed the whole job is raised. Tasks run on `spark`, else on this process's session (`llog.spark.session`,
-started if there is none and left as it is), or with `in_process` in this process, without Spark. Which stores are
-meant, `settings` say; without them the environment does.
+Each function returns the report that the command prints as JSON. The report holds the failure of a single log; a
+failure of the whole job is raised. Tasks run on `spark`, else on the session of this process (`llog.spark.session`,
+started if needed and left running), or with `in_process` in this process, without Spark. `settings` name the stores;
+the default is the environment.
 """
 
 from __future__ import annotations

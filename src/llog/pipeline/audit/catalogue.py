@@ -1,12 +1,12 @@
-"""The segment catalogue under audit: its records held against the entries that name segments. Pure rules.
+"""Audit of the segment catalogue: compares its records with the entries that name segments. Pure rules.
 
-    damage     an entry's segment has no record, or one that says it is on its way out, or one of other offsets, another
-               size, another place
-    leftover   a record of a dead life; one that is finished and that nothing names; one that was begun, or left, longer
-               than a grace ago
+    damage     an entry's segment has no record, or a record that is being removed, or one with other offsets, another
+               size, another URI
+    leftover   a record of a dead incarnation; a finished record that no entry names; a record that was begun or left
+               longer than a grace ago
 
-What must stay true: whatever a running compaction, retention or vacuum does in between its steps is none of these. A
-run in flight names its segment and its sources; records are marked before entries go and removed after objects.
+No step of a running compaction, retention or vacuum is a finding: a run in flight names its segment and its sources,
+and records are marked before entries go and removed after objects.
 """
 
 from __future__ import annotations

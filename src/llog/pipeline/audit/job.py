@@ -1,15 +1,14 @@
-"""Audit: every entry of every log held against its object, and every old object against the entries.
+"""Audit: compares every entry of every log with its object, and every old object with the entries.
 
-    1. the driver reads each log's metadata and judges it                      (`audit_log`)
-    2. tasks read each object that is named, once, and compare                 (`audit_task`, packed by `audit_plan`)
-    3. what they suspect is compared a second time, and then held against fresh metadata
-    4. tasks list the stores; what is old and named by nothing is an orphan    (`audit_orphans`)
-    5. leftovers of the metadata that are gone by now were somebody's work, and are forgotten
+    1. the driver reads and judges the metadata of each log                     (`log_metadata`)
+    2. tasks read each named object once, and compare                           (`task`)
+    3. what they suspect is compared again, and then checked against fresh metadata
+    4. tasks list the stores; an old object that nothing names is an orphan     (`orphans`)
+    5. leftovers of the metadata that are gone by now were work in progress, and are dropped
 
-What must stay true: nothing is written, and nothing a log does meanwhile makes a finding. For an object that order is
-the proof: it was wrong (or gone) and only then did a strict read show that the log still names it; vacuum and retention
-take a name away before its object. A store that stops answering hides nothing that was found before: what it gave no
-answer for is told as not looked at.
+An audit writes nothing, and no concurrent work on a log makes a finding. For an object the order proves it: the object
+was wrong (or gone) first, and a strict read afterwards showed that the log still names it; vacuum and retention remove
+a name before its object. When a store stops answering, earlier findings stay, and the rest is reported as unchecked.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""One log's metadata under audit: everything that can be said without opening an object.
+"""Audit of one log's metadata: everything that can be judged without opening an object.
 
-Tiling, cursor, lives and producer snapshot are the invariants' own rules (`llog.log.inspect.invariants`); here stand
-the rest: phantoms and entries below the start, levels, epochs and counts, `pending` and the run in flight, the
-catalogue.
+Tiling, cursor, incarnations and producer snapshot are rules of `llog.log.inspect.invariants`; this module adds
+phantoms, entries below the start, levels, epochs, counts, `pending`, the run in flight and the catalogue.
 
-What must stay true: the log moves meanwhile, so a finding counts when two looks show it, the second of them strict and
-coherent (`llog.log.inspect.coherent`). What such looks cannot agree on makes the log unsettled, never damaged.
+The log changes meanwhile, so a finding counts when two inspections show it, the second of them strict and coherent
+(`llog.log.inspect.coherent`). A log on which inspections cannot agree is unsettled, never damaged.
 """
 
 from __future__ import annotations

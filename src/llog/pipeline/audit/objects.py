@@ -1,6 +1,6 @@
-"""One object under audit: read once and held, or, where it is too large to be held, read in pieces; requests counted.
+"""Audit of one object, blob or segment: read once and held, or read in chunks if it is too large; requests are counted.
 
-It is a store, so that every check that reads from a store works on it unchanged.
+`OneObject` is a store, so every check that reads from a store works on it unchanged.
 """
 
 from __future__ import annotations

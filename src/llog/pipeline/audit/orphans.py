@@ -1,9 +1,9 @@
 """Orphans: objects older than a grace that nothing names.
 
-What must stay true: an object is an orphan when it was listed, was named by nothing before the listing, is still there
-afterwards, and neither the logs that its header (or its path) tells of nor an unfinished plan of the sink names it by a
-strict look. A segment that the catalogue retired less than a grace ago is on its way out, not an orphan. A plan that
-cannot be read may name any blob: then no blob is called one.
+An object is an orphan when it was listed, nothing named it before the listing, it still exists afterwards, and a strict
+read shows that neither the logs in its header (or path) nor an unfinished plan of the sink names it. A segment that the
+catalogue retired less than a grace ago is not an orphan. A plan that cannot be read may name any blob: then no blob is
+called an orphan.
 """
 
 from __future__ import annotations

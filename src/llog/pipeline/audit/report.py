@@ -1,10 +1,9 @@
-"""What an audit found, and what that means.
+"""The findings of an audit, and what they mean.
 
-    damage     records are lost, wrong or cannot be reached, or metadata contradicts itself: somebody must look
-    leftover   what crashed or late processes left and retention, vacuum or compaction will take: it only costs room
+    damage     records are lost, wrong or unreachable, or metadata contradicts itself: an operator must act
+    leftover   crashed or late processes left it, and retention, vacuum or compaction will remove it: it costs space
 
-What must stay true: `clean` means that everything was looked at and no damage was found; what could not be looked at
-is told apart from both.
+`clean` means that everything was checked and no damage was found; `unchecked` lists what could not be checked.
 """
 
 from __future__ import annotations

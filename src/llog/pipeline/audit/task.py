@@ -1,12 +1,11 @@
 """The task of an audit: is each object what the entries that name it say?
 
-An object is read once, whole, for all the entries of all the logs that name it; one that is too large to hold is read
-in pieces. Compared are: that it is there and long enough; a blob's header, its slices and their checksums; each batch's
-checksum; a segment's data, index and footer; counts of records and offsets, levels and instants. `fast` asks for the
-object's length only.
+It reads an object once, for all entries of all logs that name it, in chunks if it is too large to hold. It compares
+existence and length; a blob's header, slices and checksums; the checksum of each batch; a segment's data, index and
+footer; counts of records and offsets, levels and instants. With `fast` it only asks for the length.
 
-What must stay true: what is wrong with an object is an answer, not an error; what could not be read is neither wrong
-nor right, and told as such. No metadata is read here: whether a suspicion still stands is for the driver to say.
+A wrong object is an answer, not an error; an object that could not be read is reported as neither wrong nor right. The
+task reads no metadata: the driver decides whether a suspicion still holds.
 """
 
 from __future__ import annotations

@@ -3,13 +3,12 @@
     report = await compact(context, LocalTasks(tools_of(context)))             # every log, up to its present end
     report = await compact(context, runner, [Log("orders", 0)], merge=True)
 
-The driver claims logs, settles them, finishes runs that somebody left, plans windows over all of them (`compact_plan`),
-lets a runner rewrite the windows (`compact_task`) and publishes log by log (`rewrite_round`, `compact_publish`). It
-goes on in rounds until every log has reached the end it had when it was first looked at: a log that grows all the time
-does not keep the job busy for ever.
+The driver claims logs, settles them, finishes runs left in flight, plans windows over all of them (`plan`), has a
+runner rewrite the windows (`task`) and publishes log by log (`round`). It repeats rounds until every log has reached
+the end that it had when the job first read it, so a growing log does not keep the job busy forever.
 
-What must stay true: the driver may die anywhere. What is in flight then is finished by whoever looks at the log next,
-what is registered and not published is an orphan for vacuum, and the next job begins where the cursor stands.
+The driver may die anywhere. The next process that works on the log finishes its run in flight, vacuum removes segments
+that were registered and not published, and the next job begins at the cursor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The merge job: neighbouring segments of one level become one of the next, many logs at a time.
 
-`llog.log.rewrite.select` chooses the neighbours; a task reads each segment by one ranged read, and writes one
-object. One merge per log and round, since one record guards all rewriting of a log; rounds go on until no log has
-neighbours left that fit.
+`llog.log.rewrite.select` chooses the neighbours; a task reads each segment with one ranged read and writes one object.
+A round does one merge per log, because one record guards all rewriting of a log; rounds repeat until no log has
+neighbours that fit.
 """
 
 from __future__ import annotations

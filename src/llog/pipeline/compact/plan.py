@@ -1,19 +1,17 @@
-"""Which bytes one round of compaction rewrites, and in which tasks: decided from values alone.
+"""Which bytes one round of compaction rewrites, and in which tasks: pure functions, and the work items they make.
 
-    entries of each log, from its cursor on  →  blobs in order of their age  →  windows of blobs  →  runs per window
+    entries of each log, from its cursor on  →  blobs by age  →  windows of blobs  →  runs per window
 
-A window is a stretch of the blobs' time line, so a blob belongs to one window and is read by one task, once. Along its
-offsets a log passes from window to window; at each passage, and where a segment is full, one run ends and the next
-begins. Blobs of several brokers are committed out of order now and then: a log that goes back to an earlier window has
-two runs there, which costs a segment and not a second GET. Ids tell an age by their writers' clocks, and nothing within
-a millisecond, so where the two disagree a log's own order counts: a blob comes behind those that a log needs before it.
+A window is a stretch of the blobs' time line, so a blob belongs to one window and one task reads it once. A run of a
+log ends where the log passes from one window to the next, or where a segment is full. Brokers commit blobs out of order
+now and then: a log that returns to an earlier window has two runs there, which costs a segment but no second GET. Ids
+tell an age by the clocks of their writers, and nothing within a millisecond, so the order of a log's entries wins over
+the order of ids.
 
-What must stay true
-- Runs of a log are whole entries, contiguous, in offset order, from the first entry on (R11 was judged by
-  `select_run` before; nothing is added here).
-- A round takes something of some log, whatever the ids are: else a log would wait for itself for ever.
-- Oldest blobs first, and no log takes more of a round than its share while others wait: topics share it equally, and
-  the partitions of a topic their topic's share.
+- Runs of a log are whole entries, contiguous, in offset order, from the first entry on (`select_run` checked R11).
+- Every round takes something of some log, whatever the ids are; otherwise a log could wait for itself forever.
+- Oldest blobs come first, and no log takes more than its share of a round while others wait: topics share a round
+  equally, and the partitions of a topic share its part.
 """
 
 from __future__ import annotations

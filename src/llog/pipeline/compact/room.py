@@ -1,18 +1,15 @@
-"""The room of a window: one piece of memory in which the slices of its blobs come to lie run by run.
+"""The room of a window: one block of memory in which the slices of its blobs are ordered by run.
 
     blobs:  slice of A · slice of B · slice of C │ slice of A · slice of B · …        as they were appended
-    room:   A A A A … │ B B B B … │ C C C C …                                         as segments want them
+    room:   A A A A … │ B B B B … │ C C C C …                                         as segments need them
 
-Why it exists: nearly every run has a slice in nearly every blob, so the whole window is in memory before its first
-segment is. Kept as they came, the blobs would be there twice once slices are given their offsets. Here a blob is
-checked while it is still warm, each slice is copied to its place, and the blob's own buffer is free; offsets are given
-in place, by one call for a whole run. And the room is one piece of memory, which the next window has again
-(`compact_memory`).
+Nearly every run has a slice in nearly every blob, so the whole window is in memory before its first segment is
+complete. Copying each slice to its place while its blob is in the cache frees the blob's buffer at once; one call per
+run then patches all offsets in place. `borrowed` keeps the memory for the next window.
 
-What must stay true
-- Checksums are compared before a slice is copied. A slice that is not what its entry says fails its own run.
-- No two slices share a byte of the room, and nobody reads a run's part before all its slices are placed: so threads
-  that place blobs at the same time need no lock.
+- Checksums are compared before a slice is copied. A slice that contradicts its entry fails its own run.
+- Slices never overlap in the room, and a run is read only after all its slices are placed; so threads that place blobs
+  concurrently need no lock.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""One round of rewriting, whatever was planned: register segments, let tasks write them, publish log by log.
+"""One round of rewriting: settle logs, register segments, have tasks write them, publish log by log.
 
-Publishing does not wait for the round: a log's runs are published as soon as the tasks that hold them are done (in this
-process, as soon as each segment is written), while others still write. What must stay true: nothing is published that a
-task did not report as written; a task that fails takes only its own runs along; when the runner itself fails, what was
-written is still published, and the error is raised after that.
+A log's runs are published as soon as their tasks are done (in this process, as soon as each segment is written), while
+other tasks still write. Several runs of one log are published in offset order: run k + 1 at the version that the last
+step of run k returned, and only if it starts at that cursor and no other process began a run (protocol section 7).
+
+Only segments that a task reported as written are published. A failed task fails only its own runs. When the runner
+itself fails, the driver publishes what was written and then raises the error. A segment that is not published stays an
+object without a name in the index; vacuum removes it after the grace.
 """
 
 from __future__ import annotations

@@ -1,23 +1,18 @@
 """The task that rewrites a window: it reads each object of the window once and writes one segment per run.
 
-Why it exists: a WAL blob holds slices of many logs. Whoever compacts log by log reads it once per log; here all runs
-of a window share what was read, so a blob costs one GET however many partitions lie in it. Merges are windows too:
-their objects are segments, each of one run.
+A WAL blob holds slices of many logs. Because all runs of a window share what was read, a blob costs one GET however
+many partitions it holds. Merges are windows too: their objects are segments, each of one run.
 
-Two ways lead to a segment. Runs of fresh batches, which nearly all are, have a place in the window's room: blobs are
-put there as they arrive (`compact_room`). Any other run (a merge, an append in the old encoding, an object whose length
-nobody noted) is built by itself from what was read, as many at a time as a budget of bytes allows.
+Runs of fresh batches, nearly all runs, have a place in the window's room (`room`): each blob is copied there as it
+arrives. Any other run (a merge, an append in the old encoding, an object of unknown length) is built by itself, within
+a budget of bytes.
 
-What must stay true
 - A segment is byte for byte what `llog.log.rewrite.rewrite` makes of the same run.
 - Checksums are compared before anything is written.
-- A run that fails for a foreseen reason is an outcome of its own: a damaged slice, or a blob that is gone, does not
-  take the other logs of the window along.
-- Memory: the window's room and COMPACT_TASK_READS_MAX blobs on their way into it; beside it the objects that other runs
-  wait for, plus COMPACT_TASK_SEGMENT_BYTES_MAX of segments (a store may copy what it is given). An object is dropped
-  with the last that needs it.
-- The event loop never computes: slices are checked, copied and patched in threads, and the kernels leave the
-  interpreter alone.
+- An expected error is the outcome of one run: a damaged slice or a missing blob does not fail other logs.
+- Memory: the room and COMPACT_TASK_READS_MAX blobs; besides it the objects that other runs wait for, plus
+  COMPACT_TASK_SEGMENT_BYTES_MAX of segments (a store may copy its input). An object is dropped after its last use.
+- The event loop never computes: threads check, copy and patch slices, and the kernels release the interpreter lock.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""From the keys of all segments to the offsets that survive: the last of each key, over the whole range of a log.
+"""The aggregation of key compaction: from the keys of all segments of a log to the offsets that survive.
 
-    KeyAggregate        what the job asks for; `llog.spark.runner.key_aggregate` answers with a DataFrame aggregation
-    LocalKeyAggregate  the same in this process, for logs whose distinct keys fit in memory
+    KeyAggregate        the port; `llog.spark.runner.key_aggregate` implements it with a DataFrame aggregation
+    LocalKeyAggregate   in this process, for logs whose distinct keys fit in memory
 
-What must stay true: a key is its bytes; of each key of a log exactly one offset survives, the highest in any of the
-log's segments; survivors are handed on per segment, in rising order.
+Keys are compared as bytes. Exactly one offset of each key of a log survives, the highest in any of its segments.
+Survivors are handed on per segment, in rising order, as objects in the scratch prefix of the pass.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Batches without the records that key compaction removes: bytes in, bytes out.
+"""Batches without the records that key compaction removes, and the segments they are read from.
 
-    a batch that keeps all its records is copied as it is
-    a batch that keeps none is left out (the producer snapshot, not the batch, remembers its producer)
-    any other is encoded again: its offsets, and the range it stands for, stay; so do producer, epoch and codec
+    a batch that keeps all its records is copied unchanged
+    a batch that keeps none is left out (the producer snapshot remembers its producer)
+    any other batch is encoded again: its offsets and the range it covers stay, and so do producer, epoch and codec
 
-What goes: a record with a key whose offset is not among the survivors, and a surviving tombstone whose time has come.
-That time is counted from the first pass that kept the tombstone, as Kafka does: the batch then gets a delete horizon
-(its base timestamp, with a flag), so whoever began to read before the older values went still meets the tombstone.
-What stays: records without a key (nothing ever supersedes them) and control batches, always.
+It removes a record with a key whose offset is not among the survivors, and a surviving tombstone whose time has come.
+That time counts from the first pass that kept the tombstone, as in Kafka: the batch then gets a delete horizon (its
+base timestamp, with a flag), so a reader that began before the older values went still meets the tombstone. Records
+without a key (nothing supersedes them) and control batches always stay.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
-"""Key compaction: of every key a log keeps its last record, `cleanup.policy=compact` of Kafka.
+"""Key compaction: a log keeps the last record of every key, like `cleanup.policy=compact` of Kafka.
 
-    choose logs, and of each the range that is worth a pass             (`key_compact_plan`)
-    tasks scan keys: the last offset of each key, segment by segment    (`key_scan_task`)
-    the last offset of each key over the whole range                    (`key_aggregate`; on Spark a DataFrame)
-    tasks rewrite the segments that lose something                      (`key_rewrite_task`)
-    publish them, log by log in the order of their offsets              (`key_publish`)
+    choose logs, and of each the range that is worth a pass             (`plan`)
+    tasks scan keys: the last offset of each key, segment by segment    (`tasks`)
+    the last offset of each key over the whole range                    (`aggregate`; on Spark a DataFrame)
+    tasks rewrite the segments that lose records                        (`tasks`)
+    publish them, log by log in offset order                            (`key_pass`)
 
-Where it differs from Kafka: records without a key are kept (Kafka, which refuses them when they are produced, drops
-what it finds); batches that lost all their records are not kept as empty ones, since producers are remembered in the
-log's producer snapshot.
+Differences from Kafka: records without a key are kept (Kafka refuses them at produce, and drops those it finds);
+batches that lost all their records are not kept as empty ones, because the producer snapshot remembers producers.
 
-What must stay true: only compacted entries are read and rewritten, whole ones, and offsets never change; one log that
-fails fails alone; one that changed under the pass is planned again, a few times.
+Only whole compacted entries are read and rewritten, and offsets never change. A log that fails fails alone; a log that
+changes during the pass is planned again, a few times.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """One pass of key compaction over some logs: scan, aggregate, rewrite, publish.
 
-What must stay true
-- Groups of a log are published in rising order, and after one that could not be, none of that log: a tombstone goes
-  only when everything older of its key has gone before it, so nothing that a reader was told is deleted comes back
-  (`plan_groups` says what that asks of a group).
-- A group is published as soon as it is written and its turn has come: an object that nobody names for longer than the
-  vacuum's grace is vacuum's.
-- No more tasks run at a time than share the reading speed, whatever the runner could do.
+- Groups of segments of a log are published in rising offset order, and none after a group that could not be published:
+  a tombstone goes only after everything older of its key, so a deleted value never reappears (see `plan_groups`).
+- A group is published as soon as it is written and its turn has come: vacuum deletes an object that nothing names for
+  longer than the grace.
+- The number of concurrent tasks never exceeds the number that share the reading speed.
 """
 
 from __future__ import annotations

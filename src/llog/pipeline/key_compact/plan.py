@@ -1,9 +1,9 @@
-"""What key compaction does to a log, decided from its index entries and from what its scan found: pure choices.
+"""What key compaction does to a log, decided from its index entries and the scan of its keys.
 
-The range it works on begins with the log and ends before the first entry that is not a segment's neighbour, or that
-holds records younger than `min.compaction.lag.ms`. Segments it wrote have a level of KEY_COMPACT_LEVEL or above (merges
-of them too), so the index alone tells how far a log is clean: up to the last such segment, because every pass works on
-the whole range and publishes it in the order of its offsets. No other state is kept anywhere.
+The range begins with the log and ends before the first entry that does not adjoin a segment, or that holds records
+younger than `min.compaction.lag.ms`. Segments of a pass have a level of KEY_COMPACT_LEVEL or above (merges of them
+too), so the index alone shows how far a log is clean: up to the last such segment, because every pass works on the
+whole range and publishes it in offset order. No other state is kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a key compaction is told, and what it tells."""
+"""Options and report of a key compaction."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""First pass of key compaction: which keys a segment holds, and the last offset of each in it.
+"""The tasks of key compaction: scan the keys of segments, and rewrite segments without superseded records.
 
-A task reads its segments once and leaves, per segment, a table of key and offset in the scratch prefix; keys that stand
-in several parts are the aggregation's business. Tombstones are only counted here, with the instant from which they may
-go: from that the driver tells which segments need rewriting although nothing in them was superseded.
+A scan reads its segments once and leaves, per segment, a table of key and offset in the scratch prefix; the aggregation
+resolves keys that occur in several tables. The scan only counts tombstones, with the instant from which they may go:
+that tells the driver which segments need rewriting although nothing in them is superseded.
 
-What must stay true: keys are compared as bytes, never by a hash of ours; records without a key are in no table; no
-Python runs per record.
+Keys are compared as bytes, never by a hash. Records without a key are in no table. No Python runs per record.
 """
 
 from __future__ import annotations

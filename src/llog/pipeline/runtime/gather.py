@@ -1,19 +1,18 @@
-"""A driver's metadata writes, gathered: one call at a time is under way, and takes all that was asked for meanwhile.
+"""A driver's metadata writes, gathered: one call at a time is under way and takes all writes requested meanwhile.
 
     async with gathered(context) as context: …      # the same context, on a metadata store that gathers
 
-Why it exists: publishing a log is dozens of small writes one after the other, most of them deletes of single entries,
-and a round publishes many logs side by side. A call costs a store more than the write in it: checks, a job for its
-writer, a timer, an answer, a commit; a round trip where it is remote. Left to themselves, logs fall into two halves:
-while one waits for its commit, the other waits for its turn, and every write takes two commits. Here whoever was just
-answered may ask again before the next call is made, so that all logs move in one step.
+Publishing a log takes dozens of small writes in sequence, most of them deletes of single entries, and a round publishes
+many logs concurrently. A call costs a store more than the write in it: checks, a commit, a round trip where it is
+remote. Without gathering, logs fall into two halves: one waits for its commit while the other waits for its turn, and
+every write takes two commits. Here a log that was just answered may write again before the next call is made, so all
+logs advance together.
 
-What must stay true
-- Groups of a call do not depend on each other (the port says so), so gathering changes no outcome: everybody gets that
-  of their own groups. A key that stands in a call already waits for the next one.
-- A call waits for the one before it and two turns of the event loop, for nothing else.
-- A call that is refused before anything is written (`InvalidArgument`) is made again one by one: only whoever asked for
-  what cannot be hears of it.
+- Groups of a call are independent (the port says so), so gathering changes no outcome. A key that is already in a call
+  waits for the next one.
+- A call waits for the previous call and two turns of the event loop, for nothing else.
+- A call that is refused before anything is written (`InvalidArgument`) is repeated request by request, so only the
+  invalid request fails.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which logs a job is about: all of every live topic, or those that its caller names.
+"""Which logs a job works on: "topic" or "topic:partition" as the caller names them, or all logs of all live topics.
 
-What must stay true: a name that means nothing here is an error, never an empty job.
+An unknown name is an error, never an empty job. `claimed` claims the chosen logs for the duration of a job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What lies in the object stores: a listing cut into parts, which tasks go through side by side.
+"""A survey of the object stores: tasks list ranges of names in parallel.
 
-Blobs are cut by time, which their names begin with; segments are cut between logs. Parts are ranges of names without
-a gap between them, so an object that belongs to nobody is met too. Pages come as they are ready, not in order.
+Blobs are divided by time, with which their names begin; segments are divided between logs. The ranges leave no gap, so
+a survey meets every object. Pages arrive as they are ready, not in order.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 """Vacuum as a job: tasks list the stores and read headers, the driver asks the logs and deletes.
 
-    1. refuse, or learn the instant T before which to look
-    2. one plain pass over every index and every plan of the sink: what is named is no candidate    (`vacuum_look`)
+    1. refuse, or determine the instant T before which objects are old
+    2. one plain pass over every index and every plan of the sink: a named object is no candidate   (`references`)
     3. tasks list objects older than T, a range of names each
-    4. of those that nothing names, tasks read the headers: which logs may name them?
-    5. those logs are asked: horizon raised, then a strict scan
-    6. only then, the sink's plans are asked for again; what neither names is deleted               (`vacuum_plans`)
-    7. logs in which the plain pass saw a phantom are asked as well: that removes it
+    4. tasks read the headers of unnamed objects: which logs may name them?
+    5. the driver raises the horizon of those logs, then scans them strictly
+    6. after that, it reads the sink's plans again, and deletes what neither names                  (`references`)
+    7. it also asks logs in which the plain pass saw a phantom, which removes the phantom
 
-Why it is safe: 5 is the function of `llog.log.cleanup.vacuum`, with its arguments; 2, 3 and 4 can do no more than name
-candidates (I10). T is fixed before anything is listed. A task that ran twice, late or on an old listing brings
-candidates that the logs are asked about like any other. A plan that is recorded after 6 finds the horizon raised.
+Why the order is safe: step 5 is the function of `llog.log.cleanup.vacuum`, with its arguments; steps 2, 3 and 4 only
+name candidates (I10). T is fixed before anything is listed. Candidates of a task that ran twice, late or on an old
+listing go through step 5 like all others. A plan recorded after step 6 finds the horizon raised.
 
-What cannot be read is told, and keeps whatever it could refer to: a record of a log or a topic the objects of that log
-or topic, a plan all blobs.
+A record that cannot be read is reported, and vacuum keeps whatever it could refer to: a record of a log or a topic
+keeps the objects of that log or topic, a plan keeps all blobs.
 
-`dry_run` writes nothing at all: no horizon, no marker, not even the object that the stores' clocks are read from; so it
-goes by the clocks that can be read without, and asks no log.
+`dry_run` writes nothing: no horizon, no marker, not even the object that shows the clock of a store; it uses the clocks
+that it can read without writing, and asks no log.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What vacuum knows before it lists anything: which objects are named, which logs there are, what cannot be read.
+"""What vacuum knows before it lists anything: named objects, existing logs, the sink's plans and unreadable records.
 
-One plain pass over every index, some logs at a time. It may be stale, so it only ever spares objects.
+One plain pass over every index, some logs at a time. It may be stale, so it can only spare objects.
 
-What must stay true: a record that cannot be read is named, and does not stop the pass; whatever it could refer to
-stays. Blobs tell in their headers, and segments by their path, which logs may refer to them. So a record below a log
-keeps that log's objects, a topic's record those of all its logs, and one that is no topic's keeps everything.
+A record that cannot be read is reported and does not stop the pass; whatever it could refer to stays. The header of a
+blob and the path of a segment name the logs that may refer to it. So an unreadable record of a log keeps that log's
+objects, a topic record keeps those of all its logs, and any other record keeps everything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compaction on Spark: the runner, how large its tasks are made, and the aggregation of keys."""
+"""Spark as a backend of the compactor service: the runner, its task sizes, its key aggregation and its health check."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
-"""The aggregation of key compaction as a DataFrame: the last offset of each key, however many keys there are.
+"""The aggregation of key compaction as a DataFrame: the last offset of each key, for any number of keys.
 
     objects of the scans → rows (log, segment, key, offset)    a data source; some objects per input partition
     group by log and key, keep the highest offset              Spark: spills, scales
     by segment, in rising order → one object of offsets each   the same data source, written to; tasks put objects,
                                                                its commit puts the list of them
 
-Why it exists: the distinct keys of a log may be more than a process holds. What travels through Spark is what the
-aggregation is about, keys and offsets, which scans have already reduced to one row per key and segment.
+The distinct keys of a log may exceed the memory of a process. Only keys and offsets travel through Spark, which scans
+have already reduced to one row per key and segment.
 
-What must stay true: objects are read and written with the stores' own client, in the worker; the driver gets names,
-counts and checksums; a segment's survivors are in one object, or the job fails. A task that ran twice leaves an object
-that nobody names.
+Workers read and write objects with the stores' own client; the driver gets names, counts and checksums. The survivors
+of a segment are in one object, or the job fails. A task that ran twice leaves an object that nothing names.
 """
 
 from __future__ import annotations

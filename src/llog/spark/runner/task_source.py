@@ -1,11 +1,9 @@
 """Work items as a data source: Spark makes one task per input partition, and an input partition carries one item.
 
-Why it exists: a data source plans in Python, so it works in classic and in Connect sessions, makes exactly as many
-tasks as there are items, and moves nothing but the items and their outcomes. (RDDs do not exist on Connect; mapping
-over rows gives no say in how they are split.)
+A data source plans in Python, so it works in classic and in Connect sessions, makes exactly one task per item, and
+moves only items and outcomes. (Connect has no RDDs, and mapping over rows does not control how they are split.)
 
-What must stay true: the reader, which Spark sends with every task, carries no items; what is in the options is no
-secret, as plans are shown.
+The reader, which Spark sends with every task, carries no items. Options hold no secrets, because Spark shows plans.
 """
 
 from __future__ import annotations

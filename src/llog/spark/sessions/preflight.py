@@ -1,10 +1,12 @@
-"""Is this a Spark master, and does anybody answer there? Asked before Spark is.
+"""Checks before Spark starts: is the master valid and reachable, and which Python do workers of a cluster use?
 
-Why it exists: Spark itself tries an address where nobody listens for minutes (ten of them on Connect), cannot be
-interrupted meanwhile, and in the end does not say why; a misspelt master is a stack trace of its launcher.
+Spark tries an address without a listener for minutes (ten on Connect), cannot be interrupted meanwhile, and does not
+report the reason; a misspelt master ends in a stack trace. Spark starts the same Python, by name, on executors and on
+the driver's machine; one that is missing or lacks llog would only show when the first job fails. By default Spark takes
+`python3` of the PATH, which lacks llog when the program's environment is not activated.
 
-What must stay true: a master that Spark would accept is not refused here; the look is bounded in time. Schedulers whose
-addresses are not in the URL (yarn, k8s) are Spark's to find.
+A master or a named Python that Spark would accept is never refused, and every check is bounded in time. Addresses that
+are not in the URL (yarn, k8s) are not checked.
 """
 
 from __future__ import annotations

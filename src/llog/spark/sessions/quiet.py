@@ -1,10 +1,8 @@
-"""A Python worker of Spark whose JVM has gone, or wants no more of it, ends without a word.
+"""Ends a Python worker of Spark silently when its JVM is gone.
 
-Why it exists: between two tasks a worker waits for its JVM to say what comes next. Spark's own worker takes the end of
-that connection for a task that failed, tries to tell the JVM so, and prints the traceback of that: a stray one, or part
-of one, for every worker that plans, whenever a session stops.
-
-What must stay true: what a task meets by itself is told to the JVM as ever; nothing changes while a task runs.
+Between two tasks a worker waits for its JVM. Spark's own worker treats the end of that connection as a failed task,
+tries to report it to the JVM, and prints a traceback whenever a session stops. Errors of tasks are still reported, and
+nothing changes while a task runs.
 """
 
 from __future__ import annotations

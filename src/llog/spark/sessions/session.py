@@ -1,15 +1,14 @@
-"""One long-lived Spark session per process, set up warm.
+"""One long-lived Spark session per process, configured for Python workers.
 
     spark = llog.spark.session()                             # LLOG_SPARK_MASTER, else all cores of this machine
     spark = llog.spark.session(master="sc://host:15002")     # a Spark Connect server
 
-Why it exists: starting a session takes seconds and a tiny job on a warm one tens of milliseconds; so there is one, and
-it is set up for jobs whose work is done in Python workers. A session that the program made itself is used as it is.
+Starting a session takes seconds, a small job on a running one tens of milliseconds; so there is one per process. A
+session that the program created is used unchanged. (The function is `llog.spark.session`; a module of that name would
+hide it.)
 
-(The function is `llog.spark.session`; a module of that name would hide it.)
-
-What must stay true: two sessions are never started by one process; what a caller asks for and a running session cannot
-give is an error, not passed over; nothing listens for other machines unless a cluster's master is named.
+A process never starts two sessions. A request that the running session cannot satisfy is an error. No port is open to
+other machines unless the master is a cluster.
 """
 
 from __future__ import annotations
