@@ -16,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from llog.broker.consume.consume import ConsumeService
-from llog.broker.fenced_logs import FencedLogs
 from llog.broker.groups.positions import GroupPositions
+from llog.broker.health import FencedLogs, StoreTroubles
 from llog.broker.membership import Registration
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BatchingProducer, TimedOutcomes
-from llog.broker.store_troubles import StoreTroubles
 from llog.broker.tail.cache import TailCache, feed, monotonic_ms
 from llog.broker.tail.shared import SharedTailCache
 from llog.broker.topic_configs import TopicConfigs

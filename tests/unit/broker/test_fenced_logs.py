@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import llog.testing
-from llog.broker.fenced_logs import BROKER_FENCED_LOGS_MAX, FencedLogs
+from llog.broker.health import BROKER_FENCED_LOGS_MAX, FencedLogs
 from llog.errors import LogFenced, MetadataUnavailable
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence

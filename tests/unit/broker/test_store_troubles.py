@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from llog.broker.store_troubles import StoreTroubles
+from llog.broker.health import StoreTroubles
 from llog.errors import (
     ObjectNotFound,
     ObjectStoreThrottled,

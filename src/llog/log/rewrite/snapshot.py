@@ -18,9 +18,9 @@ from llog.formats.values import (
     encode_value,
 )
 from llog.limits import LOG_COMPACT_ROUNDS_MAX
+from llog.log.append.known import KnownProducers
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.producers.state import KnownProducers
 from llog.stores.metadata.port import ABSENT, Record
 
 # Producers that a snapshot keeps; of more, the ones that wrote longest ago are dropped.

@@ -6,7 +6,7 @@ from llog.testing.mutants.mutant import Edit, Mutant
 
 CONTROL = "llog.log.control"
 RESOLVE = "llog.log.append.resolve"
-PRODUCER_STATE = "llog.log.producers.state"
+PRODUCER_STATE = "llog.log.append.known"
 
 # A hole in the entries is passed over: whatever is missing counts as never written.
 NO_HOLES = (
