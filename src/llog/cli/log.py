@@ -52,33 +52,33 @@ def describe(
     """Show one log: its offsets, its index, and unfinished work."""
     from llog.log.inspect.describe import describe_log
 
-    found = on_log(settings, lambda context: describe_log(context, _log(topic, partition), entries=entries))
+    description = on_log(settings, lambda context: describe_log(context, _log(topic, partition), entries=entries))
     if as_json:
-        print_json(found)
+        print_json(description)
         return
-    print_table(("field", "value"), _rows(found))
-    if found.entries:
+    print_table(("field", "value"), _rows(description))
+    if description.entries:
         typer.echo()
         columns = ("start", "end", "type", "level", "verdict", "records", "bytes", "object")
         rows = [
             (e.start_offset, e.end_offset, e.type, e.level, e.verdict, e.records, e.byte_length, e.data_key)
-            for e in found.entries
+            for e in description.entries
         ]
         print_table(columns, [tuple(map(str, row)) for row in rows], unbroken=2)
 
 
-def _rows(found: LogDescription) -> list[tuple[str, str]]:
-    index, run, pending, claim = found.index, found.run, found.pending, found.claim
+def _rows(description: LogDescription) -> list[tuple[str, str]]:
+    index, run, pending, claim = description.index, description.run, description.pending, description.claim
     levels = ", ".join(f"{count} of level {level}" for level, count in index.compacted_by_level.items()) or "none"
     hidden = f"{index.phantoms} phantoms, {index.below_start} below the start"
     later = f", {index.later_incarnation} OF A LATER INCARNATION" if index.later_incarnation else ""
     return [
-        ("log", f"{found.topic}:{found.partition}"),
-        ("state", found.log_state + (f" ({found.fence_reason})" if found.fence_reason else "")),
-        ("incarnation", f"{found.incarnation}, epoch {found.epoch}"),
-        ("offsets", f"{found.log_start_offset} … {found.next_offset - 1}, next {found.next_offset}"),
+        ("log", f"{description.topic}:{description.partition}"),
+        ("state", description.log_state + (f" ({description.fence_reason})" if description.fence_reason else "")),
+        ("incarnation", f"{description.incarnation}, epoch {description.epoch}"),
+        ("offsets", f"{description.log_start_offset} … {description.next_offset - 1}, next {description.next_offset}"),
         ("pending", "none" if pending is None else f"{pending.start_offset} … {pending.end_offset}"),
-        ("cursor", "no compaction record" if found.cursor is None else str(found.cursor)),
+        ("cursor", "no compaction record" if description.cursor is None else str(description.cursor)),
         ("run", "none" if run is None else f"{run.kind} {run.state} {run.start_offset} … {run.end_offset}"),
         ("entries", f"{index.valid} valid ({hidden}){later}"),
         ("first entry", _span(index.first)),
@@ -86,12 +86,12 @@ def _rows(found: LogDescription) -> list[tuple[str, str]]:
         ("WAL", str(index.wal)),
         ("compacted", levels),
         ("bytes", f"{index.data_bytes:,}"),
-        ("segments", ", ".join(f"{s.count} {state}" for state, s in found.segments.items()) or "none"),
-        ("commit horizon", _instant(found.commit_horizon_ms)),
-        ("segment horizon", _instant(found.segment_horizon_ms or 0)),
-        ("producers", "no snapshot" if found.snapshot_as_of is None else f"as of {found.snapshot_as_of}"),
+        ("segments", ", ".join(f"{s.count} {state}" for state, s in description.segments.items()) or "none"),
+        ("commit horizon", _instant(description.commit_horizon_ms)),
+        ("segment horizon", _instant(description.segment_horizon_ms or 0)),
+        ("producers", "no snapshot" if description.snapshot_as_of is None else f"as of {description.snapshot_as_of}"),
         ("claim", "none" if claim is None else f"{claim.compactor_id} since {_instant(claim.claimed_at_ms)}"),
-        ("control version", str(found.control_version)),
+        ("control version", str(description.control_version)),
     ]
 
 

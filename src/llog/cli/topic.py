@@ -164,14 +164,14 @@ def describe(settings: Settings, topic: TopicName, as_json: AsJson = False) -> N
     from llog.log.keys import check_topic
     from llog.log.topics.admin import describe_topic
 
-    found = on_log(settings, lambda context: describe_topic(context, check_topic(topic)))
+    description = on_log(settings, lambda context: describe_topic(context, check_topic(topic)))
     if as_json:
-        logs = [{**one._asdict(), "records": one.next_offset - one.log_start_offset} for one in found.partitions]
-        print_json({**_document(found.topic), "partitions": logs})
+        logs = [{**one._asdict(), "records": one.next_offset - one.log_start_offset} for one in description.partitions]
+        print_json({**_document(description.topic), "partitions": logs})
         return
-    record = found.topic.record
+    record = description.topic.record
     fields = [
-        ("topic", found.topic.name),
+        ("topic", description.topic.name),
         ("id", record.topic_id),
         ("incarnation", str(record.incarnation)),
         ("partitions", str(record.partition_count)),
@@ -187,7 +187,7 @@ def describe(settings: Settings, topic: TopicName, as_json: AsJson = False) -> N
             str(one.next_offset),
             str(one.next_offset - one.log_start_offset),
         )
-        for one in found.partitions
+        for one in description.partitions
     ]
     print_table(("partition", "state", "start", "next", "offsets"), rows)
 

@@ -134,10 +134,10 @@ class SegmentCatalogue:
 
     # -- queries of the state in memory -------------------------------------------------------------------------------
     def get(self, segment_id: str) -> SegmentRecord:
-        found = self._state.get(segment_id)
-        if found is None:
+        record = self._state.get(segment_id)
+        if record is None:
             raise SegmentNotFound(*self.log, segment_id)
-        return found
+        return record
 
     def find(self, epoch: int, offset: int) -> SegmentRecord | None:
         return self._state.find(epoch, offset)
@@ -161,10 +161,10 @@ class SegmentCatalogue:
     # -- the store ----------------------------------------------------------------------------------------------------
     async def _control(self) -> ControlRecord:
         key = self._context.keys.control(self.log)
-        found = await self._context.metadata.get(key, strict=True)
-        if found is None:
+        record = await self._context.metadata.get(key, strict=True)
+        if record is None:
             raise PartitionNotInitialized(*self.log)
-        return decode_value(ControlRecord, found.value, key.path)
+        return decode_value(ControlRecord, record.value, key.path)
 
     async def _judged(self, segment_id: str) -> KnownSegment | None:
         known = await load(self._context, self.log, segment_id)

@@ -42,10 +42,10 @@ class ResumedDeletions(NamedTuple):
 
 async def deletion_of(context: LogContext, topic: str) -> TopicDeletion:
     """The progress of a deletion. Raises `TopicNotFound` if the topic never existed."""
-    found = await load_topic(context, topic, strict=True)
-    if found is None:
+    loaded = await load_topic(context, topic, strict=True)
+    if loaded is None:
         raise TopicNotFound(topic, "no such topic")
-    record = found[0]
+    record = loaded[0]
     keys = [context.keys.partition_delete(Log(topic, partition)) for partition in range(record.partition_count)]
     states: list[PartitionDeleteState | None] = []
     for key, stored in zip(keys, await get_all(context.metadata, keys, strict=True), strict=True):

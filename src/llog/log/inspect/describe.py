@@ -225,11 +225,11 @@ def row_of(entry: Entry, verdict: EntryVerdict) -> EntryRow:
 async def _run(context: LogContext, log: Log, run: CompactionRun | None) -> RunSummary | None:
     if run is None:
         return None
-    found = await context.metadata.get(context.keys.index_entry(log, run.end_offset))
+    record = await context.metadata.get(context.keys.index_entry(log, run.end_offset))
     return RunSummary(
         compaction_id=run.compaction_id,
         kind=run.kind,
-        state=shown_state(run, None if found is None else entry_of(found)),
+        state=shown_state(run, None if record is None else entry_of(record)),
         start_offset=run.start_offset,
         end_offset=run.end_offset,
         data_key=run.data_key,
@@ -239,12 +239,12 @@ async def _run(context: LogContext, log: Log, run: CompactionRun | None) -> RunS
 
 
 async def _segments(context: LogContext, log: Log) -> dict[str, SegmentSummary]:
-    found: dict[str, tuple[int, int]] = {}
+    by_state: dict[str, tuple[int, int]] = {}
     async for record in context.metadata.scan_all(context.keys.segments(log)):
         segment = decode_value(SegmentRecord, record.value, record.key.path)
-        count, size = found.get(segment.state, (0, 0))
-        found[segment.state] = (count + 1, size + segment.size_bytes)
-    return {state: SegmentSummary(count=count, byte_length=size) for state, (count, size) in sorted(found.items())}
+        count, size = by_state.get(segment.state, (0, 0))
+        by_state[segment.state] = (count + 1, size + segment.size_bytes)
+    return {state: SegmentSummary(count=count, byte_length=size) for state, (count, size) in sorted(by_state.items())}
 
 
 # -- a record --------------------------------------------------------------------------------------------------------

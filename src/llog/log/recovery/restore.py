@@ -116,16 +116,16 @@ async def restore_backup(
 
 async def read_hold(context: LogContext) -> tuple[VacuumHold, int] | None:
     """The hold on vacuum and its version; None when vacuum is not held."""
-    found = await context.metadata.get(context.keys.vacuum_hold(), strict=True)
-    return None if found is None else (decode_hold(found.value, found.key.path), found.version)
+    record = await context.metadata.get(context.keys.vacuum_hold(), strict=True)
+    return None if record is None else (decode_hold(record.value, record.key.path), record.version)
 
 
 async def release_vacuum(context: LogContext) -> VacuumHold | None:
     """Release the hold and return it; None when there was none. An incomplete restore keeps its hold."""
-    found = await read_hold(context)
-    if found is None:
+    held = await read_hold(context)
+    if held is None:
         return None
-    hold, version = found
+    hold, version = held
     if hold.state == "RESTORING":
         raise RestoreRefused(
             f"the restore of backup {hold.backup_id} is not complete: run it again, then release vacuum"
@@ -136,10 +136,10 @@ async def release_vacuum(context: LogContext) -> VacuumHold | None:
 
 async def _hold_of(context: LogContext, contents: BackupContents) -> VacuumHold | None:
     """The hold of an interrupted restore of this backup."""
-    found = await read_hold(context)
-    if found is None:
+    held = await read_hold(context)
+    if held is None:
         return None
-    hold = found[0]
+    hold = held[0]
     if hold.state == "HELD" or hold.backup_id != contents.header.backup_id:
         raise RestoreRefused(
             f"vacuum is already held ({hold.reason}): the store is in use, or another backup is being restored"
@@ -208,8 +208,8 @@ async def _put_hold(context: LogContext, contents: BackupContents, versions_rais
     try:
         await context.metadata.put(key, encode_value(hold), expected=ABSENT)
     except (VersionConflict, MetadataUncertain):
-        found = await read_hold(context)
-        if found is None or found[0] != hold:
+        held = await read_hold(context)
+        if held is None or held[0] != hold:
             raise
     return hold
 
@@ -217,13 +217,13 @@ async def _put_hold(context: LogContext, contents: BackupContents, versions_rais
 async def _finish_hold(context: LogContext, hold: VacuumHold) -> VacuumHold:
     key, done = context.keys.vacuum_hold(), replace(hold, state="RESTORED")
     async for _ in context.rounds(RESTORE_ROUNDS_MAX):
-        found = await read_hold(context)
-        if found is not None and found[0] == done:
+        held = await read_hold(context)
+        if held is not None and held[0] == done:
             return done
-        if found is None or found[0] != hold:
+        if held is None or held[0] != hold:
             break
         try:
-            await context.metadata.put(key, encode_value(done, key.path), expected=found[1])
+            await context.metadata.put(key, encode_value(done, key.path), expected=held[1])
             return done
         except (VersionConflict, MetadataUncertain):
             continue
