@@ -21,12 +21,6 @@ fi
 echo "setup: installing into $venv"
 PIP_CONSTRAINT=constraints.txt "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extras]"
 echo "setup: compiling the kernels"
-"$venv/bin/python" - <<'PYTHON' || echo "setup: the kernels were not compiled; the first start does it" >&2
-from llog.formats.warm_up import warm_up
-from llog.http.json import plain_scan, plain_show
-
-warm_up()
-plain_scan.warm_up()
-plain_show.warm_up()
-PYTHON
+"$venv/bin/python" -c 'from llog.http.json import warm_up; warm_up()' ||
+  echo "setup: the kernels were not compiled; the first start does it" >&2
 echo "setup: done; the command is $venv/bin/llog"

@@ -34,8 +34,7 @@ from llog.broker.broker import Broker
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
 from llog.errors import InvalidArgument, StoreClosed
 from llog.formats.records.record_columns import Header
-from llog.formats.warm_up import warm_up
-from llog.http.json import plain_scan
+from llog.http.json import warm_up
 from llog.http.serve import serve
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.read.records import LogRecord
@@ -205,7 +204,6 @@ async def _warm_after(listening: asyncio.Event) -> None:
     """Load the kernels once the broker listens: loading during the start would slow both."""
     await listening.wait()
     await asyncio.to_thread(warm_up)
-    await asyncio.to_thread(plain_scan.warm_up)
 
 
 def _places(directory: str | os.PathLike[str] | None, memory_url: str) -> dict[str, object]:

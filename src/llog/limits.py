@@ -56,8 +56,6 @@ OBJECT_WRITE_VECTOR_MAX: Final = 1_024
 # Names per list request; S3 returns no more, and the other stores use the same page size.
 OBJECT_LIST_PAGE_MAX: Final = 1_000
 OBJECT_FILE_THREADS: Final = 8
-# Object stores that a process keeps open for the URIs in index entries. A cluster has two or three.
-OBJECT_STORES_OPEN_MAX: Final = 64
 # How often a process checks whether a failing store has recovered.
 STORE_PROBE_MS: Final = 1_000
 

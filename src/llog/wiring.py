@@ -31,12 +31,13 @@ from llog.errors import (
     StoreSchemeConflict,
     UnknownStoreScheme,
 )
-from llog.limits import OBJECT_STORES_OPEN_MAX
 from llog.settings import Settings
 from llog.settings.urls import mask_url, normalise_url, scheme_of
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore, checked
 
+# Object stores that a process keeps open for the URIs in index entries. A cluster has two or three.
+OBJECT_STORES_OPEN_MAX: Final = 64
 # A store that was not requested for this long has no request in progress and may be closed to make room.
 OBJECT_STORES_IDLE_MS_MIN: Final = 15 * 60 * 1_000
 

@@ -23,12 +23,11 @@ from llog.errors import (
     StoreSchemeConflict,
     UnknownStoreScheme,
 )
-from llog.limits import OBJECT_STORES_OPEN_MAX
 from llog.settings import Settings
 from llog.stores.metadata.port import Key
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
-from llog.wiring import OBJECT_STORES_IDLE_MS_MIN
+from llog.wiring import OBJECT_STORES_IDLE_MS_MIN, OBJECT_STORES_OPEN_MAX
 
 FAKE_MODULE = "a_third_party_store"
 Opening = Callable[[str, Settings], object]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from llog.broker.broker import Broker, Role
-from llog.http.json import consume_answer, plain_scan
+from llog.http.json import warm_up
 from llog.http.routes.app import build_app
 from llog.http.server import HttpServer
 from llog.http.starting import open_patiently
@@ -72,8 +72,7 @@ async def _opened(settings: Settings, role: Role, broker_id: str | None, *, warm
     broker = await Broker.open(settings, role=role, broker_id=broker_id, warm=warm)
     try:
         if warm:
-            await asyncio.to_thread(plain_scan.warm_up)
-            await asyncio.to_thread(consume_answer.warm_up)
+            await asyncio.to_thread(warm_up)
     except BaseException:
         await broker.close()
         raise
