@@ -7,9 +7,17 @@ import pytest
 from llog.broker.produce.pool import MemoryPool
 from llog.errors import InvalidArgument, RequestOverload
 from llog.http.json.decode import HTTP_BODY_STRINGS_MAX, decoded_produce
+from llog.http.json.schemas import HTTP_CONSUME_BYTES_DEFAULT, HTTP_CONSUME_BYTES_MAX
 from llog.http.routes.app import build_app
-from llog.http.routes.runtime import HTTP_ANSWERS_BYTES_MAX, AnswerShare
-from llog.listener.connection import Connection
+from llog.http.routes.runtime import (
+    HTTP_ANSWERS_BYTES_MAX,
+    HTTP_INLINE_BYTES_MAX,
+    HTTP_SMALL_BODY_BYTES_MAX,
+    AnswerShare,
+)
+from llog.http.routes.tail import HTTP_TAIL_BYTES
+from llog.listener import http1
+from llog.listener.connection import SEND_CHECK_MS_MIN, SEND_TIMEOUT_MS, Connection
 from llog.listener.http1 import SEND_PIECE_BYTES
 from tests.unit.http.broker_double import BrokerDouble, Client, batch, client_of, consume_body, produce_body
 
@@ -98,3 +106,12 @@ def test_a_body_of_too_many_strings_is_refused_before_it_is_decoded() -> None:
     # Quotes inside of a string are no strings.
     quoted = body(30, b'"' + b'\\"' * (HTTP_BODY_STRINGS_MAX // 10) + b'"')
     assert len(decoded_produce(quoted).topic_partitions[0].records) == 30
+
+
+def test_limits_fit_each_other() -> None:
+    assert HTTP_CONSUME_BYTES_DEFAULT <= HTTP_CONSUME_BYTES_MAX <= HTTP_ANSWERS_BYTES_MAX
+    assert HTTP_TAIL_BYTES * 4 <= HTTP_ANSWERS_BYTES_MAX
+    assert HTTP_INLINE_BYTES_MAX < HTTP_SMALL_BODY_BYTES_MAX
+    assert SEND_CHECK_MS_MIN < SEND_TIMEOUT_MS
+    assert http1.DISCARD_MS_MAX < http1.KEEP_ALIVE_MS
+    assert http1.READ_AHEAD_BYTES_MAX <= HTTP_SMALL_BODY_BYTES_MAX
