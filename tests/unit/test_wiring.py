@@ -229,7 +229,7 @@ class Opened(MemoryObjectStore):
         self.closed = True
 
 
-async def test_a_store_is_opened_once_however_many_ask_and_one_who_gives_up_harms_nobody(
+async def test_a_store_is_opened_once_for_many_callers_and_a_cancelled_one_does_not_affect_others(
     install: Callable[..., None],
 ) -> None:
     opened: list[Opened] = []

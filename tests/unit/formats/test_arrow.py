@@ -98,9 +98,9 @@ def test_log_append_time_shows_in_the_table() -> None:
 @pytest.mark.parametrize("timestamp", [2**62, -(2**62), 2**63 // 1000 + 1])
 def test_a_timestamp_beyond_microseconds_is_the_last_that_they_can_tell(timestamp: int) -> None:
     columns = decode_records(encode_batch([Record(7, timestamp, None, b"v", [])], base_offset=7), SOURCE)
-    [told] = to_arrow(columns)["timestamp"].cast(pa.int64()).to_pylist()
+    [shown] = to_arrow(columns)["timestamp"].cast(pa.int64()).to_pylist()
     last = (2**63 - 1) // 1_000 * 1_000
-    assert told == (last if timestamp > 0 else -last)
+    assert shown == (last if timestamp > 0 else -last)
 
 
 def test_a_table_of_values_alone_is_enough() -> None:

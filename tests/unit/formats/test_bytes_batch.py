@@ -50,7 +50,7 @@ def test_every_flipped_bit_is_found() -> None:
             decode_bytes_batch(broken, SOURCE)
 
 
-def test_what_is_wrong_is_told_by_type() -> None:
+def test_each_fault_has_its_error_type() -> None:
     data = bytearray(joined([b"alpha", b"beta"]))
     with pytest.raises(BadMagic):
         decode_bytes_batch(b"XXXX" + data[4:], SOURCE)

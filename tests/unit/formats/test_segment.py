@@ -33,7 +33,7 @@ def test_a_footer_comes_back_with_every_batch_and_the_extension() -> None:
     verify_data([memoryview(data)[: footer.data_length]], footer, SOURCE)
 
 
-def test_the_footer_length_is_told_by_the_last_bytes() -> None:
+def test_the_last_bytes_give_the_footer_length() -> None:
     made = samples.segment()
     data = samples.segment_bytes()
     assert footer_length(data[-TAIL_BYTES_MIN:], len(data), SOURCE) == made.footer_length
@@ -123,7 +123,7 @@ def test_every_flipped_bit_of_index_and_data_is_found() -> None:
                 parse_and_verify(broken)
 
 
-def test_what_is_wrong_is_told_by_type() -> None:
+def test_each_fault_has_its_error_type() -> None:
     data = samples.plain_segment_bytes()
     with pytest.raises(BadMagic):
         parse_footer(data[:-1] + b"Y", len(data), SOURCE)

@@ -95,7 +95,7 @@ def test_every_flipped_bit_in_a_body_is_found() -> None:
         ({"created_at_ms": True}, InvalidField),
     ],
 )
-def test_a_lying_header_is_told_by_type(change: dict[str, object], error: type[FormatError]) -> None:
+def test_a_contradicting_header_has_its_error_type(change: dict[str, object], error: type[FormatError]) -> None:
     data = two_groups()
     end = header_length(data, SOURCE)
     header = msgspec.json.encode({**msgspec.json.decode(data[8:end]), **change})

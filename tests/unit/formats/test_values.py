@@ -78,7 +78,7 @@ def test_a_damaged_value_is_a_format_error_that_names_its_key(data: bytes) -> No
         ("pending", object()),
     ],
 )
-def test_a_value_that_nobody_could_read_is_not_written(field: str, wrong: object) -> None:
+def test_a_value_that_could_not_be_decoded_is_not_written(field: str, wrong: object) -> None:
     """Nothing looks at the fields of a struct when it is made: a caller's mistake would stay in the store for ever."""
     control = ControlRecord(log_state="OPEN", sequence_counter=1)
     with pytest.raises(InvalidField, match="ControlRecord was not written"):

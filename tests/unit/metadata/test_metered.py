@@ -119,7 +119,7 @@ async def test_a_cancelled_call_is_counted_as_such() -> None:
     assert store.stats.operations["put"].errors == {"cancelled": 1}
 
 
-async def test_changes_told_by_a_watch_are_counted_and_a_waiter_that_gives_up_does_not_end_it(
+async def test_changes_of_a_watch_are_counted_and_a_cancelled_waiter_does_not_end_it(
     store: MeteredMetadataStore,
 ) -> None:
     async with store.watch("a") as changes:
@@ -130,16 +130,16 @@ async def test_changes_told_by_a_watch_are_counted_and_a_waiter_that_gives_up_do
     assert (calls(store.stats)["watch"], items(store.stats)["watch"]) == (1, 1)
 
 
-async def test_a_lost_session_is_counted_and_its_owner_still_told() -> None:
+async def test_a_lost_session_is_counted_and_its_owner_is_notified() -> None:
     now = [0]
     inner = MemoryStore(MemoryBacking(clock_ms=lambda: now[0]))
-    store, told = MeteredMetadataStore(inner), asyncio.Event()
+    store, lost = MeteredMetadataStore(inner), asyncio.Event()
     inner.freeze()
-    session = await store.open_session(timeout_ms=2_000, on_lost=told.set)
+    session = await store.open_session(timeout_ms=2_000, on_lost=lost.set)
     now[0] += 10_000
     with pytest.raises(errors.SessionLost):
         await store.put(Key("a"), b"x", session=session)
-    await asyncio.wait_for(told.wait(), PATIENCE_SECONDS)
+    await asyncio.wait_for(lost.wait(), PATIENCE_SECONDS)
     assert store.stats.snapshot()["sessions_lost"] == 1
     assert store.stats.operations["put"].errors == {"session_lost": 1}
     await store.close()

@@ -1,4 +1,4 @@
-"""The faulty store fails as often as told, the same way for the same seed, and never breaks the port's promises."""
+"""The faulty store has the given frequency of faults, repeats with its seed, and keeps the guarantees of the port."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_one_seed_gives_one_history(inner: MemoryObjectStore) -> None:
     assert naps[0].seconds == naps[1].seconds
 
 
-async def test_faults_come_as_often_as_told(inner: MemoryObjectStore) -> None:
+async def test_faults_have_the_given_frequency(inner: MemoryObjectStore) -> None:
     outcomes = await history(FaultyObjectStore(inner, 1, MIXED, sleep=Naps().sleep), 2_000)
     assert outcomes.count("ObjectStoreThrottled") == pytest.approx(400, rel=0.2)
     assert outcomes.count("ObjectStoreUncertain") == pytest.approx(600, rel=0.2)

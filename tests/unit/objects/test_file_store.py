@@ -1,4 +1,4 @@
-"""The directory store's durability, told by the order of its system calls, and its errors."""
+"""The directory store's durability, shown by the order of its system calls, and its errors."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_new_directory_is_on_disk_before_a_name_is_put_in_it(
     assert ("fsync", "d") not in calls, "known directories are not synced again"
 
 
-async def test_a_directory_somebody_else_just_made_is_synced_too(
+async def test_a_directory_that_another_process_just_created_is_synced_too(
     store: FileObjectStore, calls: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "objects" / "d").mkdir()
@@ -297,7 +297,7 @@ def test_every_mapped_errno_becomes_its_error_in_both_directions(code: int) -> N
         assert errno.errorcode[code] in str(error)
 
 
-def test_an_errno_nobody_mapped_is_a_plain_store_error() -> None:
+def test_an_unmapped_errno_is_a_plain_store_error() -> None:
     error = translate(OSError(errno.EIO, "I/O error"), "get", "file:///x/a", writing=False)
     assert type(error) is ObjectStoreError
     assert not error.retriable

@@ -43,7 +43,7 @@ class Time:
 
 
 class Scripted(ForwardingObjectStore):
-    """Fails as told: each entry is an error for the next attempt, before or after it was carried out, or None."""
+    """Fails by script: each entry is an error for the next attempt, before or after it was carried out, or None."""
 
     def __init__(self, inner: ObjectStore, *script: ObjectStoreError | None, carried_out: bool = False) -> None:
         super().__init__(inner)

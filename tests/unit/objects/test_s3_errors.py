@@ -123,14 +123,12 @@ async def check_all(store: S3ObjectStore, expected: Errors) -> None:
         (507, "XMinioStorageFull", (ObjectStoreFull, ObjectStoreFull)),
     ],
 )
-async def test_a_refusal_is_told_by_its_code_then_by_its_status(
-    status: int, code: str | None, expected: Errors
-) -> None:
+async def test_the_code_of_a_refusal_decides_then_its_status(status: int, code: str | None, expected: Errors) -> None:
     async with server_that_says(http(status, code)) as store:
         await check_all(store, expected)
 
 
-async def test_an_object_that_is_not_there_is_told_from_a_missing_bucket() -> None:
+async def test_a_missing_object_is_distinguished_from_a_missing_bucket() -> None:
     async with server_that_says(http(404, "NoSuchKey")) as store:
         with pytest.raises(ObjectNotFound):
             await store.get("x")
@@ -202,7 +200,7 @@ def test_every_row_is_an_error_of_ours_and_uncertain_only_for_writes(table: dict
         assert outcome.writing is not ObjectStoreTimeout, f"{row}: a write without an answer is uncertain"
 
 
-def test_words_nobody_has_seen_before_leave_a_write_uncertain() -> None:
+def test_an_unknown_message_leaves_a_write_uncertain() -> None:
     assert type(translate(RuntimeError("new words"), "put", "x", writing=True)) is ObjectStoreUncertain
     assert type(translate(RuntimeError("new words"), "get", "x", writing=False)) is ObjectStoreError
 

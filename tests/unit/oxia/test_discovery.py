@@ -20,7 +20,7 @@ async def test_a_missing_namespace_is_named_at_once(server: FakeOxia) -> None:
         await asyncio.wait_for(server.client(namespace="other"), PATIENCE_SECONDS)
 
 
-async def test_a_server_nobody_runs_is_unavailable_after_the_deadline() -> None:
+async def test_a_server_that_does_not_run_is_unavailable_after_the_deadline() -> None:
     options = OxiaOptions(addresses=(f"127.0.0.1:{free_port()}",), request_timeout_ms=300)
     with pytest.raises(Unavailable):
         await OxiaClient.open(options)

@@ -1,4 +1,4 @@
-"""What a failed call means, said by an old server or by a new one; and what our callers are told."""
+"""Kinds of failed calls of old and new servers, and the errors that callers get."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.unit.oxia.fake_server import FakeOxia
 
 
 class Heard:
-    """What a shard told, awaitable."""
+    """Awaitable events of a shard."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -85,7 +85,7 @@ async def test_a_deleted_range_is_a_gap(server: FakeOxia, client: OxiaClient) ->
     await notifications.close()
 
 
-async def test_a_watcher_who_does_not_read_is_told_to_read_again(server: FakeOxia) -> None:
+async def test_a_watcher_that_does_not_read_gets_a_resync(server: FakeOxia) -> None:
     store = OxiaStore(await server.client(), "oxia://fake")
     async with store.watch("a") as changes:
         batch = pb.NotificationBatch(offset=1)

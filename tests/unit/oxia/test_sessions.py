@@ -33,7 +33,9 @@ async def test_heartbeats_are_faster_than_a_third_of_the_timeout(server: FakeOxi
     assert session.id not in server.sessions
 
 
-async def test_a_session_the_server_forgot_is_lost_at_once_and_told_once(server: FakeOxia, client: OxiaClient) -> None:
+async def test_a_session_that_the_server_dropped_is_lost_at_once_and_reported_once(
+    server: FakeOxia, client: OxiaClient
+) -> None:
     lost = asyncio.Event()
     calls: list[None] = []
 
@@ -50,7 +52,7 @@ async def test_a_session_the_server_forgot_is_lost_at_once_and_told_once(server:
     assert len(calls) == 1
 
 
-async def test_loss_is_assumed_by_the_own_clock_though_nobody_said_so(server: FakeOxia, client: OxiaClient) -> None:
+async def test_loss_is_assumed_by_the_own_clock_without_an_answer(server: FakeOxia, client: OxiaClient) -> None:
     now = [100.0]
     session = await open_shard_session(0, TIMEOUT_MS, client.options, client._directory, clock=lambda: now[0])
     now[0] += TIMEOUT_MS / 1_000 - 0.01

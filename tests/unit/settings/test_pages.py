@@ -47,7 +47,7 @@ def test_every_fallback_and_secret_is_on_the_reference_page() -> None:
         assert ("Secret: never shown." in line) == row.secret
 
 
-def test_only_what_somebody_chose_counts_as_changed() -> None:
+def test_only_settings_of_the_user_count_as_changed() -> None:
     settings = Settings.from_env({"HOME": "/h", "LLOG_S3_BUCKET": "bucket", "AWS_REGION": "eu-west-1"})
     changed = {row["variable"] for row in describe(settings, changed_only=True)}
     follows = {"LLOG_OBJECTS_URL", "LLOG_WAL_URL", "LLOG_BATCH_MAX_DELAY_MS"}
