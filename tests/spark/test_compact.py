@@ -108,7 +108,7 @@ def test_windows_are_sized_for_the_cores_of_the_session(spark: SparkSession) -> 
 async def test_a_cluster_is_asked_anew_and_is_never_taken_for_none(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llog.spark.runner.compaction.count_of", lambda _: lambda: 0)
+    monkeypatch.setattr("llog.spark.sessions.session.count_of", lambda _: lambda: 0)
     resize = resize_of(spark)
     assert resize is not None
     assert (await resize()).cores == COMPACT_CORES_UNKNOWN

@@ -30,7 +30,7 @@ COMPACTOR_SCAN_PAGE_ENTRIES: Final = 256
 
 
 class BadLog(NamedTuple):
-    """A log whose records cannot be read."""
+    """A log with unreadable records."""
 
     log: Log
     error: FormatError | InvalidArgument
@@ -98,10 +98,10 @@ class Backlogs:
             pairs = list(zip(some, found[::2], found[1::2], strict=True))
             looks = [self._unchanged(*pair) or self._look_at(*pair) for pair in pairs]
             slow = [look for look in looks if not isinstance(look, LogBacklog)]
-            # All of them end before an error is told: one left behind would count along with the next look.
-            told = iter(await asyncio.gather(*slow, return_exceptions=True))
+            # All of them end before an error is raised: a straggler would count together with the next inspection.
+            results = iter(await asyncio.gather(*slow, return_exceptions=True))
             for look in looks:
-                view = look if isinstance(look, LogBacklog) else next(told)
+                view = look if isinstance(look, LogBacklog) else next(results)
                 if isinstance(view, BaseException):
                     raise view
                 if view is not None:
@@ -152,7 +152,7 @@ class Backlogs:
             anew.retained_at_ms = known.retained_at_ms
             anew.segments_since_merge = known.segments_since_merge + (cursor > known.cursor)
         else:
-            # Nobody knows when it was last looked after: soon, and not all logs in the same moment.
+            # Its last retention is unknown: due soon, and not all logs at the same moment.
             interval_ms = self._rules.retention_interval_ms
             anew.retained_at_ms = self._context.now_ms() - interval_ms * self._context.random_bits(16) // 65_536
             anew.segments_since_merge = self._rules.merge_inputs_min if cursor > start else 0
@@ -232,7 +232,7 @@ class Backlogs:
         if pending is not None and pending.incarnation == control.incarnation:
             pending_is_old = pending.created_at_ms <= self._old_before_ms()
             if pending_is_old and pending.start_offset == next_offset:
-                # Not written yet: whoever works on the log settles it first.
+                # Not written yet: the next worker on the log settles it first.
                 ready_bytes, ready_entries = ready_bytes + (pending.byte_length or 0), ready_entries + 1
                 next_offset = pending.end_offset + 1
                 oldest_ms = pending.created_at_ms if oldest_ms is None else min(oldest_ms, pending.created_at_ms)

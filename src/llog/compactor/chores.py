@@ -81,7 +81,7 @@ class Chores:
         self._vacuum_interval_ms = plan_vacuum_interval_ms(settings.vacuum_grace_ms, wal_grace_ms)
         self._hurried_interval_ms = plan_hurried_vacuum_interval_ms(settings.wal_grace_ms)
         self.backup_interval_ms = plan_backup_interval_ms(settings.vacuum_grace_ms)
-        # Nobody knows when the last one ran; services that start together should not all begin with it.
+        # The time of the last one is unknown; services that start together should not all begin with it.
         self._vacuumed_at_ms = context.now_ms() - self._vacuum_interval_ms * context.random_bits(16) // 65_536
         self.last_vacuum: VacuumReport | None = None
 
@@ -146,7 +146,7 @@ class Chores:
 
     # -- deletions ----------------------------------------------------------------------------------------------------
     async def finish_deletions(self, left_behind: list[DyingTopic]) -> None:
-        """Deletions that whoever began them did not finish. Each gets its turn; then the first error is raised."""
+        """Finish deletions that another process began. Every topic gets its turn; then the first error is raised."""
         if not left_behind or not await self._claims.take_chore(DELETIONS):
             return
         failed: LlogError | None = None
@@ -209,7 +209,8 @@ class Chores:
         ]
 
     async def _remove(self, old: SeenBackup) -> None:
-        """The manifest first: nobody takes what is left for a backup. The mark last: whoever comes next goes on."""
+        """Remove the manifest first, so that the rest is not taken for a backup, and the mark last, so that the next
+        removal continues an interrupted one."""
         store, keys = self._context.segments, self._context.keys
         assert store is not None
         first, last = keys.backup_manifest_object(old.backup_id), keys.backup_schedule_object(old.backup_id)
@@ -305,9 +306,9 @@ class KeyChore:
             raise
 
     async def _configs(self) -> dict[Log, TopicConfig]:
-        """Logs that are compacted by key. A config that nobody understands is left to whoever meets it on purpose."""
+        """Logs that are compacted by key; a topic with an invalid config is logged and skipped."""
         found: dict[Log, TopicConfig] = {}
-        topics, _ = await readable_topics(self._context, ["LIVE"])  # discovery tells of the others
+        topics, _ = await readable_topics(self._context, ["LIVE"])  # discovery reports the others
         for topic, record in topics:
             try:
                 config = TopicConfig.of(record.config)

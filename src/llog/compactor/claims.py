@@ -123,7 +123,7 @@ class Claims:
 
     # -- chores of the cluster ----------------------------------------------------------------------------------------
     async def take_chore(self, chore: str) -> bool:
-        """Kept until it is given back or the session ends: a chore stays with whoever does it."""
+        """Kept until it is released or the session ends: a chore stays with its service."""
         session = await self.session()
         if chore in self._chores:
             return True

@@ -43,7 +43,7 @@ class Discovered(NamedTuple):
     left_out: int = 0
     """More logs than one service keeps in mind."""
     unreadable: tuple[str, ...] = ()
-    """Why, of topics whose record cannot be read."""
+    """The errors of topics with an unreadable record."""
 
 
 async def discover(context: LogContext, configured: Collection[Log]) -> Discovered:
@@ -57,7 +57,7 @@ async def discover(context: LogContext, configured: Collection[Log]) -> Discover
 
 
 async def readable_topics(context: LogContext, states: Collection[TopicState]) -> tuple[list[Topic], list[str]]:
-    """Every topic in one of these states, by name; and why others cannot be told."""
+    """Every topic in one of these states, by name; and the errors of unreadable topics."""
     found, unreadable = list[Topic](), list[str]()
     async for record in context.metadata.scan_all(context.keys.topics()):
         try:
@@ -83,7 +83,7 @@ def plan_targets(
 
 
 def plan_left_behind(before: Discovered, now: Discovered) -> list[DyingTopic]:
-    """Topics whose deletion nobody finished since the discovery before."""
+    """Topics that were already being deleted at the previous discovery."""
     return sorted(before.dying & now.dying)
 
 
@@ -99,7 +99,7 @@ async def _logs_of(context: LogContext, topics: Iterable[Topic]) -> tuple[list[L
             try:
                 control = decode_value(ControlRecord, record.value, record.key.path)
             except FormatError:
-                found.append(log)  # whoever looks at it next tells what is wrong
+                found.append(log)  # its next inspection reports what is wrong
                 continue
             if control.incarnation != topic.incarnation or control.log_state == "DELETED":
                 continue

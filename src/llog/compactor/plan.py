@@ -181,12 +181,12 @@ class SeenBackup(NamedTuple):
     names: tuple[str, ...] = ()
 
     def is_ahead_of(self, now_ms: int) -> bool:
-        """Made by a clock that was wrong: how old it is, nobody knows."""
+        """Made by a wrong clock: its age is unknown."""
         return created_at_ms_of(self.backup_id) > now_ms + COMPACTOR_BACKUP_INTERVAL_MS_MAX
 
 
 def plan_backup_due(seen: Iterable[SeenBackup], now_ms: int, interval_ms: int) -> bool:
-    """Is the newest whole backup, whoever made it, older than the interval?"""
+    """Is the newest whole backup, scheduled or not, older than the interval?"""
     made_ms = (created_at_ms_of(one.backup_id) for one in seen if one.whole and not one.is_ahead_of(now_ms))
     newest = max(made_ms, default=None)
     return newest is None or now_ms - newest >= interval_ms

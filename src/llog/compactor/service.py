@@ -48,7 +48,7 @@ from llog.telemetry.scenario import scenario_from_env
 
 # A pass never follows another sooner: the loop also answers pages and keeps sessions alive.
 COMPACTOR_PASS_PAUSE_MS_MIN: Final = 5
-# How long work under way may go on after a stop was asked for; what is cut off is resumed by whoever comes next.
+# How long work under way may go on after a stop was asked for; the next service resumes what is cut off.
 COMPACTOR_STOP_MS_MAX: Final = 30_000
 # How often topics that are compacted by key are looked at; how long a log that was not worth a pass is left alone if it
 # does not change; how long one that failed is, at least and as a multiple of the time that the pass took: reading a
@@ -112,7 +112,7 @@ class CompactorService:
         self._passes = 0
         self.started_at_ms = context.now_ms()
         self.host, self.port = settings.compactor_bind_host, settings.compactor_port
-        """Of its pages; whoever serves them knows the port where the setting leaves it open."""
+        """Address of the status pages; `serve` sets the actual port."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -150,7 +150,7 @@ class CompactorService:
         await self._jobs.close()
 
     async def _keep_on(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
-        """Step after step, until the stop. A step that fails is told of, and tried again after a pause."""
+        """Repeat the step until the stop. A failed step is reported, and repeated after a pause."""
         while not self._pace.stopping:
             try:
                 await step()
@@ -366,9 +366,9 @@ async def serve(
     on_spark: OnSparkState | None = None,
 ) -> None:
     """The whole process: stores, service and pages, until `stop` is set; with `at_once` set too, what is under way is
-    cut off. `on_started` is told where the pages are.
+    cut off. `on_started` receives the URL of the pages.
 
-    `join_spark` brings Spark, in the background; `on_spark` is told when its state changes.
+    `join_spark` starts Spark in the background; `on_spark` receives changes of its state.
     """
     from llog.compactor.pages import serving  # the web server takes time to import: only who serves pays
 

@@ -39,7 +39,7 @@ class RetainedLog(msgspec.Struct, frozen=True, kw_only=True):
 class RetainReport(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     logs: tuple[RetainedLog, ...]
-    """Those whose start moved, that had something to remove, or that failed."""
+    """Logs with a start that moved, something to remove, or a failure."""
     logs_looked_at: int
     entries_removed: int
     segments_removed: int
@@ -47,11 +47,11 @@ class RetainReport(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
 
 
-Told = Callable[[RetainedLog], None]
+OnRetained = Callable[[RetainedLog], None]
 
 
 async def retain_logs(
-    context: LogContext, logs: Sequence[Log], *, dry_run: bool = False, on_done: Told | None = None
+    context: LogContext, logs: Sequence[Log], *, dry_run: bool = False, on_done: OnRetained | None = None
 ) -> RetainReport:
     """Apply each topic's limits; also finishes what an interrupted run left."""
     slots = asyncio.Semaphore(RETAIN_LOGS_IN_FLIGHT_MAX)
@@ -67,14 +67,14 @@ async def retain_logs(
 
 
 def _report(done: Sequence[RetainedLog], *, dry_run: bool) -> RetainReport:
-    told = [
+    reports = [
         log
         for log in done
         if log.error or log.entries_removed or log.segments_removed or log.log_start_offset > log.log_start_before
     ]
     return RetainReport(
         dry_run=dry_run,
-        logs=tuple(told),
+        logs=tuple(reports),
         logs_looked_at=len(done),
         entries_removed=sum(log.entries_removed for log in done),
         segments_removed=sum(log.segments_removed for log in done),
@@ -87,7 +87,7 @@ async def _attempted(context: LogContext, log: Log, *, dry_run: bool) -> Retaine
     try:
         return await (_planned if dry_run else _retained)(context, log)
     except PartitionNotInitialized:
-        # A partition that nobody wrote to yet, or a topic that went meanwhile: nothing is left to do.
+        # A partition without any append yet, or a topic that went meanwhile: nothing is left to do.
         return RetainedLog(topic=log.topic, partition=log.partition, log_start_before=0, log_start_offset=0)
     except LlogError as error:
         return RetainedLog(

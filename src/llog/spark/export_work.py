@@ -73,7 +73,7 @@ async def discard_plan(job: Job, topic: str, to: Destination) -> int | None:
 
 
 async def _check_there(job: Job, topic: str) -> None:
-    """A topic that is not there is told before anything is made for it."""
+    """Raise for a missing topic before anything is created for it."""
     await find_logs(job.context, Subscription(topics=(topic,)))
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a job's tasks run: on a session of the caller's, on this process's (started if there is none), or here."""
+    """Where the tasks of a job run: on the caller's session, on this process's (started if needed), or in process."""
 
     spark: SparkSession | None = None
     master: str | None = None

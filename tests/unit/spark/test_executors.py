@@ -13,7 +13,7 @@ import pytest
 from llog.spark.sessions.session import (
     SPARK_STARVED_LOOK_MS,
     SPARK_STARVED_MS_MAX,
-    SPARK_STARVED_TOLD_MS,
+    SPARK_STARVED_WARN_MS,
     count_of,
     until_starved,
 )
@@ -21,7 +21,7 @@ from tests.patience import PATIENCE_SECONDS
 
 MASTER = "spark://host:7077"
 LOOKS_MAX = SPARK_STARVED_MS_MAX // SPARK_STARVED_LOOK_MS
-LOOKS_TOLD = SPARK_STARVED_TOLD_MS // SPARK_STARVED_LOOK_MS
+LOOKS_TOLD = SPARK_STARVED_WARN_MS // SPARK_STARVED_LOOK_MS
 
 
 class Looks:

@@ -28,14 +28,14 @@ def test_one_address_that_answers_is_enough_and_none_is_named() -> None:
         check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
         check_master(f"sc://127.0.0.1:{port}/;token=secret")
     for master in (f"spark://127.0.0.1:{port}", f"sc://127.0.0.1:{port}/;token=secret"):
-        with pytest.raises(SparkSessionFailed, match=f"nobody answers at 127.0.0.1:{port}") as raised:
+        with pytest.raises(SparkSessionFailed, match=f"nothing answers at 127.0.0.1:{port}") as raised:
             check_master(master)
         assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("master", ["spark://a..b:7077", f"sc://{'a' * 70}:1"])
 def test_a_host_that_no_name_server_would_take_is_nobody(master: str) -> None:
-    with pytest.raises(SparkSessionFailed, match="nobody answers at a"):
+    with pytest.raises(SparkSessionFailed, match="nothing answers at a"):
         check_master(master)
 
 

@@ -71,10 +71,10 @@ def _named(log: Log, record: SegmentRecord, entry: Entry, in_flight: set[str]) -
     elif record.state == "COPY_SEGMENT_STARTED" and record.data_key not in in_flight:
         wrong.append(f"is {record.state}, and the entry at {entry.end_offset} names it, with no run in flight")
     if (record.start_offset, record.end_offset) != (entry.start_offset, entry.end_offset):
-        told = f"{record.start_offset} … {record.end_offset}"
-        wrong.append(f"tells of {told}, its entry of {entry.start_offset} … {entry.end_offset}")
+        offsets = f"{record.start_offset} … {record.end_offset}"
+        wrong.append(f"has offsets {offsets}, its entry {entry.start_offset} … {entry.end_offset}")
     if record.state == "COPY_SEGMENT_FINISHED" and record.size_bytes != (entry.value.byte_length or 0):
-        wrong.append(f"tells of {record.size_bytes} bytes, its entry of {entry.value.byte_length}")
+        wrong.append(f"has {record.size_bytes} bytes, its entry {entry.value.byte_length}")
     return [
         damage(
             log,
@@ -90,7 +90,7 @@ def _named(log: Log, record: SegmentRecord, entry: Entry, in_flight: set[str]) -
 
 
 def _unnamed(log: Log, record: SegmentRecord, before_ms: int) -> list[Finding]:
-    """Young records are somebody's work; old ones are vacuum's."""
+    """Young records are work in progress; vacuum removes old ones."""
     if record.state_changed_at_ms >= before_ms:
         return []
     reason = f"record {record.segment_id} is {record.state} for longer than a grace, and nothing names its segment"

@@ -143,7 +143,7 @@ class _Audit:
         return self.report
 
     async def _of_one_cluster(self) -> bool:
-        """Else nothing that is listed tells anything of these logs; an empty metadata store would even be clean."""
+        """Without this check a listing says nothing about these logs; an empty metadata store would be clean."""
         try:
             await compare_cluster(self._context)
         except ClusterMismatch as error:
@@ -231,12 +231,12 @@ class _Audit:
         if not items:
             return []
 
-        def told(number: int, outcome: Compared | TaskFailed) -> None:
+        def done(number: int, outcome: Compared | TaskFailed) -> None:
             if self._told is not None and counted:
                 self._told(0, f"{len(items[number].objects)} objects")
 
         try:
-            outcomes = await self._runner.run(COMPARE_OBJECTS, items, told)
+            outcomes = await self._runner.run(COMPARE_OBJECTS, items, done)
         except LlogError as error:
             self.report.not_checked(f"{sum(len(item.objects) for item in items)} objects: {error}")
             return []
@@ -283,6 +283,6 @@ class _Audit:
                 self.report.not_checked(f"what is left over of {one.log}: {error}")
                 continue
             for finding in findings:
-                told = finding.kind == UNNAMED_SEGMENT and finding.object in orphans
-                if finding in still.findings and not told:
+                reported = finding.kind == UNNAMED_SEGMENT and finding.object in orphans
+                if finding in still.findings and not reported:
                     self.report.add(finding)

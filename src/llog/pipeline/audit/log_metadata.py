@@ -69,7 +69,7 @@ async def audit_log(context: LogContext, log: Log, *, being_deleted: bool = Fals
 
 
 async def look_at(context: LogContext, log: Log, *, strict: bool, being_deleted: bool = False) -> LogInspection:
-    """One look. A log that nobody created has nothing to be found."""
+    """One inspection. A log that was never created has no findings."""
     try:
         head = await read_guards(context, log, strict=strict)
         if head is None:
@@ -301,12 +301,12 @@ async def still_claims(context: LogContext, claim: Claim) -> bool:
     head = await read_guards(context, claim.log)
     if head is None or head.control.log_state == "DELETED":
         return False
-    control, told = head.control, list[tuple[int, IndexEntry]]()
+    control, named = head.control, list[tuple[int, IndexEntry]]()
     if control.pending is not None:
-        told.append((control.pending.end_offset, index_entry_of(control.pending)))
+        named.append((control.pending.end_offset, index_entry_of(control.pending)))
     run = None if head.compaction is None else head.compaction.in_flight
     if run is not None:
-        told.append((run.end_offset, run.entry))
+        named.append((run.end_offset, run.entry))
     found = await context.metadata.get(context.keys.index_entry(claim.log, claim.end_offset), strict=True)
     entry = _entry_or_none(found)
     if entry is not None:
@@ -314,8 +314,8 @@ async def still_claims(context: LogContext, claim: Claim) -> bool:
             entry, incarnation=control.incarnation, cursor=head.cursor, log_start_offset=control.log_start_offset
         )
         if verdict is EntryVerdict.VALID:
-            told.append((entry.end_offset, entry.value))
-    return any(claim_of(claim.log, end, value).entry == claim.entry and end == claim.end_offset for end, value in told)
+            named.append((entry.end_offset, entry.value))
+    return any(claim_of(claim.log, end, value).entry == claim.entry and end == claim.end_offset for end, value in named)
 
 
 def _entry_or_none(record: Record | None) -> Entry | None:

@@ -96,11 +96,11 @@ _EXTENSION_PREFIX_BYTES: Final = 8
 
 
 class Catalogued(msgspec.Struct, frozen=True, kw_only=True):
-    """What the catalogue tells of a segment beside its entry, in few bytes: sources may be thousands."""
+    """What the catalogue holds of a segment besides its entry, in few bytes: there may be thousands of sources."""
 
     epochs: dict[int, int] = {}
     sources: str = ""
-    """Their digest; "": not told."""
+    """Digest of the sources; "": unknown."""
 
     @classmethod
     def of(cls, record: SegmentRecord) -> Self:
@@ -154,11 +154,11 @@ def _check_extension(extension: SegmentExtension, entry: Entry, source: str) -> 
 
 
 def _check_catalogued(extension: SegmentExtension, catalogued: Catalogued, source: str) -> None:
-    """Where both tell it, footer and catalogue tell the same."""
+    """Footer and catalogue must agree where both hold a value."""
     if catalogued.epochs and extension.epochs and catalogued.epochs != extension.epochs:
-        raise InvalidField(source, f"tells of epochs {extension.epochs}, the catalogue of {catalogued.epochs}")
+        raise InvalidField(source, f"has epochs {extension.epochs}, the catalogue {catalogued.epochs}")
     if catalogued.sources and extension.sources and catalogued.sources != _digest(extension.sources):
-        raise InvalidField(source, "tells of other sources than the catalogue")
+        raise InvalidField(source, "has other sources than the catalogue")
 
 
 # -- blob --------------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class BlobCheck:
             raise wrong
 
     async def check_unnamed(self) -> None:
-        """Bodies of logs that name them no more. Nobody reads those; but a store that lost a bit there lost one."""
+        """Slices that their logs no longer name. No reader needs them, but a lost bit there shows a faulty store."""
         for log, part in (await self._parsed()).items():
             wrong = None if log in self._bodies else await self._body_error(part)
             if wrong is not None:
@@ -261,7 +261,7 @@ def _check_newest(data: Buffer, entry: Entry, source: str) -> None:
 
 
 def _check_instant(header: BlobHeader, source: str) -> None:
-    """A blob's name begins with the instant that its header tells."""
+    """A blob's name begins with the instant in its header."""
     object_id = source.rpartition("/")[2]
     if is_object_id(object_id) and header.created_at_ms != created_at_ms_of(object_id):
         raise InvalidField(source, f"its header says that it was made at {header.created_at_ms}, its name differs")

@@ -30,7 +30,7 @@ from llog.stores.objects.port import ObjectStore
 
 
 class Known(NamedTuple):
-    """What the metadata told before anything was listed."""
+    """The metadata before anything was listed."""
 
     named: Collection[str]
     records: Mapping[str, SegmentRecord]
@@ -49,7 +49,7 @@ class OrphanSearch:
         blob_grace_ms = options.vacuum_grace_ms if options.wal_grace_ms is None else options.wal_grace_ms
         self._blobs_before_ms = self._now_ms - blob_grace_ms
         self._named_now: dict[Log, Collection[str] | None] = {}
-        """By strict looks after the listing; None: nobody can tell."""
+        """By strict reads after the listing; None: unknown."""
 
     async def blobs(self, store: ObjectStore) -> None:
         # Before any log is looked at: a plan is done only when its logs name what it named.
@@ -111,10 +111,10 @@ class OrphanSearch:
         for number, seen in enumerate(unnamed):
             logs = owners.of_blob(number)
             if logs is None and not self._known.whole:
-                continue  # whose it is cannot be told, and somebody's entry could not be read
+                continue  # its log is unknown, and an entry of some log could not be read
             words = "its header cannot be read" if logs is None else "nothing names it; vacuum takes it"
             if logs is not None and not logs <= self._known.logs.keys():
-                words = f"its header tells of {min(logs - self._known.logs.keys())}, which is not known here"
+                words = f"its header names {min(logs - self._known.logs.keys())}, which is not known here"
             await self._judge(store, seen, logs or frozenset(), words)
 
     async def segments(self, store: ObjectStore) -> None:
@@ -147,7 +147,7 @@ class OrphanSearch:
         try:
             await store.head(seen.name)
         except ObjectNotFound:
-            return  # somebody took it meanwhile
+            return  # deleted meanwhile
         parsed = self._context.keys.parse_object(seen.name)
         assert parsed is not None
         found = Finding(severity="leftover", rule="I13", kind="orphan", reason=words, object=uri)

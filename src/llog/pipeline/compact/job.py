@@ -61,7 +61,7 @@ class CompactOptions:
     log_offsets_max: int = 2**62
     """The same in offsets."""
     once: bool = False
-    """One piece of work per log: what somebody left in flight, or what fits into one round; never both."""
+    """One piece of work per log: finish the run in flight, or compact what fits into one round; never both."""
     merge_bytes: int = LOG_MERGE_BYTES_DEFAULT
     merge_inputs_min: int = LOG_MERGE_INPUTS_MIN
 
@@ -215,7 +215,7 @@ def note_in_vain(report: LogReport, ended: LogPublished) -> None:
     if ended.failed is None:
         report.fail("busy", "LogBusy", f"others were faster {COMPACT_REPLANS_MAX} times; try again")
         return
-    times = f"each of the {COMPACT_REPLANS_MAX} times it was planned; `llog pipeline audit` tells what is missing"
+    times = f"each of the {COMPACT_REPLANS_MAX} times it was planned; `llog pipeline audit` shows what is missing"
     report.fail("failed", ended.failed.error_type, f"{ended.failed.error}, {times}")
 
 

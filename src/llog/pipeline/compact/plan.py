@@ -121,7 +121,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def finished(builder: SegmentBuilder, window: Window, run: WindowRun, epochs: dict[int, int]) -> Segment:
-    """The segment of a run whose batches the builder has."""
+    """Finish the segment of a run after its batches were added."""
     first, last = run.slices[0], run.slices[-1]
     return builder.finish(
         start_offset=first.end_offset - first.msg_count + 1,

@@ -53,7 +53,7 @@ def borrowed(byte_length: int) -> Iterator[Bytes]:
     try:
         yield np.frombuffer(mapping, np.uint8, byte_length)
     finally:
-        # Not here: until the caller's frame lets go of the array, somebody holds a view.
+        # Later: the caller's frame still holds a view of the array.
         asyncio.get_running_loop().call_soon(_give_back, mapping)
 
 
@@ -78,7 +78,7 @@ def _give_back(mapping: mmap.mmap) -> None:
 
 
 def _is_free(mapping: mmap.mmap) -> bool:
-    """Does nobody hold a view? A mapping tells only by refusing to change its size."""
+    """Whether no view of the mapping exists: a mapping with views refuses to be resized."""
     try:
         mapping.resize(len(mapping))
     except (BufferError, OSError, SystemError):
@@ -222,7 +222,7 @@ class Room:
             self._placed[place.run][place.piece] = _Placed(batches.fields[:, first:stop], at)
 
     def build(self, number: int) -> Segment:
-        """The segment of a run all of whose objects were placed. Raises what is wrong with the first that failed."""
+        """The segment of a run, after all its objects were placed. Raises the error of the first one that failed."""
         if failed := self._failed.get(number):
             raise failed[min(failed)]
         run, placed = self._window.runs[number], self._placed.pop(number)

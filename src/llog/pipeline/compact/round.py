@@ -359,4 +359,4 @@ async def _published(
         return error
     finally:
         for left in new:
-            left.outcome.cancel()  # nobody waits for it any more
+            left.outcome.cancel()  # no publication waits for it any more

@@ -190,7 +190,7 @@ class LocalKeyAggregate:
                 table = await get_keys(self._tools, place, part)
                 known.append(table)
                 waiting_bytes += table.nbytes
-                # Combining costs what is there, so it waits until that much has come on top.
+                # Combining costs as much as the table holds, so it waits until that much was added.
                 if waiting_bytes > max(combined_bytes, KEY_SCAN_PART_BYTES_MAX):
                     known = [await asyncio.to_thread(_combined, known)]
                     waiting_bytes, combined_bytes = 0, known[0].nbytes

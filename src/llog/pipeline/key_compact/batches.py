@@ -263,7 +263,7 @@ class SegmentSource(msgspec.Struct, frozen=True, array_like=True):
     start_offset: int
     end_offset: int
     data_length: int | None
-    """None: only the footer tells where the batches end."""
+    """None: the length is only in the footer."""
     footer_length: int | None
     record_count: int | None
     epoch: int

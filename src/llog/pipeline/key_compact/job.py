@@ -66,5 +66,5 @@ async def key_compact(
             break
         await context.back_off(round_number)
     found = [done[log] for log in sorted(done)]
-    told = found if named is not None else [one for one in found if one.state != "not by key"]
-    return KeyCompactReport(dry_run=options.dry_run, logs=told)
+    reported = found if named is not None else [one for one in found if one.state != "not by key"]
+    return KeyCompactReport(dry_run=options.dry_run, logs=reported)

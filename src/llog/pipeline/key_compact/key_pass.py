@@ -114,7 +114,7 @@ def _segment_record(control: ControlRecord, taken: Run, written: KeyRewritten) -
 # -- key_pass ----------------------------------------------------------------------------------------------------------
 
 Progress = Callable[[str, int], None]
-"""Told the name of a half of the pass, and how many source bytes more of it are done."""
+"""Receives the half of the pass ("scan" or "rewrite"), and the source bytes done since the last call."""
 OnError = Callable[[LlogError], None]
 _PLAN_AGAIN = ("ObjectNotFound", "ObjectRangeInvalid")
 """An entry changed under the pass (R10)."""
@@ -236,11 +236,11 @@ class KeyPass:
                 for one in places:
                     one.log_pass.fail(outcome)
                 return
-            for one, told in zip(places, outcome.segments, strict=True):
-                if told.failed is not None:
-                    one.log_pass.fail(told.failed)
-                elif told.scanned is not None:
-                    self._note_scan(one, told.scanned)
+            for one, segment in zip(places, outcome.segments, strict=True):
+                if segment.failed is not None:
+                    one.log_pass.fail(segment.failed)
+                elif segment.scanned is not None:
+                    self._note_scan(one, segment.scanned)
 
         async with asyncio.TaskGroup() as group:
             for places in packed:

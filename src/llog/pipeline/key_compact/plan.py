@@ -236,7 +236,7 @@ async def _compacted_entries(context: LogContext, log: Log, control: ControlReco
 
 
 async def _oldest_dirty_ms(context: LogContext, chosen: LogRange) -> int | None:
-    """Of the first batch that no pass has seen: its newest record, which the footer tells."""
+    """Newest record of the first batch that no pass has read, from the footer."""
     first = chosen.first_dirty
     if first is None:
         return None
@@ -245,7 +245,7 @@ async def _oldest_dirty_ms(context: LogContext, chosen: LogRange) -> int | None:
 
 
 async def settled_compaction(context: LogContext, log: Log, control: ControlRecord) -> KnownCompaction:
-    """The compaction record with nothing in flight: what is, is finished first, whoever began it."""
+    """The compaction record with nothing in flight: a run in flight, of any process, is finished first."""
     for round_number in range(KEY_COMPACT_RACES_MAX):
         record = await load_compaction(context, log, control.incarnation)
         if record.value.in_flight is None:

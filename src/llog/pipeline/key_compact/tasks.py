@@ -63,7 +63,7 @@ class ScannedSegment(msgspec.Struct, frozen=True):
     records: int
     keyed_records: int
     tombstones_unmarked: int
-    """Of batches that do not tell yet when their tombstones may go."""
+    """Tombstones in batches without a delete horizon."""
     tombstones_due_ms: int
     """When the first of the others may go; -1: there are none."""
     data_bytes: int
@@ -217,7 +217,7 @@ class KeyRewritten(msgspec.Struct, frozen=True):
     superseded: int
     tombstones: int
     tombstones_kept_for: int
-    """Batches whose tombstones were given their time."""
+    """Batches that got a delete horizon."""
 
     def as_segment(self) -> Segment:
         """Without its bytes: what publishing asks for."""

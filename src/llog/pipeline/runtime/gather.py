@@ -64,7 +64,7 @@ class _Call:
 
 
 class GatheringMetadataStore(ForwardingMetadataStore):
-    """The store belongs to whoever opened it: closing this one waits for its calls and closes nothing."""
+    """`close` waits for the calls under way; the inner store belongs to its opener."""
 
     def __init__(self, inner: MetadataStore) -> None:
         super().__init__(inner)

@@ -24,7 +24,7 @@ def parse_choice(text: str) -> tuple[str, int | None]:
     """`topic`, or `topic:partition`. (A topic's name cannot hold a colon.)"""
     topic, separator, partition = text.partition(":")
     if separator and not (partition.isascii() and partition.isdigit()):
-        raise InvalidArgument("log", f"{text!r}: behind the colon stands the number of a partition")
+        raise InvalidArgument("log", f"{text!r}: a partition number must follow the colon")
     return check_topic(topic), check_partition(int(partition)) if separator else None
 
 
@@ -81,7 +81,7 @@ async def live_logs(context: LogContext, logs: Sequence[Log] | None) -> LiveLogs
 class LogClaims(NamedTuple):
     ours: list[Log]
     failed: dict[Log, LlogError]
-    """Logs whose claim could not be read or written."""
+    """Logs with a claim that could not be read or written."""
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ class SurveyPart(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     kind: ObjectKind
     before_ms: int
-    """Only objects whose id and whose time in the store are both older."""
+    """Only objects with an id and a store time that are both older."""
     after: str = ""
     last: str = ""
     objects_max: int = SURVEY_PAGE_OBJECTS_MAX
@@ -61,7 +61,7 @@ LIST_OBJECTS: Final = Task("llog.pipeline.runtime.survey:list_objects", SurveyPa
 async def list_objects(tools: TaskTools, part: SurveyPart) -> SurveyPage:
     keys, old = Keys(part.root), list[Seen]()
     objects = byte_length = 0
-    # Found by a URI, not opened by its URL: whoever only looks needs no right to write.
+    # Found by a URI, not opened by its URL: a survey needs no right to write.
     store, place = await tools.find_object(f"{part.store_url}/{part.prefix}")
     above = place.removesuffix(part.prefix)
     async for meta in store.list(place, start_after=above + part.after if part.after else ""):
@@ -162,7 +162,7 @@ async def survey_segments(
     whole = _whole(context, store, f"{context.keys.root}/", "segment_object", before_ms)
     by_place = {context.keys.segment_objects(log): weight for log, weight in weights.items()}
     blobs = context.keys.blobs()
-    # Blobs may lie in the same store, between the topics: nobody looks for segments there. ("~" is behind every digit.)
+    # Blobs may lie in the same store, between the topics: skip those names. ("~" sorts after every digit.)
     below, above = replace(whole, last=blobs), replace(whole, after=blobs + "~")
     planned = [
         *plan_segment_parts(below, {place: w for place, w in by_place.items() if place < blobs}, max(1, parts // 2)),
@@ -178,7 +178,7 @@ def _whole(context: LogContext, store: ObjectStore, prefix: str, kind: ObjectKin
 
 
 async def _first_blobs_ms(context: LogContext, store: ObjectStore) -> list[int]:
-    """When the oldest blobs were made: what one request tells."""
+    """Creation times of the oldest blobs, from one request."""
     found: list[int] = []
     async for meta in store.list(context.keys.blobs()):
         parsed = context.keys.parse_object(meta.name)
@@ -197,7 +197,7 @@ async def _pages(runner: TaskRunner, parts: Sequence[SurveyPart]) -> AsyncIterat
         following = []
         for part, answer in zip(left, answers, strict=True):
             if isinstance(answer, TaskFailed):
-                # A listing with a hole would only spare objects; but nobody would know of the hole.
+                # A listing with a gap would only spare objects, but the gap would go unnoticed.
                 raise ObjectStoreUnavailable("list", part.store_url, answer.error)
             if answer.go_on_after:
                 following.append(replace(part, after=answer.go_on_after))

@@ -1,7 +1,7 @@
 """Tasks and the runners that execute them. A task is a coroutine function from a work item to a result.
 
-    COMPACT_WINDOW = Task("llog.pipeline.compact.task:compact_window", Window, Written)
-    outcomes = await runner.run(COMPACT_WINDOW, windows)      # one per item, in order
+    REWRITE_WINDOW = Task("llog.pipeline.compact.task:rewrite_window", Window, Written)
+    outcomes = await runner.run(REWRITE_WINDOW, windows)      # one per item, in order
 
 `LocalTasks` executes them in this process, `llog.spark.runner.tasks.SparkTasks` in Spark. So a task is named by its
 import path, items and results are msgspec structs (they travel as MessagePack), and everything else a task needs

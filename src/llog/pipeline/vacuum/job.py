@@ -59,7 +59,7 @@ class Swept(msgspec.Struct):
 
 
 class VacuumReport(msgspec.Struct, kw_only=True):
-    """What one vacuum did, or with `dry_run` would do, as far as it can be told without asking the logs."""
+    """What one vacuum did; with `dry_run`, what it would do as far as is known without asking the logs."""
 
     dry_run: bool
     blobs_before_ms: int
@@ -77,7 +77,7 @@ class VacuumReport(msgspec.Struct, kw_only=True):
     kept_unread: int = 0
     """They may be named by a record that cannot be read."""
     plans_expired: list[str] = []
-    """Keys of plans that nobody finished for so long that they keep no blob any more."""
+    """Keys of plans that stayed unfinished for too long to keep their blobs."""
     unreadable_count: int = 0
     unreadable: list[str] = []
     """Metadata records that could not be read (at most VACUUM_UNREADABLE_NAMED_MAX)."""
@@ -96,7 +96,7 @@ class Blobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owners(msgspec.Struct, frozen=True, kw_only=True):
-    """Logs are told once and then by their number: thousands of blobs name the same ones."""
+    """Logs are listed once and referred to by number: thousands of blobs name the same ones."""
 
     logs: tuple[tuple[str, int], ...]
     """Topic and partition."""
@@ -155,8 +155,8 @@ async def vacuum(context: LogContext, runner: TaskRunner, *, dry_run: bool = Fal
 
 async def _clocks_without_writing(context: LogContext) -> dict[str, int]:
     clocks = {"this machine": context.now_ms()}
-    told = await context.metadata.server_time_ms()
-    return clocks if told is None else {**clocks, "the metadata store": told}
+    server_ms = await context.metadata.server_time_ms()
+    return clocks if server_ms is None else {**clocks, "the metadata store": server_ms}
 
 
 async def vacuum_here(context: LogContext, *, dry_run: bool = False) -> VacuumReport:
@@ -290,12 +290,12 @@ class _Sweep:
 
     # -- phantoms that no candidate led to -----------------------------------------------------------------------------
     async def phantoms(self) -> None:
-        """Whoever settled late names a blob that may be gone: then nothing else makes its log be asked."""
+        """A late settlement names a blob that may be gone; nothing else makes vacuum ask its log."""
         for log in sorted(self.overview.with_phantoms - self.overview.deleted - self._asked.keys()):
             try:
                 named = await named_blobs(self.context, log, self.done.blobs_before_ms)
             except (LogError, MetadataStoreError, FormatError):
-                continue  # they harm nobody, and the next vacuum asks again
+                continue  # phantoms do no harm, and the next vacuum asks again
             self.done.phantoms_removed += 0 if named is None else named.phantoms_removed
 
     # -- what is left of deleted logs ----------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class Overview:
 
 
 async def look_around(context: LogContext) -> Overview:
-    """Raises `VacuumRefused` where a record cannot be read and nobody can tell whose it is."""
+    """Raises `VacuumRefused` for an unreadable record of an unknown owner."""
     overview, logs = Overview(), list[Log]()
     async for record in context.metadata.scan_all(context.keys.topics(), strict=True):
         parsed = context.keys.parse(record.key.path)
@@ -172,7 +172,7 @@ class PlannedBlobs(NamedTuple):
     confirmed: frozenset[str] = frozenset()
     """Those among them that must be there: their plan may have been performed in part."""
     expired: tuple[str, ...] = ()
-    """Keys of plans that nobody has finished in all that time, and whose blobs are kept no longer."""
+    """Keys of plans that stayed unfinished for too long to keep their blobs."""
     unreadable: tuple[str, ...] = ()
     """Keys of what may be a plan, and why it cannot be read."""
 

@@ -63,7 +63,7 @@ SPARK_RUNS_AT_ONCE_MAX: Final = 8
 # What one Spark job carries in its plan: more items make several jobs, one after the other.
 SPARK_JOB_ITEMS_MAX: Final = 10_000
 SPARK_JOB_BYTES_MAX: Final = 16 * MIB
-# How long a run that was given up waits until its Spark job has ended, and how often it is told to.
+# How long a cancelled run waits until its Spark job has ended, and how often it interrupts the job.
 SPARK_CANCEL_WAIT_MS: Final = 30_000
 SPARK_CANCEL_POLL_MS: Final = 200
 
@@ -147,10 +147,10 @@ class SparkTasks:
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[tuple[int, bytes] | SparkJobFailed | None] = asyncio.Queue(len(job.items) + 2)
 
-        def tell(number: int, outcome: bytes) -> None:
+        def arrive(number: int, outcome: bytes) -> None:
             loop.call_soon_threadsafe(arrived.put_nowait, (number, outcome))
 
-        watching = loop.run_in_executor(self._threads, self._watch, job, tell)
+        watching = loop.run_in_executor(self._threads, self._watch, job, arrive)
         watching.add_done_callback(lambda _: arrived.put_nowait(None))
         starving = asyncio.create_task(self._starve(job.head.place, arrived.put_nowait))
         self._watched[job.tag] = job, watching
@@ -167,14 +167,14 @@ class SparkTasks:
             starving.cancel()
             del self._watched[job.tag]
 
-    async def _starve(self, place: str, tell: Callable[[SparkJobFailed], None]) -> None:
-        """Tell of it where the job waits in vain."""
-        with suppress(Exception):  # a session that is gone tells so through the job
+    async def _starve(self, place: str, on_starved: Callable[[SparkJobFailed], None]) -> None:
+        """Report a job that waits in vain for executors."""
+        with suppress(Exception):  # the job reports a session that is gone
             count = count_of(self.spark)
             if count is not None:
-                tell(await until_starved(count, master_of(self.spark), place))
+                on_starved(await until_starved(count, master_of(self.spark), place))
 
-    def _watch(self, job: _SparkJob, tell: Callable[[int, bytes], None]) -> None:
+    def _watch(self, job: _SparkJob, on_row: Callable[[int, bytes], None]) -> None:
         """In a thread of its own: run the Spark job to its end."""
         from llog.spark.runner.task_source import NAME, PUSH, options_of
 
@@ -187,7 +187,7 @@ class SparkTasks:
                 frame = spark.read.format(NAME).options(**options).load()
                 for number, outcome in rows_as_they_come(frame):
                     if number != PUSH:
-                        tell(number, outcome)
+                        on_row(number, outcome)
         except Exception as error:
             _log.debug("the Spark job of %s failed", job.head.place, exc_info=error)
             raise failure_of(job.head.place, error) from None  # what it chains is the stack of the JVM
@@ -239,9 +239,9 @@ def chunked(items: Sequence[bytes]) -> Iterator[tuple[int, list[bytes]]]:
 def failure_of(place: str, error: Exception) -> SparkTaskFailed | SparkJobFailed:
     """From what Spark raises to what happened: a task's own error, or what the job says in one line."""
     text = str(error)
-    told = unmarked(text)
-    if told is not None:
-        return SparkTaskFailed(place, told.error_type, told.error, told.trace)
+    unforeseen = unmarked(text)
+    if unforeseen is not None:
+        return SparkTaskFailed(place, unforeseen.error_type, unforeseen.error, unforeseen.trace)
     return SparkJobFailed(place, reason_in(text) or type(error).__name__)
 
 
@@ -278,7 +278,7 @@ def _arrow_batches(frame: Any) -> Iterator[Any]:
         with _load_from_socket((port, secret), ArrowStreamSerializer()) as batches:
             yield from batches
     except GeneratorExit:
-        given_up = True  # nobody wants the rest, nor to hear that it could not be sent
+        given_up = True  # the caller wants neither the rest nor an error about it
         raise
     finally:
         if not given_up:

@@ -99,7 +99,7 @@ def keep_freed_memory() -> None:
 
 # -- worker ------------------------------------------------------------------------------------------------------------
 
-# Of an error that nobody foresaw: what is told of its words and of its traceback.
+# Characters of the message and of the traceback of an unexpected error that reach the driver.
 SPARK_ERROR_CHARS_MAX: Final = 2_000
 SPARK_TRACE_CHARS_MAX: Final = 8_000
 
@@ -161,7 +161,7 @@ _worker: _Worker | None = None
 
 
 def run_item(head: JobHead, item: bytes) -> bytes:
-    """From an item's bytes to its outcome's. Raises `TaskBroke` for what nobody foresaw."""
+    """From an encoded item to its encoded outcome. Raises `TaskBroke` for an unexpected error."""
     global _worker
     if _worker is None or _worker.process != os.getpid():
         _worker = _Worker()
@@ -185,9 +185,9 @@ def located(place: str) -> Any:
 def marked(error: BaseException) -> str:
     """For people, who read Spark's log, and for `unmarked`."""
     trace = "".join(traceback.format_exception(error))[-SPARK_TRACE_CHARS_MAX:]
-    told = Unforeseen(type(error).__name__, str(error)[:SPARK_ERROR_CHARS_MAX], trace)
-    packed = base64.b64encode(msgspec.msgpack.encode(told)).decode()
-    return f"{told.error_type}: {told.error} <{_MARK}:{packed}>"
+    unforeseen = Unforeseen(type(error).__name__, str(error)[:SPARK_ERROR_CHARS_MAX], trace)
+    packed = base64.b64encode(msgspec.msgpack.encode(unforeseen)).decode()
+    return f"{unforeseen.error_type}: {unforeseen.error} <{_MARK}:{packed}>"
 
 
 def unmarked(text: str) -> Unforeseen | None:

@@ -70,9 +70,9 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     raise JavaUnusable(refused or [ABSENT], JAVA_MIN)
 
 
-def version_in(told: str) -> int | None:
+def version_in(text: str) -> int | None:
     """From what `java -version` says to the number that counts; 1.8 is 8."""
-    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', told)
+    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', text)
     return None if match is None else int(match[1])
 
 
@@ -86,10 +86,10 @@ def _judged(program: str, source: str) -> Java:
         raise JavaUnusable([f"{where}: {error.strerror}"], JAVA_MIN, named=named) from error
     except subprocess.TimeoutExpired as error:
         raise JavaUnusable([f"{where} -version does not end"], JAVA_MIN, named=named) from error
-    told = (answer.stderr + answer.stdout).decode(errors="replace")
-    version = version_in(told)
+    output = (answer.stderr + answer.stdout).decode(errors="replace")
+    version = version_in(output)
     if version is None:
-        raise JavaUnusable([f"{where} -version says {told.strip()[:100]!r}"], JAVA_MIN, named=named)
+        raise JavaUnusable([f"{where} -version says {output.strip()[:100]!r}"], JAVA_MIN, named=named)
     if version < JAVA_MIN:
         raise JavaUnusable([f"{where} is version {version}"], JAVA_MIN, named=named)
     return Java(program, version, source)

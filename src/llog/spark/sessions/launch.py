@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-# How long a JVM that is told to end may take over it (removing its directories) before it is killed.
+# How long a JVM may take to end after a request (it removes its directories) before it is killed.
 SPARK_END_MS_MAX: Final = 3_000
 
 
@@ -101,7 +101,7 @@ def _tell(process: subprocess.Popen[bytes], what: signal.Signals) -> None:
 
 
 def _process_behind_pyspark() -> subprocess.Popen[bytes] | None:
-    """Launched by pyspark in this process, whoever asked for it."""
+    """The JVM that pyspark launched in this process."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -168,5 +168,5 @@ def reason_in(text: str) -> str:
     errors = [line for line in lines if _ERROR.match(line) and not line.startswith(("org.", "java.", "py4j."))]
     if _PYTHON_STACK in text and errors:
         return errors[-1]
-    telling = [line for line in lines if not line.startswith(_NOISE)]
-    return next(iter(telling or lines), "")
+    useful = [line for line in lines if not line.startswith(_NOISE)]
+    return next(iter(useful or lines), "")

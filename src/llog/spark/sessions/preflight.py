@@ -35,7 +35,7 @@ _KNOWN: Final = re.compile(
 
 
 def check_master(master: str) -> None:
-    """`InvalidArgument` for what is no master; `SparkSessionFailed` where nobody listens."""
+    """Raises `InvalidArgument` for an invalid master, `SparkSessionFailed` where nothing listens."""
     if _KNOWN.fullmatch(master) is None:
         known = "local[*], spark://host:7077, yarn, k8s://…, or sc://host:15002 for Spark Connect"
         raise InvalidArgument("Spark master", f"{master!r} must be one of {known}")
@@ -45,7 +45,7 @@ def check_master(master: str) -> None:
             socket.create_connection((host, port), SPARK_MASTER_TIMEOUT_MS / 1_000).close()
             return
         except (OSError, UnicodeError) as error:  # a name that cannot be asked for is the latter
-            refused.append(f"nobody answers at {host}:{port} ({getattr(error, 'strerror', None) or error})")
+            refused.append(f"nothing answers at {host}:{port} ({getattr(error, 'strerror', None) or error})")
     if refused:
         raise SparkSessionFailed(master.partition(";")[0], "; ".join(refused))
 
@@ -64,7 +64,7 @@ def addresses_of(master: str) -> list[tuple[str, int]]:
         try:
             parts = urlsplit(url)
             found.append((parts.hostname or "", parts.port or default))
-        except ValueError:  # whose words repeat what follows the port: a token, say
+        except ValueError:  # its message repeats what follows the port, such as a token
             address = url.partition(";")[0]
             raise InvalidArgument("Spark master", f"{address!r} must name a host, and a port up to 65535") from None
     return found
@@ -94,7 +94,7 @@ def cluster_python(environ: Mapping[str, str]) -> str:
 
 
 def _wrong_with(program: str) -> str:
-    """Empty: nothing, or nobody knows."""
+    """The reason why the program cannot be used; empty if there is none, or the check took too long."""
     timeout_s = SPARK_PYTHON_TIMEOUT_MS / 1_000
     try:
         answer = subprocess.run([program, "-c", _LOOK], capture_output=True, timeout=timeout_s, check=False)
@@ -102,10 +102,10 @@ def _wrong_with(program: str) -> str:
         return ""
     except OSError as error:
         return f"cannot be started here ({error.strerror})"
-    told = answer.stdout.decode(errors="replace").split()
-    if answer.returncode != 0 or len(told) != 3:
+    output = answer.stdout.decode(errors="replace").split()
+    if answer.returncode != 0 or len(output) != 3:
         return f"cannot be used here (it ended with {answer.returncode})"
     here = sys.version_info[:2]
-    if told[:2] != [str(part) for part in here]:
-        return f"is Python {'.'.join(told[:2])}, and this is {'.'.join(map(str, here))}"
-    return "" if told[2] == "True" else "has no llog here"
+    if output[:2] != [str(part) for part in here]:
+        return f"is Python {'.'.join(output[:2])}, and this is {'.'.join(map(str, here))}"
+    return "" if output[2] == "True" else "has no llog here"

@@ -44,7 +44,7 @@ SPARK_ARROW_BATCH_BYTES_MAX: Final = 4 * MIB
 
 APP_NAME: Final = "llog"
 CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
-"""In the environment of a process whose sessions are of the Connect kind: pyspark puts it there itself."""
+"""pyspark sets it in the environment of a process that uses Connect sessions."""
 PYSPARK_MIN: Final = (4, 3)
 
 SQL_CONFIG: Final[Mapping[str, str]] = {
@@ -60,7 +60,7 @@ SQL_CONFIG: Final[Mapping[str, str]] = {
 _ARROW_UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 STATIC_CONFIG: Final[Mapping[str, str]] = {
-    # Spark puts these before options that somebody else gives.
+    # Spark puts these before options from elsewhere.
     "spark.driver.defaultJavaOptions": _ARROW_UNCHECKED,
     "spark.executor.defaultJavaOptions": _ARROW_UNCHECKED,
     "spark.python.unix.domain.socket.enabled": "true",
@@ -105,8 +105,8 @@ def running_or_new(
 
 
 async def started_in_background(settings: Settings, *, master: str | None = None) -> SparkSession:
-    """As `running_or_new`, while the event loop goes on. Cancelled, it takes what it launched along: nobody waits for a
-    start that nobody wants, neither here nor when the process ends (the thread is none that Python waits for)."""
+    """As `running_or_new`, without blocking the event loop. Cancellation ends the JVM being launched; neither caller
+    nor process exit waits for it (it starts in a daemon thread)."""
     loop, launch = asyncio.get_running_loop(), Launch()
     started: asyncio.Future[SparkSession] = loop.create_future()
 
@@ -136,7 +136,7 @@ async def started_in_background(settings: Settings, *, master: str | None = None
 
 
 def running_session() -> SparkSession | None:
-    """The session this process has, whoever made it."""
+    """The session of this process, of any origin."""
     spark_session = _session_class()
     forget_dead_jvm()
     if CONNECT_MODE in os.environ:
@@ -285,7 +285,7 @@ def _checked(spark: SparkSession, master: str | None, config: Mapping[str, str])
 # How often a job that waits looks whether there is one, when it tells that there is none, and when it gives up. A
 # scheduler that makes machines first needs minutes.
 SPARK_STARVED_LOOK_MS: Final = 5_000
-SPARK_STARVED_TOLD_MS: Final = 20_000
+SPARK_STARVED_WARN_MS: Final = 20_000
 SPARK_STARVED_MS_MAX: Final = 300_000
 
 
@@ -295,7 +295,7 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 def count_of(spark: SparkSession) -> Count | None:
-    """How to ask for the number of executors; None where there is nobody to ask, or no need to."""
+    """A function that counts executors; None on Connect, which cannot count them, and on local masters."""
     if is_connect(spark):
         return None
     master = master_of(spark)
@@ -308,16 +308,16 @@ def count_of(spark: SparkSession) -> Count | None:
 
 async def until_starved(count: Count, master: str, place: str, *, sleep: Sleep = asyncio.sleep) -> SparkJobFailed:
     """Returns, with what is to be raised, when there was no executor for too long at a stretch."""
-    without_ms, told = 0, False
+    without_ms, warned = 0, False
     why = f"{master} has no executor for it: are there workers with free cores and memory?"
     while without_ms < SPARK_STARVED_MS_MAX:
         await sleep(SPARK_STARVED_LOOK_MS / 1_000)
         if await asyncio.to_thread(count) > 0:
-            without_ms, told = 0, False
+            without_ms, warned = 0, False
             continue
         without_ms += SPARK_STARVED_LOOK_MS
-        if without_ms >= SPARK_STARVED_TOLD_MS and not told:
-            told = True
+        if without_ms >= SPARK_STARVED_WARN_MS and not warned:
+            warned = True
             _log.warning("the Spark job of %s waits: %s", place, why)
     return SparkJobFailed(place, f"{why} None came within {SPARK_STARVED_MS_MAX // 1_000} s")
 
