@@ -92,12 +92,25 @@ def _produce_body(partition: int) -> dict[str, object]:
     return {"topic_partitions": [{"topic": "paths", "partition": partition, "records": records}]}
 
 
+def _consume_body(partition: int) -> dict[str, object]:
+    return {"topic_partitions": [{"topic": "paths", "partition": partition, "fetch_offset": 1}], "max_wait_ms": 0}
+
+
 def _common(recordings: list[set[str]]) -> list[str]:
     return sorted(set.intersection(*recordings))
 
 
+def _compile_kernels() -> None:
+    """Before anything is recorded: compiling takes minutes under a profiler."""
+    threading.setprofile(None)
+    with llog.embedded() as broker:
+        _post(broker.url, "/produce", _produce_body(0))
+        _post(broker.url, "/consume", _consume_body(0))
+
+
 def produce_path() -> list[str]:
     """From socket to acknowledgement of an HTTP produce to a log that the broker knows."""
+    _compile_kernels()
     recorder = PathRecorder()
     recorder.install()
     with llog.embedded() as broker:
@@ -110,6 +123,7 @@ def produce_path() -> list[str]:
 
 def consume_path() -> list[str]:
     """An HTTP consume of records that are in no cache of the broker."""
+    _compile_kernels()
     with tempfile.TemporaryDirectory() as directory:
         with llog.embedded(directory) as writer:
             for partition in range(REPETITIONS + 1):
@@ -118,8 +132,7 @@ def consume_path() -> list[str]:
         recorder.install()
 
         def consume(partition: int) -> None:
-            fetch = {"topic": "paths", "partition": partition, "fetch_offset": 1}
-            answer = _post(broker.url, "/consume", {"topic_partitions": [fetch], "max_wait_ms": 0})
+            answer = _post(broker.url, "/consume", _consume_body(partition))
             assert "record 19" in json.dumps(answer)
 
         with llog.embedded(directory) as broker:
