@@ -47,7 +47,6 @@ EMBEDDED_STOP_MS_MAX: Final = 30_000
 # Time that HTTP clients get to finish when the broker stops (default of `http_stop_timeout_ms`).
 EMBEDDED_HTTP_STOP_MS: Final = 1_000
 
-
 T = TypeVar("T")
 
 

@@ -41,7 +41,6 @@ OBJECT_STORES_OPEN_MAX: Final = 64
 # A store that was not requested for this long has no request in progress and may be closed to make room.
 OBJECT_STORES_IDLE_MS_MIN: Final = 15 * 60 * 1_000
 
-
 METADATA_STORES: Final = "llog.metadata_stores"
 OBJECT_STORES: Final = "llog.object_stores"
 

@@ -17,7 +17,6 @@ from llog.stores.metadata.port import Session
 
 REGISTRATION_RETRY_MS: Final = 1_000
 
-
 _log = logging.getLogger("llog.broker.membership")
 
 

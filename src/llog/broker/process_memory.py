@@ -21,7 +21,6 @@ PROCESS_FREE_BYTES_KEPT: Final = 64 * MIB
 # New objects between two searches for garbage cycles; a flush alone creates thousands.
 GC_YOUNG_OBJECTS: Final = 20_000
 
-
 # The names of glibc's <malloc.h>.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3

@@ -23,7 +23,6 @@ TOPIC_CONFIG_FRESH_MS: Final = 5_000
 # Configs that are kept; beyond that, the one read longest ago is dropped.
 TOPIC_CONFIGS_KNOWN_MAX: Final = 10_000
 
-
 Config = TopicConfig | LlogError
 """The config, or the error of reading it."""
 

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's name.")]
 
-
 # -- of a topic ------------------------------------------------------------------------------------------------------
-
 
 FORMER_SPELLINGS: Final = {
     "group": "; positions are shown by `llog group describe GROUP` and set by `llog group commit GROUP`",

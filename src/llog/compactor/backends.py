@@ -43,7 +43,6 @@ READY: Final = "ready"
 NOT_WANTED: Final = "unavailable (LLOG_COMPACTOR_SPARK is false)"
 _log: Final = logging.getLogger("llog.compactor")
 
-
 MakeAggregate = Callable[[TaskTools], "KeyAggregate"]
 CheckSession = Callable[[], Awaitable[None]]
 """Raises `SparkSessionFailed` when the session is gone."""

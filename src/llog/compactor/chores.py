@@ -53,7 +53,6 @@ from llog.settings import Settings
 COMPACTOR_WAL_MEASURE_LOCAL_MS: Final = 10_000
 COMPACTOR_WAL_MEASURE_REMOTE_MS: Final = 60_000
 
-
 VACUUM: Final = "vacuum"
 BACKUP: Final = "backup"
 DELETIONS: Final = "topic-deletions"
@@ -240,7 +239,6 @@ def vacuum_counts(done: VacuumReport) -> dict[str, int]:
 COMPACTOR_KEYS_REST_MS: Final = 600_000
 COMPACTOR_KEYS_RETRY_MS: Final = 60_000
 COMPACTOR_KEYS_RETRY_TIMES: Final = 10
-
 
 KEYS: Final = "key-compaction"
 KIND: Final = "key_compact"

@@ -38,7 +38,6 @@ COMPACT_JOBS_AT_ONCE: Final = 2
 COMPACT_GATHER_QUIET_MS: Final = 100
 COMPACT_GATHER_MS_MAX: Final = 2_000
 
-
 Terms = TypeVar("Terms", bound=Hashable)
 Answer = TypeVar("Answer")
 Perform = Callable[[Terms, Sequence[Log]], Awaitable[Mapping[Log, Answer | Exception]]]

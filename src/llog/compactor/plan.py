@@ -31,7 +31,6 @@ COMPACTOR_BACKUPS_KEPT: Final = 8
 # A scheduled backup without a manifest that is older than this was given up by a process that is gone.
 COMPACTOR_BACKUP_TORN_MS: Final = 3_600_000
 
-
 T = TypeVar("T")
 RandomBits = Callable[[int], int]
 

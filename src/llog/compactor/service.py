@@ -55,7 +55,6 @@ COMPACTOR_STOP_MS_MAX: Final = 30_000
 # large log in vain must stay the exception.
 COMPACTOR_KEYS_INTERVAL_MS: Final = 15_000
 
-
 _log = logging.getLogger("llog.compactor")
 
 

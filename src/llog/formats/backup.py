@@ -34,7 +34,6 @@ BACKUP_FRAME_BYTES: Final = MIB
 # … and at least one line, which may be a value with every character escaped.
 BACKUP_FRAME_BYTES_MAX: Final = 16 * MIB
 
-
 VERSION: Final = 1
 FRAME_MAGIC: Final = 0x184D2A5B
 _PREFIX: Final = struct.Struct("<IIII")

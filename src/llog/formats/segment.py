@@ -31,7 +31,6 @@ SEGMENT_EXTENSION_BYTES_MAX: Final = 16 * MIB
 # Byte positions inside a segment are u32.
 SEGMENT_DATA_BYTES_MAX: Final = 4 * GIB - 1
 
-
 MAGIC: Final = 0x4B4C4958
 EXTENSION_MAGIC: Final = b"LLX1"
 _TAIL: Final = struct.Struct(">II")

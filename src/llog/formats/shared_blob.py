@@ -26,7 +26,6 @@ from llog.limits import SHARED_BLOB_HEADER_BYTES_MAX
 
 SHARED_BLOB_PARTITIONS_MAX: Final = 100_000
 
-
 MAGIC: Final = b"LLS1"
 VERSION: Final = 1
 _PREFIX: Final = struct.Struct(">4sI")

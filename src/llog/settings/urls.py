@@ -16,7 +16,6 @@ from llog.limits import KIB
 
 SETTINGS_URL_BYTES_MAX: Final = 2 * KIB
 
-
 MASK: Final = "***"
 OXIA_PORT: Final = 6648
 OXIA_SCHEMES: Final = ("oxia", "oxia+tls")

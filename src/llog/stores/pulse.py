@@ -25,7 +25,6 @@ from llog.errors import (
 # After this long without a success a store counts as failing, and a broker accepts no records.
 STORE_TROUBLE_MS: Final = 5_000
 
-
 __all__ = ["StorePulse", "Trouble"]
 
 _AWAKE: Final = (ObjectNotFound, ObjectAlreadyExists, ObjectRangeInvalid, VersionConflict, SessionLost)

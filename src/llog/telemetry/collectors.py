@@ -197,7 +197,6 @@ _APPEND_FIELDS: Final = {
     "llog_append_yields_total": "yields",
 }
 
-
 _OFFSET_BITS: Final = 64
 _OFFSETS: Final = (1 << _OFFSET_BITS) - 1
 

@@ -37,7 +37,6 @@ __all__ = ["CONTENT_TYPE", "BrokerMetrics"]
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Of `prometheus()`."""
 
-
 METRICS_GATHERED_MAX: Final = 256
 """Requests that are counted together; counting them takes about a millisecond."""
 HttpRow = tuple[str, str, int]

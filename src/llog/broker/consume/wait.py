@@ -25,7 +25,6 @@ from llog.log.read.view import view_of
 # Requests that wait at the same time; one more is answered at once with the records at hand.
 CONSUME_WAITERS_MAX: Final = 100_000
 
-
 _log = logging.getLogger(__name__)
 
 

@@ -37,7 +37,6 @@ GROUP_POSITION_ROUNDS_MAX: Final = 16
 # Positions that one `fetch` lists; for a group with more, the caller names the logs.
 GROUP_POSITIONS_LISTED_MAX: Final = 10_000
 
-
 _PREFIX: Final = "offset:"
 _BEHIND_PREFIX: Final = "offset;"
 # A longer topic name is replaced by its digest: a key segment holds 160 bytes, a topic name up to 249.

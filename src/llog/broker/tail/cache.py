@@ -33,7 +33,6 @@ TAIL_CACHE_LOGS_MAX: Final = 100_000
 # How long cached state counts without reading the control record, unless LLOG_TAIL_REFRESH_MS is given.
 TAIL_FRESH_MS_DEFAULT: Final = 100
 
-
 LONG_AGO: Final = float("-inf")
 
 

@@ -41,7 +41,6 @@ TAIL_FILES_CLOSE_WAIT_MS: Final = 5_000
 TAIL_FILES_STALE_MS: Final = 60_000
 assert TAIL_FILE_BYTES_MIN <= TAIL_FILE_BYTES_MAX
 
-
 _log = logging.getLogger(__name__)
 _LOCK: Final = ".lock"
 _TAIL: Final = ".tail"

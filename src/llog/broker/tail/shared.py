@@ -21,7 +21,6 @@ from llog.broker.tail.frames import Frame, is_shareable
 # How often a reader checks whether files grew.
 TAIL_FILES_POLL_MS: Final = 5
 
-
 _log = logging.getLogger(__name__)
 
 

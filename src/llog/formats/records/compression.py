@@ -26,7 +26,6 @@ from llog.limits import KIB, RECORD_BATCH_DECODED_BYTES_MAX
 # Blocks of one snappy stream: a whole batch in the smallest blocks that snappy-java allows (1 KiB).
 SNAPPY_BLOCKS_MAX: Final = RECORD_BATCH_DECODED_BYTES_MAX // KIB
 
-
 GZIP_LEVEL: Final = 6
 LZ4_LEVEL: Final = 1
 ZSTD_LEVEL: Final = 3

@@ -18,7 +18,6 @@ HTTP_CONSUME_BYTES_DEFAULT: Final = 4 * MIB
 HTTP_CONSUME_BYTES_MAX: Final = 64 * MIB
 HTTP_CONSUME_WAIT_MS_MAX: Final = 60_000
 
-
 TOPIC_PATTERN: Final = "^[a-zA-Z0-9._-]+$"
 TopicText = Annotated[
     str,

@@ -30,7 +30,6 @@ from llog.log.read.view import IndexWalk, LogView, checked_view, view
 # Ranges of a streamed segment are at least this long, whatever the budget: a request costs more than these bytes.
 LOG_READ_RANGE_BYTES_MIN: Final = 64 * KIB
 
-
 __all__ = ["LogView", "checked_view", "iter_runs", "read_entries", "read_offset", "view"]
 
 

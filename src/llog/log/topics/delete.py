@@ -43,7 +43,6 @@ from llog.log.topics.create import for_each_partition
 # Passes that remove the values of a deleted log, until one finds none; late writers may add some meanwhile.
 TOPIC_DELETE_PASSES_MAX: Final = 8
 
-
 ORDER: Final[tuple[PartitionDeleteState, ...]] = (
     "DELETE_PARTITION_MARKED",
     "DELETE_PARTITION_STARTED",

@@ -37,11 +37,9 @@ AUDIT_TASK_BYTES: Final = 128 * MIB
 AUDIT_TASK_OBJECTS_MAX: Final = 1_000
 AUDIT_TASK_CLAIMS_MAX: Final = 10_000
 
-
 _TASK_BYTES_MIN: Final = 8 * MIB
 _TASKS_WANTED: Final = 16
 """A small log is still shared among a few executors."""
-
 
 Place = tuple[Log, int, int | None]
 """Log, end offset and first byte: whatever says the same of them is one claim."""
@@ -89,7 +87,6 @@ def _packs(claimed: Sequence[ClaimedObject], sizes: Sequence[int], target: int) 
 # named in two such helpings is read twice.
 AUDIT_LOGS_IN_FLIGHT_MAX: Final = 8
 AUDIT_ENTRIES_HELD_MAX: Final = 500_000
-
 
 Progress = Callable[[int, str], None]
 """How many logs or objects more are done, and which."""

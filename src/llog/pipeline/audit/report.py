@@ -18,7 +18,6 @@ from llog.log.keys import Log
 
 AUDIT_FINDINGS_MAX: Final = 10_000
 
-
 Severity = Literal["damage", "leftover"]
 
 

@@ -43,7 +43,6 @@ from llog.pipeline.runtime.tasks import TaskRunner
 # How long the claims of a job outlive it when it dies, unless its caller says otherwise.
 COMPACT_SESSION_TIMEOUT_MS: Final = 15_000
 
-
 OnError = Callable[[Log, LlogError], None]
 """A log, and the error that ended work on it in this job."""
 

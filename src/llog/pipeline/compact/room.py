@@ -37,7 +37,6 @@ from llog.pipeline.compact.plan import Slice, Window, WindowRun, finished
 COMPACT_ROOM_KEPT_BYTES_MAX: Final = COMPACT_WINDOW_BYTES_MAX + 64 * MIB
 COMPACT_ROOM_KEPT_MS: Final = 5_000
 
-
 _kept: Final[list[tuple[mmap.mmap, object]]] = []
 """One at most, with a mark of when it was put there. Taking it out and putting it in are single steps: the loops of
 several threads may do so."""

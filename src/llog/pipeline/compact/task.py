@@ -53,7 +53,6 @@ COMPACT_TASK_SEGMENT_BYTES_MAX: Final = 128 * MIB
 # syncs as many at the same time as it has threads.
 COMPACT_ROOM_PUTS_MAX: Final = OBJECT_FILE_THREADS
 
-
 REWRITE_WINDOW: Final = Task(f"{__name__}:rewrite_window", Window, Written, at_once=COMPACT_TASKS_IN_PROCESS)
 
 

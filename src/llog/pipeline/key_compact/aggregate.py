@@ -33,7 +33,6 @@ KEY_COMPACT_SCRATCH_AGE_MS_MAX: Final = 7 * 24 * 3_600_000
 # Survivors that one object between the passes may name.
 KEY_SURVIVORS_BYTES_MAX: Final = 4 * GIB
 
-
 Longs = npt.NDArray[np.int64]
 _log: Final = logging.getLogger("llog.pipeline")
 

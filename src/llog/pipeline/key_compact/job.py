@@ -32,7 +32,6 @@ KEY_COMPACT_LOGS_AT_ONCE: Final = 64
 # How often a log is planned again when it changed under a pass, and how often publishing gives way to other runs.
 KEY_COMPACT_ROUNDS_MAX: Final = 3
 
-
 __all__ = ["KeyCompactOptions", "KeyCompactReport", "KeyCompacted", "key_compact"]
 
 

@@ -34,7 +34,6 @@ KEY_COMPACT_GROUP_TARGETS_MAX: Final = 4
 KEY_COMPACT_RACES_MAX: Final = 16
 """How often a publication gives way to other compactors of the log."""
 
-
 Due = Literal["yes", "nothing to clean", "not dirty enough"]
 NO_LAG: Final = 2**63 - 1
 

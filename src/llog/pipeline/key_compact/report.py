@@ -13,7 +13,6 @@ from llog.log.keys import Log
 KEY_COMPACT_TASKS_AT_ONCE: Final = 4
 KEY_SCAN_TASK_BYTES: Final = 64 * MIB
 
-
 State = Literal["compacted", "clean", "not dirty enough", "not by key", "changed meanwhile", "failed"]
 
 

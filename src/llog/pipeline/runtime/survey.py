@@ -85,7 +85,6 @@ async def list_objects(tools: TaskTools, part: SurveyPart) -> SurveyPage:
 # Parts that a listing of one store is cut into, and names that one task's answer carries; it goes on in another task.
 SURVEY_SHARDS_MAX: Final = 64
 
-
 _TIME_DIGITS: Final = 12
 """Hex digits of milliseconds at the beginning of an object's id."""
 

@@ -40,7 +40,6 @@ from llog.settings import Settings
 SCAN_THREADS_DEFAULT: Final = 2
 SCAN_THREADS_MAX: Final = 32
 
-
 Offsets = str | int | Mapping[int, int] | Mapping[str, Mapping[int, int]]
 Instant = int | datetime
 _NAMED: Final = {"earliest": EARLIEST, "latest": LATEST}

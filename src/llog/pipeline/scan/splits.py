@@ -33,7 +33,6 @@ from llog.log.keys import Log
 # Parts of one split: bounds the size of a task's plan when a log has many tiny appends.
 SPLIT_PARTS_MAX: Final = 4_096
 
-
 Keep = Callable[[Entry], bool]
 
 

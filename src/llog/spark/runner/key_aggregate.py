@@ -59,7 +59,6 @@ from llog.limits import MIB
 # Of these, what one task of the aggregation on Spark reads (unless one object is larger).
 KEY_AGGREGATE_TASK_BYTES: Final = 16 * MIB
 
-
 NAME: Final = "llog_key_scans"
 PLACE: Final = "llog.spark.runner.key_aggregate"
 _ROWS: Final = "log int, segment int, key binary, offset bigint"

@@ -25,7 +25,6 @@ from llog.limits import KIB
 # What follows an outcome, so that it does not wait in a buffer of 8 KiB.
 SPARK_PUSH_BYTES: Final = 16 * KIB
 
-
 NAME: Final = "llog_tasks"
 COLUMNS: Final = "number int, outcome binary"
 PUSH: Final = -1

@@ -57,7 +57,6 @@ from llog.spark.sessions.session import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
 # Runs of a runner at the same time, each a Spark job watched by a thread; more wait.
 SPARK_RUNS_AT_ONCE_MAX: Final = 8
 # What one Spark job carries in its plan: more items make several jobs, one after the other.
@@ -66,7 +65,6 @@ SPARK_JOB_BYTES_MAX: Final = 16 * MIB
 # How long a cancelled run waits until its Spark job has ended, and how often it interrupts the job.
 SPARK_CANCEL_WAIT_MS: Final = 30_000
 SPARK_CANCEL_POLL_MS: Final = 200
-
 
 _log: Final = logging.getLogger("llog.spark")
 

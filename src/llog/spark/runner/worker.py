@@ -84,7 +84,6 @@ def tools_on(objects: ObjectStores) -> TaskTools:
 # Freed memory that a Spark worker which reads splits keeps, to use it again for the next bytes.
 SPARK_SOURCE_KEPT_BYTES_MAX: Final = 256 * MIB
 
-
 # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX of glibc's malloc.h.
 _PARAMETERS: Final = {-1: SPARK_SOURCE_KEPT_BYTES_MAX, -3: SPARK_SOURCE_KEPT_BYTES_MAX, -8: 1}
 

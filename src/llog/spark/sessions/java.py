@@ -27,7 +27,6 @@ from llog.errors import JavaUnusable
 # `java -version` of a Java that is there answers in a tenth of a second.
 SPARK_JAVA_TIMEOUT_MS: Final = 10_000
 
-
 JAVA_MIN: Final = 17
 ABSENT: Final = "no java on the PATH, and JAVA_HOME is not set"
 

@@ -24,7 +24,6 @@ from typing import Any, Final
 # How long a JVM may take to end after a request (it removes its directories) before it is killed.
 SPARK_END_MS_MAX: Final = 3_000
 
-
 GIVEN_UP: Final = "it was given up while it started"
 
 

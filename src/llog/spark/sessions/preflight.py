@@ -24,7 +24,6 @@ from llog.errors import InvalidArgument, SparkSessionFailed
 # How long one address of it is tried before Spark is let loose on it.
 SPARK_MASTER_TIMEOUT_MS: Final = 10_000
 
-
 CONNECT: Final = "sc://"
 STANDALONE: Final = "spark://"
 _CONNECT_PORT: Final = 15_002
@@ -74,7 +73,6 @@ def addresses_of(master: str) -> list[tuple[str, int]]:
 
 # How long the look at it may take; one that is slower is taken as it is.
 SPARK_PYTHON_TIMEOUT_MS: Final = 30_000
-
 
 VARIABLE: Final = "PYSPARK_PYTHON"
 SPARKS_OWN: Final = "python3"

@@ -37,10 +37,8 @@ from llog.spark.sessions.preflight import CONNECT, VARIABLE, check_master, clust
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 # One Arrow batch between Spark and a Python worker, either way.
 SPARK_ARROW_BATCH_BYTES_MAX: Final = 4 * MIB
-
 
 APP_NAME: Final = "llog"
 CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
@@ -287,7 +285,6 @@ def _checked(spark: SparkSession, master: str | None, config: Mapping[str, str])
 SPARK_STARVED_LOOK_MS: Final = 5_000
 SPARK_STARVED_WARN_MS: Final = 20_000
 SPARK_STARVED_MS_MAX: Final = 300_000
-
 
 _log: Final = logging.getLogger("llog.spark")
 Count = Callable[[], int]

@@ -21,7 +21,6 @@ OBJECT_RANGE_GAP_BYTES_MAX: Final = 128 * KIB
 # Ranges are merged only while the request stays within this length.
 OBJECT_FETCH_BYTES_MAX: Final = 64 * MIB
 
-
 __all__ = [
     "ObjectFetch",
     "ObjectRange",

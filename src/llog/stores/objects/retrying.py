@@ -41,7 +41,6 @@ OBJECT_RETRY_BACKOFF_MS_MAX: Final = 5_000
 # After throttling, waits are this many times longer.
 OBJECT_RETRY_THROTTLED_FACTOR: Final = 4
 
-
 __all__ = ["RetryPolicy", "RetryingObjectStore"]
 
 T = TypeVar("T")

@@ -66,7 +66,6 @@ OBJECT_PIECE_BYTES_MIN: Final = 64 * KIB
 # … unless the copy would block the event loop for more than about two milliseconds.
 OBJECT_JOIN_BYTES_MAX: Final = 16 * MIB
 
-
 __all__ = ["S3ObjectStore", "S3Settings", "open_from_url"]
 
 T = TypeVar("T")

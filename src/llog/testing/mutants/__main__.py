@@ -23,7 +23,6 @@ from llog.testing.mutants import MUTANTS, NOT_COVERED, Mutant
 MUTANTS_AT_ONCE: Final = 2
 MUTANT_SECONDS_MAX: Final = 180
 
-
 PROGRAM = "python -m llog.testing.mutants"
 
 

@@ -30,7 +30,6 @@ from llog.testing.sim.scenario import SCENARIOS, SimRun, SimScenario, check_repe
 # Random runs that one process plays before it reports them.
 SIM_JOB_SCHEDULES_MAX: Final = 100
 
-
 PROGRAM = "python -m llog.testing.sim"
 # Modules that are loaded without --load.
 DEFAULT_MODULES: tuple[str, ...] = (

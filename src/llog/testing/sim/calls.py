@@ -21,7 +21,6 @@ from typing import Final
 
 SIM_TRACE_VALUE_CHARS_MAX: Final = 120
 
-
 T = TypeVar("T")
 
 

@@ -23,7 +23,6 @@ from llog.testing.sim.faults import Moment
 # How far back a stale read can look, in changes of one shard.
 SIM_STALE_CHANGES_MAX: Final = 10_000
 
-
 OnChange = Callable[[int, str, int | None], None]
 """Shard, path, and the new version; None when it was removed."""
 

@@ -51,7 +51,6 @@ from llog.testing.sim.metadata_server import MetadataServer, SimWatcher
 # Paths that were found to be valid keys, remembered over all runs of a process; forgotten all at once when full.
 SIM_CHECKED_PATHS_MAX: Final = 65_536
 
-
 Submit = Callable[[Call], Call]
 
 _checked: Final[set[str]] = set()

@@ -14,7 +14,6 @@ from typing import Any, Final
 # A coroutine that is thrown away may refuse to end (an await in a `finally`); it is told again, so often at most.
 SIM_COROUTINE_CLOSES_MAX: Final = 10
 
-
 PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("llog_sim_process", default=None)
 
 

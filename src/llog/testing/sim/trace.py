@@ -15,7 +15,6 @@ from llog.testing.sim.loop import SimLoop
 SIM_TRACE_HEAD_LINES: Final = 20
 SIM_TRACE_LINES_MAX: Final = 400
 
-
 _Entry = tuple[float, Call | None, Any, Any]
 """Time in seconds, and the call with its fate and answer; or no call and a note."""
 

@@ -28,7 +28,6 @@ from llog.testing.sim.actor import log_context
 
 SCHEDULES = 2_000 if os.environ.get("LLOG_SOAK") == "1" else 60
 
-
 ORDERS = Log("orders", 0)
 
 

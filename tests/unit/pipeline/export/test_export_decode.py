@@ -157,7 +157,6 @@ PIECES = st.sampled_from(
     [*BAD_JSON, b'{"id": 7}', b'{"id": 8, "tags": []}', b'{"id":', b"9}", b'{"id": 1, "x": [{}', b"]}"]
 )
 
-
 ANYTHING = st.one_of(
     st.none(),
     st.booleans(),

@@ -88,7 +88,6 @@ LMDB_MAP_GROWTH_BYTES_MAX: Final = 16 * GIB
 LMDB_READERS_MAX: Final = 1_024
 LMDB_READER_THREADS: Final = 4
 
-
 T = TypeVar("T")
 MAP_ATTEMPTS_MAX: Final = 64
 FORK_REASON: Final = "was open when this process was forked; LMDB cannot cross a fork: start a new process (spawn)"

@@ -64,7 +64,6 @@ LMDB_INLINE_PAUSE_MS: Final = 100
 # How often a read that met an expired session has it ended and reads again.
 LMDB_SETTLE_ROUNDS_MAX: Final = 5
 
-
 T = TypeVar("T")
 
 

@@ -36,7 +36,6 @@ LMDB_WRITE_QUEUE_MAX: Final = 4_096
 LMDB_TRANSACTION_WRITES_MAX: Final = 16_384
 LMDB_TRANSACTION_BYTES_MAX: Final = 64 * MIB
 
-
 Work = Callable[[Transaction], Any]
 
 

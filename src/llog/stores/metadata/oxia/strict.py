@@ -29,7 +29,6 @@ from llog.stores.metadata.oxia.client import (
 
 METADATA_STRICT_PROBE_INTERVAL_MS: Final = 50
 
-
 PROBE_KEY: Final = "__llog/probe"
 
 

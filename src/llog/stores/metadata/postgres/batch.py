@@ -14,7 +14,6 @@ from llog.stores.metadata.postgres.wire import WireArray, bigint_array, bytea_ar
 # Limit of one statement, which holds all groups of a call. The protocol allows 1 GiB.
 POSTGRES_WRITE_BYTES_MAX: Final = 64 * MIB
 
-
 # Results of the write function; see schema.sql.
 CONFLICT: Final = -1
 SESSION_GONE: Final = -2

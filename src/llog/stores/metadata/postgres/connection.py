@@ -34,7 +34,6 @@ from llog.stores.metadata.postgres.wire import adapters
 # The server gives up this much earlier than the client, so that its answer ("nothing happened") still arrives.
 POSTGRES_ANSWER_MARGIN_MS: Final = 500
 
-
 log = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]

@@ -22,7 +22,6 @@ from llog.stores.metadata.postgres.statements import Statements
 POSTGRES_HEARTBEATS_PER_TIMEOUT: Final = 4
 POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT: Final = 16
 
-
 log = logging.getLogger(__name__)
 
 

@@ -15,7 +15,6 @@ POSTGRES_WATCH_PREFIXES_MAX: Final = 64
 # A notification has less than 8,000 bytes; a chunk ends after the change that exceeds this size.
 POSTGRES_NOTIFICATION_BYTES: Final = 7_000
 
-
 # "llog", so that our advisory locks are recognisable in pg_locks and do not conflict with others.
 LOCK_CLASS: Final = 0x6C6C6F67
 

@@ -53,7 +53,6 @@ POSTGRES_ENCODE_INLINE_GROUPS_MAX: Final = 2_048
 POSTGRES_SWEEP_INTERVAL_MS: Final = 1_000
 POSTGRES_CLOSE_TIMEOUT_MS: Final = 5_000
 
-
 log = logging.getLogger(__name__)
 
 

@@ -39,7 +39,6 @@ POSTGRES_WATCH_RENEW_INTERVAL_MS: Final = 5_000
 POSTGRES_WATCH_LEASE_MS: Final = 60_000
 POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX: Final = 2_000
 
-
 log = logging.getLogger(__name__)
 
 RESYNC = Change(ChangeKind.RESYNC)

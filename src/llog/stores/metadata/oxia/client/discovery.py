@@ -28,7 +28,6 @@ from llog.stores.metadata.oxia.client.rpc import ChannelPool, OxiaLink, OxiaOpti
 OXIA_DISCOVERY_TIMEOUT_MS: Final = 3_000
 OXIA_BACKOFF: Final = Backoff(OXIA_RETRY_DELAY_MS_MIN, OXIA_RETRY_DELAY_MS_MAX)
 
-
 _log = logging.getLogger(__name__)
 
 

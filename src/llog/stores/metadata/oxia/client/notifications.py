@@ -26,7 +26,6 @@ from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 # Servers keep notifications for an hour by default; a longer break becomes a `Gap`.
 OXIA_NOTIFICATIONS_RESUME_MS_MAX: Final = 60_000
 
-
 _log = logging.getLogger(__name__)
 
 

@@ -21,7 +21,6 @@ OXIA_WRITE_OPS_MAX: Final = 128
 # Limit of waiting operations per shard; further callers wait for room until their deadline.
 OXIA_QUEUED_OPS_MAX: Final = 65_536
 
-
 Part = tuple["Submission", int, int]
 """Operations `start` to `stop` of a submission."""
 

@@ -37,7 +37,6 @@ OXIA_READ_OPS_MAX: Final = 512
 # Timeout of one attempt of a read; the next goes to the current leader.
 OXIA_READ_ATTEMPT_MS_MIN: Final = 2_000
 
-
 T = TypeVar("T")
 
 

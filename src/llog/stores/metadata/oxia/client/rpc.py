@@ -27,7 +27,6 @@ from llog.stores.metadata.oxia.client.proto import pb
 # The server fills frames to about 2 MiB, but the last value may exceed that; it accepts values of up to 60 MiB.
 OXIA_RECEIVE_BYTES_MAX: Final = 64 * MIB
 
-
 SERVICE = "/io.streamnative.oxia.proto.OxiaClient/"
 """All servers have this path; those from 0.17 on have a second one."""
 

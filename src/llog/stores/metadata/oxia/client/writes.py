@@ -41,7 +41,6 @@ from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 # How long a stream to a deposed leader may still deliver answers before its requests become uncertain.
 OXIA_DEPOSED_GRACE_MS: Final = 500
 
-
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.1
