@@ -29,13 +29,13 @@ from pyspark.sql import functions as F
 
 import llog
 import llog.spark
-from llog.opening import Use, opened_log
 from llog.pipeline.compact.round import CompactReport
 from llog.pipeline.export.iceberg import open_catalogue
 from llog.settings import Settings
 from llog.spark import jobs
 from llog.spark.source.exported import iceberg_dataframe
 from llog.stores.objects.pricing import S3_STANDARD_US_EAST_1, measure_footprint
+from llog.wiring import Use, opened_log
 
 ORDERS, PER_MINUTE = "orders", "orders_per_minute"
 PARTITIONS, REQUESTS, ORDERS_PER_REQUEST = 4, 50, 100

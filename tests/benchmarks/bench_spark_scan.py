@@ -18,10 +18,10 @@ import llog.spark
 from llog.errors import JavaUnusable, SparkNotInstalled
 from llog.log.append.append import Appender
 from llog.log.keys import Log
-from llog.opening import Use, opened_log
 from llog.pipeline.compact.once import compact_once
 from llog.settings import Settings
 from llog.testing.servers import ServerUnavailable
+from llog.wiring import Use, opened_log
 from tests.benchmarks.harness import Duel, benchmark
 from tests.benchmarks.log_setup import append_all, group, is_trial, record_batch
 

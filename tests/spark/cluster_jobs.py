@@ -27,7 +27,6 @@ import llog.spark
 from llog.errors import ExportRefused
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
-from llog.opening import OpenedLog
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
@@ -41,6 +40,7 @@ from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings
 from llog.spark.runner.tasks import SparkTasks
 from llog.spark.source.exported import parquet_dataframe
+from llog.wiring import OpenedLog
 from tests.spark.cluster_keys import clean_by_key
 from tests.spark.cluster_misuse import misuse
 from tests.spark.cluster_stage import GRACE_MS, Books, fill, opened_here, settings_here

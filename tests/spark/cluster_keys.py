@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from llog.formats.records.record_batch import Codec
 from llog.log.keys import Log
-from llog.opening import OpenedLog
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.runtime.tasks import tools_of
 from llog.settings import Settings
+from llog.wiring import OpenedLog
 from tests.unit.pipeline.key_compact.key_stage import FAST, Row, Stage, at_a_time, random_rows
 
 if TYPE_CHECKING:

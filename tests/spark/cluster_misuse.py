@@ -12,11 +12,10 @@ import msgspec
 import pytest
 
 from llog.log.keys import Log
-from llog.opening import OpenedLog
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.tasks import Task, TaskFailed, TaskTools
 from llog.settings import Settings
-from llog.wiring import open_metadata_store
+from llog.wiring import OpenedLog, open_metadata_store
 from tests.spark.cluster_stage import Books, append
 from tests.spark.cluster_watch import DIRECTORY, notes, touches
 from tests.unit.pipeline.mixed_log import rows_of

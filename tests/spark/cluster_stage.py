@@ -23,9 +23,9 @@ from llog.formats.records.record_batch import Codec
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.opening import OpenedLog, Use, opened_log
 from llog.settings import Settings
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, OxiaServer, S3Server
+from llog.wiring import OpenedLog, Use, opened_log
 from tests.unit.pipeline.mixed_log import Row, rows_read
 
 METADATA_URL: Final = "TEST_CLUSTER_METADATA_URL"

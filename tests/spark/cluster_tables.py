@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import llog.spark
 from llog.log.keys import Log
-from llog.opening import opened_log
 from llog.settings import Settings
+from llog.wiring import opened_log
 from tests.spark.cluster_stage import Books, source_options, without_places
 from tests.unit.pipeline.mixed_log import rows_of, rows_read
 

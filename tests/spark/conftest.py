@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import llog.spark
-from llog.opening import OpenedLog
 from llog.settings import Settings
+from llog.wiring import OpenedLog
 from tests.servers import need_spark
 from tests.spark.places import Places
 from tests.unit.pipeline.mixed_log import opened_for_writing

@@ -16,8 +16,8 @@ from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec, TimestampType
 from llog.log.append.append import EncodedGroup
 from llog.log.keys import Log
-from llog.opening import OpenedLog
 from llog.settings import Settings
+from llog.wiring import OpenedLog
 from tests.clients.http_calls import Json, a_batch, consumed, produced, wanted
 from tests.unit.pipeline.mixed_log import NOW_MS, Row, append, random_group, rows_of, rows_read
 

@@ -13,12 +13,12 @@ from llog.errors import LlogError
 from llog.log.context import LogContext
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.settings import Settings
 from llog.spark.runner.tasks import SparkTasks
 from llog.spark.sessions.session import COMPACT_CORES_UNKNOWN, resize_of, sizing_of
+from llog.wiring import Use, opened_log
 from tests.filling import append, group_of, read_all
 from tests.unit.pipeline.compact.compact_stage import entries_of
 

@@ -22,10 +22,10 @@ from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.log.read.records import LogRecord
 from llog.log.topics.admin import create_topic
-from llog.opening import Use, opened_log
 from llog.settings import Settings
 from llog.spark.runner.compaction import spark_backend
 from llog.spark.runner.tasks import SparkTasks
+from llog.wiring import Use, opened_log
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.pipeline.compact.compact_stage import cursor_and_counter
 

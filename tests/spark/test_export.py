@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from llog.log.keys import Log
-from llog.opening import OpenedLog, Use, opened_log
 from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import export
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.pipeline.export.plan import Sizes
 from llog.settings import Settings
+from llog.wiring import OpenedLog, Use, opened_log
 from tests.filling import append, group_of
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import pytest
 
 from llog.errors import InvalidArgument
 from llog.log.keys import Log
-from llog.opening import Use, opened_log
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.runtime.tasks import TaskTools, tools_of
 from llog.settings import Settings
+from llog.wiring import Use, opened_log
 from tests.unit.pipeline.key_compact.key_stage import FAST, HOUR, START_MS, Row, Stage, at_a_time, random_rows
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ import pytest
 
 from llog.log.context import LogContext
 from llog.log.topics.admin import create_topic
-from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.runtime.tasks import tools_of
 from llog.settings import Settings
 from llog.spark.runner.tasks import SparkTasks
+from llog.wiring import Use, opened_log
 from tests.clients.http_calls import running
 from tests.spark.four_readers import KEYED, MIXED, FourReaders, produce_keyed, produce_mix, shown, survivors
 from tests.unit.pipeline.compact.compact_stage import entries_of

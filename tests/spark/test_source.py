@@ -11,8 +11,8 @@ import pytest
 
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
-from llog.opening import OpenedLog
 from llog.pipeline.compact.once import compact_once
+from llog.wiring import OpenedLog
 from tests.spark.places import Places
 from tests.unit.pipeline.mixed_log import (
     LOGS,

@@ -28,10 +28,10 @@ from llog.errors import (
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
 from llog.log.topics.delete import delete_topic
-from llog.opening import OpenedLog, open_log
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.settings import Settings
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
+from llog.wiring import OpenedLog, open_log
 from tests.unit.pipeline.mixed_log import LOGS, append, opened_for_writing, random_group, rows_read, write_history
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from llog.broker.groups.positions import GroupPositions
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
 from llog.log.topics.delete import delete_topic
-from llog.opening import OpenedLog
 from llog.pipeline.compact.once import compact_once
+from llog.wiring import OpenedLog
 from tests.spark.places import Places
 from tests.unit.pipeline.mixed_log import append, random_group, rows_read
 

@@ -16,13 +16,13 @@ import pytest
 
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.opening import OpenedLog, Use, opened_log
 from llog.pipeline.audit.job import audit
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum.job import vacuum
 from llog.settings import Settings
 from llog.stores.objects.port import ObjectMeta
+from llog.wiring import OpenedLog, Use, opened_log
 from tests.filling import append, group_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from llog.limits import METADATA_SESSION_TIMEOUT_MS_MIN
-from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.plan import SegmentRules, Sizing
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
+from llog.wiring import Use, opened_log
 from tests.system.crashing import Countdown, play, settings_at
 
 SESSION_MS: Final = METADATA_SESSION_TIMEOUT_MS_MIN

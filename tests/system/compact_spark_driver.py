@@ -10,9 +10,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import compact
 from llog.spark.runner.tasks import SparkTasks
+from llog.wiring import Use, opened_log
 from tests.system.compact_crasher import OPTIONS, SESSION_MS
 from tests.system.crashing import settings_at
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from pyiceberg.catalog.sql import SqlCatalog
 
-from llog.opening import OpenedLog, opened_log
 from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.iceberg_files import DurableFileIO
@@ -20,6 +19,7 @@ from llog.pipeline.export.job import ExportReport, export, export_tools
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.pipeline.export.plan import ExportTarget, Sizes
 from llog.pipeline.runtime.tasks import LocalTasks
+from llog.wiring import OpenedLog, opened_log
 from tests.system.crashing import Countdown, play, settings_at
 
 SIZES: Final = Sizes(split_bytes=64 * 1_024, commit_bytes=90_000)

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llog.opening import opened_log
 from llog.pipeline.export.job import export
+from llog.wiring import opened_log
 from tests.system.crashing import settings_at
 from tests.system.export_crasher import SIZES, target_at
 

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from llog.opening import Use, opened_log
 from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
+from llog.wiring import Use, opened_log
 from tests.system.crashing import Countdown, play, settings_at
 
 OPTIONS: Final = KeyCompactOptions(force=True, bytes_per_second=None, target_bytes=500, scan_task_bytes=700)

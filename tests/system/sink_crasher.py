@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from llog.opening import Use, opened_log
 from llog.pipeline.runtime.tasks import tools_of
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.rows import RoundRobin, Router, join_batches
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import upload
+from llog.wiring import Use, opened_log
 from tests.system.crashing import Countdown, in_child, prepare, settings_at
 
 QUERY: Final = "crashing"

@@ -10,7 +10,6 @@ import pytest
 from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
-from llog.opening import Use, opened_log
 from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import export, export_tools
@@ -18,6 +17,7 @@ from llog.pipeline.export.parquet import ParquetTarget, committed
 from llog.pipeline.runtime.tasks import LocalTasks
 from llog.settings import Settings
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, S3Server
+from llog.wiring import Use, opened_log
 from tests.servers import started
 
 pytestmark = pytest.mark.server

@@ -17,9 +17,9 @@ import pytest
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.rewrite.publish import load_compaction
-from llog.opening import Use, opened_log
 from llog.pipeline.compact.job import compact
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
+from llog.wiring import Use, opened_log
 from tests.filling import Records, append, group_of, read_all
 from tests.servers import need_spark
 from tests.system.compact_crasher import OPTIONS, SESSION_MS

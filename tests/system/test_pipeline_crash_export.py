@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from llog.log.keys import Log
-from llog.opening import OpenedLog, Use, opened_log
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.export.iceberg import open_catalogue
+from llog.wiring import OpenedLog, Use, opened_log
 from tests.filling import append, group_of, read_all
 from tests.servers import need_spark
 from tests.system.crashing import (

@@ -18,11 +18,11 @@ from llog.log.keys import Log
 from llog.log.read.records import LogRecord
 from llog.log.rewrite.publish import load_compaction
 from llog.log.topics.admin import create_topic
-from llog.opening import Use, opened_log
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
+from llog.wiring import Use, opened_log
 from tests.filling import Records, append, group_of, read_all
 from tests.servers import need_spark
 from tests.system.crashing import (

@@ -25,7 +25,7 @@ from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
 from llog.log.topics.create import load_topic
-from llog.opening import opened_log
+from llog.wiring import opened_log
 from tests.servers import need_spark
 from tests.system.crashing import DIED, ROOT, SOAK, kills_spark_drivers, run_crasher, settings_at
 from tests.system.sink_crasher import ROWS, TOPICS

@@ -19,13 +19,13 @@ from llog.formats.values import SegmentRecord
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.rewrite.segments import mark, register
-from llog.opening import OpenedLog
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.runtime.tasks import tools_of
 from llog.pipeline.sink.plan import CommitPlan, plan_slices, put_plan
 from llog.pipeline.sink.query import admit
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import upload
+from llog.wiring import OpenedLog
 from tests.filling import append, group_of
 from tests.system.crashing import DIED, SOAK, run_crasher
 from tests.system.vacuum_crasher import LOGS, PLANNED, PLANNED_ROWS, Expected, opened, records_of

@@ -24,7 +24,6 @@ import msgspec
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
-from llog.opening import OpenedLog, Use, Wrapping, opened_log
 from llog.pipeline.audit.job import audit
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.sink.commit import commit_batch
@@ -32,6 +31,7 @@ from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.vacuum.job import VacuumReport, vacuum
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
 from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.wiring import OpenedLog, Use, Wrapping, opened_log
 from tests.system.crashing import DIED, Countdown, in_child, prepare, settings_at
 
 LOGS: Final = [Log("orders", 0), Log("orders", 1), Log("visits", 0)]

@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from llog.concurrency import gather_bounded
-from llog.retry import Backoff, Rounds
+from llog.concurrency import Backoff, Rounds, gather_bounded
 
 
 def test_waits_double_up_to_the_maximum_and_are_drawn_from_the_whole_interval() -> None:

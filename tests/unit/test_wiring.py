@@ -201,9 +201,9 @@ async def test_a_uri_leads_to_the_object_it_names(tmp_path: Path) -> None:
         wal, segments = await stores.at(settings.wal_url), await stores.at(settings.objects_url)
         for store in (wal, segments):
             await store.put("llog/wal-shared/1", [store.url.encode()])
-            found = await stores.resolve(store.uri("llog/wal-shared/1"))
-            assert found == (store, "llog/wal-shared/1")
-            assert bytes(await found.store.get(found.name)) == store.url.encode()
+            holder, name = await stores.find(store.uri("llog/wal-shared/1"))
+            assert (holder, name) == (store, "llog/wal-shared/1")
+            assert bytes(await holder.get(name)) == store.url.encode()
     with pytest.raises(StoreClosed):
         await stores.at(settings.wal_url)
 
@@ -211,12 +211,12 @@ async def test_a_uri_leads_to_the_object_it_names(tmp_path: Path) -> None:
 async def test_a_reader_without_settings_finds_objects_but_never_makes_a_directory(tmp_path: Path) -> None:
     async with wiring.ObjectStores(make_settings()) as stores:
         with pytest.raises(ObjectStoreMisconfigured, match="mounted"):
-            await stores.resolve(f"file://{tmp_path}/gone/llog/wal-shared/1")
+            await stores.find(f"file://{tmp_path}/gone/llog/wal-shared/1")
         assert not (tmp_path / "gone").exists()
         (tmp_path / "there/llog/wal-shared").mkdir(parents=True)
         (tmp_path / "there/llog/wal-shared/1").write_bytes(b"bytes")
-        found = await stores.resolve(f"file://{tmp_path}/there/llog/wal-shared/1")
-        assert bytes(await found.store.get(found.name)) == b"bytes"
+        holder, name = await stores.find(f"file://{tmp_path}/there/llog/wal-shared/1")
+        assert bytes(await holder.get(name)) == b"bytes"
 
 
 # -- opening once, bounded, closing all -----------------------------------------------------------------------------
@@ -242,14 +242,14 @@ async def test_a_store_is_opened_once_for_many_callers_and_a_cancelled_one_does_
 
     install(wiring.OBJECT_STORES, "tape", open_it)
     stores = wiring.ObjectStores(make_settings())
-    waiting = [asyncio.ensure_future(stores.resolve(f"tape://robot/{n}")) for n in range(10)]
+    waiting = [asyncio.ensure_future(stores.find(f"tape://robot/{n}")) for n in range(10)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     waiting[0].cancel()
     ready.set()
     found = await asyncio.gather(*waiting[1:])
     assert len(opened) == 1
-    assert {item.store for item in found} == set(opened)
+    assert {store for store, _ in found} == set(opened)
     await stores.close()
     assert opened[0].closed
 

@@ -33,10 +33,10 @@ from llog.log.read.timestamps import OffsetAndTimestamp, max_timestamp, offset_f
 from llog.log.rewrite.publish import Compacted
 from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
 from llog.log.topics.create import initialize
-from llog.opening import OpenedLog, Use, Wrapping, open_log
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.vacuum.job import VacuumReport, vacuum_here
 from llog.settings import Settings
+from llog.wiring import OpenedLog, Use, Wrapping, open_log
 
 
 class _Face:

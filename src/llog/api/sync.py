@@ -22,9 +22,9 @@ from llog.log.read.records import LogRecord, RecordRun
 from llog.log.read.timestamps import OffsetAndTimestamp
 from llog.log.rewrite.publish import Compacted
 from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
-from llog.opening import Wrapping
 from llog.pipeline.vacuum.job import VacuumReport
 from llog.settings import Settings
+from llog.wiring import Wrapping
 
 T = TypeVar("T")
 F = TypeVar("F", AsyncLeaderlessLogWriter, AsyncLeaderlessLogReader, AsyncLeaderlessLogCompactor)

@@ -28,12 +28,12 @@ from llog.errors import InvalidArgument, SettingsError
 from llog.formats.warm_up import warm_up
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.keys import Log
-from llog.opening import OpenedLog, Use, open_log
 from llog.settings import Settings
 from llog.telemetry.billing import Billing
 from llog.telemetry.metering import STORE_NAMES, Meters, tier_of
 from llog.telemetry.metrics import BrokerMetrics
 from llog.telemetry.scenario import scenario_from_env
+from llog.wiring import OpenedLog, Use, open_log
 
 Role = Literal["both", "write", "read"]
 ROLES: Final[tuple[Role, ...]] = ("both", "write", "read")

@@ -55,8 +55,8 @@ def audit(
 
     Exit code 1 when damage was found, 3 when something could not be checked.
     """
-    from llog.opening import Use
     from llog.spark.job import do_audit
+    from llog.wiring import Use
 
     report = run_job(
         settings,

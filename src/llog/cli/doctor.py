@@ -76,7 +76,7 @@ async def diagnose(settings: Settings, environ: Mapping[str, str], on_check: OnC
 
 
 async def _check_cluster_state(settings: Settings, on_check: OnCheck) -> list[Diagnosis]:
-    from llog.opening import Use, opened_log
+    from llog.wiring import Use, opened_log
 
     timeout_ms = settings.request_timeout_ms * CHECK_REQUEST_TIMEOUTS
     findings: list[Diagnosis] = []

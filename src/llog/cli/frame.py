@@ -11,9 +11,9 @@ import typer
 
 if TYPE_CHECKING:
     from llog.log.context import LogContext
-    from llog.opening import Use
     from llog.settings import Settings
     from llog.spark.job import Job
+    from llog.wiring import Use
 
 Result = TypeVar("Result")
 Command = Callable[..., None]
@@ -98,7 +98,7 @@ def on_log(
     import asyncio
 
     from llog.cli.output import progress_line
-    from llog.opening import Use, opened_log
+    from llog.wiring import Use, opened_log
 
     async def run() -> Result:
         with progress_line(title or "", wanted=title is not None):
@@ -124,8 +124,8 @@ def run_job(
     import asyncio
 
     from llog.cli.output import progress_line
-    from llog.opening import Use
     from llog.spark.job import Place, opened_job
+    from llog.wiring import Use
 
     place = Place(master=master, in_process=in_process and master is None)
     uses = {"blobs": blobs or Use.NOTHING, "segments": segments or Use.NOTHING}

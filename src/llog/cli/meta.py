@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from llog.log.inspect.describe import DescribedRecord
     from llog.log.recovery.backup_places import BackupFile, BackupObjects
     from llog.log.recovery.recover import UnknownSlice
-    from llog.opening import OpenedLog
     from llog.settings import Settings
+    from llog.wiring import OpenedLog
 
 app = typer.Typer(help="Show the metadata, back it up, restore it.", no_args_is_help=True)
 
@@ -125,7 +125,7 @@ async def _backup(settings: Settings, destination: str) -> tuple[str, BackupMani
     from llog.log.ids import new_object_id
     from llog.log.recovery.backup import write_backup
     from llog.log.recovery.backup_places import BackupFile, BackupObjects
-    from llog.opening import opened_log
+    from llog.wiring import opened_log
 
     async with opened_log(settings) as stores:
         context = stores.context
@@ -261,7 +261,7 @@ async def run_restore(
     from llog.log.recovery.recover import recover
     from llog.log.recovery.recover_find import newer_blobs
     from llog.log.recovery.restore import inspect_backup, refuse_if_not_empty, restore_backup
-    from llog.opening import Use, opened_log
+    from llog.wiring import Use, opened_log
 
     async with opened_log(settings, blobs=Use.LIST, segments=Use.LIST) as stores:
         context = stores.context

@@ -49,8 +49,8 @@ def compact(
     Each blob is read once. Exit code 1 when a log failed, 3 when one was too busy.
     """
     from llog.errors import InvalidArgument, TopicNotFound
-    from llog.opening import Use
     from llog.spark.job import do_compact
+    from llog.wiring import Use
 
     names = logs or []
     try:
@@ -119,9 +119,9 @@ def key_compact(
 
     Exit code 1 when a log could not be compacted.
     """
-    from llog.opening import Use
     from llog.pipeline.key_compact.report import KeyCompactOptions
     from llog.spark.job import do_key_compact
+    from llog.wiring import Use
 
     rate = settings.key_compact_bytes_per_second if mb_per_second is None else mb_per_second * MB
     options = KeyCompactOptions(dry_run=dry_run, force=force, bytes_per_second=rate or None).checked()
@@ -228,9 +228,9 @@ def vacuum(
 
     Exit code 1 when a metadata record cannot be read: objects it may reference are kept, all others are handled.
     """
-    from llog.opening import Use
     from llog.settings.urls import mask_url
     from llog.spark.job import do_vacuum
+    from llog.wiring import Use
 
     if not (yes or dry_run):
         where = " and ".join(mask_url(url) for url in sorted({settings.objects_url, settings.wal_url}))

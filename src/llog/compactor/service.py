@@ -39,12 +39,12 @@ from llog.limits import (
 )
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.opening import Use, opened_log
 from llog.settings import Settings
 from llog.telemetry.billing import Billing
 from llog.telemetry.metering import Meters
 from llog.telemetry.metrics import BrokerMetrics
 from llog.telemetry.scenario import scenario_from_env
+from llog.wiring import Use, opened_log
 
 # A pass never follows another sooner: the loop also answers pages and keeps sessions alive.
 COMPACTOR_PASS_PAUSE_MS_MIN: Final = 5

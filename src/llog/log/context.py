@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from llog.concurrency import Backoff, Rounds
 from llog.errors import MetadataStoreError
 from llog.limits import LOG_BACKOFF_MS_MAX, METADATA_GET_MANY_MAX, METADATA_WRITE_GROUPS_MAX
 from llog.log.keys import Keys
-from llog.retry import Backoff, Rounds
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
 from llog.stores.objects.port import ObjectStore
 

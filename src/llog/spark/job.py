@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from llog.log.context import LogContext
-from llog.opening import Use, opened_log
 from llog.pipeline.audit.job import audit
 from llog.pipeline.audit.report import AuditReport
 from llog.pipeline.compact.job import CompactOptions, compact
@@ -25,6 +24,7 @@ from llog.pipeline.runtime.log_choice import chosen_logs
 from llog.pipeline.runtime.tasks import LocalTasks, OnProgress, TaskRunner, tools_of
 from llog.pipeline.vacuum.job import VacuumReport, vacuum
 from llog.settings import Settings
+from llog.wiring import Use, opened_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

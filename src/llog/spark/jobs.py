@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from llog.log.keys import check_topic
-from llog.opening import Use
 from llog.settings import Settings
 from llog.spark.job import Job, Place, do_audit, do_compact, do_key_compact, do_retain, do_vacuum, opened_job
+from llog.wiring import Use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

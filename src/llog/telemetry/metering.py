@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from llog.opening import Wrapping
 from llog.settings import Settings
 from llog.stores.metadata.metered import MeteredMetadataStore
 from llog.stores.metadata.port import MetadataStore
@@ -22,6 +21,7 @@ from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
 from llog.telemetry.billing import BilledStore, Tier
 from llog.telemetry.metrics import BrokerMetrics
+from llog.wiring import Wrapping
 
 STORE_NAMES: Final[Mapping[Tier, str]] = {"objects": "the object store", "wal": "the WAL store"}
 

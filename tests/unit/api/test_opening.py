@@ -10,13 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from llog import wiring
-from llog.opening import Use, Wrapping, opened_log
 from llog.settings import Settings
 from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
 from llog.telemetry.metering import Meters
 from llog.telemetry.metrics import BrokerMetrics
-from llog.wiring import OBJECT_STORES_OPEN_MAX
+from llog.wiring import OBJECT_STORES_OPEN_MAX, Use, Wrapping, opened_log
 
 BUCKETS = 3 * OBJECT_STORES_OPEN_MAX
 

@@ -17,8 +17,8 @@ from llog.cli.stores import StoreStep
 from llog.formats.backup import VacuumHold
 from llog.formats.values import encode_value
 from llog.log.topics.admin import change_topic
-from llog.opening import opened_log
 from llog.stores.metadata.port import ABSENT
+from llog.wiring import opened_log
 from tests.unit.cli.feeding import FedCluster
 
 JAVA_21 = "#!/bin/sh\necho 'openjdk version \"21.0.3\" 2024-04-16' >&2\n"

@@ -15,10 +15,10 @@ from llog.cli.app import app
 from llog.cli.frame import InProcess, Master, run_job, with_stores
 from llog.cli.output import AsJson, print_report
 from llog.errors import InvalidArgument
-from llog.opening import Use
 from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, tools_of
 from llog.settings import Settings
 from llog.spark.job import Job
+from llog.wiring import Use
 from tests.spark.sample_tasks import OBEY, Order, Told
 
 

@@ -14,8 +14,8 @@ from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
 from llog.cli.stack import joining_spark
 from llog.errors import InvalidArgument
 from llog.log.keys import Log
-from llog.opening import Use, opened_log
 from llog.settings import Settings
+from llog.wiring import Use, opened_log
 from tests.filling import append, group_of
 
 

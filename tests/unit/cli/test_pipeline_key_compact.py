@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from llog.cli.exits import FAILED, NOT_FOUND, OK, USAGE
-from llog.opening import Use, opened_log
+from llog.wiring import Use, opened_log
 from tests.unit.cli.cluster import Cluster
 from tests.unit.cli.feeding import FedCluster
 from tests.unit.pipeline.key_compact.key_stage import LOG, Row, Stage, at_a_time

@@ -31,7 +31,7 @@ from llog.errors import InvalidArgument, ValueTooLarge
 from llog.log.keys import Log
 from llog.log.read.records import LogRecord
 from llog.log.topics.admin import PartitionDescription
-from llog.opening import opened_log
+from llog.wiring import opened_log
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.cli.feeding import FedCluster
 

@@ -14,7 +14,7 @@ from llog.cli.topic import parse_configs
 from llog.errors import InvalidArgument
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
-from llog.opening import opened_log
+from llog.wiring import opened_log
 from tests.unit.cli.feeding import FedCluster
 
 

@@ -16,9 +16,9 @@ from llog.formats.records.record_batch import Codec
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
-from llog.opening import OpenedLog, Use, open_log
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.settings import Settings
+from llog.wiring import OpenedLog, Use, open_log
 
 NOW_MS = 1_760_000_000_000
 LOGS = (Log("orders", 0), Log("orders", 1), Log("visits", 0))

@@ -12,7 +12,7 @@ import pytest
 
 from llog.cli.exits import FAILED, NOT_FOUND, USAGE
 from llog.log.keys import Keys, Log
-from llog.opening import opened_log
+from llog.wiring import opened_log
 from tests.unit.cli.feeding import FedCluster
 
 

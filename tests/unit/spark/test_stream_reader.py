@@ -13,8 +13,8 @@ from llog.errors import RecordsLost, TopicNotFound
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
 from llog.log.topics.delete import delete_topic
-from llog.opening import OpenedLog
 from llog.settings import Settings
+from llog.wiring import OpenedLog
 from tests.unit.pipeline.mixed_log import append, opened_for_writing, random_group
 
 pytest.importorskip("pyspark")

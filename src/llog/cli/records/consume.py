@@ -19,8 +19,8 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.log.topics.admin import PartitionDescription, describe_topic
-from llog.opening import opened_log
 from llog.settings import Settings
+from llog.wiring import opened_log
 
 if TYPE_CHECKING:
     from llog.pipeline.runtime.tasks import OnProgress

@@ -27,7 +27,6 @@ from llog.limits import SPLIT_BYTES_DEFAULT, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN
 from llog.log.keys import OFFSET_MAX, Log, check_topic
 from llog.log.metrics import LogMetrics
 from llog.log.read.fetch import Fetcher
-from llog.opening import OpenedLog, open_log
 from llog.pipeline.scan.plan import ScanRequest, plan_again, plan_scan
 from llog.pipeline.scan.pump import LoopThread, pump
 from llog.pipeline.scan.record_shape import Shape
@@ -35,6 +34,7 @@ from llog.pipeline.scan.split_read import split_batches
 from llog.pipeline.scan.splits import ScanRange, Split
 from llog.pipeline.scan.subscription import EARLIEST, LATEST, ReadBound, Subscription
 from llog.settings import Settings
+from llog.wiring import OpenedLog, open_log
 
 # Splits that a scan reads at the same time.
 SCAN_THREADS_DEFAULT: Final = 2

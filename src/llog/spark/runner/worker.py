@@ -70,8 +70,8 @@ def tools_on(objects: ObjectStores) -> TaskTools:
     its own)."""
 
     async def find_object(uri: str) -> tuple[ObjectStore, str]:
-        found = await objects.resolve(uri)
-        return RetryingObjectStore(found.store), found.name
+        store, name = await objects.find(uri)
+        return RetryingObjectStore(store), name
 
     async def open_store(url: str) -> ObjectStore:
         return RetryingObjectStore(await objects.at(url))

@@ -19,7 +19,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from llog.errors import InvalidArgument, MetadataStoreError
-from llog.opening import Use, opened_log
 from llog.pipeline.sink.commit import SinkResult, commit_batch, forget_query
 from llog.pipeline.sink.plan import UploadedSlice
 from llog.pipeline.sink.query import SinkBatch
@@ -30,6 +29,7 @@ from llog.spark.runner.worker import sent_settings
 from llog.spark.sink.options import SinkOptions
 from llog.spark.source.metadata_retry import with_metadata_retry
 from llog.spark.source.worker import worker_process
+from llog.wiring import Use, opened_log
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,13 +14,13 @@ import pyarrow as pa
 from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from llog.opening import opened_log
 from llog.pipeline.scan.plan import ScanRequest, plan_scan
 from llog.pipeline.scan.record_shape import Shape
 from llog.settings import Settings
 from llog.spark.source.filters import push_filters
 from llog.spark.source.options import SourceOptions
 from llog.spark.source.worker import encode_works, read_work
+from llog.wiring import opened_log
 
 
 class SplitPartition(InputPartition):

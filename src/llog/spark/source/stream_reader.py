@@ -32,7 +32,6 @@ from pyspark.sql.streaming.datasource import (
 from llog.broker.groups.positions import GroupPositions, Position
 from llog.errors import RecordsLost
 from llog.log.keys import Log
-from llog.opening import OpenedLog, open_log
 from llog.pipeline.scan.plan import splits_between
 from llog.pipeline.scan.pump import LoopThread
 from llog.pipeline.scan.record_shape import Shape
@@ -50,6 +49,7 @@ from llog.spark.source.metadata_retry import with_metadata_retry
 from llog.spark.source.options import SourceOptions
 from llog.spark.source.reader import SplitPartition
 from llog.spark.source.worker import encode_works, read_work
+from llog.wiring import OpenedLog, open_log
 
 POSITION: Final = "the stream's position"
 """The name of a checkpoint's offsets in error messages."""

@@ -25,7 +25,6 @@ from llog.formats.values import ClusterId, decode_value
 from llog.limits import SPARK_WORKER_TOOLS_MAX
 from llog.log.context import LogContext
 from llog.log.read.fetch import Fetcher
-from llog.opening import opened_log
 from llog.pipeline.runtime.tasks import TaskTools
 from llog.pipeline.scan.plan import ScanRequest, plan_again
 from llog.pipeline.scan.pump import LoopThread, pump
@@ -35,7 +34,7 @@ from llog.pipeline.scan.splits import ScanRange, Split
 from llog.settings import Settings
 from llog.settings.urls import mask_url, scheme_of
 from llog.spark.runner.worker import keep_freed_memory, sent_settings, settings_in_worker, tools_on
-from llog.wiring import ObjectStores
+from llog.wiring import ObjectStores, opened_log
 
 _NAMES_METADATA: Final = ("LLOG_METADATA_URL", "LLOG_OXIA_SERVICE_ADDRESS")
 

@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from llog.concurrency import Backoff
 from llog.errors import (
     ObjectAlreadyExists,
     ObjectNotFound,
@@ -29,7 +30,6 @@ from llog.errors import (
     ObjectStoreThrottled,
     ObjectStoreUncertain,
 )
-from llog.retry import Backoff
 from llog.stores.objects.buffers import equals_buffers
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore, total_bytes
 from llog.stores.objects.wrapper import ForwardingObjectStore

@@ -27,13 +27,13 @@ from llog.log.keys import Log
 from llog.log.metrics import READ_GETS
 from llog.log.read.fetch import Fetcher
 from llog.log.topics.delete import delete_topic
-from llog.opening import OpenedLog
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.scan.plan import ScanRequest, plan_again, plan_scan, splits_between
 from llog.pipeline.scan.split_read import split_batches
 from llog.pipeline.scan.splits import ScanRange, Split
 from llog.pipeline.scan.subscription import Subscription, find_logs
 from llog.settings import Settings
+from llog.wiring import OpenedLog
 from tests.benchmarks.log_setup import record_batch
 from tests.unit.pipeline.mixed_log import (
     LOGS,

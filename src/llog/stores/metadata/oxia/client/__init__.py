@@ -1,6 +1,6 @@
 """An asyncio client for Oxia over its gRPC protocol: batched, pipelined, with a deadline on every call.
 
-It uses nothing of llog but `llog.limits` and `llog.retry`. Start at `client`.
+It uses nothing of llog but `llog.limits` and `llog.concurrency`. Start at `client`.
 """
 
 from __future__ import annotations

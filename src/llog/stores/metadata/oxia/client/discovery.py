@@ -16,8 +16,8 @@ from typing import Final
 
 import grpc
 
+from llog.concurrency import Backoff
 from llog.limits import OXIA_RETRY_DELAY_MS_MAX, OXIA_RETRY_DELAY_MS_MIN
-from llog.retry import Backoff
 from llog.stores.metadata.oxia.client.errors import ClientClosed, Denied, Misconfigured, OxiaError, Unavailable
 from llog.stores.metadata.oxia.client.failures import FailureKind, RpcFailure, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
