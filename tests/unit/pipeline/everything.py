@@ -220,7 +220,13 @@ async def _append(player: Player, appender: Appender, logs: Sequence[Log]) -> No
         op = player.op()
         rows = tuple(_row(player, f"{player.ctx.name}/{op}/{i}") for i in range(player.random.randint(1, 4)))
         asked.append(Asked(op, log, rows))
-        player.ctx.record(asked[-1])
+    await append_asked(player, appender, asked)
+
+
+async def append_asked(player: Player, appender: Appender, asked: Sequence[Asked]) -> None:
+    """One flush, recorded with its answers."""
+    for one in asked:
+        player.ctx.record(one)
     groups = [EncodedGroup(one.log, len(one.rows), "kafka-v2", [_encoded(player, one.rows)]) for one in asked]
     try:
         outcomes: Sequence[object] = await appender.append(groups)
@@ -446,11 +452,15 @@ def drawn_roles(seed: int) -> dict[str, Play]:
     return roles
 
 
-async def begin(player: Player) -> None:
-    """The topics, and in every other run something to clean."""
+async def create_topics(player: Player) -> None:
     await join_cluster(player.context)
     for topic, config in CONFIGS.items():
         await create_topic(player.context, topic, partitions=2 if topic == ORDERS else 1, config=config)
+
+
+async def begin(player: Player) -> None:
+    """The topics, and in every other run something to clean."""
+    await create_topics(player)
     appender = Appender(player.context)
     for _ in range(player.random.choice([0, 4])):
         await _append(player, appender, [Log(PRICES, 0)])
