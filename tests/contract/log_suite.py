@@ -32,7 +32,7 @@ from llog.log.cleanup.retention import Limits, delete_records, retain
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Keys, Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.log.read.read import iter_runs, read_offset, view
 from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore

@@ -27,7 +27,7 @@ from llog.log.cleanup.retention import Limits, delete_records, retain
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.log.read.read import read_offset
 from llog.log.topics.admin import (
     add_partitions,

@@ -25,12 +25,12 @@ from llog.api.aio import AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import SharedAppendGroup
 from llog.compactor import Backends, CompactorJobs, run_compactor
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
-from llog.log.claim import holder
 from llog.log.cleanup.retention import Retained
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.rewrite.publish import Compacted
 from llog.log.topics.delete import TopicDeleted
+from llog.pipeline.runtime.log_choice import holder
 from llog.settings import Settings
 from llog.testing.servers import STOP_SECONDS_MAX, OxiaServer, ServerProcess
 from tests.patience import PATIENCE_SECONDS

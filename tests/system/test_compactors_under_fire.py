@@ -18,12 +18,12 @@ import pytest
 from llog.api.aio import AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import SharedAppendGroup
 from llog.errors import LlogError
-from llog.log.claim import holder
 from llog.log.context import LogContext
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic
 from llog.pipeline.audit.job import audit
+from llog.pipeline.runtime.log_choice import holder
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum.job import vacuum_here
 from llog.settings import Settings

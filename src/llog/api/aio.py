@@ -30,8 +30,7 @@ from llog.log.read import read as reading
 from llog.log.read.fetch import Fetcher
 from llog.log.read.records import LogRecord, RecordRun
 from llog.log.read.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
-from llog.log.rewrite.publish import Compacted
-from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
+from llog.log.rewrite.publish import LOG_MERGE_INPUTS_MIN, Compacted
 from llog.log.topics.create import initialize
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.vacuum.job import VacuumReport, vacuum_here

@@ -20,8 +20,7 @@ from llog.log.cleanup.retention import Retained
 from llog.log.metrics import LogMetrics
 from llog.log.read.records import LogRecord, RecordRun
 from llog.log.read.timestamps import OffsetAndTimestamp
-from llog.log.rewrite.publish import Compacted
-from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
+from llog.log.rewrite.publish import LOG_MERGE_INPUTS_MIN, Compacted
 from llog.pipeline.vacuum.job import VacuumReport
 from llog.settings import Settings
 from llog.wiring import Wrapping

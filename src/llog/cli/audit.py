@@ -55,7 +55,7 @@ def audit(
 
     Exit code 1 when damage was found, 3 when something could not be checked.
     """
-    from llog.spark.job import do_audit
+    from llog.spark.jobs import do_audit
     from llog.wiring import Use
 
     report = run_job(

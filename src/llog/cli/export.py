@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llog.pipeline.export.job import ExportReport, PartitionExport
     from llog.settings import Settings
     from llog.spark.export_work import Destination
-    from llog.spark.job import Job
+    from llog.spark.jobs import Job
 
 To = Annotated[
     str,

@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from llog.log.context import LogContext
     from llog.settings import Settings
-    from llog.spark.job import Job
+    from llog.spark.jobs import Job
     from llog.wiring import Use
 
 Result = TypeVar("Result")
@@ -124,7 +124,7 @@ def run_job(
     import asyncio
 
     from llog.cli.output import progress_line
-    from llog.spark.job import Place, opened_job
+    from llog.spark.jobs import Place, opened_job
     from llog.wiring import Use
 
     place = Place(master=master, in_process=in_process and master is None)

@@ -49,7 +49,7 @@ def compact(
     Each blob is read once. Exit code 1 when a log failed, 3 when one was too busy.
     """
     from llog.errors import InvalidArgument, TopicNotFound
-    from llog.spark.job import do_compact
+    from llog.spark.jobs import do_compact
     from llog.wiring import Use
 
     names = logs or []
@@ -120,7 +120,7 @@ def key_compact(
     Exit code 1 when a log could not be compacted.
     """
     from llog.pipeline.key_compact.report import KeyCompactOptions
-    from llog.spark.job import do_key_compact
+    from llog.spark.jobs import do_key_compact
     from llog.wiring import Use
 
     rate = settings.key_compact_bytes_per_second if mb_per_second is None else mb_per_second * MB
@@ -185,7 +185,7 @@ def retain(
 
     Exit code 1 when a log failed, 3 when a retry may succeed.
     """
-    from llog.spark.job import do_retain
+    from llog.spark.jobs import do_retain
 
     if not (yes or dry_run):
         where = ", ".join(logs or ()) or "every topic"
@@ -229,7 +229,7 @@ def vacuum(
     Exit code 1 when a metadata record cannot be read: objects it may reference are kept, all others are handled.
     """
     from llog.settings.urls import mask_url
-    from llog.spark.job import do_vacuum
+    from llog.spark.jobs import do_vacuum
     from llog.wiring import Use
 
     if not (yes or dry_run):

@@ -25,9 +25,9 @@ from llog.compactor.metrics import (
 )
 from llog.errors import MetadataStoreError, MetadataUncertain, SessionLost, VersionConflict
 from llog.formats.values import CompactorClaim, decode_value, encode_value
-from llog.log.claim import claim, release
 from llog.log.context import LogContext
 from llog.log.keys import Log
+from llog.pipeline.runtime.log_choice import claim, release
 from llog.stores.metadata.port import ABSENT, Key, Session
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from llog.formats.values import ControlRecord, IndexEntry, Pending, ProducerState
 from llog.limits import LOG_CLAIMS_PER_APPEND_MAX
 from llog.log.append.pieces import AppendSlice, Landed, PlacedPiece
-from llog.log.producers.idempotence import Judgement, judge_claim, with_batch
+from llog.log.producers import Judgement, judge_claim, with_batch
 
 
 class Refusal(NamedTuple):

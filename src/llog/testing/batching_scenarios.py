@@ -24,7 +24,7 @@ from llog.log.append.append import Appended, Appender, AppendOutcome
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import NoMetrics
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.log.read.read import iter_runs, view
 from llog.testing.history import Checker, Client, Noted, Phase, operations_of
 from llog.testing.history.events import AnyEvent, AppendAsked, AppendTold, Outcome

@@ -18,7 +18,7 @@ from llog.limits import LOG_IDLE_CLEAR_MS
 from llog.log.append.append import Appender, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import Landed, Piece
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.log.read.read import iter_runs, view
 from llog.pipeline.compact.once import compact_once
 from llog.testing.sim import MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario

@@ -20,7 +20,7 @@ from llog.log.append.append import Appender, EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.log.read.read import iter_runs
 from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import MetadataStore

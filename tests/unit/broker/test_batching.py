@@ -31,7 +31,7 @@ from llog.log.append.append import Appended, EncodedGroup
 from llog.log.append.pieces import Landed, PieceOutcome
 from llog.log.fence import fence
 from llog.log.keys import Keys, Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Key, Record, Write
 from llog.testing import batching_scenarios

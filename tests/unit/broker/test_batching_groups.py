@@ -14,7 +14,7 @@ from llog.errors import AppendNotCommitted, LogError, OutOfOrderSequence
 from llog.log.append.append import Appended, AppendOutcome, EncodedGroup
 from llog.log.append.pieces import Landed, Piece, PieceOutcome
 from llog.log.keys import Keys, Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 
 LOG = Log("orders", 0)
 KEYS = Keys("llog")

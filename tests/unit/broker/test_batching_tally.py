@@ -8,7 +8,7 @@ from llog.errors import ObjectStoreUnavailable
 from llog.formats.buffers import total_length
 from llog.log.fence import fence
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from tests.unit.broker.batching_bench import Bench, group, numbered
 
 A, B = Log("orders", 0), Log("orders", 1)

@@ -17,7 +17,7 @@ from llog.cli.output import AsJson, print_report
 from llog.errors import InvalidArgument
 from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, tools_of
 from llog.settings import Settings
-from llog.spark.job import Job
+from llog.spark.jobs import Job
 from llog.wiring import Use
 from tests.spark.sample_tasks import OBEY, Order, Told
 

@@ -9,8 +9,8 @@ import pytest
 
 from llog.compactor.claims import Claims
 from llog.errors import MetadataUnavailable, MetadataUncertain, SessionLost
-from llog.log.claim import holder
 from llog.log.context import LogContext
+from llog.pipeline.runtime.log_choice import holder
 from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, settle
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from llog.errors import LogBusy, MetadataDenied, ObjectStoreUnavailable
-from llog.log.claim import holder
 from llog.log.fence import fence
 from llog.log.keys import Log
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
+from llog.pipeline.runtime.log_choice import holder
 from tests.unit.compactor.serving import entries_of, running
 from tests.unit.compactor.stage import (
     ORDERS,

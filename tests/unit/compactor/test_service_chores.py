@@ -7,9 +7,9 @@ from dataclasses import replace
 from llog.compactor.plan import Rules
 from llog.errors import MetadataUnavailable
 from llog.formats.values import ControlRecord, decode_value
-from llog.log.claim import holder
 from llog.log.keys import Log
 from llog.log.topics.admin import alter_topic, change_topic
+from llog.pipeline.runtime.log_choice import holder
 from tests.unit.compactor.serving import entries_of, running
 from tests.unit.compactor.stage import (
     ORDERS,

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from llog.log.claim import holder
 from llog.log.context import LogContext
+from llog.pipeline.runtime.log_choice import holder
 from tests.unit.compactor.serving import Running, running
 from tests.unit.compactor.stage import ORDERS, Cluster, Writer, lag_of, settle
 

@@ -7,9 +7,9 @@ from llog.compactor.claims import Claims
 from llog.compactor.plan import Kind, LogBacklog, Rules
 from llog.compactor.worker import Worker
 from llog.errors import MetadataStoreError
-from llog.log.claim import holder
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
+from llog.pipeline.runtime.log_choice import holder
 from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedJobs, Writer, leave_pending
 
 RULES = Rules(trigger_bytes=1 << 20, trigger_age_ms=60_000, min_age_ms=0, max_offsets_per_run=1_000)

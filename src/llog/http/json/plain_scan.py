@@ -20,7 +20,7 @@ from llog.formats.records.plain_batches import Payloads
 from llog.http.json import schemas
 from llog.limits import HTTP_TOPIC_PARTITIONS_MAX
 from llog.log.keys import PARTITION_MAX, TOPIC_NAME_LENGTH_MAX
-from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
+from llog.log.producers import SEQUENCE_MODULUS, ProducerClaim
 
 HTTP_SCAN_ROWS_MAX: Final = 2_000_000
 """Records in one plain body; each costs about 40 bytes while it is read."""

@@ -34,7 +34,7 @@ from llog.limits import KIB
 from llog.log.append.append import EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.keys import Log
-from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
+from llog.log.producers import SEQUENCE_MODULUS, ProducerClaim
 
 HTTP_SCAN_BYTES_MIN: Final = 16 * KIB
 """Smaller bodies are not tried with the kernel, which costs some microseconds to call."""

@@ -30,7 +30,7 @@ from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
 from llog.log.metrics import AppendCounters
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 
 # Uploads of one record group: again when its blob was too old to be committed, or of another incarnation.
 LOG_UPLOADS_MAX: Final = 3

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from llog.errors import InvalidArgument, LogError
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 
 NO_TIMESTAMP: Final = -1
 

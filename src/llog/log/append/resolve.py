@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from llog.errors import AppendUncertain, LogError, MetadataStoreError
 from llog.formats.values import ControlRecord, Pending, decode_value
-from llog.log.append.known import KnownProducers
 from llog.log.append.pieces import PieceOutcome
 from llog.log.context import LogContext
 from llog.log.control import Reserved, cleared, weigh, weigh_claims
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, offset_name
+from llog.log.producers import KnownProducers
 from llog.stores.metadata.port import Write
 
 # Rounds of reading before an append without an answer is reported uncertain.

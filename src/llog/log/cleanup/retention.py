@@ -29,8 +29,8 @@ from llog.log.append.settle import StaleSelf, settle, settle_and_clear
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
+from llog.log.producers import move_snapshot
 from llog.log.rewrite import segments
-from llog.log.rewrite.snapshot import move_snapshot
 from llog.log.topics.config import TopicConfig
 from llog.log.topics.create import load_topic
 from llog.stores.metadata.port import Record

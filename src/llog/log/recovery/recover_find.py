@@ -36,7 +36,7 @@ from llog.log.index import Entry, entry_of
 from llog.log.inspect.check_objects import read_footer
 from llog.log.inspect.coherent import read_guards, run_of
 from llog.log.keys import Log
-from llog.log.producers.idempotence import SEQUENCE_MODULUS, ProducerClaim
+from llog.log.producers import SEQUENCE_MODULUS, ProducerClaim
 from llog.stores.objects.port import ObjectStore
 
 DOUBTFUL: Final = "key compaction removed the segments made from it, so its records cannot be recognised"

@@ -1,4 +1,10 @@
-"""Publishing a rewritten run: the order that safety hangs on, for compaction and merge alike.
+"""A rewriting run: which index entries it takes (pure functions), and the order in which it is published.
+
+R11: a run takes whole entries, contiguous, starting with the valid entry that covers the floor (the later of cursor and
+log start), and ends below the counter noted when `pending` was last cleared. A run that ended inside an entry would
+lose the rest of it when the cursor moves; a run past that counter would lose an append that is not settled yet.
+
+Compaction, merge and key compaction publish in the same order:
 
     6. compare-and-set the compaction record: the run is in flight, with everything needed to finish it
     7. move the producer snapshot past the run, then swap the end key to one COMPACTED entry
@@ -16,7 +22,7 @@ Why the order is safe:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -32,17 +38,124 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import LOG_COMPACT_ROUNDS_MAX
+from llog.limits import LOG_COMPACT_ENTRIES_MAX, LOG_COMPACT_ROUNDS_MAX
 from llog.log.context import LogContext
-from llog.log.index import Entry, entry_of
+from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, last_segment_id, offset_name
+from llog.log.producers import move_snapshot
 from llog.log.rewrite import segments
-from llog.log.rewrite.select import Choice
-from llog.log.rewrite.snapshot import move_snapshot
 from llog.stores.metadata.port import Delete, Record
 
 # Index entries that a segment replaced, deleted together where the store can: a group is one write of the store.
 LOG_DELETES_PER_GROUP_MAX: Final = 256
+# Segments that one merge takes at least.
+LOG_MERGE_INPUTS_MIN: Final = 2
+
+
+class Run(NamedTuple):
+    """Entries to be rewritten into one segment, in offset order."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def start_offset(self) -> int:
+        return self.entries[0].start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.entries[-1].end_offset
+
+    @property
+    def msg_count(self) -> int:
+        return self.end_offset - self.start_offset + 1
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """URIs of the objects that hold its bytes."""
+        return tuple(sorted({entry.value.data_key for entry in self.entries}))
+
+
+class Choice(NamedTuple):
+    """A run, and which segment it becomes."""
+
+    kind: CompactionKind
+    level: int
+    """Level of the new segment."""
+    run: Run
+
+
+class Bounds(NamedTuple):
+    incarnation: int
+    cursor: int
+    log_start_offset: int
+    counter: int
+    """Entries end below it."""
+    max_offsets: int
+    target_bytes: int
+    created_before_ms: int
+    """Younger entries are left alone (R4)."""
+
+
+def select_run(entries: Iterable[Entry], bounds: Bounds) -> Run | None:
+    """The next run, from index entries in order from the floor on; None when there is nothing to do."""
+    chosen: list[Entry] = []
+    size_bytes = 0
+    for entry in entries:
+        verdict = judge(
+            entry,
+            incarnation=bounds.incarnation,
+            cursor=bounds.cursor,
+            log_start_offset=bounds.log_start_offset,
+        )
+        if verdict in (EntryVerdict.PHANTOM, EntryVerdict.BELOW_START):
+            continue
+        if verdict is EntryVerdict.FROM_THE_FUTURE or not _fits(entry, chosen, bounds):
+            break
+        offsets = entry.end_offset - (chosen[0].start_offset if chosen else entry.start_offset) + 1
+        length = entry.value.byte_length or 0
+        if chosen and (offsets > bounds.max_offsets or size_bytes + length > bounds.target_bytes):
+            break
+        chosen.append(entry)
+        size_bytes += length
+    return Run(tuple(chosen)) if chosen else None
+
+
+def _fits(entry: Entry, chosen: list[Entry], bounds: Bounds) -> bool:
+    """Is it the next whole WAL entry, old enough and below the counter?"""
+    floor = max(bounds.cursor, bounds.log_start_offset)
+    follows = entry.start_offset == chosen[-1].end_offset + 1 if chosen else entry.covers(floor)
+    return (
+        follows
+        and entry.value.type == "WAL"
+        and entry.end_offset < bounds.counter
+        and entry.value.created_at_ms <= bounds.created_before_ms
+    )
+
+
+def select_merge(entries: Iterable[Entry], *, target_bytes: int, min_inputs: int) -> Run | None:
+    """The first neighbours of one level that together stay within `target_bytes`: at least `min_inputs`, and as many as
+    fit. `entries` are valid COMPACTED entries in offset order."""
+    chosen: list[Entry] = []
+    size_bytes = 0
+    for entry in entries:
+        length = entry.value.byte_length or 0
+        follows = (
+            bool(chosen)
+            and entry.start_offset == chosen[-1].end_offset + 1
+            and entry.value.level == chosen[-1].value.level
+            and size_bytes + length <= target_bytes
+            and len(chosen) < LOG_COMPACT_ENTRIES_MAX
+        )
+        if not follows:
+            if len(chosen) >= min_inputs:
+                break
+            chosen, size_bytes = [], 0
+        chosen.append(entry)
+        size_bytes += length
+    return Run(tuple(chosen)) if len(chosen) >= min_inputs else None
+
+
+# -- publishing --------------------------------------------------------------------------------------------------------
 
 
 class Compacted(NamedTuple):

@@ -23,7 +23,7 @@ from llog.errors import LlogError, LogBusy, LogDeleted, LogError, PartitionNotIn
 from llog.limits import COMPACT_LOGS_AT_ONCE, COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, LOG_MERGE_BYTES_DEFAULT
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN, Bounds, Choice, Run, select_run
+from llog.log.rewrite.publish import LOG_MERGE_INPUTS_MIN, Bounds, Choice, Run, select_run
 from llog.pipeline.compact.plan import Resize, SegmentRules, Share, Sizing, plan_round, plan_shares
 from llog.pipeline.compact.round import (
     CompactReport,

@@ -1,6 +1,6 @@
 """The merge job: neighbouring segments of one level become one of the next, many logs at a time.
 
-`llog.log.rewrite.select` chooses the neighbours; a task reads each segment with one ranged read and writes one object.
+`llog.log.rewrite.publish` chooses the neighbours; a task reads each segment with one ranged read and writes one object.
 A round does one merge per log, because one record guards all rewriting of a log; rounds repeat until no log has
 neighbours that fit.
 """
@@ -18,8 +18,7 @@ from llog.limits import COMPACT_LOGS_AT_ONCE, COMPACT_REPLANS_MAX, COMPACT_ROUND
 from llog.log.context import LogContext
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
-from llog.log.rewrite.publish import KnownCompaction
-from llog.log.rewrite.select import Choice, select_merge
+from llog.log.rewrite.publish import Choice, KnownCompaction, select_merge
 from llog.pipeline.compact.job import CompactOptions, OnError, note_error, note_in_vain
 from llog.pipeline.compact.plan import Sizing
 from llog.pipeline.compact.round import (

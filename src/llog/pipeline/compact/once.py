@@ -10,8 +10,7 @@ from llog.errors import CompactionFailed, InvalidArgument, LlogError, LogBusy
 from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.rewrite.publish import Compacted
-from llog.log.rewrite.select import LOG_MERGE_INPUTS_MIN
+from llog.log.rewrite.publish import LOG_MERGE_INPUTS_MIN, Compacted
 from llog.pipeline.compact.job import CompactOptions, compact_claimed
 from llog.pipeline.compact.merge import merge_claimed
 from llog.pipeline.compact.plan import SegmentRules

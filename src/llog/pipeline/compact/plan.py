@@ -36,7 +36,7 @@ from llog.limits import (
 )
 from llog.log.index import Entry
 from llog.log.keys import Log
-from llog.log.rewrite.select import Run
+from llog.log.rewrite.publish import Run
 from llog.pipeline.runtime.tasks import TaskFailed
 
 

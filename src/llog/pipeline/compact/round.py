@@ -27,8 +27,7 @@ from llog.log.ids import new_object_id
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, offset_name
 from llog.log.rewrite import segments
-from llog.log.rewrite.publish import Compacted, KnownCompaction, finish, load_compaction, planned_run, publish
-from llog.log.rewrite.select import Choice
+from llog.log.rewrite.publish import Choice, Compacted, KnownCompaction, finish, load_compaction, planned_run, publish
 from llog.pipeline.compact.plan import NamedRun, RunOutcome, Window, Written, window_of_runs
 from llog.pipeline.compact.task import REWRITE_WINDOW
 from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner

@@ -7,7 +7,6 @@ Runs of fresh batches, nearly all runs, have a place in the window's room (`room
 arrives. Any other run (a merge, an append in the old encoding, an object of unknown length) is built by itself, within
 a budget of bytes.
 
-- A segment is byte for byte what `llog.log.rewrite.rewrite` makes of the same run.
 - Checksums are compared before anything is written.
 - An expected error is the outcome of one run: a damaged slice or a missing blob does not fail other logs.
 - Memory: the room and COMPACT_TASK_READS_MAX blobs; besides it the objects that other runs wait for, plus
@@ -20,16 +19,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from llog.concurrency import ByteBudget
-from llog.errors import LlogError, ObjectRangeInvalid
+from llog.errors import LlogError, ObjectRangeInvalid, UnsupportedFormat
 from llog.formats.buffers import Buffer
-from llog.formats.segment import Segment, SegmentBuilder
+from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
+from llog.formats.records.record_batch import BatchColumns, BatchRule, walk
+from llog.formats.segment import Segment, SegmentBuilder, parse_footer
 from llog.formats.values import IndexEntry
 from llog.limits import MIB, OBJECT_FILE_THREADS
 from llog.log.index import Entry
-from llog.log.rewrite.rewrite import final_batches
+from llog.log.read.slices import SegmentCheck, encode_payloads, patch_slices
 from llog.pipeline.compact.plan import (
     RunOutcome,
     Slice,
@@ -234,3 +235,37 @@ def _bytes_of(piece: Slice, source: SourceObject, data: Buffer) -> Buffer:
         reason = f"bytes {piece.byte_offset} + {piece.byte_length} are not within the {len(whole)} that were read"
         raise ObjectRangeInvalid("rewrite", source.uri, reason)
     return whole[begin : begin + piece.byte_length]
+
+
+class _Final(NamedTuple):
+    """Batches with their final offsets, their columns, and the first offset of each epoch."""
+
+    data: Buffer
+    columns: BatchColumns
+    epochs: dict[int, int]
+
+
+def final_batches(data: Buffer, entry: Entry) -> _Final:
+    source = entry.value.data_key
+    count, start, epoch = entry.value.msg_count, entry.start_offset, entry.value.epoch
+    if entry.value.encoding == BYTES_BATCH:
+        batch = encode_payloads(data, count, start, epoch, entry.value.created_at_ms, source)
+        return _Final(batch, walk(batch, source, rule=BatchRule.COMPACTED), {epoch: start})
+    if entry.value.encoding != "kafka-v2":
+        raise UnsupportedFormat(source, f"encoding {entry.value.encoding!r}")
+    if entry.value.type == "COMPACTED":
+        return _batches_of_segment(data, entry)
+    writable = bytearray(data)
+    return _Final(writable, patch_slices(writable, [len(writable)], [count], start, epoch, source), {epoch: start})
+
+
+def _batches_of_segment(data: Buffer, entry: Entry) -> _Final:
+    """A segment's batches are final already."""
+    source, whole = entry.value.data_key, memoryview(data)
+    footer = parse_footer(whole, len(whole), source)
+    batches = whole[: footer.data_length]
+    check = SegmentCheck(source, entry.start_offset, entry.end_offset)
+    columns = check.batches(batches)
+    check.check_count(entry.value.record_count)
+    known = footer.extension.epochs if footer.extension is not None else {}
+    return _Final(batches, columns, known or {entry.value.epoch: entry.start_offset})

@@ -23,8 +23,7 @@ from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.read.fetch import is_segment
 from llog.log.rewrite import segments
-from llog.log.rewrite.publish import KnownCompaction, finish, planned_run, publish
-from llog.log.rewrite.select import Choice, Run
+from llog.log.rewrite.publish import Choice, KnownCompaction, Run, finish, planned_run, publish
 from llog.pipeline.key_compact.aggregate import (
     KeyAggregate,
     ScratchPart,

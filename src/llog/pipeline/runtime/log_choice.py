@@ -1,6 +1,8 @@
 """Which logs a job works on: "topic" or "topic:partition" as the caller names them, or all logs of all live topics.
 
-An unknown name is an error, never an empty job. `claimed` claims the chosen logs for the duration of a job.
+An unknown name is an error, never an empty job. `claimed` claims the chosen logs for the duration of a job. A claim is
+an ephemeral record that keeps two compactors from doing the same work. It only saves work (R12): a claim that is lost
+with its session, or ignored, does no harm, because the compaction record alone guards the publishing of a run.
 """
 
 from __future__ import annotations
@@ -10,14 +12,22 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from llog.concurrency import gather_bounded
-from llog.errors import FormatError, InvalidArgument, LlogError, PartitionOutOfRange, TopicNotFound
-from llog.formats.values import ControlRecord, decode_value
+from llog.errors import (
+    FormatError,
+    InvalidArgument,
+    LlogError,
+    MetadataUncertain,
+    PartitionOutOfRange,
+    TopicNotFound,
+    VersionConflict,
+)
+from llog.formats.values import CompactorClaim, ControlRecord, decode_value, encode_value
 from llog.limits import COMPACT_LOGS_AT_ONCE, METADATA_GET_MANY_MAX
-from llog.log.claim import claim
 from llog.log.context import LogContext
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.topics.admin import list_topics
 from llog.log.topics.create import load_topic
+from llog.stores.metadata.port import ABSENT, Session
 
 
 def parse_choice(text: str) -> tuple[str, int | None]:
@@ -76,6 +86,34 @@ async def live_logs(context: LogContext, logs: Sequence[Log] | None) -> LiveLogs
             if control.log_state != "DELETED":
                 live.incarnations[log] = control.incarnation
     return live
+
+
+async def claim(context: LogContext, log: Log, session: Session, *, compactor_id: str, incarnation: int) -> bool:
+    """Whether this compactor holds the claim on the log."""
+    key = context.keys.claim(log)
+    value = CompactorClaim(incarnation=incarnation, compactor_id=compactor_id, claimed_at_ms=context.now_ms())
+    try:
+        await context.metadata.put(key, encode_value(value), expected=ABSENT, session=session)
+        return True
+    except (VersionConflict, MetadataUncertain):
+        held = await holder(context, log)
+        return held is not None and held.compactor_id == compactor_id
+
+
+async def holder(context: LogContext, log: Log) -> CompactorClaim | None:
+    found = await context.metadata.get(context.keys.claim(log))
+    return None if found is None else decode_value(CompactorClaim, found.value, found.key.path)
+
+
+async def release(context: LogContext, log: Log, *, compactor_id: str) -> None:
+    """Remove our claim; another compactor's claim stays."""
+    found = await context.metadata.get(context.keys.claim(log), strict=True)
+    if found is None or decode_value(CompactorClaim, found.value, found.key.path).compactor_id != compactor_id:
+        return
+    try:
+        await context.metadata.delete(found.key, expected=found.version)
+    except (VersionConflict, MetadataUncertain):
+        return
 
 
 class LogClaims(NamedTuple):

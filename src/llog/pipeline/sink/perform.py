@@ -39,11 +39,10 @@ from llog.errors import (
 from llog.formats.values import ControlRecord, decode_value
 from llog.limits import SINK_LOGS_IN_FLIGHT_MAX
 from llog.log.append.commit import Committer
-from llog.log.append.known import KnownProducers
 from llog.log.append.pieces import Landed, PieceOutcome
 from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
-from llog.log.producers.idempotence import Judgement, judge_claim
+from llog.log.producers import Judgement, KnownProducers, judge_claim
 from llog.pipeline.sink.plan import ClaimedSlice, CommitPlan, PlanSlice, append_id, claimed_slices, find_plan
 from llog.pipeline.sink.query import SinkBatch, persist
 from llog.pipeline.sink.uploads import copy_slices

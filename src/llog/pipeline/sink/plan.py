@@ -29,7 +29,7 @@ from llog.log.append.pieces import AppendSlice, PlacedPiece
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Keys, Log, last_segment_id, offset_name
-from llog.log.producers.idempotence import SEQUENCE_MODULUS, WINDOW, ProducerClaim
+from llog.log.producers import SEQUENCE_MODULUS, WINDOW, ProducerClaim
 from llog.pipeline.sink.query import SinkBatch, check_current, persist
 from llog.stores.metadata.port import ABSENT, Key, Record
 

@@ -25,7 +25,7 @@ from llog.log.cleanup.retention import Limits, delete_records, retain
 from llog.log.context import LogContext, LogOptions
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Keys, Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.log.read.read import iter_runs, view
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once, merge_once

@@ -33,7 +33,7 @@ from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, AppendOutcome, EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.log.read.read import iter_runs, view
 from llog.testing.history.events import (
     Act,

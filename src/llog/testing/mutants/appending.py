@@ -6,7 +6,7 @@ from llog.testing.mutants.mutant import Edit, Mutant
 
 CONTROL = "llog.log.control"
 RESOLVE = "llog.log.append.resolve"
-PRODUCER_STATE = "llog.log.append.known"
+PRODUCER_STATE = "llog.log.producers"
 
 # A hole in the entries is passed over: whatever is missing counts as never written.
 NO_HOLES = (
@@ -98,7 +98,7 @@ APPENDING = (
         "the snapshot's head moves by compare-and-set",
         (
             Edit(
-                "llog.log.rewrite.snapshot",
+                "llog.log.producers",
                 "encode_value(moved, key.path), expected=found.version)",
                 "encode_value(moved))",
             ),

@@ -51,7 +51,7 @@ REWRITING = (
         "the floor is the later of cursor and log start",
         (
             Edit(
-                "llog.log.rewrite.select",
+                "llog.log.rewrite.publish",
                 "floor = max(bounds.cursor, bounds.log_start_offset)",
                 "floor = bounds.cursor",
             ),
@@ -79,7 +79,7 @@ REWRITING = (
         "of losing data)",
         (
             Edit(
-                "llog.log.rewrite.select",
+                "llog.log.rewrite.publish",
                 "if chosen and (offsets > bounds.max_offsets or",
                 "cut = chosen[0].start_offset + bounds.max_offsets - 1 if chosen else entry.end_offset\n"
                 "        if cut < entry.end_offset:\n"

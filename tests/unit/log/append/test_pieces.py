@@ -25,7 +25,7 @@ from llog.log.control import (
     weigh_claims,
 )
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim, with_batches
+from llog.log.producers import ProducerClaim, with_batches
 
 OPEN = new_control(incarnation=2, first_offset=1, now_ms=10_000, vacuum_grace_ms=10_000)
 ORDERS = Log("orders", 0)

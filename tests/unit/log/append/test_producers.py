@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from llog.log.producers.idempotence import WINDOW, Judgement, ProducerClaim, judge_claim, with_batch, with_batches
+from llog.log.producers import WINDOW, Judgement, ProducerClaim, judge_claim, with_batch, with_batches
 
 
 def claim(first: int, last: int, epoch: int = 0) -> ProducerClaim:

@@ -18,7 +18,7 @@ from llog.log.index import entry_of
 from llog.log.inspect.check_objects import read_footer
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.log.recovery.recover import recover
 from llog.log.recovery.restore import read_hold, release_vacuum
 from llog.log.topics.admin import create_topic

@@ -15,7 +15,7 @@ from llog.formats.shared_blob import parse_shared_blob
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.pipeline.audit.job import Grouped, audit, plan_items
 from llog.pipeline.audit.log_metadata import look_at
 from llog.pipeline.audit.task import COMPARE_OBJECTS, Objects, compare_objects

@@ -18,9 +18,9 @@ from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.log.read.records import LogRecord
-from llog.log.rewrite.rewrite import final_batches
-from llog.log.rewrite.select import Run
+from llog.log.rewrite.publish import Run
 from llog.pipeline.compact.plan import Window
+from llog.pipeline.compact.task import final_batches
 from llog.pipeline.runtime.tasks import LocalTasks, Task, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import MetadataStore

@@ -10,16 +10,15 @@ import pytest
 
 from llog.formats.values import CompactionRecord, decode_value
 from llog.log.append.settle import settle_and_clear
-from llog.log.claim import holder
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
-from llog.log.rewrite.publish import Compacted, load_compaction, planned_run, publish
+from llog.log.rewrite.publish import Choice, Compacted, Run, load_compaction, planned_run, publish
 from llog.log.rewrite.segments import list_segments
-from llog.log.rewrite.select import Choice, Run
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.job import CompactOptions, compact
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.compact.plan import SegmentRules, Sizing
+from llog.pipeline.runtime.log_choice import holder
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.compactor.stage import Cluster, leave_pending
@@ -139,7 +138,7 @@ async def test_claims_are_held_while_the_job_runs_and_gone_afterwards() -> None:
 
 
 async def test_a_log_that_another_claimed_is_left_to_it() -> None:
-    from llog.log.claim import claim
+    from llog.pipeline.runtime.log_choice import claim
 
     stage = Stage()
     await stage.append(*ORDERS)

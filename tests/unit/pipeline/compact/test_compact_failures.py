@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from llog.limits import COMPACT_REPLANS_MAX
-from llog.log.claim import holder
 from llog.log.keys import Log
 from llog.pipeline.compact.job import compact
 from llog.pipeline.compact.once import compact_once
+from llog.pipeline.runtime.log_choice import holder
 from llog.pipeline.runtime.tasks import LocalTasks, Task, TaskFailed, tools_of
 from tests.unit.pipeline.compact.compact_stage import (
     Stage,

@@ -13,7 +13,7 @@ from llog.concurrency import ByteBudget
 from llog.formats.values import IndexEntry
 from llog.log.index import Entry
 from llog.log.keys import Log
-from llog.log.rewrite.select import Run
+from llog.log.rewrite.publish import Run
 from llog.pipeline.compact.merge import plan_merge_tasks
 from llog.pipeline.compact.plan import (
     COMPACT_WINDOW_OBJECTS_MAX,

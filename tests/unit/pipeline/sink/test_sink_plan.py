@@ -12,7 +12,7 @@ from llog.formats.values import SinkPlan, decode_value, encode_value
 from llog.log.ids import new_object_id
 from llog.log.inspect.describe import describe_record
 from llog.log.keys import Keys, Log
-from llog.log.producers.idempotence import WINDOW, Judgement, judge_claim, with_batch
+from llog.log.producers import WINDOW, Judgement, judge_claim, with_batch
 from llog.pipeline.sink import plan as sink_plan
 from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.plan import (

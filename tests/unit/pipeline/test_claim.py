@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from llog.log.claim import claim, holder, release
 from llog.log.keys import Log
+from llog.pipeline.runtime.log_choice import claim, holder, release
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.contract.log_suite import context_on
