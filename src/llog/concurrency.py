@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-__all__ = ["Backoff", "ByteBudget", "Offload", "RandomBits", "Rounds", "Sleep", "gather_bounded"]
+__all__ = ["Backoff", "ByteBudget", "Offload", "RandomBits", "Rounds", "Sleep", "batched", "gather_bounded"]
 
 # Larger work runs in a thread: kernels take about a millisecond per MiB and release the interpreter lock.
 OFFLOAD_INLINE_BYTES_MAX: Final = 256 * 1_024
@@ -29,6 +29,11 @@ OFFLOAD_THREADS: Final = 2
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in order, at most `size` at a time."""
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 async def gather_bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], *, limit: int) -> list[R]:

@@ -154,7 +154,7 @@ SPARK_WORKER_TOOLS_MAX: Final = 4
 
 # --- the compactor service --------------------------------------------------------------------------------------------
 # Logs whose records one request reads, and whose indexes are scanned at the same time.
-COMPACTOR_LOOK_LOGS_MAX: Final = 256
+COMPACTOR_INSPECT_LOGS_MAX: Final = 256
 # A merge holds its inputs and its output in memory, LOG_MERGE_BYTES_DEFAULT each.
 COMPACTOR_MERGES_AT_ONCE: Final = 1
 # Well within the vacuum grace, so that objects named by the newest backup still exist.

@@ -15,8 +15,8 @@ from typing import Final
 
 import uvloop
 
-from llog.broker.process_memory import freeze_start_up_objects, keep_freed_memory
 from llog.http.serve import serve
+from llog.process_memory import freeze_start_up_objects, keep_freed_memory
 from llog.settings import Settings
 
 TICK_SECONDS: Final = 0.001

@@ -23,7 +23,10 @@ import pytest
 
 from llog.api.aio import AsyncLeaderlessLogReader, AsyncLeaderlessLogWriter
 from llog.api.groups import SharedAppendGroup
-from llog.compactor import Backends, CompactorJobs, run_compactor
+from llog.cli.serve import run_until_stopped
+from llog.compactor.backends import Backends
+from llog.compactor.jobs import CompactorJobs
+from llog.compactor.service import serve
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.log.cleanup.retention import Retained
 from llog.log.context import LogContext
@@ -86,12 +89,17 @@ class RecordingJobs(CompactorJobs):
         return await super().delete_topic(topic, incarnation)
 
 
-async def main(history: str) -> None:
-    await run_compactor(
-        Settings.from_env(),
-        make_jobs=lambda context, backends: RecordingJobs(context, backends, Path(history)),
-        on_started=lambda url: print(f"started {url}", flush=True),
-    )
+def main(history: str) -> None:
+    async def serve_until(stop: asyncio.Event, at_once: asyncio.Event) -> None:
+        await serve(
+            Settings.from_env(),
+            stop,
+            at_once=at_once,
+            make_jobs=lambda context, backends: RecordingJobs(context, backends, Path(history)),
+            on_started=lambda url: print(f"started {url}", flush=True),
+        )
+
+    run_until_stopped(serve_until)
 
 
 class Service:
@@ -272,4 +280,4 @@ async def check_readable(env: dict[str, str], writer: AsyncLeaderlessLogWriter) 
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

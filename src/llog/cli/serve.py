@@ -199,8 +199,8 @@ def run_until_stopped(
     passed on, and its end means stop."""
     import uvloop
 
-    from llog.broker.process_memory import keep_freed_memory
     from llog.cli.stack import read_messages
+    from llog.process_memory import keep_freed_memory
     from llog.telemetry.process_logs import configure_logging
 
     keep_freed_memory()
@@ -242,7 +242,7 @@ def _end_jvm() -> None:
 
 def print_broker(url: str, opened: Broker, as_json: bool) -> None:
     from llog.broker.broker import acknowledged_means
-    from llog.broker.process_memory import freeze_start_up_objects
+    from llog.process_memory import freeze_start_up_objects
 
     freeze_start_up_objects()
     meaning = acknowledged_means(opened.settings)

@@ -1,31 +1,12 @@
 """The compactor service: the long-running process that reorganises and cleans the log.
 
-discovery   which logs there are
-backlog     what waits in each of them
-plan        what is to be done, decided without I/O
+discovery   the logs of the cluster
+backlog     the work that waits in each log
+plan        decides without I/O what to do
 worker      one visit to one log, under a claim
-chores      what is done once for the whole cluster: vacuum, backups, finishing deletions
-key_chore   … and key compaction, of the topics that ask for it
-jobs        the work itself; compaction as jobs over many logs (`shared_jobs`)
+chores      work for the whole cluster: vacuum, backups, unfinished deletions, key compaction
+jobs        the work itself; visits to many logs share a compaction job
 backends    where tasks run: in this process or on Spark
-service     all of it together: start, health, stop
+service     all parts together: start, health, stop
 pages       health and metrics over HTTP
 """
-
-from llog.compactor.backends import Backend, Backends
-from llog.compactor.jobs import CompactorJobs
-from llog.compactor.metrics import CompactorMetrics
-from llog.compactor.plan import Rules
-from llog.compactor.process import run_compactor
-from llog.compactor.service import CompactorService, serve
-
-__all__ = [
-    "Backend",
-    "Backends",
-    "CompactorJobs",
-    "CompactorMetrics",
-    "CompactorService",
-    "Rules",
-    "run_compactor",
-    "serve",
-]

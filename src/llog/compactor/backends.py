@@ -54,7 +54,7 @@ class Backend(NamedTuple):
     runner: TaskRunner
     sizing: Sizing
     make_aggregate: MakeAggregate | None = None
-    """Its own aggregation of keys, made in a thread; None: this process aggregates."""
+    """Makes the backend's own aggregation of keys, in a thread; None: this process aggregates."""
     resize: Resize | None = None
     """Replaces `sizing` where the number of cores may change."""
     check: CheckSession | None = None
@@ -126,7 +126,7 @@ class Backends:
         return self._local if self._spark is None else self._spark
 
     def failed(self, backend: Backend, error: BaseException) -> None:
-        """Leave Spark if it is the backend whose job failed, and the error is not one of a task."""
+        """Leave Spark if a job failed on it for a reason outside its tasks."""
         if backend is not self._spark or not isinstance(error, SparkJobFailed | SparkSessionFailed):
             return
         self._spark = None

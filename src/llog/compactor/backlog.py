@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from llog.compactor.plan import LogBacklog, Rules
+from llog.concurrency import batched
 from llog.errors import FormatError, InvalidArgument
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
-from llog.limits import COMPACTOR_LOOK_LOGS_MAX
+from llog.limits import COMPACTOR_INSPECT_LOGS_MAX
 from llog.log.context import LogContext
 from llog.log.index import EntryVerdict, entry_of, judge
 from llog.log.inspect.coherent import run_of, shown_state
@@ -42,16 +43,16 @@ class _Backlog:
     cursor: int
     log_start_offset: int
     next_offset: int
-    """Everything below it, from the floor on, is counted."""
+    """All offsets from the floor up to here are counted."""
     byte_length: int = 0
     entries: int = 0
     oldest_ms: int | None = None
     young_ms: int | None = None
-    """When the entry was made that was too young to be counted."""
+    """Creation time of the entry at which counting stopped because it was too young."""
     segments_since_merge: int = 0
     retained_at_ms: int = 0
     view: LogBacklog | None = None
-    """What the last look made of it, at these versions of the two records."""
+    """Result of the last inspection, at these versions of the two records."""
     versions: tuple[int, int] = (-1, -1)
 
     @property
@@ -72,7 +73,7 @@ class Backlogs:
         self._scans = asyncio.Semaphore(COMPACTOR_SCANS_IN_FLIGHT_MAX)
 
     def keep(self, logs: Iterable[Log]) -> list[Log]:
-        """Forget every other log; the forgotten ones."""
+        """Forget all other logs; returns the forgotten ones."""
         wanted = set(logs)
         gone = [log for log in self._known if log not in wanted]
         for log in gone:
@@ -87,21 +88,20 @@ class Backlogs:
         if (known := self._known.get(log)) is not None:
             known.segments_since_merge, known.view = 0, None
 
-    async def look(self, logs: Sequence[Log], *, strict: bool = False) -> list[LogBacklog | BadLog]:
-        """The logs that are there, in order."""
+    async def inspect(self, logs: Sequence[Log], *, strict: bool = False) -> list[LogBacklog | BadLog]:
+        """The backlogs of the logs that exist, in order."""
         views: list[LogBacklog | BadLog] = []
-        for first in range(0, len(logs), COMPACTOR_LOOK_LOGS_MAX):
-            some = logs[first : first + COMPACTOR_LOOK_LOGS_MAX]
+        for batch in batched(logs, COMPACTOR_INSPECT_LOGS_MAX):
             # The compaction record before control: what it names was below the counter then.
-            keys = [key(log) for log in some for key in (self._context.keys.compaction, self._context.keys.control)]
-            found = await self._context.metadata.get_many(keys, strict=strict)
-            pairs = list(zip(some, found[::2], found[1::2], strict=True))
-            looks = [self._unchanged(*pair) or self._look_at(*pair) for pair in pairs]
-            slow = [look for look in looks if not isinstance(look, LogBacklog)]
+            keys = [key(log) for log in batch for key in (self._context.keys.compaction, self._context.keys.control)]
+            records = await self._context.metadata.get_many(keys, strict=strict)
+            guards = zip(batch, records[::2], records[1::2], strict=True)
+            inspections = [self._unchanged(*one) or self._inspect(*one) for one in guards]
+            slow = [one for one in inspections if not isinstance(one, LogBacklog)]
             # All of them end before an error is raised: a straggler would count together with the next inspection.
             results = iter(await asyncio.gather(*slow, return_exceptions=True))
-            for look in looks:
-                view = look if isinstance(look, LogBacklog) else next(results)
+            for one in inspections:
+                view = one if isinstance(one, LogBacklog) else next(results)
                 if isinstance(view, BaseException):
                     raise view
                 if view is not None:
@@ -109,7 +109,7 @@ class Backlogs:
         return views
 
     def _unchanged(self, log: Log, compaction: Record | None, control: Record | None) -> LogBacklog | None:
-        """The last view, where nothing changed and time alone changes nothing; most logs are idle most of the time."""
+        """The last result, if neither a change nor the time can alter it; most logs are idle most of the time."""
         known = self._known.get(log)
         if known is None or known.view is None or compaction is None or control is None:
             return None
@@ -117,7 +117,7 @@ class Backlogs:
             return None
         return None if self._is_worth_a_scan(known, known.view.counter) else known.view
 
-    async def _look_at(
+    async def _inspect(
         self, log: Log, compaction_record: Record | None, control_record: Record | None
     ) -> LogBacklog | BadLog | None:
         if compaction_record is None or control_record is None:
@@ -165,7 +165,7 @@ class Backlogs:
         return known.young_ms is None or known.young_ms <= self._old_before_ms()
 
     def _is_full(self, known: _Backlog) -> bool:
-        """A run could not take more: no need to count on."""
+        """A run could not take more, so counting ends."""
         return (
             known.byte_length >= self._rules.trigger_bytes
             or known.entries >= self._rules.max_entries_per_run
@@ -173,7 +173,7 @@ class Backlogs:
         )
 
     def _old_before_ms(self) -> int:
-        """As `compact_once` judges: no age asked for means none looked at."""
+        """Judges as `compact_once` does: without a minimum age, no entry is too young."""
         return self._context.now_ms() - self._rules.min_age_ms if self._rules.min_age_ms else 2**63 - 1
 
     async def _scan(self, log: Log, known: _Backlog, control: ControlRecord) -> None:
@@ -191,13 +191,10 @@ class Backlogs:
             start = after(last_segment(page[-1].key.path))
 
     def _count(self, known: _Backlog, control: ControlRecord, record: Record) -> bool:
-        """False: a run could not go on from here."""
+        """False: a run could not continue with this entry."""
         entry = entry_of(record)
         verdict = judge(
-            entry,
-            incarnation=known.incarnation,
-            cursor=known.cursor,
-            log_start_offset=known.log_start_offset,
+            entry, incarnation=known.incarnation, cursor=known.cursor, log_start_offset=known.log_start_offset
         )
         if verdict in (EntryVerdict.PHANTOM, EntryVerdict.BELOW_START):
             return True
@@ -212,30 +209,23 @@ class Backlogs:
         return True
 
     async def _run_state(self, log: Log, control: ControlRecord, compaction: CompactionRecord) -> str:
-        """Of the run in flight, as people are shown it; empty: none is."""
+        """State of the run in flight for users; empty: there is no run."""
         run = run_of(control, compaction)
         if run is None:
             return ""
-        found = await self._context.metadata.get(self._context.keys.index_entry(log, run.end_offset))
-        return shown_state(run, None if found is None else entry_of(found))
+        record = await self._context.metadata.get(self._context.keys.index_entry(log, run.end_offset))
+        return shown_state(run, None if record is None else entry_of(record))
 
     def _view(
         self, log: Log, known: _Backlog, control: ControlRecord, compaction: CompactionRecord, run_state: str
     ) -> LogBacklog:
-        ready_bytes, ready_entries, next_offset, oldest_ms = (
-            known.byte_length,
-            known.entries,
-            known.next_offset,
-            known.oldest_ms,
-        )
-        pending, pending_is_old = control.pending, False
+        ready, pending, pending_is_old = known, control.pending, False
         if pending is not None and pending.incarnation == control.incarnation:
             pending_is_old = pending.created_at_ms <= self._old_before_ms()
-            if pending_is_old and pending.start_offset == next_offset:
-                # Not written yet: the next worker on the log settles it first.
-                ready_bytes, ready_entries = ready_bytes + (pending.byte_length or 0), ready_entries + 1
-                next_offset = pending.end_offset + 1
-                oldest_ms = pending.created_at_ms if oldest_ms is None else min(oldest_ms, pending.created_at_ms)
+            if pending_is_old and pending.start_offset == known.next_offset:
+                # Its entry is not written yet: the next worker on the log settles it first.
+                ready = replace(known)
+                ready.count(pending.end_offset, pending.byte_length or 0, pending.created_at_ms)
         return LogBacklog(
             log=log,
             incarnation=control.incarnation,
@@ -244,10 +234,10 @@ class Backlogs:
             lag_offsets=max(0, control.sequence_counter - known.floor),
             fenced=control.log_state == "FENCED",
             run_state=run_state,
-            ready_bytes=ready_bytes,
-            ready_entries=ready_entries,
-            ready_offsets=next_offset - known.floor,
-            oldest_created_at_ms=oldest_ms,
+            ready_bytes=ready.byte_length,
+            ready_entries=ready.entries,
+            ready_offsets=ready.next_offset - known.floor,
+            oldest_created_at_ms=ready.oldest_ms,
             pending=pending is not None,
             pending_is_old=pending_is_old,
             segments_since_merge=known.segments_since_merge,

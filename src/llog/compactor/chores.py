@@ -38,7 +38,8 @@ from llog.compactor.plan import (
     plan_hurried_vacuum_interval_ms,
     plan_vacuum_interval_ms,
 )
-from llog.errors import ClusterMismatch, InvalidArgument, LlogError, SessionLost, VacuumRefused
+from llog.concurrency import batched
+from llog.errors import ClusterMismatch, InvalidArgument, LlogError, VacuumRefused
 from llog.limits import METADATA_GET_MANY_MAX
 from llog.log.cleanup.vacuum_check import read_clocks
 from llog.log.context import LogContext
@@ -56,6 +57,11 @@ COMPACTOR_WAL_MEASURE_REMOTE_MS: Final = 60_000
 VACUUM: Final = "vacuum"
 BACKUP: Final = "backup"
 DELETIONS: Final = "topic-deletions"
+VACUUM_COUNTS: Final = (
+    *("blobs_deleted", "bytes_deleted", "segments_marked", "segments_deleted", "phantoms_removed"),
+    *("kept_unreadable", "kept_unknown_log", "kept_unchecked", "kept_planned", "kept_unread"),
+)
+"""Fields of the report that are metrics of the same name."""
 _log = logging.getLogger("llog.compactor")
 
 
@@ -73,14 +79,14 @@ class Chores:
         self.has_own_wal = settings.wal_url != settings.objects_url
         self._wal_max_bytes = settings.wal_max_bytes
         self.wal_bytes: int | None = None
-        """Held by the WAL store when last measured; None where it is not a store of its own, or not yet."""
+        """Size of the WAL store when last measured; None before that, or without a separate WAL store."""
         self.pressed = asyncio.Event()
-        """Set with every measurement that finds the WAL store too full."""
+        """Set by every measurement that shows the WAL store nearly full."""
         wal_grace_ms = settings.wal_grace_ms if self.has_own_wal else None
         self._vacuum_interval_ms = plan_vacuum_interval_ms(settings.vacuum_grace_ms, wal_grace_ms)
         self._hurried_interval_ms = plan_hurried_vacuum_interval_ms(settings.wal_grace_ms)
         self.backup_interval_ms = plan_backup_interval_ms(settings.vacuum_grace_ms)
-        # The time of the last one is unknown; services that start together should not all begin with it.
+        # The time of the last vacuum is unknown; services that start together should not all begin with one.
         self._vacuumed_at_ms = context.now_ms() - self._vacuum_interval_ms * context.random_bits(16) // 65_536
         self.last_vacuum: VacuumReport | None = None
 
@@ -96,42 +102,32 @@ class Chores:
     async def measure_wal(self) -> None:
         if not self.has_own_wal or self._context.wal is None:
             return
-        used = 0
-        async for found in self._context.wal.list(self._context.keys.blobs()):
-            used += found.byte_length
-        self.wal_bytes = used
+        blobs = self._context.wal.list(self._context.keys.blobs())
+        self.wal_bytes = sum([blob.byte_length async for blob in blobs])
         if self.under_pressure:
-            _log.warning("the WAL store holds %d bytes of %d: compacting and vacuuming", used, self._wal_max_bytes)
+            _log.warning("the WAL store holds %d of %d bytes: hurrying", self.wal_bytes, self._wal_max_bytes)
             self.pressed.set()
 
     # -- vacuum -------------------------------------------------------------------------------------------------------
     def vacuum_in_ms(self) -> int:
-        """How long until vacuum is due; 0: now."""
+        """Time until the next vacuum is due."""
         interval_ms = self._hurried_interval_ms if self.under_pressure else self._vacuum_interval_ms
         return Pause(self._vacuumed_at_ms, self._vacuumed_at_ms + interval_ms).left_ms(self._context.now_ms())
 
     async def vacuum(self) -> None:
-        """Begin the next interval, and run if the chore is ours."""
+        """Begin the next interval, and run if this service holds the claim."""
         self._vacuumed_at_ms = self._context.now_ms()
         if not await self._claims.take_chore(VACUUM):
             return
         try:
-            done = await self._claims.guarded(self._vacuum())
-        except (VacuumRefused, ClusterMismatch):
-            self._metrics.vacuum_event(VACUUM_REFUSED, 1)
-            await self._claims.give_chore(VACUUM)
+            self.last_vacuum = await self._claims.do_chore(VACUUM, self._jobs.vacuum())
+        except Exception as error:
+            refused = isinstance(error, VacuumRefused | ClusterMismatch)
+            self._metrics.vacuum_event(VACUUM_REFUSED if refused else VACUUM_FAILED, 1)
             raise
-        except Exception:
-            self._metrics.vacuum_event(VACUUM_FAILED, 1)
-            await self._claims.give_chore(VACUUM)
-            raise
-        self.last_vacuum = done
         self._metrics.vacuum_event(VACUUM_RUN, 1)
-        for kind, count in vacuum_counts(done).items():
-            self._metrics.vacuum_event(kind, count)
-
-    async def _vacuum(self) -> VacuumReport:
-        return await self._jobs.vacuum()
+        for kind in VACUUM_COUNTS:
+            self._metrics.vacuum_event(kind, getattr(self.last_vacuum, kind))
 
     # -- clocks -------------------------------------------------------------------------------------------------------
     @property
@@ -139,44 +135,35 @@ class Chores:
         return self._vacuum_interval_ms
 
     async def compare_clocks(self) -> None:
-        """How far the clocks that vacuum would go by are apart, seen from here."""
+        """Report the largest difference between the clocks that vacuum uses."""
         clocks_ms = (await read_clocks(self._context)).values()
         self._metrics.clock_skew(max(clocks_ms) - min(clocks_ms))
 
     # -- deletions ----------------------------------------------------------------------------------------------------
     async def finish_deletions(self, left_behind: list[DyingTopic]) -> None:
-        """Finish deletions that another process began. Every topic gets its turn; then the first error is raised."""
-        if not left_behind or not await self._claims.take_chore(DELETIONS):
-            return
-        failed: LlogError | None = None
-        try:
-            for topic, incarnation in left_behind:
-                try:
-                    await self._claims.guarded(self._delete(topic, incarnation))
-                    self._metrics.recovery_event(DELETION_FINISHED)
-                except SessionLost:
-                    raise
-                except LlogError as error:
-                    failed = failed or error
-        finally:
+        """Finish deletions that another process began. Tries every topic; then raises the first error."""
+        if left_behind and await self._claims.take_chore(DELETIONS):
+            await self._claims.do_chore(DELETIONS, self._delete(left_behind))
             await self._claims.give_chore(DELETIONS)
-        if failed is not None:
-            raise failed
 
-    async def _delete(self, topic: str, incarnation: int) -> None:
-        done = await self._jobs.delete_topic(topic, incarnation)
-        _log.info("finished deleting %s: %d partitions", topic, done.partitions)
+    async def _delete(self, left_behind: list[DyingTopic]) -> None:
+        errors: list[LlogError] = []
+        for topic, incarnation in left_behind:
+            try:
+                done = await self._jobs.delete_topic(topic, incarnation)
+            except LlogError as error:
+                errors.append(error)
+                continue
+            _log.info("finished deleting %s: %d partitions", topic, done.partitions)
+            self._metrics.recovery_event(DELETION_FINISHED)
+        if errors:
+            raise errors[0]
 
     # -- backups ------------------------------------------------------------------------------------------------------
     async def backup(self) -> None:
-        """Where the WAL is a store of its own, so is the metadata mostly: on a disk that may be lost."""
-        if not self.has_own_wal or not await self._claims.take_chore(BACKUP):
-            return
-        try:
-            await self._claims.guarded(self._backup())
-        except Exception:
-            await self._claims.give_chore(BACKUP)
-            raise
+        """Only with a separate WAL store: the metadata then usually is on a disk that may be lost."""
+        if self.has_own_wal and await self._claims.take_chore(BACKUP):
+            await self._claims.do_chore(BACKUP, self._backup())
 
     async def _backup(self) -> None:
         seen = await self.backups()
@@ -188,28 +175,26 @@ class Chores:
             await self._remove(old)
 
     async def backups(self) -> list[SeenBackup]:
-        """Whatever lies below the prefix of backups, by backup."""
+        """The objects below the prefix of backups, by backup."""
         assert self._context.segments is not None
-        names: dict[str, list[str]] = {}
-        kinds: dict[str, set[str]] = {}
-        async for found in self._context.segments.list(self._context.keys.backups()):
-            parsed = self._context.keys.parse_object(found.name)
+        kinds: dict[str, dict[str, str]] = {}
+        async for listed in self._context.segments.list(self._context.keys.backups()):
+            parsed = self._context.keys.parse_object(listed.name)
             if parsed is not None:
-                names.setdefault(parsed.object_id, []).append(found.name)
-                kinds.setdefault(parsed.object_id, set()).add(parsed.kind)
+                kinds.setdefault(parsed.object_id, {})[listed.name] = parsed.kind
         return [
             SeenBackup(
                 backup_id,
-                whole="backup_manifest" in kinds[backup_id],
-                scheduled="backup_schedule" in kinds[backup_id],
-                names=tuple(names[backup_id]),
+                whole="backup_manifest" in names.values(),
+                scheduled="backup_schedule" in names.values(),
+                names=tuple(names),
             )
-            for backup_id in sorted(names)
+            for backup_id, names in sorted(kinds.items())
         ]
 
     async def _remove(self, old: SeenBackup) -> None:
-        """Remove the manifest first, so that the rest is not taken for a backup, and the mark last, so that the next
-        removal continues an interrupted one."""
+        """Remove the manifest first, so that the other objects do not look like a backup, and the schedule mark last,
+        so that the next removal continues an interrupted one."""
         store, keys = self._context.segments, self._context.keys
         assert store is not None
         first, last = keys.backup_manifest_object(old.backup_id), keys.backup_schedule_object(old.backup_id)
@@ -218,31 +203,17 @@ class Chores:
         await store.delete(last)
 
 
-def vacuum_counts(done: VacuumReport) -> dict[str, int]:
-    """What is counted of a vacuum, by the name of the event."""
-    return {
-        "blobs_deleted": done.blobs_deleted,
-        "bytes_deleted": done.bytes_deleted,
-        "segments_marked": done.segments_marked,
-        "segments_deleted": done.segments_deleted,
-        "phantoms_removed": done.phantoms_removed,
-        "kept_unreadable": done.kept_unreadable,
-        "kept_unknown_log": done.kept_unknown_log,
-        "kept_unchecked": done.kept_unchecked,
-        "kept_planned": done.kept_planned,
-        "kept_unread": done.kept_unread,
-    }
+# -- key compaction ----------------------------------------------------------------------------------------------------
 
-
-# -- key_chore ---------------------------------------------------------------------------------------------------------
-
+# How long an unchanged log that was not worth a pass is left alone.
 COMPACTOR_KEYS_REST_MS: Final = 600_000
+# How long a failed log is left alone, at least and as a multiple of the pass: it may have read a large log in vain.
 COMPACTOR_KEYS_RETRY_MS: Final = 60_000
 COMPACTOR_KEYS_RETRY_TIMES: Final = 10
 
 KEYS: Final = "key-compaction"
 KIND: Final = "key_compact"
-"""In metrics, beside the kinds of visits."""
+"""Label in metrics, beside the kinds of visits."""
 OUTCOMES: Final[dict[State, Outcome]] = {
     "compacted": "compacted",
     "clean": "idle",
@@ -251,20 +222,19 @@ OUTCOMES: Final[dict[State, Outcome]] = {
     "changed meanwhile": "busy",
     "failed": "failed",
 }
-_log = logging.getLogger("llog.compactor")
 
 
-class _Seen(NamedTuple):
-    """What a look depends on, beside the time."""
+class _Segments(NamedTuple):
+    """What decides, besides the time, whether a log is worth a pass."""
 
     version: int
-    """Of the compaction record, which every change of segments moves."""
+    """Version of the compaction record; every change of segments changes it."""
     config: TopicConfig
 
 
 class _Rest(NamedTuple):
-    seen: _Seen | None
-    """It ends when this changes; None: only with the time."""
+    segments: _Segments | None
+    """A change of these ends the rest early; None: nothing does."""
     pause: Pause
 
 
@@ -285,27 +255,23 @@ class KeyChore:
 
     @property
     def reasons(self) -> list[str]:
-        """For the health page: what is wrong, by the first log with which it is."""
+        """For the health page: the error of the first failing log, and the number of others."""
         if not self._failing:
             return []
         log, more = min(self._failing), len(self._failing) - 1
         return [f"{log}: by key: {self._failing[log]}" + (f" (and {more} more logs)" if more else "")]
 
     async def clean(self) -> None:
-        """One pass over the logs that may be worth it, if the chore is ours."""
+        """One pass over the logs that may be worth it, if this service holds the claim."""
         configs = await self._configs()
         if not configs or not await self._claims.take_chore(KEYS):
             self._resting, self._failing = {}, {}
             return
-        try:
-            await self._claims.guarded(self._clean(configs))
-        except Exception:
-            await self._claims.give_chore(KEYS)
-            raise
+        await self._claims.do_chore(KEYS, self._clean(configs))
 
     async def _configs(self) -> dict[Log, TopicConfig]:
         """Logs that are compacted by key; a topic with an invalid config is logged and skipped."""
-        found: dict[Log, TopicConfig] = {}
+        configs: dict[Log, TopicConfig] = {}
         topics, _ = await readable_topics(self._context, ["LIVE"])  # discovery reports the others
         for topic, record in topics:
             try:
@@ -314,42 +280,41 @@ class KeyChore:
                 _log.warning("%s is not compacted by key: %s", topic, error)
                 continue
             if config.compact:
-                found |= {Log(topic, number): config for number in range(record.partition_count)}
-        return found
+                configs |= {Log(topic, number): config for number in range(record.partition_count)}
+        return configs
 
     async def _clean(self, configs: dict[Log, TopicConfig]) -> None:
-        seen = await self._look(configs)
+        segments = await self._segments(configs)
         now_ms = self._context.now_ms()
         self._resting = {
             log: rest
             for log, rest in self._resting.items()
-            if log in seen and rest.seen in (None, seen[log]) and rest.pause.left_ms(now_ms)
+            if log in segments and rest.segments in (None, segments[log]) and rest.pause.left_ms(now_ms)
         }
         self._failing = {log: error for log, error in self._failing.items() if log in self._resting}
-        due = [log for log in seen if log not in self._resting]
+        due = [log for log in segments if log not in self._resting]
         if not due:
             return
         report = await self._jobs.key_compact(due, bytes_per_second=self._bytes_per_second)
         for done in report.logs:
-            self._note(done, seen[done.log], now_ms)
+            self._note(done, segments[done.log], now_ms)
 
-    async def _look(self, configs: dict[Log, TopicConfig]) -> dict[Log, _Seen]:
-        """Logs that are there."""
-        logs, seen = list(configs), dict[Log, _Seen]()
-        for first in range(0, len(logs), METADATA_GET_MANY_MAX):
-            some = logs[first : first + METADATA_GET_MANY_MAX]
-            records = await self._context.metadata.get_many([self._context.keys.compaction(log) for log in some])
-            for log, record in zip(some, records, strict=True):
+    async def _segments(self, configs: dict[Log, TopicConfig]) -> dict[Log, _Segments]:
+        """Only of logs with a compaction record."""
+        segments: dict[Log, _Segments] = {}
+        for logs in batched(list(configs), METADATA_GET_MANY_MAX):
+            records = await self._context.metadata.get_many([self._context.keys.compaction(log) for log in logs])
+            for log, record in zip(logs, records, strict=True):
                 if record is not None:
-                    seen[log] = _Seen(record.version, configs[log])
-        return seen
+                    segments[log] = _Segments(record.version, configs[log])
+        return segments
 
-    def _note(self, done: KeyCompacted, seen: _Seen, now_ms: int) -> None:
+    def _note(self, done: KeyCompacted, segments: _Segments, now_ms: int) -> None:
         self._metrics.observe_compaction(OUTCOMES[done.state], KIND, done.segments_replaced, done.bytes_after, {})
         if done.segments_written:
             self._metrics.count(COMPACT_RUNS, done.segments_written)
             self._metrics.count(COMPACT_BYTES, done.bytes_after)
-            _log.info("compacted %s by key: %d of %d records went", done.log, done.superseded, done.records_before)
+            _log.info("compacted %s by key: removed %d of %d records", done.log, done.superseded, done.records_before)
         if done.state == "failed":
             self._failing[done.log] = done.error
             _log.warning("%s could not be compacted by key: %s", done.log, done.error)
@@ -361,6 +326,6 @@ class KeyChore:
         from llog.pipeline.key_compact.plan import limits_lag  # loaded by the pass
 
         # Where ages decide, time alone makes a log worth a pass.
-        by_age = seen.config.min_compaction_lag_ms > 0 or limits_lag(seen.config)
+        by_age = segments.config.min_compaction_lag_ms > 0 or limits_lag(segments.config)
         if done.state in ("clean", "not dirty enough") and not by_age:
-            self._resting[done.log] = _Rest(seen, Pause(now_ms, now_ms + COMPACTOR_KEYS_REST_MS))
+            self._resting[done.log] = _Rest(segments, Pause(now_ms, now_ms + COMPACTOR_KEYS_REST_MS))

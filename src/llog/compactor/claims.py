@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 from llog.compactor.metrics import (
@@ -28,7 +28,7 @@ from llog.formats.values import CompactorClaim, decode_value, encode_value
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.runtime.log_choice import claim, release
-from llog.stores.metadata.port import ABSENT, Key, Session
+from llog.stores.metadata.port import ABSENT, Record, Session
 
 T = TypeVar("T")
 _log = logging.getLogger("llog.compactor")
@@ -40,14 +40,14 @@ class Claims:
     ) -> None:
         self.compactor_id = compactor_id
         self.owner = f"{compactor_id}/{context.random_bits(64):016x}"
-        """In the claims: another process may have been started by the same name, and that is not us."""
+        """Names this process in its claims: another process may run under the same compactor id."""
         self._context, self._metrics, self._timeout_ms = context, metrics, session_timeout_ms
         self._session: Session | None = None
         self._opening = asyncio.Lock()
         self._at_work: set[asyncio.Task[Any]] = set()
         self._chores: set[str] = set()
         self._written: dict[str, CompactorClaim] = {}
-        """What this session's claim on a chore says, whether or not it is known to stand there."""
+        """The claims on chores that this session tried to write, whether or not the store is known to hold them."""
         self._closed = False
 
     @property
@@ -56,14 +56,14 @@ class Claims:
 
     # -- the session --------------------------------------------------------------------------------------------------
     async def session(self) -> Session:
-        """The session in force, opened when there is none."""
+        """The current session; opens one if needed."""
         async with self._opening:
             if self._closed:
                 raise SessionLost("claim", self.compactor_id, "the service stops")
             if self._session is not None and self._session.lost:
                 self._lose(self._session)
             if self._session is None:
-                lost: list[Session] = []  # the callback may come before we hold the session it belongs to
+                lost: list[Session] = []  # the callback may run before `open_session` returns
                 session = await self._context.metadata.open_session(
                     timeout_ms=self._timeout_ms, on_lost=lambda: self._lose(*lost)
                 )
@@ -83,7 +83,7 @@ class Claims:
             task.cancel()
 
     async def guarded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do work that a claim stands for. Raises `SessionLost` when the session is lost meanwhile."""
+        """Do work under a claim. Raises `SessionLost` when the session is lost meanwhile."""
         task = asyncio.ensure_future(work)
         self._at_work.add(task)
         try:
@@ -97,7 +97,7 @@ class Claims:
             self._at_work.discard(task)
 
     async def close(self) -> None:
-        """Give back everything at once: claims vanish with their session."""
+        """Release all claims at once: they vanish with their session."""
         self._closed = True
         async with self._opening:
             session, self._session = self._session, None
@@ -113,58 +113,63 @@ class Claims:
         return taken
 
     async def give(self, log: Log) -> None:
-        """What cannot be given back now goes with the session, or with our next visit."""
+        """A claim that cannot be released now ends with the session, or with the next visit of this process."""
+        await self._release(log, release(self._context, log, compactor_id=self.owner))
+
+    async def _release(self, claimed: Log | str, deletion: Awaitable[object]) -> None:
         try:
-            await release(self._context, log, compactor_id=self.owner)
+            await deletion
             self._metrics.claim_event(CLAIM_RELEASED)
         except MetadataStoreError as error:
             self._metrics.claim_event(CLAIM_RELEASE_FAILED)
-            _log.warning("the claim on %s could not be given back: %s", log, error)
+            _log.warning("the claim on %s could not be released: %s", claimed, error)
 
     # -- chores of the cluster ----------------------------------------------------------------------------------------
     async def take_chore(self, chore: str) -> bool:
-        """Kept until it is released or the session ends: a chore stays with its service."""
+        """Claim a chore until it is released or the session ends, so that it stays with one service."""
         session = await self.session()
         if chore in self._chores:
             return True
         key = self._context.keys.chore_claim(chore)
-        # The same for every attempt: one that got no answer, or could not be taken back, is known again.
-        now = CompactorClaim(compactor_id=self.owner, claimed_at_ms=self._context.now_ms())
-        mine = self._written.setdefault(chore, now)
+        # Every attempt writes the same value: one that got no answer, or could not be released, is recognised.
+        new = CompactorClaim(compactor_id=self.owner, claimed_at_ms=self._context.now_ms())
+        own = self._written.setdefault(chore, new)
         try:
-            await self._context.metadata.put(key, encode_value(mine), expected=ABSENT, session=session)
+            await self._context.metadata.put(key, encode_value(own), expected=ABSENT, session=session)
             taken = True
         except (VersionConflict, MetadataUncertain):
-            taken = await self._is_mine(key, mine)
+            # A claim of an earlier session of this process does not count: it is about to vanish.
+            record = await self._context.metadata.get(key, strict=True)
+            taken = record is not None and _claim_in(record) == own
         self._metrics.claim_event(CLAIM_ACQUIRED if taken else CLAIM_ELSEWHERE)
         if taken and session is self._session:
             self._chores.add(chore)
         return taken
 
-    async def give_chore(self, chore: str) -> None:
-        if chore not in self._chores:
-            return
-        self._chores.discard(chore)
-        key = self._context.keys.chore_claim(chore)
+    async def do_chore(self, chore: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do a claimed chore. A failure releases the claim, because another service may succeed."""
         try:
-            found = await self._context.metadata.get(key, strict=True)
-            if found is not None and _claim_of(found.value, key).compactor_id == self.owner:
-                await self._context.metadata.delete(key, expected=found.version)
-            self._written.pop(chore, None)
-            self._metrics.claim_event(CLAIM_RELEASED)
-        except MetadataStoreError as error:
-            self._metrics.claim_event(CLAIM_RELEASE_FAILED)
-            _log.warning("the claim on %s could not be given back: %s", chore, error)
+            return await self.guarded(work)
+        except Exception:
+            await self.give_chore(chore)
+            raise
 
-    async def _is_mine(self, key: Key, mine: CompactorClaim) -> bool:
-        """Written in this session: a claim of an earlier one of ours is about to vanish."""
-        found = await self._context.metadata.get(key, strict=True)
-        return found is not None and _claim_of(found.value, key) == mine
+    async def give_chore(self, chore: str) -> None:
+        if chore in self._chores:
+            self._chores.discard(chore)
+            await self._release(chore, self._delete_claim(chore))
+
+    async def _delete_claim(self, chore: str) -> None:
+        key = self._context.keys.chore_claim(chore)
+        record = await self._context.metadata.get(key, strict=True)
+        if record is not None and _claim_in(record).compactor_id == self.owner:
+            await self._context.metadata.delete(key, expected=record.version)
+        self._written.pop(chore, None)
 
     def _forget_chores(self) -> None:
         self._chores.clear()
         self._written.clear()
 
 
-def _claim_of(value: bytes, key: Key) -> CompactorClaim:
-    return decode_value(CompactorClaim, value, key.path)
+def _claim_in(record: Record) -> CompactorClaim:
+    return decode_value(CompactorClaim, record.value, record.key.path)

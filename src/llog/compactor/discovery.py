@@ -8,10 +8,11 @@ deletes it has time to finish.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from llog.compactor.plan import RandomBits, shuffled
+from llog.concurrency import batched
 from llog.errors import FormatError
 from llog.formats.values import ControlRecord, TopicRecord, TopicState, decode_value
 from llog.limits import METADATA_GET_MANY_MAX
@@ -20,7 +21,7 @@ from llog.log.keys import Log
 from llog.log.topics.admin import Topic
 from llog.stores.metadata.port import last_segment
 
-# Logs that one service keeps in mind; of more, each discovery takes others by chance.
+# Logs that one service watches; of more, each discovery picks a random selection.
 COMPACTOR_LOGS_MAX: Final = 100_000
 
 
@@ -41,24 +42,23 @@ class Discovered(NamedTuple):
     """Topics that are DELETING."""
     at_ms: int = 0
     left_out: int = 0
-    """More logs than one service keeps in mind."""
+    """Number of logs beyond COMPACTOR_LOGS_MAX."""
     unreadable: tuple[str, ...] = ()
     """The errors of topics with an unreadable record."""
 
 
 async def discover(context: LogContext, configured: Collection[Log]) -> Discovered:
-    """One look at everything."""
     topics, unreadable = await readable_topics(context, ["LIVE", "DELETING"])
     live = [topic for topic in topics if topic.record.state == "LIVE"]
-    found, fenced = await _logs_of(context, live)
-    logs, left_out = plan_targets(configured, found, context.random_bits)
+    live_logs, fenced = await _logs_of(context, live)
+    logs, left_out = plan_targets(configured, live_logs, context.random_bits)
     dying = frozenset(DyingTopic(name, record.incarnation) for name, record in topics if record.state == "DELETING")
     return Discovered(logs, tuple(fenced), dying, context.now_ms(), left_out, tuple(unreadable))
 
 
 async def readable_topics(context: LogContext, states: Collection[TopicState]) -> tuple[list[Topic], list[str]]:
     """Every topic in one of these states, by name; and the errors of unreadable topics."""
-    found, unreadable = list[Topic](), list[str]()
+    topics, unreadable = list[Topic](), list[str]()
     async for record in context.metadata.scan_all(context.keys.topics()):
         try:
             topic = Topic(last_segment(record.key.path), decode_value(TopicRecord, record.value, record.key.path))
@@ -66,15 +66,16 @@ async def readable_topics(context: LogContext, states: Collection[TopicState]) -
             unreadable.append(str(error))
             continue
         if topic.record.state in states:
-            found.append(topic)
-    return found, unreadable
+            topics.append(topic)
+    return topics, unreadable
 
 
 def plan_targets(
-    configured: Collection[Log], found: Iterable[Log], random_bits: RandomBits, *, limit: int = COMPACTOR_LOGS_MAX
+    configured: Collection[Log], live: Iterable[Log], random_bits: RandomBits, *, limit: int = COMPACTOR_LOGS_MAX
 ) -> tuple[tuple[Log, ...], int]:
-    """The configured logs, then as many of the others as fit: by chance, so that each gets its time."""
-    others = sorted(set(found) - set(configured))
+    """The configured logs, then as many others as fit, in random order, so that each is watched at some time; and the
+    number of logs left out."""
+    others = sorted(set(live) - set(configured))
     room = max(0, limit - len(set(configured)))
     left_out = max(0, len(others) - room)
     if left_out:
@@ -88,10 +89,11 @@ def plan_left_behind(before: Discovered, now: Discovered) -> list[DyingTopic]:
 
 
 async def _logs_of(context: LogContext, topics: Iterable[Topic]) -> tuple[list[Log], list[FencedLog]]:
-    """Logs that are there in their topic's current life, and those of them that are fenced."""
-    found: list[Log] = []
+    """Logs of the current incarnation of each topic, and those of them that are fenced."""
+    logs: list[Log] = []
     fenced: list[FencedLog] = []
-    for batch in _batches(topics):
+    partitions = [(Log(name, number), record) for name, record in topics for number in range(record.partition_count)]
+    for batch in batched(partitions, METADATA_GET_MANY_MAX):
         controls = await context.metadata.get_many([context.keys.control(log) for log, _ in batch])
         for (log, topic), record in zip(batch, controls, strict=True):
             if record is None:
@@ -99,23 +101,11 @@ async def _logs_of(context: LogContext, topics: Iterable[Topic]) -> tuple[list[L
             try:
                 control = decode_value(ControlRecord, record.value, record.key.path)
             except FormatError:
-                found.append(log)  # its next inspection reports what is wrong
+                logs.append(log)  # its next inspection reports the error
                 continue
             if control.incarnation != topic.incarnation or control.log_state == "DELETED":
                 continue
-            found.append(log)
+            logs.append(log)
             if control.log_state == "FENCED":
                 fenced.append(FencedLog(log, control.fence_reason))
-    return found, fenced
-
-
-def _batches(topics: Iterable[Topic]) -> Iterator[list[tuple[Log, TopicRecord]]]:
-    batch: list[tuple[Log, TopicRecord]] = []
-    for name, record in topics:
-        for partition in range(record.partition_count):
-            batch.append((Log(name, partition), record))
-            if len(batch) == METADATA_GET_MANY_MAX:
-                yield batch
-                batch = []
-    if batch:
-        yield batch
+    return logs, fenced

@@ -74,7 +74,7 @@ class SharedJobs(Generic[Terms, Answer]):
         for job in jobs:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
-        for requests in self._waiting.values():  # that no job took
+        for requests in self._waiting.values():  # not taken by any job
             for answer in requests.values():
                 answer.cancel()
 
@@ -137,7 +137,7 @@ def _answer_all(requests: Mapping[Log, asyncio.Future[Answer]], answers: Mapping
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 COMPACT_LOGS_PER_WORKER: Final = 64
-"""Visits that one worker has under way, so that their logs share a job."""
+"""Concurrent visits per worker, so that their logs share a job."""
 
 
 class _Terms(NamedTuple):
@@ -168,12 +168,9 @@ class CompactorJobs:
     async def merge(self, log: Log, *, target_bytes: int, min_inputs: int) -> Compacted | None:
         backend, runs = self._backends.current, RunAnswers()
         reports = {log: LogReport(topic=log.topic, partition=log.partition)}
+        sizing, resize = backend.sizing, backend.resize
         options = CompactOptions(
-            sizing=backend.sizing,
-            resize=backend.resize,
-            merge_bytes=target_bytes,
-            merge_inputs_min=min_inputs,
-            once=True,
+            sizing=sizing, resize=resize, merge_bytes=target_bytes, merge_inputs_min=min_inputs, once=True
         )
         async with self._merges:
             try:
@@ -236,7 +233,7 @@ class CompactorJobs:
         """Copy the metadata to the object store, marked as a scheduled backup."""
         context = self._context
         if context.segments is None:
-            raise InvalidArgument("context", "has no object store to put a backup into")
+            raise InvalidArgument("context", "it has no object store for the backup")
         backup_id = new_object_id(context.now_ms(), context.random_bits)
         # The mark comes first: it lets a later cleanup find what an interrupted backup left.
         await context.segments.put(context.keys.backup_schedule_object(backup_id), [b"{}"])

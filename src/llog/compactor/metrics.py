@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, Protocol
 
 Outcome = Literal["compacted", "resumed", "idle", "busy", "claimed_elsewhere", "failed"]
-"""Of one visit to one log. `compacted`: its work is done, of whatever kind; `busy`: others kept changing the log."""
+"""Outcome of one visit to one log. `compacted`: its work of any kind is done; `busy`: others kept changing the log."""
 
 CLAIM_ACQUIRED: Final = "acquired"
 CLAIM_ELSEWHERE: Final = "claimed_elsewhere"
@@ -32,11 +32,11 @@ class CompactorMetrics(Protocol):
     def set_compaction_lag(
         self, topic: str, partition: int, offsets: int, byte_length: int, oldest_ms: int | None = None
     ) -> None:
-        """`offsets` counts everything that is not compacted, `byte_length` what a run could take now; `oldest_ms` is
-        when the first of that was appended."""
+        """`offsets` counts what is not compacted, `byte_length` what a run could take now; `oldest_ms` is the append
+        time of its oldest entry."""
 
     def set_compaction_pending(self, runs: Mapping[str, int], appends: int) -> None:
-        """Found in a pass over all logs: runs in flight by state, appends reserved long ago and not cleared."""
+        """Totals over all logs: runs in flight by state, and appends reserved long ago and not cleared."""
 
     def set_workers(self, busy: int, total: int) -> None: ...
 

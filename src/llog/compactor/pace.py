@@ -10,8 +10,8 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class Pause(NamedTuple):
-    """From an instant to another, by this process's own clock. One that has not begun was noted before the clock was
-    set back, and is over: nothing waits until the clock has caught up."""
+    """A pause between two instants of this process's clock. A pause that begins in the future was noted before the
+    clock was set back; it counts as over, so that nothing waits until the clock has caught up."""
 
     since_ms: int = 0
     until_ms: int = 0
@@ -21,7 +21,7 @@ class Pause(NamedTuple):
 
 
 class ServicePace:
-    """One per service: every loop rests here, and a stop wakes them all."""
+    """One per service: every loop pauses with it, and a stop wakes all of them."""
 
     def __init__(self, sleep: Sleep) -> None:
         self._sleep, self._stop = sleep, asyncio.Event()
@@ -34,7 +34,7 @@ class ServicePace:
         self._stop.set()
 
     async def rest(self, pause_ms: int, wake: asyncio.Event | None = None) -> None:
-        """Until the time is over, `wake` is set (and cleared here), or the service stops."""
+        """Returns when the time is over, `wake` is set (`rest` clears it), or the service stops."""
         ends = [asyncio.ensure_future(self._sleep(pause_ms / 1_000)), asyncio.ensure_future(self._stop.wait())]
         if wake is not None:
             ends.append(asyncio.ensure_future(wake.wait()))

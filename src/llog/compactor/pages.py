@@ -1,7 +1,7 @@
 """The compactor's status pages over HTTP, on the address `LLOG_COMPACTOR_BIND_HOST` and `LLOG_COMPACTOR_PORT`.
 
-An address that other machines reach must be protected by a read token and a certificate; nothing can be changed by
-these pages, so a write token is not needed.
+An address that other machines reach needs a read token and a certificate. The pages change nothing, so a write token
+is not needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the service does next: pure functions. `plan_work` decides what one log needs, `plan_pass` the order of visits.
 
 A run in flight is finished before anything else. Entries younger than the minimum age never count, so a writer that
-waits for an answer still finds its append (R4). An append that is ahead of our clock never makes anything due.
+waits for an answer still finds its append (R4). An append that is ahead of this clock never makes work due.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log
 from llog.settings import Settings
 
-# Neighbouring segments of one level that are worth a merge: each byte is then rewritten once per eightfold growth.
+# Adjoining segments of one level that are worth a merge: each byte is then rewritten once per eightfold growth.
 COMPACTOR_MERGE_INPUTS_MIN: Final = 8
-# With so many merges missed, a log that always has fresh bytes is merged before it is compacted again.
+# After this many missed merges, a log that always has fresh bytes is merged before it is compacted again.
 COMPACTOR_MERGES_OVERDUE: Final = 4
 COMPACTOR_RETENTION_INTERVAL_MS: Final = 300_000
 # As often as objects outlive the grace, within these bounds: each vacuum lists the bucket and reads every index.
@@ -28,7 +28,7 @@ COMPACTOR_VACUUM_INTERVAL_MS_MAX: Final = 900_000
 COMPACTOR_WAL_PRESSURE: Final = 0.75
 COMPACTOR_BACKUP_INTERVAL_MS_MAX: Final = 900_000
 COMPACTOR_BACKUPS_KEPT: Final = 8
-# A scheduled backup without a manifest that is older than this was given up by a process that is gone.
+# A scheduled backup without a manifest that is older than this was abandoned by a crashed process.
 COMPACTOR_BACKUP_TORN_MS: Final = 3_600_000
 
 T = TypeVar("T")
@@ -67,8 +67,8 @@ class Kind(Enum):
 
 
 class LogBacklog(NamedTuple):
-    """One log as the service sees it. `ready_…` counts the fresh entries that a run could take now: contiguous from
-    where the log is compacted up to, and old enough."""
+    """The state of one log. `ready_…` counts the fresh entries that a run could take now: contiguous from the cursor,
+    and old enough."""
 
     log: Log
     incarnation: int
@@ -77,28 +77,29 @@ class LogBacklog(NamedTuple):
     lag_offsets: int
     fenced: bool = False
     run_state: str = ""
-    """Of the run in flight; empty: there is none."""
+    """State of the run in flight; empty: there is no run."""
     ready_bytes: int = 0
     ready_entries: int = 0
     ready_offsets: int = 0
     oldest_created_at_ms: int | None = None
-    """Of the ready entries; None when there are none."""
+    """Of the ready entries; None without any."""
     pending: bool = False
     pending_is_old: bool = False
     """An append was reserved long ago and never cleared: its writer may be gone."""
     segments_since_merge: int = 0
-    """At least so many segments came since merging was last tried and found nothing."""
+    """Lower bound of the number of new segments since a merge attempt had nothing to do."""
     retained_at_ms: int = 0
 
 
 def plan_work(
     view: LogBacklog, rules: Rules, now_ms: int, *, may_merge: bool = True, hurry: bool = False
 ) -> Kind | None:
-    """What this log needs most; None: nothing. `hurry`: the WAL store fills up, so whatever is ready goes now."""
+    """The most important work of this log; None: there is no work. `hurry` compacts all ready entries at once, because
+    the WAL store is nearly full."""
     if view.run_state:
         return Kind.RESUME
-    # By its timetable, so it cannot starve the others; they could starve it.
-    # An instant ahead of us was noted before our clock was set back, and long ago, for all we know.
+    # Retention has a timetable, so it cannot starve the other kinds, which could starve it.
+    # A time in the future was noted before the clock was set back: it may be long ago, so retention is due.
     if not 0 <= now_ms - view.retained_at_ms < rules.retention_interval_ms:
         return Kind.RETAIN
     merges_due = view.segments_since_merge // rules.merge_inputs_min if may_merge else 0
@@ -157,7 +158,7 @@ def plan_vacuum_interval_ms(grace_ms: int, wal_grace_ms: int | None) -> int:
 
 
 def plan_hurried_vacuum_interval_ms(wal_grace_ms: int) -> int:
-    """While the WAL store is nearly full: as soon as another tenth of what it holds may go."""
+    """While the WAL store is nearly full: as soon as another tenth of its content may have become deletable."""
     return max(wal_grace_ms // 10, COMPACTOR_VACUUM_INTERVAL_MS_MIN)
 
 
@@ -170,13 +171,13 @@ def plan_backup_interval_ms(grace_ms: int) -> int:
 
 
 class SeenBackup(NamedTuple):
-    """A backup in the object store, by what lies below its name."""
+    """A backup in the object store, judged by the names of its objects."""
 
     backup_id: str
     whole: bool
     """It has a manifest."""
     scheduled: bool
-    """Made by the service; one made by hand is never removed here."""
+    """Made by the service, which never removes backups made by hand."""
     names: tuple[str, ...] = ()
 
     def is_ahead_of(self, now_ms: int) -> bool:
@@ -194,7 +195,7 @@ def plan_backup_due(seen: Iterable[SeenBackup], now_ms: int, interval_ms: int) -
 def plan_backups_to_remove(
     seen: Iterable[SeenBackup], now_ms: int, *, kept: int = COMPACTOR_BACKUPS_KEPT
 ) -> list[SeenBackup]:
-    """Scheduled backups that are too many, oldest first, and those that were never finished."""
+    """The oldest scheduled backups beyond the number to keep, and abandoned ones."""
     scheduled = sorted(
         (one for one in seen if one.scheduled), key=lambda one: (not one.is_ahead_of(now_ms), one.backup_id)
     )

@@ -29,11 +29,12 @@ from llog.compactor.pace import Pause, ServicePace
 from llog.compactor.plan import Kind, LogBacklog, Rules, plan_pass, plan_pause_ms, plan_work
 from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Visit, Worker
+from llog.concurrency import batched
 from llog.errors import LlogError
 from llog.formats.warm_up import warm_up
 from llog.limits import (
     COMPACTOR_BACKUP_INTERVAL_MS_MIN,
-    COMPACTOR_LOOK_LOGS_MAX,
+    COMPACTOR_INSPECT_LOGS_MAX,
     COMPACTOR_MERGES_AT_ONCE,
     COMPACTOR_TROUBLES_SHOWN_MAX,
 )
@@ -46,13 +47,11 @@ from llog.telemetry.metrics import BrokerMetrics
 from llog.telemetry.scenario import scenario_from_env
 from llog.wiring import Use, opened_log
 
-# A pass never follows another sooner: the loop also answers pages and keeps sessions alive.
+# Shortest pause between passes: the event loop also answers pages and keeps sessions alive.
 COMPACTOR_PASS_PAUSE_MS_MIN: Final = 5
-# How long work under way may go on after a stop was asked for; the next service resumes what is cut off.
+# How long work under way may continue after a stop request; the next service resumes interrupted work.
 COMPACTOR_STOP_MS_MAX: Final = 30_000
-# How often topics that are compacted by key are looked at; how long a log that was not worth a pass is left alone if it
-# does not change; how long one that failed is, at least and as a multiple of the time that the pass took: reading a
-# large log in vain must stay the exception.
+# How often the service checks whether logs are worth a key compaction.
 COMPACTOR_KEYS_INTERVAL_MS: Final = 15_000
 
 _log = logging.getLogger("llog.compactor")
@@ -73,28 +72,13 @@ class CompactorService:
         self._jobs = CompactorJobs(context) if jobs is None else jobs
         self._pace, self._troubles = ServicePace(context.sleep), Troubles()
         self._backlogs = Backlogs(context, self._rules)
-        self._claims = Claims(
-            context,
-            metrics,
-            compactor_id=settings.compactor_id,
-            session_timeout_ms=settings.session_timeout_ms,
-        )
-        self._chores = Chores(context, settings, claims=self._claims, jobs=self._jobs, metrics=metrics)
-        self._keys = KeyChore(
-            context,
-            claims=self._claims,
-            jobs=self._jobs,
-            metrics=metrics,
-            bytes_per_second=settings.key_compact_bytes_per_second,
-        )
+        session_timeout_ms, read_speed = settings.session_timeout_ms, settings.key_compact_bytes_per_second
+        claims = Claims(context, metrics, compactor_id=settings.compactor_id, session_timeout_ms=session_timeout_ms)
+        jobs, self._claims = self._jobs, claims
+        self._chores = Chores(context, settings, claims=claims, jobs=jobs, metrics=metrics)
+        self._keys = KeyChore(context, claims=claims, jobs=jobs, metrics=metrics, bytes_per_second=read_speed)
         self._worker = Worker(
-            context,
-            self._rules,
-            backlogs=self._backlogs,
-            claims=self._claims,
-            jobs=self._jobs,
-            metrics=metrics,
-            hurry=lambda: self._chores.under_pressure,
+            context, self._rules, backlogs=self._backlogs, claims=claims, jobs=jobs, metrics=metrics, hurry=self._hurry
         )
         self._configured = tuple(Log(*target) for target in settings.compactor_targets)
         self._discovered = Discovered(self._configured)
@@ -104,7 +88,7 @@ class CompactorService:
         self._paused: dict[Log, Pause] = {}
         """Logs that are left alone."""
         self._again: set[Log] = set()
-        """Worked on since the last pass, and so likely to need more."""
+        """Logs worked on since the last pass, which likely need more work."""
         self._between_passes = Pause()
         self._wake, self._dying = asyncio.Event(), asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
@@ -113,10 +97,9 @@ class CompactorService:
         self.host, self.port = settings.compactor_bind_host, settings.compactor_port
         """Address of the status pages; `serve` sets the actual port."""
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         self._metrics.set_workers(0, self._settings.compactor_workers)
-        chores = self._chores
         loops: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("discovery", self._discover),
             ("passes", self._pass),
@@ -125,13 +108,13 @@ class CompactorService:
             ("clocks", self._compare_clocks),
             ("topic deletions", self._finish_deletions),
         ]
-        if chores.has_own_wal:
+        if self._chores.has_own_wal:
             loops += [("WAL store", self._measure_wal), ("backups", self._back_up)]
         self._loops = [asyncio.create_task(self._keep_on(name, step), name=name) for name, step in loops]
 
     async def stop(self, *, timeout_ms: int = COMPACTOR_STOP_MS_MAX, at_once: asyncio.Event | None = None) -> None:
-        """No new work; what is under way may end in time, and until `at_once` is set, else it is cut off and resumed by
-        whoever comes next."""
+        """Begin no new work, and wait for work under way until the timeout or until `at_once` is set. The rest is
+        cancelled; the next service resumes it."""
         self._pace.stop()
         under_way = [*self._loops, *(task for _, task in self._visits.values())]
         if under_way:
@@ -144,7 +127,7 @@ class CompactorService:
                 task.cancel()
             await asyncio.gather(*under_way, *ends, return_exceptions=True)
             if left:
-                _log.warning("%d tasks were cut off by the stop; what they began will be resumed", len(left))
+                _log.warning("the stop cancelled %d tasks; another service resumes their work", len(left))
         await self._claims.close()
         await self._jobs.close()
 
@@ -180,7 +163,7 @@ class CompactorService:
 
     # -- visits -------------------------------------------------------------------------------------------------------
     async def _pass(self) -> None:
-        """Look at every log, once per idle pause; in between, only at logs that were just worked on."""
+        """Inspect every log once per idle pause; in between, only logs that were just worked on."""
         now_ms = self._context.now_ms()
         self._paused = {log: pause for log, pause in self._paused.items() if pause.left_ms(now_ms)}
         logs: Collection[Log] = self._again
@@ -192,10 +175,9 @@ class CompactorService:
         free = (log for log in logs if log not in self._visits and log not in self._paused)
         order = plan_pass(free, self._context.random_bits)
         runs, appends = Counter[str](), 0
-        for first in range(0, len(order), COMPACTOR_LOOK_LOGS_MAX):
-            some = order[first : first + COMPACTOR_LOOK_LOGS_MAX]
-            views = await self._backlogs.look(some)
-            for gone in set(some) - {view.log for view in views}:  # a configured log stays a target when it is deleted
+        for batch in batched(order, COMPACTOR_INSPECT_LOGS_MAX):
+            views = await self._backlogs.inspect(batch)
+            for gone in set(batch) - {view.log for view in views}:  # a configured log stays a target when it is deleted
                 self._metrics.set_compaction_lag(gone.topic, gone.partition, 0, 0)
             for view in views:
                 if isinstance(view, LogBacklog):
@@ -229,7 +211,7 @@ class CompactorService:
             self._rules,
             self._context.now_ms(),
             may_merge=merging < COMPACTOR_MERGES_AT_ONCE,
-            hurry=self._chores.under_pressure,
+            hurry=self._hurry(),
         )
         if work is None:
             self._troubles.log_is_idle(view.log)
@@ -251,13 +233,16 @@ class CompactorService:
             self._slots.release()
             self._metrics.set_workers(self._workers_busy(), self._settings.compactor_workers)
 
+    def _hurry(self) -> bool:
+        return self._chores.under_pressure
+
     def _workers_busy(self) -> int:
         return -(-len(self._visits) // self._jobs.logs_per_worker)
 
     def _ended(self, visit: Visit) -> None:
         if visit.outcome == "failed":
-            # Another service may do the work, and this one would not look at the log again for minutes. Retention and
-            # merges have turns: that it is not theirs says nothing of how they would fare.
+            # Another service may do the work, and the log is idle then. For retention and merges an idle log proves
+            # nothing: they may only be waiting for their turn.
             until_idle = visit.kind in (Kind.COMPACT, Kind.RESUME)
             self._troubles.note_log(visit.log, visit.error, until_idle=until_idle)
             self._paused[visit.log] = self._pause(self._error_pause_ms())
@@ -298,7 +283,7 @@ class CompactorService:
     async def _measure_wal(self) -> None:
         await self._chores.measure_wal()
         if self._chores.under_pressure:
-            self._hurry_on()  # whatever is ready goes now
+            self._hurry_on()
         self._troubles.clear("WAL store")
         await self._pace.rest(self._chores.wal_interval_ms())
 
@@ -320,17 +305,17 @@ class CompactorService:
 
     # -- the health page ----------------------------------------------------------------------------------------------
     def health(self) -> dict[str, Any]:
-        found, chores, settings = self._discovered, self._chores, self._settings
+        targets, chores, settings = self._discovered, self._chores, self._settings
         reasons = [*self._troubles.reasons(), *self._keys.reasons]
         if chores.under_pressure:
             reasons.append(f"the WAL store holds {chores.wal_bytes} bytes of {settings.wal_max_bytes}")
-        if found.left_out:
-            reasons.append(f"{found.left_out} logs are left to other services, or for later: too many for one")
-        reasons += [f"a topic is left alone: {why}" for why in found.unreadable[:COMPACTOR_TROUBLES_SHOWN_MAX]]
+        if targets.left_out:
+            reasons.append(f"{targets.left_out} logs are left to other services, or for later: too many for one")
+        reasons += [f"a topic is left alone: {why}" for why in targets.unreadable[:COMPACTOR_TROUBLES_SHOWN_MAX]]
         status = "degraded" if reasons else "ok"
         if self._pace.stopping:
             status = "stopping"
-        elif not found.at_ms:
+        elif not targets.at_ms:
             status = "starting"
         return {
             "status": status,
@@ -341,13 +326,13 @@ class CompactorService:
             "port": self.port,
             "started_at_ms": self.started_at_ms,
             "workers": {"busy": self._workers_busy(), "total": settings.compactor_workers},
-            "discovery": {"targets": len(found.logs), "configured": len(self._configured), "at_ms": found.at_ms},
+            "discovery": {"targets": len(targets.logs), "configured": len(self._configured), "at_ms": targets.at_ms},
             "in_session": self._claims.in_session,
             "passes": self._passes,
             "failing_logs": self._troubles.failing_logs,
-            "fenced_logs": len(found.fenced),
-            # No fault of the service, nor always one at all: an operator may have closed the log on purpose.
-            "fenced": [f"{log}: {reason}" for log, reason in found.fenced[:COMPACTOR_TROUBLES_SHOWN_MAX]],
+            "fenced_logs": len(targets.fenced),
+            # Not a reason for `degraded`: an operator may have closed the log on purpose.
+            "fenced": [f"{log}: {reason}" for log, reason in targets.fenced[:COMPACTOR_TROUBLES_SHOWN_MAX]],
             "wal_bytes": chores.wal_bytes,
             "spark": self._jobs.spark_state,
         }
@@ -364,15 +349,15 @@ async def serve(
     join_spark: JoinSpark | None = None,
     on_spark: OnSparkState | None = None,
 ) -> None:
-    """The whole process: stores, service and pages, until `stop` is set; with `at_once` set too, what is under way is
-    cut off. `on_started` receives the URL of the pages.
+    """Run stores, service and pages until `stop` is set; with `at_once` set too, work under way is cancelled.
 
-    `join_spark` starts Spark in the background; `on_spark` receives changes of its state.
+    `on_started` receives the URL of the pages. `join_spark` starts Spark in the background; `on_spark` receives changes
+    of its state.
     """
-    from llog.compactor.pages import serving  # the web server takes time to import: only who serves pays
+    from llog.compactor.pages import serving  # slow to import, and not needed for the service class
 
     metrics = BrokerMetrics() if metrics is None else metrics
-    # Compiled code is loaded at first use, for seconds: on the event loop that would cost us the session.
+    # Loading compiled code takes seconds; on the event loop the session would end meanwhile.
     await asyncio.to_thread(warm_up)
     metrics.set_loadtest(scenario_from_env(os.environ))
     meters = Meters(settings, metrics)
@@ -397,7 +382,7 @@ async def serve(
             try:
                 if on_started is not None:
                     on_started(pages.url)
-                backends.start()  # not before there is a service that will close them
+                backends.start()  # from here on, stopping the service closes them
                 await stop.wait()
             finally:
                 counting.cancel()

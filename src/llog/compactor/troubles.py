@@ -11,7 +11,7 @@ from llog.log.keys import Log
 class Troubles:
     def __init__(self) -> None:
         self._parts: dict[str, str] = {}
-        """By part of the service."""
+        """The last error of each part of the service."""
         self._logs: dict[Log, str] = {}
         self._passing: set[Log] = set()
         """Logs with a problem that ends as soon as they need no work."""
@@ -35,7 +35,7 @@ class Troubles:
             self.clear_log(log)
 
     def keep_logs(self, logs: Iterable[Log]) -> None:
-        """Forget every other log."""
+        """Forget all other logs."""
         wanted = set(logs)
         self._logs = {log: error for log, error in self._logs.items() if log in wanted}
         self._passing &= wanted

@@ -26,7 +26,7 @@ _log = logging.getLogger("llog.compactor")
 
 
 class Visit(NamedTuple):
-    """What became of it."""
+    """The outcome of a visit."""
 
     log: Log
     outcome: Outcome
@@ -37,7 +37,7 @@ class Visit(NamedTuple):
 
     @property
     def worked(self) -> bool:
-        """There may be more to do at once."""
+        """The log may need more work at once."""
         return self.outcome in ("compacted", "resumed")
 
 
@@ -65,11 +65,9 @@ class Worker:
             done = Visit(planned.log, "busy", kind, error=str(error))
         except (PartitionNotInitialized, LogDeleted):
             done = Visit(planned.log, "idle", kind)  # deleted meanwhile: the next discovery drops it
-        except LlogError as error:
-            _log.warning("%s of %s failed: %s", kind.value, planned.log, error)
-            done = Visit(planned.log, "failed", kind, error=f"{type(error).__name__}: {error}")
         except Exception as error:
-            _log.exception("%s of %s failed", kind.value, planned.log)
+            level = logging.WARNING if isinstance(error, LlogError) else logging.ERROR
+            _log.log(level, "%s of %s failed: %s", kind.value, planned.log, error, exc_info=level == logging.ERROR)
             done = Visit(planned.log, "failed", kind, error=f"{type(error).__name__}: {error}")
         self._metrics.observe_compaction(done.outcome, done.kind.value, done.entries, done.byte_length, stages_ms)
         return done
@@ -81,7 +79,7 @@ class Worker:
         try:
             done = await self._claims.guarded(self._work(planned, kind, stages_ms))
         except SessionLost:
-            raise  # and the claim with it
+            raise  # the claim ended with the session
         except Exception:
             await self._claims.give(log)
             raise
@@ -90,8 +88,7 @@ class Worker:
 
     async def _work(self, planned: LogBacklog, kind: Kind, stages_ms: dict[str, float]) -> Visit:
         log = planned.log
-        looked = await self._timed(stages_ms, "look", self._backlogs.look([log], strict=True))
-        for view in looked:
+        for view in await self._timed(stages_ms, "look", self._backlogs.inspect([log], strict=True)):
             if isinstance(view, BadLog):
                 raise view.error
             work = plan_work(
@@ -110,23 +107,21 @@ class Worker:
             try:
                 retained = await self._jobs.retain(log)
             finally:
-                self._backlogs.retained(log)  # where it fails, too: until its next turn the log is compacted
+                self._backlogs.retained(log)  # also after a failure: until the next turn the log is compacted
             removed = retained.entries_removed + retained.segments_removed
             return Visit(log, "compacted" if removed else "idle", work, retained.entries_removed)
         if work is Kind.MERGE:
             merged = await self._jobs.merge(log, target_bytes=rules.merge_max_bytes, min_inputs=rules.merge_inputs_min)
             if merged is None:
                 self._backlogs.nothing_to_merge(log)
-            return self._told(log, work, merged)
+            return self._ended(log, work, merged)
+        max_offsets, target_bytes = rules.max_offsets_per_run, rules.trigger_bytes
         compacted = await self._jobs.compact(
-            log,
-            max_offsets=rules.max_offsets_per_run,
-            target_bytes=rules.trigger_bytes,
-            min_age_ms=rules.min_age_ms,
+            log, max_offsets=max_offsets, target_bytes=target_bytes, min_age_ms=rules.min_age_ms
         )
-        return self._told(log, work, compacted)
+        return self._ended(log, work, compacted)
 
-    def _told(self, log: Log, work: Kind, run: Compacted | None) -> Visit:
+    def _ended(self, log: Log, work: Kind, run: Compacted | None) -> Visit:
         if run is None:
             return Visit(log, "idle", work)
         self._metrics.count(COMPACT_RUNS)

@@ -10,9 +10,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
-from llog.concurrency import Backoff, Rounds
+from llog.concurrency import Backoff, Rounds, batched
 from llog.errors import MetadataStoreError
 from llog.limits import LOG_BACKOFF_MS_MAX, METADATA_GET_MANY_MAX, METADATA_WRITE_GROUPS_MAX
 from llog.log.keys import Keys
@@ -21,7 +21,6 @@ from llog.stores.objects.port import ObjectStore
 
 LOG_BACKOFF_MS_FIRST: Final = 2
 
-T = TypeVar("T")
 FindObject = Callable[[str], Awaitable[tuple[ObjectStore, str]]]
 """From the URI in an index entry to the store that holds the object, and the object's name there."""
 
@@ -87,17 +86,13 @@ async def write_all(metadata: MetadataStore, groups: Sequence[Sequence[Write]]) 
 
     if len(groups) <= METADATA_WRITE_GROUPS_MAX:
         return await write(groups) if groups else []
-    answers = await asyncio.gather(*(write(chunk) for chunk in _chunks(groups, METADATA_WRITE_GROUPS_MAX)))
+    answers = await asyncio.gather(*(write(chunk) for chunk in batched(groups, METADATA_WRITE_GROUPS_MAX)))
     return [outcome for chunk in answers for outcome in chunk]
 
 
 async def get_all(metadata: MetadataStore, keys: Sequence[Key], *, strict: bool) -> list[Record | None]:
     """`get_many` for any number of keys."""
     records: list[Record | None] = []
-    for chunk in _chunks(keys, METADATA_GET_MANY_MAX):
+    for chunk in batched(keys, METADATA_GET_MANY_MAX):
         records += await metadata.get_many(chunk, strict=strict)
     return records
-
-
-def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    return [items[first : first + size] for first in range(0, len(items), size)]

@@ -21,7 +21,7 @@ RULES = Rules(trigger_bytes=1 << 20, trigger_age_ms=60_000, min_age_ms=20_000, m
 
 
 async def view_of(backlogs: Backlogs, log: Log = ORDERS) -> LogBacklog:
-    [view] = await backlogs.look([log])
+    [view] = await backlogs.inspect([log])
     assert isinstance(view, LogBacklog)
     return view
 
@@ -142,7 +142,7 @@ async def test_deleted_and_unknown_logs_are_not_there_and_a_damaged_one_is_named
     await Writer(context).append(ORDERS, Log("visits", 0), Log("clicks", 0))
     await delete_topic(context, "visits")
     await context.metadata.put(context.keys.control(Log("clicks", 0)), b"damaged")
-    looked = await Backlogs(context, RULES).look([Log("visits", 0), Log("clicks", 0), Log("none", 0), ORDERS])
+    looked = await Backlogs(context, RULES).inspect([Log("visits", 0), Log("clicks", 0), Log("none", 0), ORDERS])
     assert [view.log for view in looked] == [Log("clicks", 0), ORDERS]
     assert isinstance(looked[0], BadLog)
 
@@ -152,6 +152,6 @@ async def test_logs_no_longer_wanted_are_forgotten() -> None:
     context = cluster.open()
     await Writer(context).append(ORDERS, Log("visits", 0))
     backlogs = Backlogs(context, RULES)
-    await backlogs.look([ORDERS, Log("visits", 0)])
+    await backlogs.inspect([ORDERS, Log("visits", 0)])
     assert backlogs.keep([ORDERS]) == [Log("visits", 0)]
     assert backlogs.keep([ORDERS]) == []

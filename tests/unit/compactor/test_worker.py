@@ -34,7 +34,7 @@ class Stage:
         """A log whose one entry is old enough to be compacted."""
         await Writer(self.context).append(ORDERS)
         self.cluster.clock.now += 60_000
-        [view] = await self.backlogs.look([ORDERS])
+        [view] = await self.backlogs.inspect([ORDERS])
         assert isinstance(view, LogBacklog)
         self.backlogs.retained(ORDERS)
         return view
@@ -67,7 +67,7 @@ async def test_a_visit_planned_for_compaction_never_turns_into_a_merge() -> None
     for _ in range(RULES.merge_inputs_min):
         await Writer(stage.context).append(ORDERS)
         await compact_once(stage.context, ORDERS)
-        await stage.backlogs.look([ORDERS])
+        await stage.backlogs.inspect([ORDERS])
     assert (await stage.worker.visit(view, Kind.COMPACT)).outcome == "idle"
     done = await stage.worker.visit(view, Kind.MERGE)
     assert (done.outcome, done.kind) == ("compacted", Kind.MERGE)
@@ -78,7 +78,7 @@ async def test_a_merge_that_found_nothing_is_not_asked_for_again() -> None:
     await stage.planned()
     await compact_once(stage.context, ORDERS)
     stage.backlogs = stage.worker._backlogs = Backlogs(stage.context, RULES)  # as after a start: it may be worth it
-    [view] = await stage.backlogs.look([ORDERS])
+    [view] = await stage.backlogs.inspect([ORDERS])
     stage.backlogs.retained(ORDERS)
     assert isinstance(view, LogBacklog)
     assert view.segments_since_merge == RULES.merge_inputs_min
@@ -99,7 +99,7 @@ async def test_an_append_whose_writer_is_gone_is_settled_and_counted() -> None:
     stage = Stage(atomic=False)
     await leave_pending(stage.cluster, ORDERS)
     stage.cluster.clock.now += 60_000
-    [view] = await stage.backlogs.look([ORDERS])
+    [view] = await stage.backlogs.inspect([ORDERS])
     assert isinstance(view, LogBacklog)
     stage.backlogs.retained(ORDERS)
     done = await stage.worker.visit(view, Kind.COMPACT)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ctypes
 import importlib
 import os
 import re
@@ -25,6 +24,7 @@ import msgspec
 from llog.errors import InvalidArgument
 from llog.limits import MIB, SPARK_WORKER_TOOLS_MAX
 from llog.pipeline.runtime.tasks import Task, TaskTools, perform
+from llog.process_memory import keep_freed_memory
 from llog.settings import Settings, settings_table
 from llog.settings.urls import mask_url, scheme_of
 from llog.stores.objects.port import ObjectStore
@@ -79,21 +79,13 @@ def tools_on(objects: ObjectStores) -> TaskTools:
     return TaskTools(find_object, open_store)
 
 
-# -- worker_memory -----------------------------------------------------------------------------------------------------
-
-# Freed memory that a Spark worker which reads splits keeps, to use it again for the next bytes.
-SPARK_SOURCE_KEPT_BYTES_MAX: Final = 256 * MIB
-
-# M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX of glibc's malloc.h.
-_PARAMETERS: Final = {-1: SPARK_SOURCE_KEPT_BYTES_MAX, -3: SPARK_SOURCE_KEPT_BYTES_MAX, -8: 1}
+# Freed memory that a Python worker of Spark keeps for the next item or split.
+SPARK_WORKER_FREE_BYTES_KEPT: Final = 256 * MIB
 
 
-def keep_freed_memory() -> None:
-    """Freed memory is used again, whichever thread freed it."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for parameter, value in _PARAMETERS.items():
-            mallopt(parameter, value)
+def keep_worker_memory() -> None:
+    kept = SPARK_WORKER_FREE_BYTES_KEPT
+    keep_freed_memory(pooled_bytes_max=kept, free_bytes_kept=kept, arenas_max=1)
 
 
 # -- worker ------------------------------------------------------------------------------------------------------------
@@ -131,7 +123,7 @@ _MARKED: Final = re.compile(rf"<{_MARK}:([A-Za-z0-9+/=]*)>")
 class _Worker:
     def __init__(self) -> None:
         self.process = os.getpid()
-        keep_freed_memory()
+        keep_worker_memory()
         self.loop = asyncio.new_event_loop()
         self._opened: OrderedDict[bytes, tuple[ObjectStores, TaskTools]] = OrderedDict()
 

@@ -33,7 +33,7 @@ from llog.pipeline.scan.split_read import split_batches
 from llog.pipeline.scan.splits import ScanRange, Split
 from llog.settings import Settings
 from llog.settings.urls import mask_url, scheme_of
-from llog.spark.runner.worker import keep_freed_memory, sent_settings, settings_in_worker, tools_on
+from llog.spark.runner.worker import keep_worker_memory, sent_settings, settings_in_worker, tools_on
 from llog.wiring import ObjectStores, opened_log
 
 _NAMES_METADATA: Final = ("LLOG_METADATA_URL", "LLOG_OXIA_SERVICE_ADDRESS")
@@ -89,7 +89,7 @@ class WorkerProcess:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        keep_freed_memory()
+        keep_worker_memory()
         self.loop = LoopThread("llog-worker")
         self._stores: OrderedDict[bytes, WorkerStores] = OrderedDict()
 
