@@ -35,20 +35,23 @@ Outcomes = list[GroupOutcome]
 
 @asynccontextmanager
 async def gathered(context: LogContext) -> AsyncIterator[LogContext]:
-    """What was under way when the caller leaves is waited for: nothing is left running."""
+    """Leaving waits for the calls under way; a cancelled caller cancels them. Nothing is left running."""
     if isinstance(context.metadata, GatheringMetadataStore):
         yield context
         return
     store = GatheringMetadataStore(context.metadata)
     try:
         yield replace(context, metadata=store)
+    except asyncio.CancelledError:
+        store.cancel()  # a stop must be bounded, and a write may never return
+        raise
     finally:
         await store.settled()
 
 
 @dataclass(slots=True)
 class _Call:
-    """One call in the making: who asked for which groups of it, and every key it names."""
+    """One call being collected: its requests, and every key that they name."""
 
     asked: list[tuple[Groups, asyncio.Future[Outcomes]]] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
@@ -122,8 +125,21 @@ class GatheringMetadataStore(ForwardingMetadataStore):
                 first += len(groups)
 
     async def settled(self) -> None:
-        """Every call has its answer."""
-        await self._idle.wait()
+        """Wait until every call has its answer; a cancelled wait cancels the calls."""
+        try:
+            await self._idle.wait()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Cancel the call under way and all requests that wait. What was sent may still be written."""
+        for call in self._waiting:
+            for _, answer in call.asked:
+                answer.cancel()
+        self._waiting.clear()
+        if self._under_way is not None:
+            self._under_way.cancel()
 
     async def ceiling(self, parent: Key, name: str, *, strict: bool = False) -> Record | None:
         return await self.inner.ceiling(parent, name, strict=strict)  # cheaper than a scan in some stores

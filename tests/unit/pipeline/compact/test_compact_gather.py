@@ -31,6 +31,7 @@ class Counting(MemoryStore):
         self.failure: Exception | None = None
         self.hold: asyncio.Event | None = None
         self.called = asyncio.Event()
+        self.held = 0
 
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
         self.calls.append(len(groups))
@@ -38,7 +39,11 @@ class Counting(MemoryStore):
         if self.failure is not None:
             raise self.failure
         if self.hold is not None:
-            await self.hold.wait()
+            self.held += 1
+            try:
+                await self.hold.wait()
+            finally:
+                self.held -= 1
         return await super().write(groups)
 
 
@@ -155,6 +160,42 @@ async def test_leaving_waits_for_calls_whose_callers_are_gone() -> None:
         write.cancel()
         asyncio.get_running_loop().call_later(0.01, inner.hold.set)
     assert await inner.get(KEYS[0]) is not None
+
+
+async def test_a_cancelled_job_does_not_wait_for_a_metadata_write_that_never_returns() -> None:
+    stage, inner = Stage(), Counting()
+    context = stage.context = stage.open(inner)
+    log = Log("orders", 0)
+    await stage.append(log)
+    inner.hold = asyncio.Event()
+    inner.called.clear()
+    job = asyncio.create_task(compact_once(context, log))
+    await inner.called.wait()
+    job.cancel()
+    done, _ = await asyncio.wait([job], timeout=5)
+    assert done == {job}
+    assert job.cancelled()
+    assert inner.held == 0, "the write was cancelled too: nothing is left running"
+
+
+async def test_a_cancellation_while_leaving_ends_the_wait_for_a_write_that_never_returns() -> None:
+    stage, inner = Stage(), Counting()
+    inner.hold = asyncio.Event()
+
+    async def leave_early() -> None:
+        async with gathered(stage.open(inner)) as gathering:
+            write = asyncio.create_task(gathering.metadata.put(KEYS[0], b"v"))
+            await inner.called.wait()
+            write.cancel()
+
+    leaving = asyncio.create_task(leave_early())
+    await inner.called.wait()
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving], timeout=5)
+    assert leaving.cancelled()
+    await asyncio.sleep(0)
+    assert inner.held == 0
 
 
 async def test_a_context_that_gathers_already_is_used_as_it_is() -> None:
