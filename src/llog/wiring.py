@@ -43,7 +43,7 @@ from llog.settings import Settings
 from llog.settings.urls import mask_url, normalise_url, scheme_of
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.port import ObjectStore, checked
-from llog.stores.objects.retrying import RetryingObjectStore
+from llog.stores.objects.wrappers import RetryingObjectStore
 
 # Object stores that a process keeps open for the URIs in index entries. A cluster has two or three.
 OBJECT_STORES_OPEN_MAX: Final = 64

@@ -14,8 +14,8 @@ from datetime import timedelta
 
 from llog.stores.objects import file, s3
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore, checked
+from llog.stores.objects.wrappers import MeteredObjectStore
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, VersityGateway
 from tests.benchmarks.harness import Duel, benchmark
 

@@ -15,7 +15,7 @@ from llog.log.keys import Log
 from llog.settings import Settings
 from llog.stores.metadata.lmdb import LmdbStore
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from llog.testing.servers import OxiaServer, PostgresServer
 from llog.wiring import open_metadata_store
 

@@ -30,7 +30,7 @@ from llog.log.topics.delete import ORDER, delete_topic
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contract.log_suite import ORDERS, context_on, group

@@ -37,7 +37,7 @@ from llog.log.read.read import iter_runs, read_offset, view
 from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contexts import log_context

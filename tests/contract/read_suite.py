@@ -36,7 +36,7 @@ from llog.log.read.timestamps import (
 from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import ANY, Key, Record
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.metered import MeteredObjectStore
+from llog.stores.objects.wrappers import MeteredObjectStore
 from tests.contract.log_suite import context_on
 from tests.contract.on_stores import OpenStore
 

@@ -11,7 +11,7 @@ import pytest
 from llog.limits import METADATA_SESSION_TIMEOUT_MS_MAX
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.stores.metadata.lmdb import LmdbStore
-from llog.stores.metadata.lmdb.clock import BootClock
+from llog.stores.metadata.lmdb.layout import BootClock
 from llog.stores.metadata.port import MetadataStore
 from llog.testing.metadata_contract import MetadataStoreContract, OpenStore, StoreLink
 

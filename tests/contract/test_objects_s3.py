@@ -10,7 +10,7 @@ import pytest
 from llog.errors import ObjectStoreDenied, ObjectStoreError, ObjectStoreMisconfigured, ObjectStoreUnavailable
 from llog.stores.objects import s3
 from llog.stores.objects.port import ObjectStore, checked
-from llog.stores.objects.retrying import RetryingObjectStore
+from llog.stores.objects.wrappers import RetryingObjectStore
 from llog.testing.object_contract import ObjectStoreContract
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, S3Server, VersityGateway, free_port
 from tests.patience import PATIENCE_SECONDS

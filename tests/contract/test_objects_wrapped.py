@@ -11,9 +11,8 @@ import pytest
 from llog.stores.objects import memory
 from llog.stores.objects.faulty import FaultyObjectStore, ObjectFaults
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
-from llog.stores.objects.retrying import RetryingObjectStore, RetryPolicy
+from llog.stores.objects.wrappers import MeteredObjectStore, RetryingObjectStore, RetryPolicy
 from llog.testing.object_contract import ObjectStoreContract
 
 

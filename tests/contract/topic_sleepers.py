@@ -37,7 +37,7 @@ from llog.log.topics.create import initialize, load_topic
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contract.log_suite import ORDERS, contents, group

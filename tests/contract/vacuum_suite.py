@@ -21,7 +21,7 @@ from llog.log.rewrite.segments import list_segments
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.vacuum.job import VacuumReport, vacuum_here
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import Buffer, ObjectMeta, ObjectStore
 from tests.contract.log_suite import contents, context_on, group

@@ -30,7 +30,7 @@ from llog.pipeline.sink.commit import commit_batch
 from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.vacuum.job import VacuumReport, vacuum
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore
 from llog.wiring import OpenedLog, Use, Wrapping, opened_log
 from tests.system.crashing import DIED, Countdown, in_child, prepare, settings_at
 

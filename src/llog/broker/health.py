@@ -25,10 +25,10 @@ from llog.formats.values import ControlRecord, decode_value
 from llog.limits import STORE_PROBE_MS
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.stores.metadata.metered import MeteredMetadataStore
 from llog.stores.metadata.port import Key
-from llog.stores.objects.metered import MeteredObjectStore
-from llog.stores.pulse import StorePulse
+from llog.stores.metadata.wrappers import MeteredMetadataStore
+from llog.stores.metering import StorePulse
+from llog.stores.objects.wrappers import MeteredObjectStore
 
 # Fenced logs that are shown, and how often their control records are read.
 BROKER_FENCED_LOGS_MAX: Final = 100

@@ -15,7 +15,7 @@ from llog.pipeline.export.plan import ExportTarget
 from llog.pipeline.runtime.tasks import LocalTasks
 from llog.pipeline.scan.subscription import Subscription, find_logs
 from llog.spark.jobs import Job
-from llog.stores.objects.retrying import RetryingObjectStore
+from llog.stores.objects.wrappers import RetryingObjectStore
 from llog.wiring import ObjectStores
 
 

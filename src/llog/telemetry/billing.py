@@ -1,6 +1,6 @@
 """The cost of the objects and of the requests for them: the figures behind `s3.billing`.
 
-Requests are counted as they happen (`stores.objects.metered`). Stored bytes are only known by listing the bucket, which
+Requests are counted as they happen (`MeteredObjectStore`). Stored bytes are only known by listing the bucket, which
 costs requests itself, so a listing is used for BILLING_LIST_INTERVAL_MS, longer where it takes long, and its requests
 are counted like all others (operation `list`). A reader opens a store when an entry names it, so a store may join at
 any time. A listing that fails keeps the last figures and is counted; one listing runs at a time per process. The
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from llog.errors import StoreError
+from llog.stores.metering import ObjectStoreStats
 from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.pricing import Prices, StorageFootprint, measure_footprint
-from llog.stores.objects.stats import ObjectStoreStats
 
 BILLING_LIST_INTERVAL_MS: Final = 300_000
 """The shortest time between two listings of a store; each costs a request per thousand objects."""

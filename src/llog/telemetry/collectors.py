@@ -8,9 +8,9 @@ another thread, so nothing here iterates over a dictionary that the event loop m
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isinf
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import Metric
 from prometheus_client.core import (
@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from llog.log.metrics import AppendCounters
 from llog.settings.urls import OXIA_SCHEMES, scheme_of
-from llog.stores.metadata.metered import MetadataStoreStats
+from llog.stores.metering import MetadataStoreStats, OperationStats
 from llog.stores.objects.pricing import Prices
 from llog.telemetry.billing import ASSUMPTIONS, BilledStore
 from llog.telemetry.families import OTHER, family
@@ -62,11 +62,11 @@ def info(name: str) -> InfoMetricFamily:
     return InfoMetricFamily(row.name.removesuffix("_info"), row.doc)
 
 
-def _add_latencies(into: HistogramMetricFamily, labels: Sequence[str], snapshot: Mapping[str, Any]) -> None:
+def _add_latencies(into: HistogramMetricFamily, labels: Sequence[str], counted: OperationStats) -> None:
     """Stores count milliseconds; Prometheus asks for seconds."""
-    counts = snapshot["latency_ms_buckets"].items()
+    counts = counted.latency_ms_buckets().items()
     buckets = [("+Inf" if isinf(bound_ms) else str(bound_ms / 1_000), count) for bound_ms, count in counts]
-    into.add_metric(labels, buckets, sum_value=snapshot["latency_ms_sum"] / 1_000)
+    into.add_metric(labels, buckets, sum_value=counted.latency_ms_sum / 1_000)
 
 
 class MetadataCollector(Collector):
@@ -88,12 +88,12 @@ class MetadataCollector(Collector):
             about.add_metric((), {"store": kind})
             lost.add_metric((kind,), stats.sessions_lost)
             for operation, counted in stats.operations.items():
-                snapshot, labels = counted.snapshot(), (kind, operation)
-                calls.add_metric(labels, snapshot["calls"])
-                items.add_metric(labels, snapshot["items"])
-                if snapshot["calls"]:  # an operation that was never called has neither latencies nor errors
-                    _add_latencies(seconds, labels, snapshot)
-                    for name, count in snapshot["errors"].items():
+                labels = (kind, operation)
+                calls.add_metric(labels, counted.call_count)
+                items.add_metric(labels, counted.item_count)
+                if counted.call_count:  # an operation that was never called has neither latencies nor errors
+                    _add_latencies(seconds, labels, counted)
+                    for name, count in counted.outcomes.items():
                         errors.add_metric((*labels, name), count)
         yield from (about, calls, items, errors, seconds, lost)
 
@@ -121,14 +121,14 @@ class ObjectCollector(Collector):
         for billed in self._stores:
             about.add_metric((), {"tier": billed.tier, "store": billed.kind})
             for operation, counted in billed.stats.operations.items():
-                snapshot, labels = counted.snapshot(), (billed.tier, billed.kind, operation)
-                requests.add_metric(labels, snapshot["requests"])
-                carried.add_metric(labels, snapshot["bytes"])
-                shown = snapshot["outcomes"] if snapshot["calls"] else {"ok": 0}
+                labels = (billed.tier, billed.kind, operation)
+                requests.add_metric(labels, counted.request_count)
+                carried.add_metric(labels, counted.byte_count)
+                shown = counted.outcomes if counted.call_count else {"ok": 0}
                 for outcome, count in shown.items():
                     calls.add_metric((*labels, outcome), count)
-                if snapshot["calls"]:
-                    _add_latencies(seconds, labels, snapshot)
+                if counted.call_count:
+                    _add_latencies(seconds, labels, counted)
         yield from (about, calls, requests, carried, seconds)
 
     def _billing(self) -> Iterator[Metric]:

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from llog.settings import Settings
-from llog.stores.metadata.metered import MeteredMetadataStore
 from llog.stores.metadata.port import MetadataStore
-from llog.stores.objects.metered import MeteredObjectStore
+from llog.stores.metadata.wrappers import MeteredMetadataStore
 from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.wrappers import MeteredObjectStore
 from llog.telemetry.billing import BilledStore, Tier
 from llog.telemetry.metrics import BrokerMetrics
 from llog.wiring import Wrapping

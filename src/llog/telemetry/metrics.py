@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from llog import __version__
 from llog.log.metrics import AppendCounters
-from llog.stores.metadata.metered import MetadataStoreStats
+from llog.stores.metering import MetadataStoreStats
 from llog.telemetry.billing import BilledStore
 from llog.telemetry.collectors import AppendCollector, CompactionLag, MetadataCollector, ObjectCollector, kind_of
 from llog.telemetry.families import RUN_STATES, UNKNOWN

@@ -11,8 +11,8 @@ import pytest
 
 from llog import wiring
 from llog.settings import Settings
-from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.wrappers import MeteredObjectStore
 from llog.telemetry.metering import Meters
 from llog.telemetry.metrics import BrokerMetrics
 from llog.wiring import OBJECT_STORES_OPEN_MAX, Use, Wrapping, opened_log

@@ -26,7 +26,7 @@ from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import Buffer, ObjectStore
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore
 from tests.patience import PATIENCE_SECONDS
 
 A, B, C = Log("orders", 0), Log("orders", 1), Log("visits", 0)

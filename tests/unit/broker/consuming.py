@@ -18,8 +18,8 @@ from llog.log.keys import Log
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import Key, Record
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.wrappers import MeteredObjectStore
 from tests.contexts import log_context
 from tests.patience import PATIENCE_SECONDS
 

@@ -16,12 +16,12 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
-from llog.stores.metadata.metered import MeteredMetadataStore
 from llog.stores.metadata.port import Key
+from llog.stores.metadata.wrappers import MeteredMetadataStore
+from llog.stores.metering import STORE_TROUBLE_MS, StorePulse
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import Buffer
-from llog.stores.pulse import STORE_TROUBLE_MS, StorePulse
+from llog.stores.objects.wrappers import MeteredObjectStore
 
 SLOW_DOWN = ObjectStoreThrottled("put", "memory://x/name", "slow down")
 

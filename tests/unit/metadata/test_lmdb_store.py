@@ -22,9 +22,8 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.stores.metadata.lmdb import LmdbStore, environment, open_from_url, store, writer
-from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.environment import LMDB_MAP_BYTES_START, file_system_of, refuse_network_file_system
-from llog.stores.metadata.lmdb.reading import find_many
+from llog.stores.metadata.lmdb.layout import BootClock, find_many
 from llog.stores.metadata.lmdb.transaction import Transaction
 from llog.stores.metadata.port import ABSENT, Delete, Key, Put, Record
 from tests.patience import PATIENCE_SECONDS

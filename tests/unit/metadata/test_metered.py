@@ -10,14 +10,9 @@ import pytest
 from llog import errors
 from llog.errors import InvalidArgument, MetadataStoreError, MetadataUncertain, StoreClosed, VersionConflict
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
-from llog.stores.metadata.metered import (
-    ERRORS,
-    OPERATIONS,
-    MetadataStoreStats,
-    MeteredMetadataStore,
-    error_kind_of,
-)
 from llog.stores.metadata.port import ABSENT, GroupOutcome, Key, MetadataStore, Put, Write
+from llog.stores.metadata.wrappers import MeteredMetadataStore
+from llog.stores.metering import METADATA_ERRORS, METADATA_OPERATIONS, MetadataStoreStats, OperationStats, outcome_of
 from tests.contract.test_metadata_memory import MemoryContract
 from tests.patience import PATIENCE_SECONDS
 
@@ -36,6 +31,10 @@ def calls(stats: MetadataStoreStats) -> dict[str, int]:
 
 def items(stats: MetadataStoreStats) -> dict[str, int]:
     return {name: operation.item_count for name, operation in stats.operations.items() if operation.item_count}
+
+
+def errors_of(operation: OperationStats) -> dict[str, int]:
+    return {kind: count for kind, count in operation.outcomes.items() if count}
 
 
 async def test_calls_and_what_they_carry_are_counted_by_operation(store: MeteredMetadataStore) -> None:
@@ -57,7 +56,7 @@ async def test_calls_and_what_they_carry_are_counted_by_operation(store: Metered
     assert items(store.stats) == {
         "get": 1, "get_many": 2, "ceiling": 1, "scan": 4, "scan_tree": 4, "put": 1, "delete": 1, "write": 3,
     }  # fmt: skip
-    assert not any(operation.errors for operation in store.stats.operations.values())
+    assert not any(errors_of(operation) for operation in store.stats.operations.values())
 
 
 async def test_a_long_scan_counts_its_pages(store: MeteredMetadataStore) -> None:
@@ -74,11 +73,11 @@ async def test_each_refused_group_of_a_write_is_an_error_of_its_kind(store: Mete
     assert [isinstance(outcome, VersionConflict) for outcome in outcomes] == [True, False]
     with pytest.raises(InvalidArgument):
         await store.get(Key("a//b"))
-    seen = store.stats.snapshot()["operations"]
-    assert seen["put"]["errors"] == {**dict.fromkeys(ERRORS, 0), "conflict": 1}
-    assert seen["write"]["errors"] == {**dict.fromkeys(ERRORS, 0), "conflict": 1}
-    assert seen["get"]["errors"] == {**dict.fromkeys(ERRORS, 0), "invalid": 1}
-    assert (seen["put"]["calls"], seen["write"]["calls"]) == (2, 1)
+    seen = store.stats.operations
+    assert seen["put"].outcomes == {**dict.fromkeys(METADATA_ERRORS, 0), "conflict": 1}
+    assert seen["write"].outcomes == {**dict.fromkeys(METADATA_ERRORS, 0), "conflict": 1}
+    assert seen["get"].outcomes == {**dict.fromkeys(METADATA_ERRORS, 0), "invalid": 1}
+    assert (seen["put"].call_count, seen["write"].call_count) == (2, 1)
 
 
 async def test_latencies_fall_into_cumulative_buckets() -> None:
@@ -86,9 +85,9 @@ async def test_latencies_fall_into_cumulative_buckets() -> None:
     store = MeteredMetadataStore(MemoryStore(MemoryBacking()), clock=lambda: next(ticks))
     for _ in range(3):
         await store.get(Key("a"))
-    get = store.stats.snapshot()["operations"]["get"]
-    assert get["latency_ms_sum"] == pytest.approx(60_015.05)
-    buckets = get["latency_ms_buckets"]
+    get = store.stats.operations["get"]
+    assert get.latency_ms_sum == pytest.approx(60_015.05)
+    buckets = get.latency_ms_buckets()
     assert (buckets[0.1], buckets[10.0], buckets[20.0], buckets[10_000.0], buckets[float("inf")]) == (1, 1, 2, 2, 3)
 
 
@@ -101,7 +100,7 @@ async def test_a_scan_that_is_left_early_is_no_failure_and_a_slow_reader_no_late
     now[0] += 60
     await records.aclose()  # type: ignore[attr-defined]
     scan = store.stats.operations["scan_tree"]
-    assert (scan.call_count, scan.item_count, scan.errors, scan.latency_ms_sum) == (1, 1, {}, 0.0)
+    assert (scan.call_count, scan.item_count, errors_of(scan), scan.latency_ms_sum) == (1, 1, {}, 0.0)
 
 
 async def test_a_cancelled_call_is_counted_as_such() -> None:
@@ -116,7 +115,7 @@ async def test_a_cancelled_call_is_counted_as_such() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert store.stats.operations["put"].errors == {"cancelled": 1}
+    assert errors_of(store.stats.operations["put"]) == {"cancelled": 1}
 
 
 async def test_changes_of_a_watch_are_counted_and_a_cancelled_waiter_does_not_end_it(
@@ -140,27 +139,27 @@ async def test_a_lost_session_is_counted_and_its_owner_is_notified() -> None:
     with pytest.raises(errors.SessionLost):
         await store.put(Key("a"), b"x", session=session)
     await asyncio.wait_for(lost.wait(), PATIENCE_SECONDS)
-    assert store.stats.snapshot()["sessions_lost"] == 1
-    assert store.stats.operations["put"].errors == {"session_lost": 1}
+    assert store.stats.sessions_lost == 1
+    assert errors_of(store.stats.operations["put"]) == {"session_lost": 1}
     await store.close()
 
 
 def test_every_metadata_error_has_a_kind_of_its_own() -> None:
     classes = [getattr(errors, name) for name in errors.__all__]
     classes = [c for c in classes if issubclass(c, MetadataStoreError) and c is not MetadataStoreError]
-    names = [error_kind_of(c("put", "a", 1) if c is VersionConflict else c("put", "a")) for c in classes]
+    names = [outcome_of(c("put", "a", 1) if c is VersionConflict else c("put", "a")) for c in classes]
     assert len(set(names)) == len(classes)
-    assert set(names) < set(ERRORS)
+    assert set(names) < set(METADATA_ERRORS)
     assert "error" not in names
-    assert error_kind_of(StoreClosed("put", "a")) == "closed"
-    assert error_kind_of(RuntimeError()) == "error"
-    assert error_kind_of(MetadataUncertain("put", "a")) == "uncertain"
+    assert outcome_of(StoreClosed("put", "a")) == "closed"
+    assert outcome_of(RuntimeError()) == "error"
+    assert outcome_of(MetadataUncertain("put", "a")) == "uncertain"
 
 
-def test_every_operation_is_in_the_snapshot_before_it_happened() -> None:
-    seen = MetadataStoreStats().snapshot()
-    assert tuple(seen["operations"]) == OPERATIONS
-    assert all(tuple(operation["errors"]) == ERRORS for operation in seen["operations"].values())
+def test_every_operation_and_error_is_counted_before_it_happened() -> None:
+    operations = MetadataStoreStats().operations
+    assert tuple(operations) == METADATA_OPERATIONS
+    assert all(tuple(operation.outcomes) == METADATA_ERRORS for operation in operations.values())
 
 
 class TestMeteredMemoryStore(MemoryContract):

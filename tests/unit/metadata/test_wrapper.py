@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from tests.contract.test_metadata_memory import MemoryContract
 
 KEY = Key("a/b", "a")

@@ -7,8 +7,7 @@ import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llog.stores.objects.buffers import equals_buffers, flat_views
-from llog.stores.objects.port import Buffer, ByteRange
+from llog.stores.objects.port import Buffer, ByteRange, equals_buffers, flat_views
 from llog.stores.objects.ranges import OBJECT_RANGE_GAP_BYTES_MAX, ObjectRange, cut, plan_fetches, plan_object_fetches
 from llog.stores.objects.s3_client import list_offset, list_prefix, page_end
 

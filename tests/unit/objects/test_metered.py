@@ -18,14 +18,13 @@ from llog.errors import (
     StoreClosed,
 )
 from llog.limits import GIB
+from llog.stores.metering import OBJECT_OPERATIONS, OBJECT_OUTCOMES, outcome_of
 from llog.stores.objects import memory
 from llog.stores.objects.faulty import FaultyObjectStore, ObjectFaults
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import Buffer, ByteRange
 from llog.stores.objects.pricing import S3_STANDARD_US_EAST_1, measure_footprint
-from llog.stores.objects.stats import OPERATIONS, OUTCOMES, outcome_of
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore, MeteredObjectStore
 
 
 @pytest.fixture
@@ -50,15 +49,15 @@ async def test_calls_are_counted_by_operation_outcome_and_bytes(inner: MemoryObj
     await store.put("b", [b"1"])
     with pytest.raises(ObjectAlreadyExists):
         await store.put("b", [b"1"], if_absent=True)
-    seen = store.stats.snapshot()["operations"]
-    assert {name: op["calls"] for name, op in seen.items()} == {
+    seen = store.stats.operations
+    assert {name: op.call_count for name, op in seen.items()} == {
         "put": 3, "get": 2, "range_get": 2, "head": 2, "list": 1, "delete": 1,
     }  # fmt: skip
-    assert {name: op["bytes"] for name, op in seen.items()} == {
+    assert {name: op.byte_count for name, op in seen.items()} == {
         "put": 9, "get": 8, "range_get": 7, "head": 0, "list": 0, "delete": 0,
     }  # fmt: skip
-    assert seen["put"]["outcomes"]["already_exists"] == 1
-    assert seen["get"]["outcomes"] == {**dict.fromkeys(OUTCOMES, 0), "ok": 1, "not_found": 1}
+    assert seen["put"].outcomes["already_exists"] == 1
+    assert seen["get"].outcomes == {**dict.fromkeys(OBJECT_OUTCOMES, 0), "ok": 1, "not_found": 1}
 
 
 async def test_latencies_fall_into_cumulative_buckets(inner: MemoryObjectStore) -> None:
@@ -66,9 +65,9 @@ async def test_latencies_fall_into_cumulative_buckets(inner: MemoryObjectStore) 
     store = MeteredObjectStore(inner, clock=lambda: next(ticks))
     for i in range(3):
         await store.put(f"{i}", [])
-    put = store.stats.snapshot()["operations"]["put"]
-    assert put["latency_ms_sum"] == pytest.approx(60_015.5)
-    buckets = put["latency_ms_buckets"]
+    put = store.stats.operations["put"]
+    assert put.latency_ms_sum == pytest.approx(60_015.5)
+    buckets = put.latency_ms_buckets()
     assert (buckets[1.0], buckets[10.0], buckets[20.0], buckets[10_000.0], buckets[float("inf")]) == (1, 1, 2, 2, 3)
 
 
@@ -83,7 +82,7 @@ async def test_requests_are_counted_as_the_bill_counts_them(inner: MemoryObjectS
     assert [m async for m in store.list("none/")] == []
     with pytest.raises(InvalidArgument):
         await store.get("../a")
-    requests = {name: op["requests"] for name, op in store.stats.snapshot()["operations"].items()}
+    requests = {name: op.request_count for name, op in store.stats.operations.items()}
     assert requests == {"put": 0, "get": 0, "range_get": 2, "head": 0, "list": 3, "delete": 2}
     assert store.stats.requests_usd == pytest.approx(3 * 0.005 / 1_000 + 2 * 0.004 / 10_000)
 
@@ -92,7 +91,7 @@ async def test_a_throttled_and_a_cancelled_call_are_outcomes_too(inner: MemoryOb
     store = MeteredObjectStore(FaultyObjectStore(inner, 1, ObjectFaults(throttled=1)))
     with pytest.raises(ObjectStoreThrottled):
         await store.put("a", [b"x"])
-    assert store.stats.operations["put"].outcomes == {"throttled": 1}
+    assert store.stats.operations["put"].outcomes == {**dict.fromkeys(OBJECT_OUTCOMES, 0), "throttled": 1}
     assert store.stats.operations["put"].byte_count == 0
 
     class Silent(ForwardingObjectStore):
@@ -106,7 +105,7 @@ async def test_a_throttled_and_a_cancelled_call_are_outcomes_too(inner: MemoryOb
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert silent.stats.operations["get"].outcomes == {"cancelled": 1}
+    assert silent.stats.operations["get"].outcomes == {**dict.fromkeys(OBJECT_OUTCOMES, 0), "cancelled": 1}
 
 
 def test_every_object_store_error_has_an_outcome_of_its_own() -> None:
@@ -114,7 +113,7 @@ def test_every_object_store_error_has_an_outcome_of_its_own() -> None:
     kinds = [k for k in kinds if issubclass(k, ObjectStoreError) and k is not ObjectStoreError]
     names = [outcome_of(kind("put", "a")) for kind in kinds]
     assert len(set(names)) == len(kinds)
-    assert set(names) < set(OUTCOMES)
+    assert set(names) < set(OBJECT_OUTCOMES)
     assert "error" not in names
     assert outcome_of(StoreClosed("put", "a")) == "closed"
     assert outcome_of(RuntimeError()) == "error"
@@ -127,7 +126,7 @@ def test_prices_are_those_of_the_list() -> None:
     assert prices.requests_usd({"list": 2_000}) == pytest.approx(0.01)
     assert prices.requests_usd({"get": 5_000, "range_get": 4_000, "head": 1_000}) == pytest.approx(0.004)
     assert prices.requests_usd({"delete": 10**9}) == 0
-    assert prices.requests_usd(dict.fromkeys(OPERATIONS, 0)) == 0
+    assert prices.requests_usd(dict.fromkeys(OBJECT_OPERATIONS, 0)) == 0
     assert prices.storage_usd_per_month(100 * GIB) == pytest.approx(2.3)
 
 

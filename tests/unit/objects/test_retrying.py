@@ -21,8 +21,7 @@ from llog.errors import (
 from llog.stores.objects import memory
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import Buffer, ObjectMeta, ObjectStore
-from llog.stores.objects.retrying import RetryingObjectStore, RetryPolicy
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore, RetryingObjectStore, RetryPolicy
 
 URL = "memory://retrying"
 

@@ -22,7 +22,7 @@ from llog.pipeline.compact.once import compact_once
 from llog.pipeline.retain import RetainedLog, retain_logs
 from llog.pipeline.runtime.log_choice import chosen_logs, parse_choice
 from llog.stores.metadata.port import GroupOutcome, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from tests.unit.pipeline.audit.auditing import Stage
 from tests.unit.pipeline.key_compact.key_stage import FAST, HOUR, Row
 from tests.unit.pipeline.key_compact.key_stage import Stage as KeyStage

@@ -8,10 +8,10 @@ from llog.errors import ObjectNotFound, VersionConflict
 from llog.log import metrics as log_names
 from llog.log.metrics import AppendCounters
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
-from llog.stores.metadata.metered import MeteredMetadataStore
 from llog.stores.metadata.port import ABSENT, Key
+from llog.stores.metadata.wrappers import MeteredMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.metered import MeteredObjectStore
+from llog.stores.objects.wrappers import MeteredObjectStore
 from llog.telemetry.billing import BilledStore, Billing
 from llog.telemetry.metrics import BrokerMetrics
 from llog.telemetry.scenario import LoadTestScenario

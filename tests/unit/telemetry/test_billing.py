@@ -11,9 +11,9 @@ import pytest
 from llog.errors import ObjectStoreUnavailable
 from llog.limits import GIB
 from llog.stores.objects.memory import MemoryObjectStore
-from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import ObjectMeta
 from llog.stores.objects.pricing import StorageFootprint
+from llog.stores.objects.wrappers import MeteredObjectStore
 from llog.telemetry.billing import (
     BILLING_CHECK_MS,
     BILLING_LIST_INTERVAL_MS,

@@ -18,7 +18,7 @@ from llog.compactor.metrics import CompactorMetrics
 from llog.errors import SettingsError
 from llog.http.routes.runtime import FrontEndMetrics
 from llog.log.metrics import LogMetrics
-from llog.stores.metadata.metered import MetadataStoreStats
+from llog.stores.metering import MetadataStoreStats
 from llog.telemetry.collectors import METRICS_LAG_ROWS_MAX, CompactionLag
 from llog.telemetry.families import FAMILIES, SECTIONS, family, markdown, sample_names
 from llog.telemetry.metrics import BrokerMetrics

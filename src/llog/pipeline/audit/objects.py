@@ -33,7 +33,7 @@ from llog.log.inspect.check_objects import check_records, read_footer
 from llog.log.inspect.check_objects import check_segment as check_bytes
 from llog.log.keys import Log
 from llog.stores.objects.port import ByteRange, ObjectMeta, ObjectStore
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore
 
 
 class OneObject(ForwardingObjectStore):

@@ -37,7 +37,7 @@ from llog.pipeline.runtime.tasks import TaskRunner, TaskTools
 from llog.pipeline.scan.splits import Split
 from llog.pipeline.scan.subscription import LogEnds, Subscription, find_logs
 from llog.stores.objects.port import ObjectStore
-from llog.stores.objects.retrying import RetryingObjectStore
+from llog.stores.objects.wrappers import RetryingObjectStore
 from llog.wiring import ObjectStores
 
 # Rounds in which splits with missing objects are planned again.

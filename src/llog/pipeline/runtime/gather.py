@@ -27,7 +27,7 @@ from llog.errors import InvalidArgument
 from llog.limits import METADATA_WRITE_GROUPS_MAX
 from llog.log.context import LogContext
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 
 Groups = Sequence[Sequence[Write]]
 Outcomes = list[GroupOutcome]

@@ -28,7 +28,7 @@ from llog.process_memory import keep_freed_memory
 from llog.settings import Settings, settings_table
 from llog.settings.urls import mask_url, scheme_of
 from llog.stores.objects.port import ObjectStore
-from llog.stores.objects.retrying import RetryingObjectStore
+from llog.stores.objects.wrappers import RetryingObjectStore
 from llog.wiring import ObjectStores
 
 SENT: Final = (

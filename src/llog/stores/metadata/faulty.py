@@ -18,7 +18,7 @@ from typing import NamedTuple
 from llog.errors import InvalidArgument, MetadataTimeout, MetadataUnavailable, MetadataUncertain
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Session, Write, check_groups
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 
 Sleep = Callable[[float], Awaitable[None]]
 

@@ -22,9 +22,9 @@ from llog.errors import (
     ObjectStoreTimeout,
     ObjectStoreUncertain,
 )
+from llog.stores.metering import OBJECT_OPERATIONS
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
-from llog.stores.objects.stats import OPERATIONS
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore
 
 __all__ = ["NO_FAULTS", "FaultyObjectStore", "ObjectFaults"]
 
@@ -71,10 +71,12 @@ class FaultyObjectStore(ForwardingObjectStore):
         """`sleep` is in seconds."""
         super().__init__(inner)
         if isinstance(faults, ObjectFaults):
-            faults = dict.fromkeys(OPERATIONS, faults)
-        unknown = set(faults) - set(OPERATIONS)
+            faults = dict.fromkeys(OBJECT_OPERATIONS, faults)
+        unknown = set(faults) - set(OBJECT_OPERATIONS)
         if unknown:
-            raise InvalidArgument("faults", f"unknown operations {sorted(unknown)}; there are {', '.join(OPERATIONS)}")
+            raise InvalidArgument(
+                "faults", f"unknown operations {sorted(unknown)}; there are {', '.join(OBJECT_OPERATIONS)}"
+            )
         self.faults: dict[str, ObjectFaults] = dict(faults)
         """May be changed at any time; an empty mapping injects nothing."""
         self._rng = random.Random(seed)

@@ -35,7 +35,6 @@ from llog.errors import (
     StoreClosed,
 )
 from llog.limits import OBJECT_FILE_THREADS, OBJECT_LIST_PAGE_MAX
-from llog.stores.objects.buffers import flat_views
 from llog.stores.objects.file_tree import TEMPORARY_DIRECTORY, DurableTree, NotKnownDurable, walk
 from llog.stores.objects.port import (
     Buffer,
@@ -44,9 +43,10 @@ from llog.stores.objects.port import (
     ObjectStore,
     check_name,
     check_range,
+    check_ranges,
+    flat_views,
     total_bytes,
 )
-from llog.stores.objects.ranges import check_ranges
 
 __all__ = ["ERRORS", "FileObjectStore", "open_from_url", "translate"]
 

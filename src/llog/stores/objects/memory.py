@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from llog.errors import InvalidArgument, ObjectAlreadyExists, ObjectNotFound, ObjectRangeInvalid, StoreClosed
-from llog.stores.objects.buffers import flat_views
 from llog.stores.objects.port import (
     Buffer,
     ByteRange,
@@ -19,9 +18,10 @@ from llog.stores.objects.port import (
     ObjectStore,
     check_name,
     check_range,
+    check_ranges,
+    flat_views,
     total_bytes,
 )
-from llog.stores.objects.ranges import check_ranges
 
 __all__ = ["MemoryObjectStore", "forget", "open_from_url"]
 

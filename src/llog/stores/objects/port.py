@@ -1,7 +1,7 @@
 """The object port: the interface of every object store.
 
-Record bytes are in S3, a directory or memory. Retry, metering and faults are wrappers (`retrying`, `metered`,
-`faulty`), and one contract suite (`llog.testing.object_contract`) tests every adapter.
+Record bytes are in S3, a directory or memory. Retry, metering and faults are wrappers (`wrappers`, `faulty`),
+and one contract suite (`llog.testing.object_contract`) tests every adapter.
 
 - `put` is atomic and durable: after it returns the whole object survives a crash; before that no reader sees any of it.
 - Objects are immutable: a name is written once. With `if_absent=True` the store checks that.
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from llog.errors import InvalidArgument, ValueTooLarge
-from llog.limits import OBJECT_BYTES_MAX, OBJECT_NAME_BYTES_MAX
+from llog.limits import OBJECT_BYTES_MAX, OBJECT_NAME_BYTES_MAX, OBJECT_RANGES_MAX
 
 Buffer = bytes | bytearray | memoryview
 
@@ -140,9 +140,55 @@ def check_range(byte_offset: int, byte_length: int) -> None:
         raise InvalidArgument("range", f"byte_offset {byte_offset}, byte_length {byte_length}: neither may be negative")
 
 
+def check_ranges(name: str, ranges: Sequence[ByteRange]) -> None:
+    check_name(name)
+    if len(ranges) > OBJECT_RANGES_MAX:
+        raise InvalidArgument("ranges", f"{len(ranges)} ranges of {name!r}; at most {OBJECT_RANGES_MAX} are accepted")
+    for byte_offset, byte_length in ranges:
+        check_range(byte_offset, byte_length)
+
+
 def total_bytes(name: str, buffers: Sequence[Buffer]) -> int:
     """Length of the object. Raises `ValueTooLarge`."""
     size = sum(len(b) if not isinstance(b, memoryview) else b.nbytes for b in buffers)
     if size > OBJECT_BYTES_MAX:
         raise ValueTooLarge(f"object {name!r}", size, OBJECT_BYTES_MAX)
     return size
+
+
+def flat_views(buffers: Sequence[Buffer]) -> list[memoryview | bytes]:
+    """The same bytes in the same order: non-empty, each `bytes` or a contiguous view of format `B`, as `writev` and
+    obstore need them. Only a view that cannot be reinterpreted (not contiguous, foreign byte order) is copied."""
+    views: list[memoryview | bytes] = []
+    for buffer in buffers:
+        if type(buffer) is bytes:
+            if buffer:
+                views.append(buffer)
+            continue
+        view = memoryview(buffer)
+        # Strides of one byte: one dimension, contiguous, items of one byte.
+        if view.strides == (1,) and view.format == "B":
+            if view.nbytes:
+                views.append(view)
+        elif view.nbytes:
+            views.append(_reinterpreted(view))
+    return views
+
+
+def _reinterpreted(view: memoryview) -> memoryview:
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError):
+        return memoryview(view.tobytes())
+
+
+def equals_buffers(stored: Buffer, buffers: Sequence[Buffer]) -> bool:
+    """Whether `stored` is the concatenation of `buffers`, without building it."""
+    whole = memoryview(stored)
+    position = 0
+    for view in flat_views(buffers):
+        end = position + len(view)
+        if whole[position:end] != view:
+            return False
+        position = end
+    return position == whole.nbytes

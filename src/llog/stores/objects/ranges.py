@@ -12,9 +12,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from llog.errors import InvalidArgument
-from llog.limits import KIB, MIB, OBJECT_RANGES_MAX
-from llog.stores.objects.port import Buffer, ByteRange, check_name, check_range
+from llog.limits import KIB, MIB
+from llog.stores.objects.port import Buffer, ByteRange
 
 # Ranges closer than this share a request: reading the gap takes less time than another round trip.
 OBJECT_RANGE_GAP_BYTES_MAX: Final = 128 * KIB
@@ -25,7 +24,6 @@ __all__ = [
     "ObjectFetch",
     "ObjectRange",
     "RangeFetch",
-    "check_ranges",
     "cut",
     "last_byte",
     "plan_fetches",
@@ -65,14 +63,6 @@ class ObjectFetch(NamedTuple):
             return answer
         start = wanted.byte_offset - self.byte_offset
         return memoryview(answer)[start : start + wanted.byte_length]
-
-
-def check_ranges(name: str, ranges: Sequence[ByteRange]) -> None:
-    check_name(name)
-    if len(ranges) > OBJECT_RANGES_MAX:
-        raise InvalidArgument("ranges", f"{len(ranges)} ranges of {name!r}; at most {OBJECT_RANGES_MAX} are accepted")
-    for byte_offset, byte_length in ranges:
-        check_range(byte_offset, byte_length)
 
 
 def last_byte(ranges: Sequence[ByteRange]) -> int:

@@ -1,14 +1,14 @@
 """Objects in S3 or a compatible server, over obstore: `s3://bucket[/prefix]`.
 
-Every call is one attempt: `retrying` retries, and the retries of obstore are off. A put is one PUT with its length,
-never multipart. An answer shorter than requested is an error.
+Every call is one attempt: `RetryingObjectStore` retries, and the retries of obstore are off. A put is one PUT with its
+length, never multipart. An answer shorter than requested is an error.
 - Buffers of a put are passed without a copy, except many small ones, which are joined once: the client spends about
   3 µs on each buffer (8 MiB in 1,000 buffers: 11 ms of CPU separately, 8 ms joined).
 - The timeout of a request is the request timeout plus its bytes at a low rate, so a large object does not need a large
   timeout.
 - Conditional puts use `If-None-Match: *`; `check` tests that the server supports it.
 - A server may refuse a large conditional put by closing the connection before it has read the body, which looks like a
-  lost answer (`ObjectStoreUncertain`); `retrying` resolves it.
+  lost answer (`ObjectStoreUncertain`); `RetryingObjectStore` resolves it.
 - General-purpose buckets of S3 and the tested servers list names in byte order; directory buckets do not.
 """
 
@@ -31,7 +31,6 @@ from llog.errors import (
     StoreClosed,
 )
 from llog.limits import KIB, MIB, OBJECT_DELETE_MANY_MAX, OBJECT_LIST_PAGE_MAX
-from llog.stores.objects.buffers import flat_views
 from llog.stores.objects.port import (
     Buffer,
     ByteRange,
@@ -39,9 +38,11 @@ from llog.stores.objects.port import (
     ObjectStore,
     check_name,
     check_range,
+    check_ranges,
+    flat_views,
     total_bytes,
 )
-from llog.stores.objects.ranges import RangeFetch, check_ranges, cut, last_byte, plan_fetches
+from llog.stores.objects.ranges import RangeFetch, cut, last_byte, plan_fetches
 from llog.stores.objects.s3_client import (
     S3Settings,
     allowed_ms,

@@ -1,8 +1,8 @@
 """The obstore client for one bucket: address, credentials, timeouts.
 
-The retries of obstore are off, because `retrying` retries. The second part rounds prefixes and offsets of listings:
-the port lists by any prefix and after any name, obstore only by whole path segments. Both are rounded to a path that
-sorts no later, and the adapter drops the few extra keys.
+The retries of obstore are off, because `RetryingObjectStore` retries. The second part rounds prefixes and offsets of
+listings: the port lists by any prefix and after any name, obstore only by whole path segments. Both are rounded to a
+path that sorts no later, and the adapter drops the few extra keys.
 """
 
 from __future__ import annotations

@@ -11,10 +11,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from llog.errors import ObjectStoreTimeout, ObjectStoreUnavailable, ObjectStoreUncertain, StoreClosed, StoreError
-from llog.stores.objects.buffers import flat_views
 from llog.stores.objects.memory import MemoryObjectStore, forget
-from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore, check_name, check_range, total_bytes
-from llog.stores.objects.ranges import check_ranges
+from llog.stores.objects.port import (
+    Buffer,
+    ByteRange,
+    ObjectMeta,
+    ObjectStore,
+    check_name,
+    check_range,
+    check_ranges,
+    flat_views,
+    total_bytes,
+)
 from llog.testing.sim.actor import Actor
 from llog.testing.sim.calls import Call, answer_words, answers_of, run_now
 from llog.testing.sim.faults import STRICT_READ_FAULTS, WRITE_FAULTS

@@ -37,7 +37,7 @@ from llog.pipeline.key_compact.job import KeyCompactOptions, key_compact
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.contract.log_suite import context_on
 

@@ -22,9 +22,8 @@ from llog.pipeline.audit.task import COMPARE_OBJECTS, Objects, compare_objects
 from llog.pipeline.runtime.tasks import LocalTasks, decoded_outcome, encoded_item, perform, tools_of
 from llog.stores.metadata.faulty import FaultyMetadataStore
 from llog.stores.metadata.port import Key, Record
-from llog.stores.objects.metered import MeteredObjectStore
 from llog.stores.objects.port import Buffer
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore, MeteredObjectStore
 from tests.unit.pipeline.audit.auditing import CLICKS, ORDERS, Stage, audited, filled, found, group
 
 SOAK = os.environ.get("LLOG_SOAK") == "1"

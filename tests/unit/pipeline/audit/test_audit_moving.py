@@ -23,7 +23,7 @@ from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum.job import vacuum
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore
 from tests.unit.pipeline.audit.auditing import CLICKS, ORDERS, Stage, group
 
 RUNS = 12 if os.environ.get("LLOG_SOAK") == "1" else 1

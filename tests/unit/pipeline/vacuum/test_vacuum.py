@@ -36,9 +36,9 @@ from llog.pipeline.vacuum import job as vacuum_task
 from llog.pipeline.vacuum.job import READ_OWNERS, Blobs, vacuum
 from llog.pipeline.vacuum.references import some_at_a_time
 from llog.stores.metadata.port import GroupOutcome, Key, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from llog.stores.objects.port import Buffer, ByteRange, ObjectStore
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore
 from tests.unit.pipeline.audit.auditing import CLICKS, GRACE_MS, ORDERS, START_MS, Stage, group
 
 VISITS = Log("visits", 1)

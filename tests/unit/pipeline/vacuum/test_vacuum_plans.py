@@ -29,9 +29,9 @@ from llog.pipeline.sink.task import upload
 from llog.pipeline.vacuum.job import vacuum
 from llog.pipeline.vacuum.references import SINK_PLAN_KEPT_MS_MAX, planned_blobs
 from llog.stores.metadata.port import GroupOutcome, MetadataStore, Write
-from llog.stores.metadata.wrapper import ForwardingMetadataStore
+from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from llog.stores.objects.port import Buffer, ByteRange
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.stores.objects.wrappers import ForwardingObjectStore
 from tests.unit.pipeline.audit.auditing import GRACE_MS, Stage
 
 A, B = Log("sales", 0), Log("sales", 1)

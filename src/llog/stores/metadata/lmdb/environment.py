@@ -24,9 +24,8 @@ import lmdb
 
 from llog.errors import MetadataDenied, MetadataMisconfigured, MetadataStoreError, MetadataUnavailable
 from llog.limits import GIB, METADATA_KEY_BYTES_MAX, MIB
-from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.failures import translate
-from llog.stores.metadata.lmdb.layout import FORMAT, FORMAT_KEY, SESSION_ID_BYTES, check_format
+from llog.stores.metadata.lmdb.layout import FORMAT, FORMAT_KEY, SESSION_ID_BYTES, BootClock, check_format
 from llog.stores.metadata.lmdb.writer import Writer
 
 

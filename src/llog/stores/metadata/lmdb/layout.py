@@ -1,4 +1,4 @@
-"""The bytes of the LMDB store: keys, record values, session leases. Pure functions.
+"""The bytes of the LMDB store (keys, record values, session leases), and reading them in one transaction.
 
 One unnamed database holds everything; the first byte of a key is its kind.
 
@@ -16,12 +16,17 @@ One unnamed database holds everything; the first byte of a key is its kind.
 from __future__ import annotations
 
 import struct
+import time
+import uuid
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+import lmdb
 
 from llog.errors import MetadataMisconfigured
-from llog.limits import METADATA_KEY_DEPTH_MAX
-from llog.stores.metadata.port import check_paths
+from llog.limits import METADATA_KEY_DEPTH_MAX, METADATA_SCAN_PAGE_RECORDS_MAX
+from llog.stores.metadata.port import Key, Record, check_paths
 
 FORMAT: Final = b"llog-lmdb-1"
 FORMAT_KEY: Final = b"\xffformat"
@@ -129,3 +134,131 @@ class StoredKeys:
             unknown = list(paths)
         known.update(zip(unknown, record_keys(unknown), strict=True))
         return list(map(known.__getitem__, paths))
+
+
+# -- the clock of leases -----------------------------------------------------------------------------------------------
+
+BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class BootClock:
+    """The boot clock of the machine: milliseconds since boot, and the id of the boot. Tests may subclass it.
+
+    Leases use it because it cannot be set, continues during suspend, and is the same for all processes, provided they
+    are in one time namespace. A lease of an earlier boot has ended.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self.boot_id = uuid.UUID(BOOT_ID_FILE.read_text().strip()).bytes
+        except (OSError, ValueError) as error:
+            raise MetadataMisconfigured("open", "lmdb", f"needs Linux: {BOOT_ID_FILE}: {error}") from error
+
+    def now_ms(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+# -- reading, on the event loop or in a reader thread; waits only for pages --------------------------------------------
+
+# The limit of LMDB. No stored key is that long, so a longer bound can be cut here without changing its meaning.
+BOUND_BYTES_MAX: Final = 511
+
+
+class RunOutLease(Exception):
+    """The lease of a record has expired by our clock but was not ended; the writer must decide."""
+
+
+class RecordReader:
+    """Reads stored values as records. With `decide`, an expired lease counts as ended."""
+
+    txn: lmdb.Transaction[bytes]
+
+    def __init__(self, clock: BootClock, *, decide: bool = False) -> None:
+        self._clock, self._decide = clock, decide
+
+    def at(self, txn: lmdb.Transaction[bytes]) -> Self:
+        self.txn = txn
+        return self
+
+    def record(self, key: Key, stored: bytes) -> Record | None:
+        header: int = U64.unpack_from(stored)[0]
+        if not header & 1:
+            return Record(key, stored[VALUE_AT:], header >> 1)
+        if not self._is_alive(stored[VALUE_AT:EPHEMERAL_VALUE_AT]):
+            return None
+        return Record(key, stored[EPHEMERAL_VALUE_AT:], header >> 1, True)
+
+    def _is_alive(self, session_id: bytes) -> bool:
+        stored = self.txn.get(session_key(session_id))
+        if stored is None:
+            return False
+        lease = unpack_lease(stored)
+        if lease.boot_id == self._clock.boot_id and lease.expires_at_ms > self._clock.now_ms():
+            return True
+        if self._decide:
+            return False
+        raise RunOutLease
+
+
+class Page(NamedTuple):
+    """Records of a tree, and the start of the next page: number of the prefix, and key."""
+
+    records: list[Record]
+    run: int
+    start: bytes
+
+
+def find_many(reader: RecordReader, keys: Sequence[Key], stored_keys: list[bytes]) -> list[Record | None]:
+    get, record = reader.txn.get, reader.record
+    stored = [get(stored_key) for stored_key in stored_keys]
+    return [None if value is None else record(key, value) for key, value in zip(keys, stored, strict=True)]
+
+
+def find_children(reader: RecordReader, parent: Key, start: str, stop: str | None, limit: int) -> list[Record]:
+    prefix = children_prefix(parent.path)
+    if prefix is None:
+        return []
+    end = _end_of(prefix) if stop is None else prefix + stop.encode()
+    records: list[Record] = []
+    cursor = reader.txn.cursor()
+    if not cursor.set_range((prefix + start.encode())[:BOUND_BYTES_MAX]):
+        return records
+    for key, value in cursor.iternext():
+        if key >= end:
+            break
+        record = reader.record(Key(path_of(key), parent.route), value)
+        if record is not None:
+            records.append(record)
+            if len(records) == limit:
+                break
+    return records
+
+
+def find_tree(reader: RecordReader, prefix: str, at: Page) -> Page | None:
+    """The page at `at`; None after the last."""
+    runs = [record_key(prefix)] if prefix else []
+    runs += tree_prefixes(prefix)
+    if at.run == len(runs):
+        return None
+    records: list[Record] = []
+    run, start = at.run, at.start
+    while run < len(runs):
+        # The first range is the single record at `prefix` itself.
+        end = runs[0] + b"\x00" if prefix and run == 0 else _end_of(runs[run])
+        cursor = reader.txn.cursor()
+        if cursor.set_range(start or runs[run]):
+            for key, value in cursor.iternext():
+                if key >= end:
+                    break
+                if len(records) == METADATA_SCAN_PAGE_RECORDS_MAX:
+                    return Page(records, run, key)
+                record = reader.record(Key(path_of(key)), value)
+                if record is not None:
+                    records.append(record)
+        run, start = run + 1, b""
+    return Page(records, run, b"")
+
+
+def _end_of(prefix: bytes) -> bytes:
+    """The first key after all keys with `prefix`, which ends with a depth or a slash, not with 0xff."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])

@@ -30,13 +30,20 @@ from llog.errors import (
     StoreClosed,
 )
 from llog.limits import LMDB_WAIT_MS_MAX, METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
-from llog.stores.metadata.lmdb.batch import LmdbBatch
-from llog.stores.metadata.lmdb.clock import BootClock
 from llog.stores.metadata.lmdb.environment import Environment, give_back, lease_out
 from llog.stores.metadata.lmdb.failures import translate
-from llog.stores.metadata.lmdb.layout import StoredKeys, record_keys
-from llog.stores.metadata.lmdb.reading import Page, RecordReader, RunOutLease, find_children, find_many, find_tree
-from llog.stores.metadata.lmdb.session import LmdbSession
+from llog.stores.metadata.lmdb.layout import (
+    BootClock,
+    Page,
+    RecordReader,
+    RunOutLease,
+    StoredKeys,
+    find_children,
+    find_many,
+    find_tree,
+    record_keys,
+)
+from llog.stores.metadata.lmdb.transaction import LmdbBatch
 from llog.stores.metadata.port import (
     Capabilities,
     Change,
@@ -64,7 +71,83 @@ LMDB_INLINE_PAUSE_MS: Final = 100
 # How often a read that met an expired session has it ended and reads again.
 LMDB_SETTLE_ROUNDS_MAX: Final = 5
 
+# Renewals of a session in its timeout, and how often a failed one is tried again while the lease still runs.
+RENEWALS_PER_TIMEOUT: Final = 3
+RETRIES_PER_TIMEOUT: Final = 10
+
 T = TypeVar("T")
+
+
+class LmdbSession(Session):
+    """A lease in the database, renewed by a task of the event loop.
+
+    - The lease ends by the boot clock of the machine. A process that was paused longer notices at once, because `lost`
+      reads the clock; the next renewal fails, and an ended lease is not revived.
+    - `on_lost` is called once, on the event loop, and not after `close`.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        session_id: bytes,
+        timeout_ms: int,
+        expires_at_ms: int,
+        on_lost: Callable[[], None] | None,
+    ) -> None:
+        self.id = session_id.hex()
+        self.environment, self.timeout_ms = environment, timeout_ms
+        self._key, self._expires_at_ms, self._on_lost = session_id, expires_at_ms, on_lost
+        self._lost = self._closed = False
+        self._heartbeat = asyncio.create_task(self._keep_alive(), name=f"lmdb session {self.id}")
+
+    @property
+    def lost(self) -> bool:
+        return self._lost or (not self._closed and self._ran_out())
+
+    @property
+    def over(self) -> bool:
+        return self._lost or self._closed
+
+    def _ran_out(self) -> bool:
+        return self.environment.clock.now_ms() >= self._expires_at_ms
+
+    async def _keep_alive(self) -> None:
+        wait_ms = self.timeout_ms / RENEWALS_PER_TIMEOUT
+        while not self._lost:
+            await asyncio.sleep(wait_ms / 1_000)
+            try:
+                renewed = await self.environment.writer.do(
+                    "renew session", lambda transaction: transaction.renew_session(self._key, self.timeout_ms)
+                )
+            except StoreClosed:
+                return
+            except MetadataStoreError:
+                if self._ran_out():
+                    self.note_lost()
+                wait_ms = self.timeout_ms / RETRIES_PER_TIMEOUT
+                continue
+            if renewed is None:
+                self.note_lost()
+                return
+            self._expires_at_ms = renewed
+            wait_ms = self.timeout_ms / RENEWALS_PER_TIMEOUT
+
+    def note_lost(self) -> None:
+        """The store or the clock ended the session."""
+        if self.over:
+            return
+        self._lost = True
+        if self._on_lost is not None:
+            self._on_lost()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        was_lost, self._closed = self._lost, True
+        self._heartbeat.cancel()
+        if was_lost:
+            return
+        await self.environment.writer.do("close session", lambda transaction: transaction.close_session(self._key))
 
 
 class LmdbStore(MetadataStore):

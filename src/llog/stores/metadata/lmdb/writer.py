@@ -14,21 +14,17 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
 
 from llog.errors import LlogError, MetadataStoreError, MetadataUnavailable, MetadataUncertain, StoreClosed
-from llog.limits import LMDB_WAIT_MS_MAX
-from llog.stores.metadata.lmdb.batch import KnownVersions
+from llog.limits import LMDB_WAIT_MS_MAX, MIB
 from llog.stores.metadata.lmdb.failures import translate
-from llog.stores.metadata.lmdb.transaction import Transaction
+from llog.stores.metadata.lmdb.transaction import KnownVersions, Transaction
 
 if TYPE_CHECKING:
     from llog.stores.metadata.lmdb.environment import Environment
-from typing import Final
-
-from llog.limits import MIB
 
 # Write calls that wait for the writer thread; more are refused as unavailable.
 LMDB_WRITE_QUEUE_MAX: Final = 4_096

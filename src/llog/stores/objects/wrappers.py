@@ -1,16 +1,6 @@
-"""An object store that retries: bounded attempts, a deadline, exponential back-off with full jitter.
+"""Wrappers around an object store: metering and retries.
 
-This is the only retry policy; adapters make single attempts. Errors with `retriable` are retried; a refusal, a missing
-object or wrong credentials are raised at once. The deadline limits when an attempt may start; the timeout of the
-adapter limits how long it takes.
-
-Writes whose answer was lost
-- A plain put is repeated, because a name always has the same bytes.
-- A put with `if_absent` may meet its own earlier write, so after an uncertain attempt the object is read first. Absent:
-  put again. The same bytes: our put, done. Other bytes: `ObjectAlreadyExists`. (The length is not enough: the marker
-  objects of two clusters have the same length.)
-- After one uncertain attempt the whole call is uncertain: if later attempts fail in any way, the caller gets
-  `ObjectStoreUncertain`.
+Their order matters: `RetryingObjectStore(MeteredObjectStore(store))` counts every attempt, like the bill.
 """
 
 from __future__ import annotations
@@ -30,9 +20,12 @@ from llog.errors import (
     ObjectStoreThrottled,
     ObjectStoreUncertain,
 )
-from llog.stores.objects.buffers import equals_buffers
-from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore, total_bytes
-from llog.stores.objects.wrapper import ForwardingObjectStore
+from llog.limits import OBJECT_DELETE_MANY_MAX, OBJECT_LIST_PAGE_MAX
+from llog.stores.metering import MeasuredCall, ObjectStoreStats, StorePulse
+from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore, equals_buffers, total_bytes
+from llog.stores.objects.ranges import plan_fetches
+
+__all__ = ["ForwardingObjectStore", "MeteredObjectStore", "RetryPolicy", "RetryingObjectStore"]
 
 OBJECT_RETRY_ATTEMPTS_MAX: Final = 8
 OBJECT_RETRY_DEADLINE_MS: Final = 30_000
@@ -41,9 +34,129 @@ OBJECT_RETRY_BACKOFF_MS_MAX: Final = 5_000
 # After throttling, waits are this many times longer.
 OBJECT_RETRY_THROTTLED_FACTOR: Final = 4
 
-__all__ = ["RetryPolicy", "RetryingObjectStore"]
-
 T = TypeVar("T")
+
+
+class ForwardingObjectStore(ObjectStore):
+    """Base class of wrappers: forwards every call to another store."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.url = inner.url
+
+    async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        await self.inner.put(name, buffers, if_absent=if_absent)
+
+    async def get(self, name: str) -> Buffer:
+        return await self.inner.get(name)
+
+    async def get_ranges(self, name: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        return await self.inner.get_ranges(name, ranges)
+
+    async def get_tail(self, name: str, byte_length: int) -> tuple[Buffer, int]:
+        return await self.inner.get_tail(name, byte_length)
+
+    async def head(self, name: str) -> ObjectMeta:
+        return await self.inner.head(name)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        return self.inner.list(prefix, start_after=start_after)
+
+    async def delete_many(self, names: Sequence[str]) -> None:
+        await self.inner.delete_many(names)
+
+    async def tidy(self, directory: str) -> None:
+        await self.inner.tidy(directory)
+
+    async def check(self, *, writing: bool = True) -> None:
+        await self.inner.check(writing=writing)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class MeteredObjectStore(ForwardingObjectStore):
+    """Counts calls by outcome, requests, bytes and latency. Requests are counted as by S3: one per call, except that a
+    range read counts the requests of its plan, a listing its pages and a delete its chunks."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        stats: ObjectStoreStats | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`clock`: seconds, from any origin."""
+        super().__init__(inner)
+        self.stats = ObjectStoreStats() if stats is None else stats
+        self._clock, self.pulse = clock, StorePulse()
+
+    def _measured(self, operation: str) -> MeasuredCall:
+        return MeasuredCall(operation, self.stats.operations[operation], self._clock, self.pulse)
+
+    async def put(self, name: str, buffers: Sequence[Buffer], *, if_absent: bool = False) -> None:
+        with self._measured("put") as call:
+            await self.inner.put(name, buffers, if_absent=if_absent)
+            call.bytes = total_bytes(name, buffers)
+
+    async def get(self, name: str) -> Buffer:
+        with self._measured("get") as call:
+            answer = await self.inner.get(name)
+            call.bytes = len(answer)
+        return answer
+
+    async def get_ranges(self, name: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
+        with self._measured("range_get") as call:
+            if len(ranges) > 1:
+                call.requests = max(1, len(plan_fetches(ranges)))
+            answer = await self.inner.get_ranges(name, ranges)
+            call.bytes = sum(map(len, answer))
+        return answer
+
+    async def get_tail(self, name: str, byte_length: int) -> tuple[Buffer, int]:
+        with self._measured("range_get") as call:
+            answer = await self.inner.get_tail(name, byte_length)
+            call.bytes = len(answer[0])
+        return answer
+
+    async def head(self, name: str) -> ObjectMeta:
+        with self._measured("head"):
+            return await self.inner.head(name)
+
+    async def list(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        names = self.inner.list(prefix, start_after=start_after)
+        more = first = True
+        while more:
+            # Measured per page, so that a slow consumer of the listing does not look like a slow store.
+            page: _List[ObjectMeta] = []
+            failure: Exception | None = None
+            try:
+                with self._measured("list") as call:
+                    async for meta in names:
+                        page.append(meta)
+                        if len(page) == OBJECT_LIST_PAGE_MAX:
+                            break
+                    else:
+                        more = False
+                    # The last page also ends the listing.
+                    call.requests = 1 if page or first else 0
+            except ObjectStoreError as error:
+                failure = error
+            first = False
+            # Names before a failure are passed on: a retry continues after them.
+            for meta in page:
+                yield meta
+            if failure is not None:
+                raise failure
+
+    async def delete_many(self, names: Sequence[str]) -> None:
+        with self._measured("delete") as call:
+            call.requests = -(-len(names) // OBJECT_DELETE_MANY_MAX)
+            await self.inner.delete_many(names)
+
+
+# Inside the class, `list` is the method of the port.
+_List = list
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +173,21 @@ class RetryPolicy:
 
 
 class RetryingObjectStore(ForwardingObjectStore):
+    """Retries with bounded attempts, a deadline and exponential back-off with full jitter.
+
+    This is the only retry policy; adapters make single attempts. Errors with `retriable` are retried; a refusal, a
+    missing object or wrong credentials are raised at once. The deadline limits when an attempt may start; the timeout
+    of the adapter limits how long it takes.
+
+    Writes whose answer was lost
+    - A plain put is repeated, because a name always has the same bytes.
+    - A put with `if_absent` may meet its own earlier write, so after an uncertain attempt the object is read first.
+      Absent: put again. The same bytes: our put, done. Other bytes: `ObjectAlreadyExists`. (The length is not enough:
+      the marker objects of two clusters have the same length.)
+    - After one uncertain attempt the whole call is uncertain: if later attempts fail in any way, the caller gets
+      `ObjectStoreUncertain`.
+    """
+
     def __init__(
         self,
         inner: ObjectStore,
