@@ -29,19 +29,20 @@ from llog.formats.values import (
 )
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
+from llog.log.producers.idempotence import ProducerClaim
 from llog.testing.history import Checker, Dump, DumpedObject, Noted, Phase, Violation
 from llog.testing.history.events import (
     Act,
+    ActAnswered,
     ActAsked,
-    ActTold,
     AnyEvent,
+    AppendAnswered,
     AppendAsked,
-    AppendTold,
     Observed,
     Outcome,
+    ReadAnswered,
     ReadAsked,
     ReadOutcome,
-    ReadTold,
 )
 
 V = TypeVar("V", bound=Value)
@@ -194,18 +195,11 @@ class SmallStore:
         reason: str = "",
     ) -> None:
         """An append as its writer saw it; None: no answer came."""
-        op, numbers = next(self._ops), producer or (-1, -1, -1)
-        asked = AppendAsked(
-            op=op,
-            topic=LOG.topic,
-            tokens=tuple(tokens),
-            producer_id=numbers[0],
-            producer_epoch=numbers[1],
-            first_sequence=numbers[2],
-        )
-        self.record(asked, actor)
+        op = next(self._ops)
+        claim = None if producer is None else ProducerClaim(*producer, producer[2] + len(tokens) - 1)
+        self.record(AppendAsked(op=op, log=LOG, tokens=tuple(tokens), claim=claim), actor)
         if outcome is not None:
-            answer = AppendTold(op=op, topic=LOG.topic, outcome=outcome, start_offset=start_offset, reason=reason)
+            answer = AppendAnswered(op=op, outcome=outcome, start_offset=start_offset, reason=reason)
             self.record(answer, actor)
 
     def append(self, *tokens: str, producer: Producer | None = None, actor: str = "w") -> int:
@@ -218,10 +212,9 @@ class SmallStore:
         self, offset: int, outcome: ReadOutcome, *records: tuple[int, str], bounds: tuple[int, int] = (-1, -1)
     ) -> None:
         op = next(self._ops)
-        self.record(ReadAsked(op=op, topic=LOG.topic, offset=offset), "r")
-        answer = ReadTold(
+        self.record(ReadAsked(op=op, log=LOG, offset=offset), "r")
+        answer = ReadAnswered(
             op=op,
-            topic=LOG.topic,
             outcome=outcome,
             records=records,
             log_start_offset=bounds[0],
@@ -231,13 +224,13 @@ class SmallStore:
 
     def act(self, what: Act, *, offset: int = -1, done: bool = True) -> None:
         op = next(self._ops)
-        self.record(ActAsked(op=op, topic=LOG.topic, act=what, offset=offset), "o")
-        self.record(ActTold(op=op, topic=LOG.topic, done=done), "o")
+        self.record(ActAsked(op=op, log=LOG, act=what, offset=offset), "o")
+        self.record(ActAnswered(op=op, done=done), "o")
 
     def observed(self, *, counter: int, cursor: int, incarnation: int = 1, epoch: int = 0, start: int = 1) -> None:
         seen = Observed(
             op=next(self._ops),
-            topic=LOG.topic,
+            log=LOG,
             incarnation=incarnation,
             epoch=epoch,
             counter=counter,

@@ -23,7 +23,7 @@ from llog.formats.values import (
 )
 from llog.log.ids import new_object_id
 from llog.testing.history import Broken, Checker, Dump, DumpedObject, Noted, Phase, decode_lines, encode_line
-from llog.testing.history.events import AppendTold, ReadAsked
+from llog.testing.history.events import AppendAnswered, ReadAsked
 from llog.testing.history.judge_changes import ChangeJudge, JournalChange
 from tests.simulation.small_store import KEYS, LOG, NOW_MS, SmallStore
 
@@ -91,7 +91,7 @@ def unreadable_to_a_reader(small: SmallStore) -> None:
 
 
 def log_not_there_to_a_reader(small: SmallStore) -> None:
-    small.read(1, "not_there")
+    small.read(1, "not_initialized")
 
 
 def read_with_a_gap(small: SmallStore) -> None:
@@ -594,11 +594,11 @@ def test_events_survive_a_file_whose_last_line_is_torn() -> None:
 
 
 def test_a_history_that_cannot_be_is_refused() -> None:
-    answer = Noted(0, "w", AppendTold(op=1, outcome="refused"))
+    answer = Noted(0, "w", AppendAnswered(op=1, outcome="refused"))
     dump = Dump({}, {})
     with pytest.raises(InvalidArgument, match="not asked"):
         Checker(KEYS).violations([answer], dump, Phase.LEFT)
-    question = Noted(0, "w", ReadAsked(op=1, offset=1))
+    question = Noted(0, "w", ReadAsked(op=1, log=LOG, offset=1))
     with pytest.raises(InvalidArgument, match="twice"):
         Checker(KEYS).violations([question, question], dump, Phase.LEFT)
     with pytest.raises(InvalidArgument, match="answers"):

@@ -112,33 +112,33 @@ def read_history(directory: Path) -> list[Noted]:
 
 
 def is_enough(directory: Path) -> bool:
-    told = operations_of(read_history(directory))
-    landed = sum(append.outcome == "landed" for append in told.appends)
-    return landed > 5 * KILLS and any(read.told is not None and read.told.records for read in told.reads)
+    operations = operations_of(read_history(directory))
+    landed = sum(append.outcome == "landed" for append in operations.appends)
+    return landed > 5 * KILLS and any(read.answer is not None and read.answer.records for read in operations.reads)
 
 
 async def judge(directory: Path, env: Mapping[str, str], *, cleaning: bool) -> None:
     """The same phases as in the simulation."""
-    told = operations_of(read_history(directory))
+    operations = operations_of(read_history(directory))
     settings = Settings.from_env(env)
     async with opened(settings, "judge") as context:
         checker = Checker(context.keys, grace_ms=context.options.vacuum_grace_ms)
         dump = await _dump(context)
-        checker.check(told, dump, Phase.LEFT)
+        checker.check(operations, dump, Phase.LEFT)
         for log in LOGS:
             await resume(context, log)
         dump = await _dump(context, dump)
-        checker.check(told, dump, Phase.RECOVERED)
+        checker.check(operations, dump, Phase.RECOVERED)
         record = recorder(directory / "history-probe", "probe")
         await probe(Client("probe", context, record, encoding="kafka-v2"), LOGS)
-        told = operations_of(read_history(directory))
+        operations = operations_of(read_history(directory))
         for log in LOGS:
             await compact_all(context, log)
         dump = await _dump(context, dump)
-        checker.check(told, dump, Phase.COMPACTED)
+        checker.check(operations, dump, Phase.COMPACTED)
         if cleaning:
             await clean(context, LOGS)
-            checker.check(told, await _dump(context, dump), Phase.CLEANED)
+            checker.check(operations, await _dump(context, dump), Phase.CLEANED)
 
 
 async def _dump(context: LogContext, before: Dump | None = None) -> Dump:

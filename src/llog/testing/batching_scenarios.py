@@ -17,20 +17,19 @@ from typing import Final, NamedTuple
 
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BatchingProducer, CommittedBatch, TimedOutcomes
-from llog.errors import UncertainOutcome
 from llog.formats.records.decode import decode_records
 from llog.limits import KIB
-from llog.log.append.append import Appended, Appender, AppendOutcome
+from llog.log.append.append import Appended, Appender
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import NoMetrics
 from llog.log.producers import ProducerClaim
 from llog.log.read.read import iter_runs, view
 from llog.testing.history import Checker, Client, Noted, Phase, operations_of
-from llog.testing.history.events import AnyEvent, AppendAsked, AppendTold, Outcome
+from llog.testing.history.events import AnyEvent, AppendAsked
 from llog.testing.history.operators import compact_chore, fence_now_and_then, vacuum_chore
 from llog.testing.history.recovery import compact_all, resume
-from llog.testing.history.workload import ATTEMPTS_MAX, TROUBLE, tend
+from llog.testing.history.workload import ATTEMPTS_MAX, TROUBLE, append_answered, tend
 from llog.testing.log_scenarios import (
     CLICKS,
     FAULTS,
@@ -121,7 +120,7 @@ class SimulatedBroker:
         for number in range(CALLS):
             chosen = [log for log in LOGS if client.draw(2)] or [client.one_of(LOGS)]
             asked = [self._ask(PIPELINED, log, number, 1 + client.draw(2)) for log in chosen]
-            groups = [client.group(log, request.tokens) for log, request in zip(chosen, asked, strict=True)]
+            groups = list(map(client.group, asked))
             answer = self.producer.submit(groups)
             task = asyncio.create_task(self._record_answer(answer, asked))
             if client.draw(8):
@@ -135,7 +134,7 @@ class SimulatedBroker:
     async def _record_answer(self, answer: asyncio.Future[TimedOutcomes], asked: Sequence[AppendAsked]) -> None:
         outcomes = (await answer).outcomes
         for request, outcome in zip(asked, outcomes, strict=True):
-            self._record(PIPELINED, _answer_event(request, outcome))
+            self._record(PIPELINED, append_answered(request, outcome))
 
     async def idempotent(self, log: Log) -> None:
         """Numbers its records and retries until it has an answer; an uncertain outcome ends its epoch."""
@@ -145,10 +144,10 @@ class SimulatedBroker:
         for number in range(CALLS // 2):
             count, doubtful = 1 + client.draw(2), False
             for _ in range(ATTEMPTS_MAX):
-                request = self._ask(caller, log, number, count, producer_id, epoch, sequence)
                 claim = ProducerClaim(producer_id, epoch, sequence, sequence + count - 1)
-                [outcome] = await self.producer.append([client.group(log, request.tokens, (claim,))])
-                answer = _answer_event(request, outcome)
+                request = self._ask(caller, log, number, count, claim)
+                [outcome] = await self.producer.append([client.group(request)])
+                answer = append_answered(request, outcome)
                 self._record(caller, answer)
                 if answer.outcome == "landed":
                     sequence, doubtful = sequence + count, False
@@ -159,18 +158,9 @@ class SimulatedBroker:
                 epoch, sequence = epoch + 1, 0
             await client.pause()
 
-    def _ask(
-        self, caller: str, log: Log, number: int, count: int, producer_id: int = -1, epoch: int = -1, first: int = -1
-    ) -> AppendAsked:
-        request = AppendAsked(
-            op=self._client.next_op(),
-            topic=log.topic,
-            partition=log.partition,
-            tokens=tuple(f"{self._client.name}/{caller}/{number}/{log}/{i}" for i in range(count)),
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            first_sequence=first,
-        )
+    def _ask(self, caller: str, log: Log, number: int, count: int, claim: ProducerClaim | None = None) -> AppendAsked:
+        tokens = tuple(f"{self._client.name}/{caller}/{number}/{log}/{i}" for i in range(count))
+        request = self._client.append_asked(log, tokens, claim)
         self._record(caller, request)
         return request
 
@@ -178,27 +168,12 @@ class SimulatedBroker:
     async def close(self) -> None:
         await self.producer.close()
         assert self._pool.used == 0, f"{self._pool.used} bytes were not given back"
-        [refused] = await self.producer.append([self._client.group(ORDERS, ("too late",))])
+        [refused] = await self.producer.append([self._client.group(self._client.append_asked(ORDERS, ("too late",)))])
         assert not isinstance(refused, Appended)
         try:
             await self._appender.close()
         except TROUBLE:
             pass  # the next append settles the rest
-
-
-def _answer_event(asked: AppendAsked, outcome: AppendOutcome) -> AppendTold:
-    start = outcome.start_offset if isinstance(outcome, Appended) else -1
-    kind: Outcome = "landed" if isinstance(outcome, Appended) else "refused"
-    if isinstance(outcome, UncertainOutcome):
-        kind = "uncertain"
-    return AppendTold(
-        op=asked.op,
-        topic=asked.topic,
-        partition=asked.partition,
-        outcome=kind,
-        start_offset=start,
-        reason="" if isinstance(outcome, Appended) else type(outcome).__name__,
-    )
 
 
 async def serve(ctx: ActorContext) -> None:

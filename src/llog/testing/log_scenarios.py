@@ -88,11 +88,11 @@ def client(
 ) -> Callable[[ActorContext], Awaitable[None]]:
     """A client of the workload as a simulated process."""
 
-    async def live(ctx: ActorContext) -> None:
+    async def run(ctx: ActorContext) -> None:
         context = context_of(ctx, backs_off=backs_off)
         await play(Client(ctx.name, context, ctx.record, encoding=encoding, pause_ms=pause_ms))
 
-    return live
+    return run
 
 
 def producer_id_of(name: str) -> int:
@@ -113,7 +113,7 @@ def dump_of(world: World) -> Dump:
     return Dump({path: record.value for path, record in world.records().items()}, objects, world.now_ms())
 
 
-def told_in(world: World) -> Operations:
+def operations_in(world: World) -> Operations:
     return operations_of(Noted(at, event.actor, event.event) for at, event in enumerate(world.history))
 
 
@@ -123,21 +123,21 @@ def judge(world: World, logs: Sequence[Log] = LOGS, *, probing: bool = False, cl
     `probing`: can it still be appended to? `cleaning`: do retention and vacuum leave nothing behind?
     """
     world.calm()
-    told = told_in(world)
+    operations = operations_in(world)
     checker = Checker(KEYS, grace_ms=GRACE_MS)
-    checker.check(told, dump_of(world), Phase.LEFT)
+    checker.check(operations, dump_of(world), Phase.LEFT)
     for log in logs:
         world.alone(f"resume-{log}", _recovering(partial(resume, log=log)), skew_ms=0)
-    checker.check(told, dump_of(world), Phase.RECOVERED)
+    checker.check(operations, dump_of(world), Phase.RECOVERED)
     if probing:
         world.alone("probe", client(partial(probe, logs=logs)), skew_ms=0)
-        told = told_in(world)
+        operations = operations_in(world)
     for log in logs:
         world.alone(f"compact-{log}", _recovering(partial(compact_all, log=log)), skew_ms=0)
-    checker.check(told, dump_of(world), Phase.COMPACTED)
+    checker.check(operations, dump_of(world), Phase.COMPACTED)
     if cleaning:
         world.alone("clean", _recovering(partial(clean, logs=logs)), skew_ms=0)
-        checker.check(told, dump_of(world), Phase.CLEANED)
+        checker.check(operations, dump_of(world), Phase.CLEANED)
 
 
 def _recovering(step: Callable[[LogContext], Awaitable[None]]) -> Callable[[ActorContext], Awaitable[None]]:

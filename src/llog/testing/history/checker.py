@@ -5,7 +5,8 @@
     …one settle and one resumed run per log…
     checker.check(history, dump, Phase.RECOVERED)
 
-It judges I1 to I13 independently: it uses nothing of `llog.log` but keys and ids, and formats to read bytes.
+It judges I1 to I13 independently: of `llog.log` it uses keys, ids and the type of a producer's claim, and formats
+to read bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from llog.testing.history.contents import EntryContents, Tokens
 from llog.testing.history.events import Noted
 from llog.testing.history.image import Dump, image_of
 from llog.testing.history.judge_changes import ChangeJudge, JournalChange
-from llog.testing.history.judge_clients import Case, judge_clients
+from llog.testing.history.judge_clients import LogCase, judge_clients
 from llog.testing.history.judge_producers import judge_producers
-from llog.testing.history.judge_store import judge_leftovers, judge_lives, judge_log
+from llog.testing.history.judge_store import judge_incarnations, judge_leftovers, judge_log
 from llog.testing.history.operations import Operations, operations_of
 from llog.testing.history.verdict import Broken, Phase, Violation
 
@@ -42,16 +43,16 @@ class Checker:
     def violations(
         self, history: Iterable[Noted] | Operations, dump: Dump, phase: Phase, changes: Iterable[JournalChange] = ()
     ) -> list[Violation]:
-        told = history if isinstance(history, Operations) else operations_of(history)
+        operations = history if isinstance(history, Operations) else operations_of(history)
         image = image_of(dump.records, self._keys)
-        found = [*self._changes.feed(changes), *judge_lives(image)]
-        for log in sorted(told.logs() | image.logs.keys()):
+        found = [*self._changes.feed(changes), *judge_incarnations(image)]
+        for log in sorted(operations.logs() | image.logs.keys()):
             one = image.logs.get(log)
-            there: Tokens | None = None
+            stored: Tokens | None = None
             if one is not None and one.living:
-                broken, there = judge_log(one, dump, self._contents, phase)
+                broken, stored = judge_log(one, dump, self._contents, phase)
                 found += broken
-            case = Case(log, told.of(log), one, there)
+            case = LogCase(log, operations.of(log), one, stored)
             found += judge_clients(case)
             found += judge_producers(case)
         if phase >= Phase.CLEANED:

@@ -13,8 +13,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from llog.log.keys import Log
+from llog.log.producers.idempotence import ProducerClaim
+
 Outcome = Literal["landed", "refused", "uncertain"]
-ReadOutcome = Literal["records", "end", "out_of_range", "not_there", "inconsistent", "no_answer"]
+ReadOutcome = Literal["records", "end", "out_of_range", "not_initialized", "inconsistent", "no_answer"]
 Act = Literal["fence", "unfence", "delete_records", "retain", "delete_topic", "create_topic"]
 
 NEVER: Final = 2**63 - 1
@@ -22,23 +25,19 @@ NEVER: Final = 2**63 - 1
 
 
 class ClientEvent(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """`op` is the number that its client gave the operation; unique per client."""
-
     op: int
-    topic: str = ""
-    partition: int = 0
+    """The number that the client gave the operation; unique per client. The answer repeats it."""
 
 
 class AppendAsked(ClientEvent, frozen=True, kw_only=True):
+    log: Log
     tokens: tuple[str, ...]
     """One per record; every record ever asked for has its own. A retry repeats its tokens."""
-    producer_id: int = -1
-    """Of an idempotent producer; its batch has the sequences from `first_sequence` on."""
-    producer_epoch: int = -1
-    first_sequence: int = -1
+    claim: ProducerClaim | None = None
+    """Of an idempotent producer."""
 
 
-class AppendTold(ClientEvent, frozen=True, kw_only=True):
+class AppendAnswered(ClientEvent, frozen=True, kw_only=True):
     outcome: Outcome
     start_offset: int = -1
     reason: str = ""
@@ -46,25 +45,27 @@ class AppendTold(ClientEvent, frozen=True, kw_only=True):
 
 
 class ReadAsked(ClientEvent, frozen=True, kw_only=True):
+    log: Log
     offset: int
 
 
-class ReadTold(ClientEvent, frozen=True, kw_only=True):
+class ReadAnswered(ClientEvent, frozen=True, kw_only=True):
     outcome: ReadOutcome
     records: tuple[tuple[int, str], ...] = ()
     log_start_offset: int = -1
-    """Of `out_of_range`: the bounds that were told."""
+    """Of `out_of_range`: the bounds that the error names."""
     next_offset: int = -1
     reason: str = ""
 
 
 class ActAsked(ClientEvent, frozen=True, kw_only=True):
+    log: Log
     act: Act
     offset: int = -1
     """Of `delete_records`: before which; -1 means the end of the log."""
 
 
-class ActTold(ClientEvent, frozen=True, kw_only=True):
+class ActAnswered(ClientEvent, frozen=True, kw_only=True):
     done: bool
     """False: refused or uncertain."""
     value: int = -1
@@ -75,6 +76,7 @@ class ActTold(ClientEvent, frozen=True, kw_only=True):
 class Observed(ClientEvent, frozen=True, kw_only=True):
     """Control and cursor, read strictly. The cursor was read after control, or at the same time."""
 
+    log: Log
     incarnation: int
     epoch: int
     counter: int
@@ -82,7 +84,7 @@ class Observed(ClientEvent, frozen=True, kw_only=True):
     cursor: int
 
 
-AnyEvent = AppendAsked | AppendTold | ReadAsked | ReadTold | ActAsked | ActTold | Observed
+AnyEvent = AppendAsked | AppendAnswered | ReadAsked | ReadAnswered | ActAsked | ActAnswered | Observed
 Record = Callable[[AnyEvent], None]
 """Takes the events of a client."""
 
@@ -95,22 +97,15 @@ class Noted(NamedTuple):
     event: AnyEvent
 
 
-class _EventLine(msgspec.Struct, frozen=True):
-    at: int
-    actor: str
-    event: AnyEvent
-
-
 _encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(_EventLine)
+_decoder: Final = msgspec.json.Decoder(Noted)
 
 
 def encode_line(noted: Noted) -> bytes:
-    return _encoder.encode(_EventLine(noted.at, noted.actor, noted.event)) + b"\n"
+    return _encoder.encode(noted) + b"\n"
 
 
 def decode_lines(data: bytes) -> Iterable[Noted]:
     """Every whole line: a process that is killed may leave half of its last one."""
     for line in data.split(b"\n")[:-1]:
-        read = _decoder.decode(line)
-        yield Noted(read.at, read.actor, read.event)
+        yield _decoder.decode(line)

@@ -36,7 +36,7 @@ class DumpedObject(NamedTuple):
 
 
 class Dump(NamedTuple):
-    """Everything there is, at rest."""
+    """All metadata and objects, while no client is at work."""
 
     records: Mapping[str, bytes]
     """Metadata values by path."""
@@ -84,12 +84,9 @@ class LogImage:
     @property
     def cursor(self) -> int:
         """0 while there is no compaction record of this incarnation."""
-        same_life = self.compaction is not None and self.compaction.incarnation == self._incarnation
-        return self.compaction.offset if same_life and self.compaction is not None else 0
-
-    @property
-    def _incarnation(self) -> int:
-        return -1 if self.control is None else self.control.incarnation
+        record, control = self.compaction, self.control
+        is_current = record is not None and control is not None and record.incarnation == control.incarnation
+        return record.offset if is_current and record is not None else 0
 
     def counting(self) -> list[Covering]:
         """Entries of this incarnation that readers use, in order: not compacted away, not wholly below the start."""

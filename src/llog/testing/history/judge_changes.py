@@ -64,7 +64,7 @@ class ChangeJudge:
         self.violations: list[Violation] = []
 
     def feed(self, changes: Iterable[JournalChange]) -> list[Violation]:
-        """What is wrong so far."""
+        """All violations so far."""
         for change in changes:
             self._judge(change)
         return self.violations
@@ -116,7 +116,7 @@ class ChangeJudge:
         """Is the log being deleted, or gone?"""
         topic, control = self._topics.get(state.log.topic), state.control
         dead = control is None or control.log_state == "DELETED"
-        return dead or topic is None or topic.state != "LIVE" or topic.incarnation > _life(control)
+        return dead or topic is None or topic.state != "LIVE" or topic.incarnation > _incarnation_of(control)
 
     # -- control ------------------------------------------------------------------------------------------------------
     def _control(self, state: _State, path: str, value: bytes | None) -> None:
@@ -217,7 +217,7 @@ class ChangeJudge:
     def _entry(self, state: _State, end: int, path: str, value: bytes | None, due: tuple[int, int] | None) -> None:
         before = state.entries.pop(end, None)
         if value is None:
-            if before is not None and before.incarnation == _life(state.control) and not self._going(state):
+            if before is not None and before.incarnation == _incarnation_of(state.control) and not self._going(state):
                 self._removed(state, end, path, before)
             return
         new = state.entries[end] = decode_value(IndexEntry, value, path)
@@ -240,5 +240,5 @@ class ChangeJudge:
             self._say("I12", state, end, path, "an entry was removed before the producer snapshot had passed it")
 
 
-def _life(control: ControlRecord | None) -> int:
+def _incarnation_of(control: ControlRecord | None) -> int:
     return -1 if control is None else control.incarnation

@@ -31,31 +31,30 @@ class AppendedBatch(NamedTuple):
         return [attempt for attempt in self.attempts if attempt.outcome == "landed"]
 
 
-class Case:
-    """One log: what was asked and told, and what it holds. `there` is None when the log is not there (any more)."""
+class LogCase:
+    """One log: its clients' operations, and what it holds. `stored` is None when the log does not exist (any more)."""
 
-    def __init__(self, log: Log, told: Operations, image: LogImage | None, there: Tokens | None) -> None:
-        self.log, self.told, self.image, self.there = log, told, image, there
-        self.deletions = [act for act in told.acts if act.act == "delete_topic"]
+    def __init__(self, log: Log, operations: Operations, image: LogImage | None, stored: Tokens | None) -> None:
+        self.log, self.operations, self.image, self.stored = log, operations, image, stored
+        self.deletions = [act for act in operations.acts if act.act == "delete_topic"]
         self.batches: dict[tuple[str, ...], AppendedBatch] = {}
-        for attempt in told.appends:
-            self.batches.setdefault(attempt.asked.tokens, AppendedBatch(attempt.asked.tokens, [])).attempts.append(
-                attempt
-            )
+        for attempt in operations.appends:
+            tokens = attempt.asked.tokens
+            self.batches.setdefault(tokens, AppendedBatch(tokens, [])).attempts.append(attempt)
         self.batch_of = {token: batch for batch in self.batches.values() for token in batch.tokens}
         control = image.control if image is not None else None
-        self.start = control.log_start_offset if there is not None and control is not None else 0
-        self.may_start = _highest_start(told.acts)
+        self.start = control.log_start_offset if stored is not None and control is not None else 0
+        self.may_start = _highest_start(operations.acts)
 
     def violation(self, invariant: str, offset: int, text: str) -> Violation:
         return Violation(invariant, self.log, offset, "", text)
 
     def may_be_gone(self, asked_at: int) -> bool:
-        """Could what was appended then have been deleted with its topic?"""
+        """Could a record appended at that time have been deleted with its topic?"""
         return any(deletion.over_at > asked_at for deletion in self.deletions)
 
 
-def judge_clients(case: Case) -> list[Violation]:
+def judge_clients(case: LogCase) -> list[Violation]:
     return [
         *_acknowledged(case),
         *_stored_once(case),
@@ -68,25 +67,25 @@ def judge_clients(case: Case) -> list[Violation]:
     ]
 
 
-def _acknowledged(case: Case) -> Iterator[Violation]:
+def _acknowledged(case: LogCase) -> Iterator[Violation]:
     """I1: every acknowledged record is at its offset until retention passes it."""
     for batch in case.batches.values():
         for attempt in batch.landed:
             if case.may_be_gone(attempt.asked_at):
                 continue
-            if case.there is None:
-                yield case.violation("I1", attempt.start_offset, f"{batch.tokens} landed, and the log is not there")
+            if case.stored is None:
+                yield case.violation("I1", attempt.start_offset, f"{batch.tokens} landed, and the log does not exist")
                 continue
             for offset, token in enumerate(batch.tokens, attempt.start_offset):
-                if offset >= case.start and case.there.get(offset) != token:
-                    text = f"{token!r} was acknowledged here, found {case.there.get(offset)!r}"
+                if offset >= case.start and case.stored.get(offset) != token:
+                    text = f"{token!r} was acknowledged here, found {case.stored.get(offset)!r}"
                     yield case.violation("I1", offset, text)
 
 
-def _stored_once(case: Case) -> Iterator[Violation]:
+def _stored_once(case: LogCase) -> Iterator[Violation]:
     """I3: nothing is stored twice, nothing that was refused or never asked for is stored, batches are whole."""
     places: dict[str, list[int]] = {}
-    for offset, token in (case.there or {}).items():
+    for offset, token in (case.stored or {}).items():
         places.setdefault(token, []).append(offset)
     for token, offsets in places.items():
         batch = case.batch_of.get(token)
@@ -95,24 +94,24 @@ def _stored_once(case: Case) -> Iterator[Violation]:
         if batch is None:
             yield case.violation("I3", offsets[0], f"no client appended {token!r}")
         elif batch.refused:
-            yield case.violation("I3", offsets[0], f"{token!r} was refused, and is there")
+            yield case.violation("I3", offsets[0], f"{token!r} was refused, and is stored")
         elif len(batch.attempts) == 1 and batch.landed:
-            told = batch.landed[0].start_offset + batch.tokens.index(token)
-            if told != offsets[0]:
-                yield case.violation("I2", offsets[0], f"{token!r} was acknowledged at {told}")
+            expected = batch.landed[0].start_offset + batch.tokens.index(token)
+            if expected != offsets[0]:
+                yield case.violation("I2", offsets[0], f"{token!r} was acknowledged at {expected}")
     for batch in case.batches.values():
         yield from _whole(case, batch, places)
         offsets = sorted({attempt.start_offset for attempt in batch.landed})
         if len(offsets) > 1 and not case.deletions:
             yield case.violation("I3", offsets[1], f"the same batch {batch.tokens} landed at {offsets}")
         for attempt in batch.attempts:
-            if attempt.told is not None and attempt.told.reason in ("OutOfOrderSequence", "ProducerEpochFenced"):
-                text = f"{batch.tokens} follow the rules and were told {attempt.told.reason}"
+            if attempt.answer is not None and attempt.answer.reason in ("OutOfOrderSequence", "ProducerEpochFenced"):
+                text = f"{batch.tokens} follow the rules and were refused with {attempt.answer.reason}"
                 yield case.violation("I3", -1, text)
 
 
-def _whole(case: Case, batch: AppendedBatch, places: Mapping[str, list[int]]) -> Iterator[Violation]:
-    """All of a batch that lies above the log's start is there, in its order, or none of it is."""
+def _whole(case: LogCase, batch: AppendedBatch, places: Mapping[str, list[int]]) -> Iterator[Violation]:
+    """Above the log's start a batch is stored completely and in its order, or not at all."""
     found = [places[token][0] if token in places else -1 for token in batch.tokens]
     present = [(position, offset) for position, offset in enumerate(found) if offset >= 0]
     if not present:
@@ -123,11 +122,11 @@ def _whole(case: Case, batch: AppendedBatch, places: Mapping[str, list[int]]) ->
         yield case.violation("I3", present[0][1], f"{batch.tokens} lie at {found}: torn apart")
 
 
-def _in_order(case: Case) -> Iterator[Violation]:
+def _in_order(case: LogCase) -> Iterator[Violation]:
     """I3: a writer's records lie in the order in which it asked (it waits for each answer)."""
-    if not case.there:
+    if not case.stored:
         return
-    offset_of = {token: offset for offset, token in case.there.items()}
+    offset_of = {token: offset for offset, token in case.stored.items()}
     last: dict[str, tuple[int, str]] = {}
     for batch in sorted(case.batches.values(), key=lambda batch: batch.attempts[0].asked_at):
         placed = [offset_of[token] for token in batch.tokens if token in offset_of]
@@ -141,8 +140,8 @@ def _in_order(case: Case) -> Iterator[Violation]:
         last[actor] = (placed[-1], batch.tokens[-1])
 
 
-def _one_owner(case: Case) -> Iterator[Violation]:
-    """I2: no offset is given to two records, as far as acknowledgements and reads tell, within one incarnation."""
+def _one_owner(case: LogCase) -> Iterator[Violation]:
+    """I2: no offset is given to two records, as far as acknowledgements and reads show, within one incarnation."""
     owners: dict[int, tuple[str, int]] = {}
     for offset, token, asked_at in _sightings(case):
         known = owners.setdefault(offset, (token, asked_at))
@@ -152,14 +151,14 @@ def _one_owner(case: Case) -> Iterator[Violation]:
             yield case.violation("I2", offset, f"given to {known[0]!r} and to {token!r}")
 
 
-def _sightings(case: Case) -> Iterator[tuple[int, str, int]]:
+def _sightings(case: LogCase) -> Iterator[tuple[int, str, int]]:
     """Offset, token, and a time not later than when it was appended or read."""
     for batch in case.batches.values():
         for attempt in batch.landed:
             for offset, token in enumerate(batch.tokens, attempt.start_offset):
                 yield offset, token, batch.attempts[0].asked_at
-    for read in case.told.reads:
-        for offset, token in read.told.records if read.told is not None else ():
+    for read in case.operations.reads:
+        for offset, token in read.answer.records if read.answer is not None else ():
             batch_ = case.batch_of.get(token)
             yield offset, token, read.asked_at if batch_ is None else batch_.attempts[0].asked_at
 
@@ -175,24 +174,24 @@ def _highest_start(acts: Iterable[Action]) -> int:
     return highest
 
 
-def _start(case: Case) -> Iterator[Violation]:
+def _start(case: LogCase) -> Iterator[Violation]:
     """I1: only retention moves the start."""
     image = case.image
-    if case.there is None or image is None or image.topic is None:
+    if case.stored is None or image is None or image.topic is None:
         return
     if case.start > max(image.topic.first_offset, case.may_start):
         yield case.violation("I1", case.start, "the log starts here, and no client asked for it")
 
 
-def _reads(case: Case) -> Iterator[Violation]:
-    for read in case.told.reads:
-        told = read.told
-        if told is None:
+def _reads(case: LogCase) -> Iterator[Violation]:
+    for read in case.operations.reads:
+        answer = read.answer
+        if answer is None:
             continue
-        offsets = [offset for offset, _ in told.records]
+        offsets = [offset for offset, _ in answer.records]
         if offsets != list(range(read.asked.offset, read.asked.offset + len(offsets))):
             yield case.violation("I1", read.asked.offset, f"{read.actor} asked for it and read {offsets}: a gap")
-        for offset, token in told.records:
+        for offset, token in answer.records:
             batch = case.batch_of.get(token)
             if batch is None:
                 yield case.violation("I3", offset, f"{read.actor} read {token!r}, which no client appended")
@@ -205,56 +204,56 @@ def _reads(case: Case) -> Iterator[Violation]:
         yield from _failed_read(case, read)
 
 
-def _failed_read(case: Case, read: Read) -> Iterator[Violation]:
+def _failed_read(case: LogCase, read: Read) -> Iterator[Violation]:
     """I1 at the client: what was acknowledged before the read began is not beyond the end, and not lost."""
-    told = read.told
-    assert told is not None
-    offset = read.asked.offset + len(told.records)
-    if told.outcome not in ("out_of_range", "not_there", "inconsistent"):
+    answer = read.answer
+    assert answer is not None
+    offset = read.asked.offset + len(answer.records)
+    if answer.outcome not in ("out_of_range", "not_initialized", "inconsistent"):
         return
-    if told.outcome == "out_of_range" and offset < told.log_start_offset:
-        if told.log_start_offset > case.may_start and not case.deletions:
-            yield case.violation("I1", offset, f"{read.actor} heard that the log starts at {told.log_start_offset}")
+    if answer.outcome == "out_of_range" and offset < answer.log_start_offset:
+        if answer.log_start_offset > case.may_start and not case.deletions:
+            yield case.violation("I1", offset, f"{read.actor} got {answer.log_start_offset} as the log's start")
         return
     for batch in case.batches.values():
         for attempt in batch.landed:
             covers = attempt.start_offset <= offset < attempt.start_offset + len(batch.tokens)
-            known = attempt.told_at < read.asked_at and not case.may_be_gone(attempt.asked_at)
-            if known and (covers or told.outcome == "not_there"):
-                text = f"acknowledged to {attempt.actor}, and then {read.actor} got {told.outcome}"
-                yield case.violation("I1", offset, f"{text}: {told.reason}")
+            known = attempt.answered_at < read.asked_at and not case.may_be_gone(attempt.asked_at)
+            if known and (covers or answer.outcome == "not_initialized"):
+                text = f"acknowledged to {attempt.actor}, and then {read.actor} got {answer.outcome}"
+                yield case.violation("I1", offset, f"{text}: {answer.reason}")
                 return
-    if told.outcome == "inconsistent" and not case.deletions:
-        yield case.violation("I1", offset, f"{read.actor} could not read it: {told.reason}")
+    if answer.outcome == "inconsistent" and not case.deletions:
+        yield case.violation("I1", offset, f"{read.actor} could not read it: {answer.reason}")
 
 
-def _fences(case: Case) -> Iterator[Violation]:
+def _fences(case: LogCase) -> Iterator[Violation]:
     """I7: what was asked for after a fence was acknowledged, and before anyone opened the log, must not land."""
-    openings = [act for act in case.told.acts if act.act in ("unfence", "delete_topic", "create_topic")]
-    for fence in case.told.acts:
+    openings = [act for act in case.operations.acts if act.act in ("unfence", "delete_topic", "create_topic")]
+    for fence in case.operations.acts:
         if fence.act != "fence" or not fence.done:
             continue
-        for attempt in case.told.appends:
-            if attempt.outcome != "landed" or _first_asked_at(case, attempt) < fence.told_at:
+        for attempt in case.operations.appends:
+            if attempt.outcome != "landed" or _first_asked_at(case, attempt) < fence.answered_at:
                 continue
-            if not any(o.asked_at < attempt.told_at and o.over_at > fence.asked_at for o in openings):
+            if not any(o.asked_at < attempt.answered_at and o.over_at > fence.asked_at for o in openings):
                 text = f"{attempt.asked.tokens} landed after {fence.actor} had closed the log"
                 yield case.violation("I7", attempt.start_offset, text)
 
 
-def _first_asked_at(case: Case, attempt: Append) -> int:
-    """Of its batch: a repeat is told where the first attempt landed, which may have been before the fence."""
+def _first_asked_at(case: LogCase, attempt: Append) -> int:
+    """Of its batch: a repeat gets the offset of the first attempt, which may have landed before the fence."""
     return case.batches[attempt.asked.tokens].attempts[0].asked_at
 
 
-def _observations(case: Case) -> Iterator[Violation]:
+def _observations(case: LogCase) -> Iterator[Violation]:
     """I6: what one client saw by strict reads never goes back within an incarnation."""
     last: dict[str, tuple[int, ...]] = {}
-    for seen in case.told.seen:
-        now = seen.values
+    for observation in case.operations.observations:
+        now = observation.values
         values = (now.incarnation, now.epoch, now.counter, now.log_start_offset, now.cursor)
-        before = last.get(seen.actor, ())
+        before = last.get(observation.actor, ())
         if before and (values[0] < before[0] or (values[0] == before[0] and any(map(int.__lt__, values, before)))):
-            text = f"{seen.actor} saw incarnation, epoch, counter, start and cursor {before}, then {values}"
+            text = f"{observation.actor} saw incarnation, epoch, counter, start and cursor {before}, then {values}"
             yield case.violation("I6", now.cursor, text)
-        last[seen.actor] = values
+        last[observation.actor] = values

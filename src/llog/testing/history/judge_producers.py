@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from llog.formats.values import ProducerState
-from llog.testing.history.judge_clients import Case
+from llog.testing.history.judge_clients import LogCase
 from llog.testing.history.verdict import Violation
 
 REMEMBERED: Final = 5
@@ -18,9 +18,9 @@ Known = tuple[int, int, int, int]
 """Epoch, first and last sequence, first offset."""
 
 
-def judge_producers(case: Case) -> Iterator[Violation]:
+def judge_producers(case: LogCase) -> Iterator[Violation]:
     image = case.image
-    if case.there is None or image is None or image.head is None or image.control is None:
+    if case.stored is None or image is None or image.head is None or image.control is None:
         return
     if image.head.incarnation != image.control.incarnation:
         return
@@ -41,32 +41,31 @@ def judge_producers(case: Case) -> Iterator[Violation]:
             yield case.violation("I12", ahead[0].start_offset, f"producer {producer}: known before it was passed")
 
 
-def _stored(case: Case) -> dict[int, list[Known]]:
-    """Every producer's batches that are wholly there, by offset."""
-    assert case.there is not None
-    offset_of = {token: offset for offset, token in case.there.items()}
+def _stored(case: LogCase) -> dict[int, list[Known]]:
+    """Every producer's batches that are stored completely, by offset."""
+    assert case.stored is not None
+    offset_of = {token: offset for offset, token in case.stored.items()}
     found: dict[int, list[Known]] = {}
     for batch in case.batches.values():
-        asked = batch.attempts[0].asked
-        if asked.producer_id < 0 or any(token not in offset_of for token in batch.tokens):
+        claim = batch.attempts[0].asked.claim
+        if claim is None or any(token not in offset_of for token in batch.tokens):
             continue
-        last = asked.first_sequence + len(batch.tokens) - 1
-        known = (asked.producer_epoch, asked.first_sequence, last, offset_of[batch.tokens[0]])
-        found.setdefault(asked.producer_id, []).append(known)
+        known = (claim.epoch, claim.first_sequence, claim.last_sequence, offset_of[batch.tokens[0]])
+        found.setdefault(claim.producer_id, []).append(known)
     for batches in found.values():
         batches.sort(key=lambda batch: batch[3])
     return found
 
 
 def _compare(
-    case: Case, as_of: int, producer: int, below: list[Known], state: ProducerState | None
+    case: LogCase, as_of: int, producer: int, below: list[Known], state: ProducerState | None
 ) -> Iterator[Violation]:
     epoch = below[-1][0]
     expected = [batch for batch in below if batch[0] == epoch][-REMEMBERED:]
     if state is None:
         yield case.violation("I12", below[-1][3], f"producer {producer} is not in the snapshot as of {as_of}")
         return
-    told = [(state.epoch, b.first_sequence, b.last_sequence, b.start_offset) for b in state.batches]
-    if told[-len(expected) :] != expected:
-        text = f"producer {producer}: the snapshot as of {as_of} says {told}, the log {expected}"
+    snapshot = [(state.epoch, b.first_sequence, b.last_sequence, b.start_offset) for b in state.batches]
+    if snapshot[-len(expected) :] != expected:
+        text = f"producer {producer}: the snapshot as of {as_of} says {snapshot}, the log {expected}"
         yield case.violation("I12", below[-1][3], text)

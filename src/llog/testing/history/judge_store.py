@@ -15,7 +15,7 @@ from llog.testing.history.image import Covering, Dump, Image, LogImage
 from llog.testing.history.verdict import Phase, Violation
 
 ASKED_BY = "asked by "
-"""How the reason of a fence begins that a client asked for; any other was put there by the log itself."""
+"""Prefix of the reason of a fence that a client asked for; the log itself gives other reasons."""
 
 
 def judge_log(image: LogImage, dump: Dump, contents: EntryContents, phase: Phase) -> tuple[list[Violation], Tokens]:
@@ -73,7 +73,7 @@ def _tiling(image: LogImage, phase: Phase) -> list[Violation]:
             text = f"no entry covers {reached} … {entry.start_offset - 1}"
             found.append(Violation("I4", image.log, reached, entry.key, text))
         elif entry.start_offset < reached and not first:
-            text = f"{entry.start_offset} … {entry.end_offset} overlaps what is below {reached}"
+            text = f"{entry.start_offset} … {entry.end_offset} overlaps the entries below {reached}"
             found.append(Violation("I5", image.log, entry.start_offset, entry.key, text))
         reached, first = max(reached, entry.end_offset + 1), False
     found += _tail(image, reached)
@@ -95,7 +95,7 @@ def _replaced(image: LogImage) -> set[str]:
 
 
 def _tail(image: LogImage, reached: int) -> list[Violation]:
-    """What lies between the last entry and the counter must be pending."""
+    """Offsets between the last entry and the counter must be pending."""
     control = image.control
     assert control is not None
     pending = control.pending
@@ -179,7 +179,7 @@ def _snapshot(image: LogImage) -> list[Violation]:
     return found
 
 
-def judge_lives(image: Image) -> list[Violation]:
+def judge_incarnations(image: Image) -> list[Violation]:
     """I11: no value has a later incarnation than its topic; a deleted log holds only its tombstone."""
     found = []
     for log, one in image.logs.items():

@@ -10,11 +10,11 @@ from llog.log.append.settle import settle_and_clear
 from llog.log.cleanup.retention import retain
 from llog.log.context import LogContext
 from llog.log.keys import Log
+from llog.log.producers.idempotence import ProducerClaim
 from llog.log.topics.create import initialize, load_topic
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.vacuum.job import vacuum_here
-from llog.testing.history.events import AppendAsked
 from llog.testing.history.verdict import Broken, Phase, Violation
 from llog.testing.history.workload import Client, append
 
@@ -47,18 +47,10 @@ async def probe(client: Client, logs: Sequence[Log]) -> None:
     """I13: after any run, a lone idempotent producer can append to every log that is not fenced (h01e, h22)."""
     appender = Appender(client.context)
     for number, log in enumerate(logs):
-        asked = AppendAsked(
-            op=client.next_op(),
-            topic=log.topic,
-            partition=log.partition,
-            tokens=(f"{client.name}/{log}",),
-            producer_id=PROBE_PRODUCER_ID + number,
-            producer_epoch=0,
-            first_sequence=0,
-        )
-        [told] = await append(client, appender, [(log, asked)])
-        if told.outcome != "landed" and told.reason != "LogFenced":
-            raise Broken(Phase.RECOVERED, [Violation("I13", log, -1, "", f"a lone producer got {told.reason}")])
+        claim = ProducerClaim(PROBE_PRODUCER_ID + number, 0, 0, 0)
+        [answer] = await append(client, appender, [client.append_asked(log, (f"{client.name}/{log}",), claim)])
+        if answer.outcome != "landed" and answer.reason != "LogFenced":
+            raise Broken(Phase.RECOVERED, [Violation("I13", log, -1, "", f"a lone producer got {answer.reason}")])
     await appender.close()
 
 

@@ -37,15 +37,14 @@ from llog.log.producers import ProducerClaim
 from llog.log.read.read import iter_runs, view
 from llog.testing.history.events import (
     Act,
+    ActAnswered,
     ActAsked,
-    ActTold,
+    AppendAnswered,
     AppendAsked,
-    AppendTold,
     Observed,
-    Outcome,
+    ReadAnswered,
     ReadAsked,
     ReadOutcome,
-    ReadTold,
     Record,
 )
 
@@ -87,45 +86,44 @@ class Client:
     async def pause(self, times: int = 1) -> None:
         await self.context.sleep(self.draw(self._pause_ms * times + 1) / 1_000)
 
-    def group(self, log: Log, tokens: Sequence[str], claims: tuple[ProducerClaim, ...] = ()) -> EncodedGroup:
-        payloads = [token.encode() for token in tokens]
+    def append_asked(self, log: Log, tokens: tuple[str, ...], claim: ProducerClaim | None = None) -> AppendAsked:
+        return AppendAsked(op=self.next_op(), log=log, tokens=tokens, claim=claim)
+
+    def group(self, asked: AppendAsked) -> EncodedGroup:
+        payloads = [token.encode() for token in asked.tokens]
         now_ms = self.context.now_ms()
+        claims = () if asked.claim is None else (asked.claim,)
         if self._encoding == "bytes-batch-v1":
-            return EncodedGroup(log, len(tokens), self._encoding, encode_bytes_batch(payloads), now_ms, claims)
-        batch = encode_records(payloads, timestamps_ms=now_ms)
-        return EncodedGroup(log, len(tokens), self._encoding, [batch], now_ms, claims)
+            body = encode_bytes_batch(payloads)
+        else:
+            body = [encode_records(payloads, timestamps_ms=now_ms)]
+        return EncodedGroup(asked.log, len(payloads), self._encoding, body, now_ms, claims)
 
 
 # -- writers ---------------------------------------------------------------------------------------------------------
 
 
-async def append(client: Client, appender: Appender, asked: Sequence[tuple[Log, AppendAsked]]) -> list[AppendTold]:
+async def append(client: Client, appender: Appender, asked: Sequence[AppendAsked]) -> list[AppendAnswered]:
     """One flush. Returns the answer for each batch."""
-    groups = []
-    for log, what in asked:
-        client.record(what)
-        claims: tuple[ProducerClaim, ...] = ()
-        if what.producer_id >= 0:
-            first, last = what.first_sequence, what.first_sequence + len(what.tokens) - 1
-            claims = (ProducerClaim(what.producer_id, what.producer_epoch, first, last),)
-        groups.append(client.group(log, what.tokens, claims))
-    told: list[AppendOutcome | Exception]
+    for request in asked:
+        client.record(request)
+    groups = [client.group(request) for request in asked]
+    outcomes: Sequence[AppendOutcome | Exception]
     try:
-        told = [*await appender.append(groups)]
+        outcomes = await appender.append(groups)
     except (MetadataStoreError, ObjectStoreError) as error:
-        told = [error] * len(groups)
-    outcomes = [_told(what, outcome) for (_, what), outcome in zip(asked, told, strict=True)]
-    for outcome in outcomes:
-        client.record(outcome)
-    return outcomes
+        outcomes = [error] * len(groups)
+    answers = [append_answered(request, outcome) for request, outcome in zip(asked, outcomes, strict=True)]
+    for answer in answers:
+        client.record(answer)
+    return answers
 
 
-def _told(asked: AppendAsked, outcome: AppendOutcome | Exception) -> AppendTold:
-    place = {"op": asked.op, "topic": asked.topic, "partition": asked.partition}
+def append_answered(asked: AppendAsked, outcome: AppendOutcome | Exception) -> AppendAnswered:
     if isinstance(outcome, Appended):
-        return AppendTold(**place, outcome="landed", start_offset=outcome.start_offset)  # type: ignore[arg-type]
-    kind: Outcome = "uncertain" if isinstance(outcome, UncertainOutcome) else "refused"
-    return AppendTold(**place, outcome=kind, reason=type(outcome).__name__)  # type: ignore[arg-type]
+        return AppendAnswered(op=asked.op, outcome="landed", start_offset=outcome.start_offset)
+    uncertain = isinstance(outcome, UncertainOutcome)
+    return AppendAnswered(op=asked.op, outcome="uncertain" if uncertain else "refused", reason=type(outcome).__name__)
 
 
 async def write(client: Client, logs: Sequence[Log], appends: int, *, records_max: int = 2) -> None:
@@ -135,16 +133,15 @@ async def write(client: Client, logs: Sequence[Log], appends: int, *, records_ma
         chosen = [log for log in logs if client.draw(3)] or [client.one_of(logs)]
         asked = []
         for log in chosen:
-            op = client.next_op()
             tokens = tuple(f"{client.name}/{number}/{log}/{i}" for i in range(1 + client.draw(records_max)))
-            asked.append((log, AppendAsked(op=op, topic=log.topic, partition=log.partition, tokens=tokens)))
+            asked.append(client.append_asked(log, tokens))
         await append(client, appender, asked)
         await client.pause()
     await _closed(appender)
 
 
 async def write_idempotently(client: Client, logs: Sequence[Log], appends: int, producer_id: int) -> None:
-    """A producer that numbers its records and asks again until it knows. What it cannot find out ends its epoch."""
+    """A producer that numbers its records and retries until it has an answer; an uncertain outcome ends its epoch."""
     appender = Appender(client.context)
     places = dict.fromkeys(logs, (0, 0))  # epoch, next sequence
     for number in range(appends):
@@ -153,23 +150,15 @@ async def write_idempotently(client: Client, logs: Sequence[Log], appends: int, 
         tokens = tuple(f"{client.name}/{number}/{log}/{i}" for i in range(1 + client.draw(2)))
         doubtful = False
         for _ in range(ATTEMPTS_MAX):
-            asked = AppendAsked(
-                op=client.next_op(),
-                topic=log.topic,
-                partition=log.partition,
-                tokens=tokens,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                first_sequence=sequence,
-            )
-            [told] = await append(client, appender, [(log, asked)])
-            if told.outcome == "landed":
+            claim = ProducerClaim(producer_id, epoch, sequence, sequence + len(tokens) - 1)
+            [answer] = await append(client, appender, [client.append_asked(log, tokens, claim)])
+            if answer.outcome == "landed":
                 places[log], doubtful = (epoch, sequence + len(tokens)), False
                 if client.draw(3):
                     break
-                # As if the answer had been lost on its way to the client: it must be told the same again.
+                # As if the answer had been lost on its way to the client: the retry must get the same one.
             elif places[log] == (epoch, sequence):
-                doubtful = doubtful or told.outcome == "uncertain"
+                doubtful = doubtful or answer.outcome == "uncertain"
             await client.pause()
         if doubtful:
             places[log] = (epoch + 1, 0)
@@ -187,7 +176,7 @@ async def _closed(appender: Appender) -> None:
 
 
 async def follow(client: Client, logs: Sequence[Log], rounds: int) -> None:
-    """Reads every log from where it stands, again and again, and looks at how far each has come."""
+    """Reads every log from its own position on, again and again, and observes how far each has come."""
     positions: dict[Log, int] = {}
     for _ in range(rounds):
         log = client.one_of(logs)
@@ -214,8 +203,7 @@ async def observe(client: Client, log: Log) -> int | None:
     client.record(
         Observed(
             op=client.next_op(),
-            topic=log.topic,
-            partition=log.partition,
+            log=log,
             incarnation=seen.control.incarnation,
             epoch=seen.control.epoch,
             counter=seen.control.sequence_counter,
@@ -227,9 +215,9 @@ async def observe(client: Client, log: Log) -> int | None:
 
 
 async def read(client: Client, log: Log, offset: int) -> int | None:
-    """Some records from `offset` on; where to go on, or None when the log has to be looked at again."""
+    """Some records from `offset` on; where to go on, or None when the log's start must be read again."""
     op = client.next_op()
-    client.record(ReadAsked(op=op, topic=log.topic, partition=log.partition, offset=offset))
+    client.record(ReadAsked(op=op, log=log, offset=offset))
     records: list[tuple[int, str]] = []
     outcome: ReadOutcome = "end"
     reason, bounds = "", (-1, -1)
@@ -244,16 +232,14 @@ async def read(client: Client, log: Log, offset: int) -> int | None:
     except OffsetOutOfRange as error:
         outcome, bounds = "out_of_range", (error.log_start_offset, error.next_offset)
     except PartitionNotInitialized:
-        outcome = "not_there"
+        outcome = "not_initialized"
     except InconsistentReadState as error:
         outcome, reason = "inconsistent", str(error)
     except TROUBLE as error:
         outcome, reason = "no_answer", type(error).__name__
     client.record(
-        ReadTold(
+        ReadAnswered(
             op=op,
-            topic=log.topic,
-            partition=log.partition,
             outcome=outcome,
             records=tuple(records),
             log_start_offset=bounds[0],
@@ -261,7 +247,7 @@ async def read(client: Client, log: Log, offset: int) -> int | None:
             reason=reason,
         )
     )
-    if outcome in ("out_of_range", "not_there"):
+    if outcome in ("out_of_range", "not_initialized"):
         return None
     return records[-1][0] + 1 if records else offset
 
@@ -272,7 +258,7 @@ Chore = Callable[[LogContext, Log], Awaitable[object]]
 
 
 async def tend(client: Client, logs: Sequence[Log], rounds: int, chores: Sequence[Chore]) -> None:
-    """Compaction, merge, vacuum and the like: nothing that a client is promised anything about."""
+    """Compaction, merge, vacuum and the like, which clients must not notice."""
     for _ in range(rounds):
         try:
             await client.one_of(chores)(client.context, client.one_of(logs))
@@ -287,12 +273,11 @@ async def tend(client: Client, logs: Sequence[Log], rounds: int, chores: Sequenc
 async def act(client: Client, log: Log, what: Act, doing: Callable[[], Awaitable[int]], offset: int = -1) -> int | None:
     """Do something that clients notice. Returns its value, or None when it was refused or is uncertain."""
     op = client.next_op()
-    client.record(ActAsked(op=op, topic=log.topic, partition=log.partition, act=what, offset=offset))
-    place = {"op": op, "topic": log.topic, "partition": log.partition}
+    client.record(ActAsked(op=op, log=log, act=what, offset=offset))
     try:
         value = await doing()
     except TROUBLE as error:
-        client.record(ActTold(**place, done=False, reason=type(error).__name__))  # type: ignore[arg-type]
+        client.record(ActAnswered(op=op, done=False, reason=type(error).__name__))
         return None
-    client.record(ActTold(**place, done=True, value=value))  # type: ignore[arg-type]
+    client.record(ActAnswered(op=op, done=True, value=value))
     return value

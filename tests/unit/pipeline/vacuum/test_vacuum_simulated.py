@@ -37,7 +37,7 @@ from llog.testing.log_scenarios import (
     client,
     context_of,
     dump_of,
-    told_in,
+    operations_in,
     watch_changes,
 )
 from llog.testing.sim import ActorContext, SimScenario, World, run_seed
@@ -85,22 +85,22 @@ async def _act(role: Role, amount: int, client: Client) -> None:
 def judge(world: World) -> None:
     """As left, after a recovery, after a lone compactor, and after retain and vacuum: then nothing is left over."""
     world.calm()
-    told, checker = told_in(world), Checker(KEYS, grace_ms=GRACE_MS)
-    checker.check(told, dump_of(world), Phase.LEFT)
+    operations, checker = operations_in(world), Checker(KEYS, grace_ms=GRACE_MS)
+    checker.check(operations, dump_of(world), Phase.LEFT)
     _alone(world, "resume", lambda context: _each(context, resume))
-    checker.check(told, dump_of(world), Phase.RECOVERED)
+    checker.check(operations, dump_of(world), Phase.RECOVERED)
     _alone(world, "compact", lambda context: _each(context, compact_all))
-    checker.check(told, dump_of(world), Phase.COMPACTED)
+    checker.check(operations, dump_of(world), Phase.COMPACTED)
     _alone(world, "clean", clean)
-    checker.check(told, dump_of(world), Phase.CLEANED)
+    checker.check(operations, dump_of(world), Phase.CLEANED)
     _alone(world, "audit", audit_at_last)
 
 
 def _alone(world: World, name: str, step: Callable[[LogContext], Awaitable[None]]) -> None:
-    async def live(ctx: ActorContext) -> None:
+    async def run(ctx: ActorContext) -> None:
         await step(context_of(ctx))
 
-    world.alone(name, live, skew_ms=0)
+    world.alone(name, run, skew_ms=0)
 
 
 async def _each(context: LogContext, step: Callable[..., Awaitable[None]]) -> None:
