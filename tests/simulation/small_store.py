@@ -29,7 +29,7 @@ from llog.formats.values import (
 )
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.testing.history import Checker, Dump, DumpedObject, Noted, Phase, Violation
 from llog.testing.history.events import (
     Act,

@@ -11,7 +11,7 @@ the tail cache receives what the log holds; and that the pool is empty in the en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,26 +24,25 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import NoMetrics
 from llog.log.producers import ProducerClaim
-from llog.log.read.read import iter_runs, view
-from llog.testing.history import Checker, Client, Noted, Phase, operations_of
+from llog.testing.history import Client, Noted, operations_of
 from llog.testing.history.events import AnyEvent, AppendAsked
+from llog.testing.history.operations import Operations
 from llog.testing.history.operators import compact_chore, fence_now_and_then, vacuum_chore
-from llog.testing.history.recovery import compact_all, resume
-from llog.testing.history.workload import ATTEMPTS_MAX, TROUBLE, append_answered, tend
+from llog.testing.history.workload import ATTEMPTS_MAX, TROUBLE, append_answered, read_all, tend
 from llog.testing.log_scenarios import (
     CLICKS,
     FAULTS,
-    GRACE_MS,
-    KEYS,
     LOGS,
     ORDERS,
     VISITS,
+    alone,
+    client,
     context_of,
-    dump_of,
+    judge,
     producer_id_of,
     watch_changes,
 )
-from llog.testing.sim import ActorContext, World, scenario
+from llog.testing.sim import ActorContext, World, on_both_stores
 
 PIPELINED: Final = "pipelined"
 CALLS: Final = 10
@@ -193,70 +192,40 @@ async def serve(ctx: ActorContext) -> None:
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _judge(world: World) -> None:
-    world.calm()
-    events = list(enumerate(world.history))
-    calls = [
-        Noted(at, f"{e.actor}/{e.event.caller}", e.event.event) for at, e in events if isinstance(e.event, CallerEvent)
-    ]
-    acts = [Noted(at, e.actor, e.event) for at, e in events if not isinstance(e.event, CallerEvent | CacheFill)]
-    operations = operations_of(calls + acts)
-    checker = Checker(KEYS, grace_ms=GRACE_MS)
-    checker.check(operations, dump_of(world), Phase.LEFT)
-    for log in LOGS:
-        world.alone(f"resume-{log}", _alone(partial(resume, log=log)), skew_ms=0)
-    checker.check(operations, dump_of(world), Phase.RECOVERED)
+def _operations_in(world: World) -> Operations:
+    noted = []
+    for at, (_, actor, event) in enumerate(world.history):
+        if isinstance(event, CallerEvent):
+            noted.append(Noted(at, f"{actor}/{event.caller}", event.event))
+        elif not isinstance(event, CacheFill):
+            noted.append(Noted(at, actor, event))
+    return operations_of(noted)
+
+
+def _check_cache(world: World) -> None:
     fills = [e.event for e in world.history if isinstance(e.event, CacheFill)]
     for log in LOGS:
-        contents = world.alone(f"read-{log}", _alone(partial(_contents, log=log)), skew_ms=0)
+        contents = alone(world, f"read-{log}", partial(_contents, log=log))
         for batch in (batch for batch in fills if batch.log == log):
             stored = [contents.get(batch.start_offset + i) for i in range(len(batch.tokens))]
             assert stored == list(batch.tokens), f"the cache received {batch}, the log holds {stored}"
-    for log in LOGS:
-        world.alone(f"compact-{log}", _alone(partial(compact_all, log=log)), skew_ms=0)
-    checker.check(operations, dump_of(world), Phase.COMPACTED)
 
 
 async def _contents(context: LogContext, log: Log) -> dict[int, str]:
     try:
-        start = (await view(context, log, strict=True)).control.log_start_offset
+        return {offset: (payload or b"").decode() for offset, payload in await read_all(context, log)}
     except TROUBLE:
         return {}  # it was never initialized
-    runs = iter_runs(context, log, start)
-    return {record.offset: (record.payload or b"").decode() async for run in runs for record in run.records()}
 
 
-def _alone(step: Callable[[LogContext], Awaitable[object]]) -> Callable[[ActorContext], Awaitable[object]]:
-    async def run(ctx: ActorContext) -> object:
-        return await step(context_of(ctx))
-
-    return run
-
-
-def _tending(play: Callable[[Client], Awaitable[None]], pause_ms: int) -> Callable[[ActorContext], Awaitable[None]]:
-    async def run(ctx: ActorContext) -> None:
-        await play(Client(ctx.name, context_of(ctx), ctx.record, pause_ms=pause_ms))
-
-    return run
-
-
-def _brokers(world: World) -> None:
+@on_both_stores("batching", faults=FAULTS)
+def brokers(world: World) -> None:
     watch_changes(world)
     for name in ("broker-1", "broker-2"):
         world.actor(name, serve, restarts=1, restart_after_ms=200)
-    world.actor("compactor", _tending(lambda c: tend(c, LOGS, 3, [compact_chore]), 60))
-    world.actor("vacuum", _tending(lambda c: tend(c, LOGS, 1, [vacuum_chore]), 900))
+    world.actor("compactor", client(lambda c: tend(c, LOGS, 3, [compact_chore]), pause_ms=60))
+    world.actor("vacuum", client(lambda c: tend(c, LOGS, 1, [vacuum_chore]), pause_ms=900))
     if world.seed % 2:
-        world.actor("fencer", _tending(lambda c: fence_now_and_then(c, (CLICKS,), 1), 40))
+        world.actor("fencer", client(lambda c: fence_now_and_then(c, (CLICKS,), 1), pause_ms=40))
     world.run()
-    _judge(world)
-
-
-@scenario("batching-cas", faults=FAULTS, atomic_groups=False, shards=2)
-def brokers_on_a_compare_and_set_store(world: World) -> None:
-    _brokers(world)
-
-
-@scenario("batching-atomic", faults=FAULTS, atomic_groups=True)
-def brokers_on_an_atomic_store(world: World) -> None:
-    _brokers(world)
+    judge(world, operations_in=_operations_in, on_recovered=_check_cache)

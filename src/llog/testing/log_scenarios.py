@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from llog.limits import LOG_BACKOFF_MS_MAX
 from llog.log.context import LogContext, LogOptions
@@ -39,7 +39,7 @@ from llog.testing.history.operators import (
 )
 from llog.testing.history.recovery import clean, compact_all, probe, resume
 from llog.testing.history.workload import follow, tend, write, write_idempotently
-from llog.testing.sim import HOUR_MS, MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
+from llog.testing.sim import HOUR_MS, MANY, ONE_CRASH_OR_STALL, ActorContext, World, on_both_stores
 from llog.testing.sim.actor import log_context
 from llog.testing.sim.metadata_server import MetadataServer, SimWatcher, Versions
 
@@ -50,6 +50,7 @@ GRACE_MS: Final = 1_000
 """Short, so that vacuum has work while the others run; every longer stall outlasts it."""
 FAULTS: Final = replace(MANY, stall_ms=(50, 1_500, 15_000, 2 * HOUR_MS), skew_ms_max=40)
 
+T = TypeVar("T")
 Play = Callable[[Client], Awaitable[None]]
 
 
@@ -72,7 +73,7 @@ class Journal(SimWatcher):
 
 
 def context_of(ctx: ActorContext, *, backs_off: bool = True) -> LogContext:
-    """With `backs_off` False no client waits between two attempts; see `_search`."""
+    """With `backs_off` False no client waits between two attempts; see `Scope.search`."""
     options = LogOptions(writer_id=ctx.name, vacuum_grace_ms=GRACE_MS)
     return log_context(ctx, options=options, sleep=asyncio.sleep if backs_off else _no_backing_off)
 
@@ -117,7 +118,15 @@ def operations_in(world: World) -> Operations:
     return operations_of(Noted(at, event.actor, event.event) for at, event in enumerate(world.history))
 
 
-def judge(world: World, logs: Sequence[Log] = LOGS, *, probing: bool = False, cleaning: bool = False) -> None:
+def judge(
+    world: World,
+    logs: Sequence[Log] = LOGS,
+    operations_in: Callable[[World], Operations] = operations_in,
+    *,
+    on_recovered: Callable[[World], None] = lambda _: None,
+    probing: bool = False,
+    cleaning: bool = False,
+) -> None:
     """No faults from here on: does the log keep its promises, now and after recovery, compaction and clean-up?
 
     `probing`: can it still be appended to? `cleaning`: do retention and vacuum leave nothing behind?
@@ -127,24 +136,28 @@ def judge(world: World, logs: Sequence[Log] = LOGS, *, probing: bool = False, cl
     checker = Checker(KEYS, grace_ms=GRACE_MS)
     checker.check(operations, dump_of(world), Phase.LEFT)
     for log in logs:
-        world.alone(f"resume-{log}", _recovering(partial(resume, log=log)), skew_ms=0)
+        alone(world, f"resume-{log}", partial(resume, log=log))
     checker.check(operations, dump_of(world), Phase.RECOVERED)
+    on_recovered(world)
     if probing:
         world.alone("probe", client(partial(probe, logs=logs)), skew_ms=0)
         operations = operations_in(world)
     for log in logs:
-        world.alone(f"compact-{log}", _recovering(partial(compact_all, log=log)), skew_ms=0)
+        alone(world, f"compact-{log}", partial(compact_all, log=log))
     checker.check(operations, dump_of(world), Phase.COMPACTED)
     if cleaning:
-        world.alone("clean", _recovering(partial(clean, logs=logs)), skew_ms=0)
+        alone(world, "clean", partial(clean, logs=logs))
         checker.check(operations, dump_of(world), Phase.CLEANED)
 
 
-def _recovering(step: Callable[[LogContext], Awaitable[None]]) -> Callable[[ActorContext], Awaitable[None]]:
-    async def recover(ctx: ActorContext) -> None:
-        await step(context_of(ctx))
+def alone(world: World, name: str, step: Callable[[LogContext], Awaitable[T]], skew_ms: int | None = 0) -> T:
+    """Run a step to its end while all others are held; what it returns."""
 
-    return recover
+    async def run(ctx: ActorContext) -> T:
+        return await step(context_of(ctx))
+
+    result: T = world.alone(name, run, skew_ms=skew_ms)
+    return result
 
 
 # -- long random runs ------------------------------------------------------------------------------------------------
@@ -173,7 +186,7 @@ def play_roles(world: World, roles: Mapping[str, int], logs: Sequence[Log] = LOG
     watch_changes(world)
     if world.seed % 4:
         # Elsewhere the first writers race to initialize the logs.
-        world.alone("first", _recovering(partial(_initialize_all, logs=logs)))
+        alone(world, "first", partial(_initialize_all, logs=logs), skew_ms=None)
     # Compaction rewrites the two encodings on different paths.
     encoding = "kafka-v2" if world.seed % 2 else "bytes-batch-v1"
     for name, amount in roles.items():
@@ -194,53 +207,26 @@ async def _initialize_all(context: LogContext, logs: Sequence[Log]) -> None:
         await initialize(context, log)
 
 
-def _everything(world: World) -> None:
+@on_both_stores("log-everything", faults=FAULTS)
+def all_clients(world: World) -> None:
     play_roles(world, dict.fromkeys(ROLES, 1))
 
 
-def _some_of_them(world: World) -> None:
-    """A few roles, and more of each: what two or three do to each other is not drowned by the others."""
+@on_both_stores("log-some", faults=FAULTS)
+def some_clients(world: World) -> None:
+    """A few roles, and more work of each: no others drown what two or three do to each other."""
     draw = random.Random(f"{world.seed}/roles")
     writers = draw.sample(WRITERS, draw.randint(1, 2))
     others = draw.sample([name for name in ROLES if name not in WRITERS], 3)
     play_roles(world, {name: 4 - len(writers) for name in writers} | dict.fromkeys(others, 3))
 
 
-def _a_few(world: World) -> None:
+@on_both_stores("log-few", faults=FAULTS)
+def a_few_clients(world: World) -> None:
     """Short: for very many runs."""
     draw = random.Random(f"{world.seed}/roles")
     others = draw.sample([name for name in ROLES if name not in WRITERS], 3)
     play_roles(world, dict.fromkeys((*draw.sample(WRITERS, 2), *others), 1), (ORDERS, VISITS))
-
-
-@scenario("log-everything-cas", faults=FAULTS, atomic_groups=False, shards=2)
-def all_clients_on_a_compare_and_set_store(world: World) -> None:
-    _everything(world)
-
-
-@scenario("log-everything-atomic", faults=FAULTS, atomic_groups=True)
-def all_clients_on_an_atomic_store(world: World) -> None:
-    _everything(world)
-
-
-@scenario("log-some-cas", faults=FAULTS, atomic_groups=False, shards=2)
-def some_on_a_compare_and_set_store(world: World) -> None:
-    _some_of_them(world)
-
-
-@scenario("log-some-atomic", faults=FAULTS, atomic_groups=True)
-def some_on_an_atomic_store(world: World) -> None:
-    _some_of_them(world)
-
-
-@scenario("log-few-cas", faults=FAULTS, atomic_groups=False, shards=2)
-def a_few_on_a_compare_and_set_store(world: World) -> None:
-    _a_few(world)
-
-
-@scenario("log-few-atomic", faults=FAULTS, atomic_groups=True)
-def a_few_on_an_atomic_store(world: World) -> None:
-    _a_few(world)
 
 
 # -- small scopes, searched to the end -------------------------------------------------------------------------------
@@ -257,20 +243,19 @@ class Scope(NamedTuple):
     """A role without faults, because they would show nothing new: the twin of another role, or a role that writes
     nothing: its crash leaves nothing behind, and its delays are orders that are searched anyway."""
 
+    def search(self, world: World) -> None:
+        """One log that exists already, and one crash or stall anywhere.
 
-def _search(world: World, scope: Scope) -> None:
-    """One log that is there already, and one crash or stall anywhere.
-
-    No client waits between two attempts: it asks again at once, and the search holds that call for as long as it likes.
-    That covers every order that waiting could lead to, without the states of merely waiting. Other timers go off
-    when no client can do anything else.
-    """
-    watch_changes(world)
-    world.alone("first", client(partial(_write_first, appends=scope.appends_before), backs_off=False))
-    for name, play in scope.roles.items():
-        world.actor(name, client(play, backs_off=False), faultless=name == scope.spared)
-    world.run()
-    judge(world, (ORDERS,))
+        No client waits between two attempts: it retries at once, and the search holds that call for as long as it
+        likes. That covers every order that waiting could lead to, without the states of merely waiting. Other timers
+        go off when no client can do anything else.
+        """
+        watch_changes(world)
+        world.alone("first", client(partial(_write_first, appends=self.appends_before), backs_off=False))
+        for name, play in self.roles.items():
+            world.actor(name, client(play, backs_off=False), faultless=name == self.spared)
+        world.run()
+        judge(world, (ORDERS,))
 
 
 async def _write_first(client: Client, appends: int) -> None:
@@ -301,22 +286,15 @@ SCOPES: Final[dict[str, Scope]] = {
 }
 
 
-def _register(name: str, scope: Scope, *, atomic: bool) -> None:
-    @scenario(
-        f"{name}-{'atomic' if atomic else 'cas'}",
+for _name, _small in SCOPES.items():
+    on_both_stores(
+        _name,
+        shards=1,
         faults=ONE_CRASH_OR_STALL,
         search_faults=ONE_CRASH_OR_STALL,
         ordered=False,
-        atomic_groups=atomic,
         tick_ms=TICK_MS,
         patience_ms=0,
         versions=Versions.OF_KEY,
         objects_at_once=True,
-    )
-    def search(world: World) -> None:
-        _search(world, scope)
-
-
-for _name, _small in SCOPES.items():
-    _register(_name, _small, atomic=False)
-    _register(_name, _small, atomic=True)
+    )(_small.search)

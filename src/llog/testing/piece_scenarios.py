@@ -19,9 +19,9 @@ from llog.log.append.append import Appender, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import Landed, Piece
 from llog.log.keys import Log
 from llog.log.producers import ProducerClaim
-from llog.log.read.read import iter_runs, view
 from llog.pipeline.compact.once import compact_once
-from llog.testing.sim import MANY, ONE_CRASH_OR_STALL, ActorContext, World, scenario
+from llog.testing.history.workload import read_all
+from llog.testing.sim import MANY, ONE_CRASH_OR_STALL, ActorContext, World, on_both_stores, scenario
 from llog.testing.sim.actor import log_context
 
 ORDERS = Log("orders", 0)
@@ -95,9 +95,7 @@ def compactor(runs: int) -> Callable[[ActorContext], Awaitable[None]]:
 
 
 async def _contents(ctx: ActorContext) -> list[tuple[int, bytes | None]]:
-    context = log_context(ctx)
-    start = (await view(context, ORDERS, strict=True)).control.log_start_offset
-    return [(r.offset, r.payload) async for run in iter_runs(context, ORDERS, start) for r in run.records()]
+    return await read_all(log_context(ctx), ORDERS)
 
 
 def _check(world: World) -> None:
@@ -127,13 +125,8 @@ def _brokers(world: World, *, flushes: int, idle_ms: int) -> None:
     _check(world)
 
 
-@scenario("pieces-cas", faults=MANY, search_faults=ONE_CRASH_OR_STALL, atomic_groups=False)
-def pieces_on_a_compare_and_set_store(world: World) -> None:
-    _brokers(world, flushes=6, idle_ms=5)
-
-
-@scenario("pieces-atomic", faults=MANY, search_faults=ONE_CRASH_OR_STALL, atomic_groups=True)
-def pieces_on_an_atomic_store(world: World) -> None:
+@on_both_stores("pieces", shards=1, faults=MANY, search_faults=ONE_CRASH_OR_STALL)
+def pieces(world: World) -> None:
     _brokers(world, flushes=6, idle_ms=5)
 
 

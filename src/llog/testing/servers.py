@@ -1,7 +1,7 @@
 """Real servers for tests: started on a free loopback port in a temporary directory, ended by process id.
 
 The binaries come from `make servers` (Oxia, versitygw, MinIO, Prometheus: a cache outside the checkout) or from the
-system (PostgreSQL). Where one cannot be had, `ServerUnavailable` says why and the test skips with that reason.
+system (PostgreSQL). Where one is missing, `ServerUnavailable` says why and the test skips with that reason.
 Every server can be killed, paused and started again on the same port and data: that is what the system tests do.
 """
 
@@ -19,6 +19,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -99,6 +100,14 @@ def port_open(port: int) -> bool:
     with socket.socket() as sock:
         sock.settimeout(0.5)
         return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def is_ok(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1) as answer:
+            return int(answer.status) == 200
+    except OSError:
+        return False
 
 
 class ServerProcess:
@@ -216,7 +225,7 @@ class OxiaServer(Server):
 
     def start(self) -> None:
         self.process.start()
-        # The second port comes last: where it cannot be had, the server ends after it has served the first.
+        # The second port comes last: where it is taken, the server ends after it has served the first.
         self.process.wait_ready("oxia", lambda: port_open(self.port) and port_open(self._metrics_port))
 
     def stop(self) -> None:
@@ -323,16 +332,7 @@ class Minio(S3Server):
 
     def start(self) -> None:
         super().start()
-        import urllib.request
-
-        def live() -> bool:
-            try:
-                with urllib.request.urlopen(f"{self.endpoint}/minio/health/ready", timeout=1) as answer:
-                    return int(answer.status) == 200
-            except OSError:
-                return False
-
-        self.process.wait_ready("minio", live)
+        self.process.wait_ready("minio", lambda: is_ok(f"{self.endpoint}/minio/health/ready"))
 
 
 class PostgresServer(Server):
@@ -391,7 +391,7 @@ def prometheus_program() -> Path:
     try:
         return binary("prometheus")
     except ServerUnavailable:
-        reason = "Prometheus is not there: `make servers` fetches it (package prometheus, by apt)"
+        reason = "Prometheus is not installed: `make servers` fetches it (package prometheus, by apt)"
         raise ServerUnavailable(reason) from None
 
 
@@ -425,17 +425,8 @@ class PrometheusServer(Server):
         self.process = ServerProcess(args, log=self.directory / "log")
 
     def start(self) -> None:
-        import urllib.request
-
-        def ready() -> bool:
-            try:
-                with urllib.request.urlopen(f"{self.url}/-/ready", timeout=1) as answer:
-                    return int(answer.status) == 200
-            except OSError:
-                return False
-
         self.process.start()
-        self.process.wait_ready("prometheus", ready)
+        self.process.wait_ready("prometheus", lambda: is_ok(f"{self.url}/-/ready"))
 
     def stop(self) -> None:
         self.process.kill()  # a test's data need not survive

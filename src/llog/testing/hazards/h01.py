@@ -104,10 +104,10 @@ def an_initialization_ends_after_the_topic_is_gone(script: Script) -> None:
     writer.run_until("put", CONTROL)  # the topic is LIVE, its control record not yet there
     alone(script, delete(), "deleter")
     outcome = writer.finish()
-    told = [] if not isinstance(outcome, Appended) else [(outcome.start_offset, b"one")]
+    landed = [] if not isinstance(outcome, Appended) else [(outcome.start_offset, b"one")]
     later = alone(script, append(b"two"), "later")
     expect(isinstance(later, Appended), f"an append after the topic was deleted is refused: {later}")
-    expect_contents(script, *told, (later.start_offset, b"two"))
+    expect_contents(script, *landed, (later.start_offset, b"two"))
 
 
 @script("h12", atomic_groups=False)

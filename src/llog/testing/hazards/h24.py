@@ -84,9 +84,9 @@ def replayed(script: Script, query: str, batch: int = 0) -> None:
 def expect_once(script: Script, query: str, *batches: int) -> None:
     """Each row of these batches once, and each batch as one of its drivers split it."""
     logs = [Log(_topic(query), partition) for partition in (0, 1)]
-    there = [payload for log in logs for _, payload in _contents(script, log)]
+    stored = [payload for log in logs for _, payload in _contents(script, log)]
     wanted = [_tag(batch) + row for batch in batches for row in ROWS]
-    expect(sorted(map(str, there)) == sorted(map(str, wanted)), f"{query}: {there}, expected {wanted}")
+    expect(sorted(map(str, stored)) == sorted(map(str, wanted)), f"{query}: {stored}, expected {wanted}")
     first_log = [payload for _, payload in _contents(script, logs[0])]
     order = [int((payload or b"").partition(b":")[0]) for payload in first_log]
     expect(order == sorted(order), f"{query}: batches overtook each other: {first_log}")
@@ -97,8 +97,8 @@ def expect_once(script: Script, query: str, *batches: int) -> None:
 
 def _contents(script: Script, log: Log) -> list[tuple[int, bytes | None]]:
     """The records of a log, none if it was never created: not every split uses both logs."""
-    there = script.world.metadata.find(KEYS.control(log)) is not None
-    return contents(script, log) if there else []
+    exists = script.world.metadata.find(KEYS.control(log)) is not None
+    return contents(script, log) if exists else []
 
 
 def _step(driver: Puppet, fault: SimFault | None = None) -> bool:
@@ -149,8 +149,8 @@ def _sleeps_at_every_call(script: Script) -> None:
         going_on = steps(zombie, calls)
         for batch in range(4):
             replayed(script, query, batch)
-        told = zombie.finish()
-        expect(isinstance(told, (SinkResult, SinkBatchOver)), f"{query}: the zombie got {told!r}")
+        outcome = zombie.finish()
+        expect(isinstance(outcome, (SinkResult, SinkBatchOver)), f"{query}: the zombie got {outcome!r}")
         replayed(script, query, 4)
         expect_once(script, query, *range(5))
         calls += 3
@@ -162,9 +162,9 @@ def _sleeps_before_it_plans(script: Script) -> None:
     zombie = first_driver(script, query).run_until("put", plan_key(KEYS, query, 0).path)
     for batch in range(4):
         replayed(script, query, batch)
-    told = zombie.finish()
+    outcome = zombie.finish()
     expect_once(script, query, *range(4))
-    expect(isinstance(told, SinkBatchOver), f"the zombie got {told!r}")
+    expect(isinstance(outcome, SinkBatchOver), f"the zombie got {outcome!r}")
     replayed(script, query, 4)
     expect_once(script, query, *range(5))
 
@@ -190,8 +190,8 @@ def _two_drivers_about_to_plan(script: Script) -> None:
     one = first_driver(script, query).run_until("put", plan)
     other = script.actor("other-planning", _driver(query, 0, _narrow(_tag(0)))).run_until("put", plan)
     one.finish()
-    told = other.finish()
-    expect(isinstance(told, SinkResult) and not told.ours, f"the second got {told!r}")
+    outcome = other.finish()
+    expect(isinstance(outcome, SinkResult) and not outcome.ours, f"the second got {outcome!r}")
     expect_once(script, query, 0)
 
 
@@ -202,8 +202,8 @@ def _replies_are_lost(script: Script) -> None:
         driver, calls = first_driver(script, query), 0
         while _step(driver, SimFault.LOST_REPLY if calls % every == 0 else None):
             calls += 1
-        told = driver.result
-        expect(isinstance(told, (SinkResult, LlogError)), f"{query}: {told!r}")
+        outcome = driver.result
+        expect(isinstance(outcome, (SinkResult, LlogError)), f"{query}: {outcome!r}")
         replayed(script, query)
         expect_once(script, query, 0)
 

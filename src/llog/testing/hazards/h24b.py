@@ -57,16 +57,16 @@ def _left_for_longer_than_the_grace(script: Script) -> None:
 
 
 def _sleeps_past_the_grace_at_every_call(script: Script) -> None:
-    """Its blobs may be gone when it wakes: then it is told, and nothing of its batch is there."""
+    """Its blobs may be gone when it wakes: then it gets `SinkUploadLost`, and nothing of its batch is stored."""
     calls, going_on, lost = 0, True, 0
     while going_on:
         query = f"graceless-{calls}"
         sleeper = first_driver(script, query)
         going_on = steps(sleeper, calls)
         _vacuumed(script)
-        told = sleeper.finish()
-        expect(isinstance(told, (SinkResult, SinkUploadLost)), f"{query}: the driver got {told!r}")
-        if isinstance(told, SinkUploadLost):
+        outcome = sleeper.finish()
+        expect(isinstance(outcome, (SinkResult, SinkUploadLost)), f"{query}: the driver got {outcome!r}")
+        if isinstance(outcome, SinkUploadLost):
             lost += 1
             expect_once(script, query)
         replayed(script, query)
@@ -87,8 +87,8 @@ def _wakes_while_vacuum_is_under_way(script: Script) -> None:
             _write_to_plan(driver, query, writes)
             done = cleaner.finish()
             expect(isinstance(done, VacuumReport), f"{query}: vacuum fails: {done!r}")
-            told = driver.finish()
-            expect(isinstance(told, (SinkResult, SinkUploadLost)), f"{query}: the driver got {told!r}")
-            expect_once(script, query, *([0] if isinstance(told, SinkResult) else []))
+            outcome = driver.finish()
+            expect(isinstance(outcome, (SinkResult, SinkUploadLost)), f"{query}: the driver got {outcome!r}")
+            expect_once(script, query, *([0] if isinstance(outcome, SinkResult) else []))
             replayed(script, query)
             expect_once(script, query, 0)

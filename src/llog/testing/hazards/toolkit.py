@@ -26,11 +26,12 @@ from llog.log.context import LogContext, LogOptions
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Keys, Log
 from llog.log.producers import ProducerClaim
-from llog.log.read.read import iter_runs, view
+from llog.log.read.read import iter_runs
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.vacuum.job import vacuum_here
 from llog.stores.metadata.port import Key
+from llog.testing.history.workload import read_all
 from llog.testing.sim import HOUR_MS, ActorContext, Puppet, Script
 from llog.testing.sim.actor import ActorFunction, log_context
 
@@ -205,22 +206,22 @@ def value_at(script: Script, key: Key, kind: type[V]) -> V | None:
     return None if found is None else decode_value(kind, found.value, key.path)
 
 
+def _required(script: Script, key: Key, kind: type[V]) -> V:
+    value = value_at(script, key, kind)
+    assert value is not None, key
+    return value
+
+
 def control_of(script: Script, log: Log = ORDERS) -> ControlRecord:
-    control = value_at(script, KEYS.control(log), ControlRecord)
-    assert control is not None
-    return control
+    return _required(script, KEYS.control(log), ControlRecord)
 
 
 def compaction_of(script: Script, log: Log = ORDERS) -> CompactionRecord:
-    record = value_at(script, KEYS.compaction(log), CompactionRecord)
-    assert record is not None
-    return record
+    return _required(script, KEYS.compaction(log), CompactionRecord)
 
 
 def snapshot_of(script: Script, log: Log = ORDERS) -> ProducerSnapshot:
-    head = value_at(script, KEYS.producers(log), ProducerSnapshot)
-    assert head is not None
-    return head
+    return _required(script, KEYS.producers(log), ProducerSnapshot)
 
 
 def entries_of(script: Script, log: Log = ORDERS) -> list[Entry]:
@@ -230,11 +231,7 @@ def entries_of(script: Script, log: Log = ORDERS) -> list[Entry]:
 
 def valid_entries(script: Script, log: Log = ORDERS) -> list[Entry]:
     control, cursor = control_of(script, log), compaction_of(script, log).offset
-    bounds = {
-        "incarnation": control.incarnation,
-        "cursor": cursor,
-        "log_start_offset": control.log_start_offset,
-    }
+    bounds = {"incarnation": control.incarnation, "cursor": cursor, "log_start_offset": control.log_start_offset}
     return [entry for entry in entries_of(script, log) if judge(entry, **bounds) is EntryVerdict.VALID]
 
 
@@ -252,18 +249,10 @@ def object_name(script: Script, uri: str) -> str:
 
 def contents(script: Script, log: Log = ORDERS) -> list[tuple[int, bytes | None]]:
     """The whole log, read by the real reader; it must be readable."""
-    found = alone(script, _read_all(log), "reader")
+    found = alone(script, doing(lambda context: read_all(context, log)), "reader")
     expect(not isinstance(found, LlogError), f"{log} cannot be read: {found}")
     assert isinstance(found, list)
     return found
-
-
-def _read_all(log: Log) -> ActorFunction:
-    async def read(context: LogContext) -> list[tuple[int, bytes | None]]:
-        start = (await view(context, log, strict=True)).control.log_start_offset
-        return [(r.offset, r.payload) async for run in iter_runs(context, log, start) for r in run.records()]
-
-    return doing(read)
 
 
 def expect_contents(script: Script, *records: tuple[int, bytes], log: Log = ORDERS) -> None:
@@ -279,14 +268,14 @@ def expect_answers_hold(script: Script, log: Log = ORDERS) -> None:
     wanted = list(range(control.log_start_offset, control.sequence_counter))
     expect(offsets == wanted, f"{log}: offsets {offsets}, expected {wanted}")
     expect(len(set(payloads)) == len(payloads), f"{log}: a record is stored twice: {payloads}")
-    there = dict(found)
+    stored = dict(found)
     for event in script.world.history:
         answer = event.event
         if isinstance(answer, AppendAnswer) and answer.log == log and isinstance(answer.outcome, Appended):
             for offset, token in enumerate(answer.tokens, answer.outcome.start_offset):
                 if offset >= control.log_start_offset:
-                    why = f"{log}: {token!r} was acknowledged at {offset}, which holds {there.get(offset)!r}"
-                    expect(there.get(offset) == token, why)
+                    why = f"{log}: {token!r} was acknowledged at {offset}, which holds {stored.get(offset)!r}"
+                    expect(stored.get(offset) == token, why)
 
 
 def expect_tiled(script: Script, log: Log = ORDERS) -> None:
@@ -303,7 +292,7 @@ def expect_tiled(script: Script, log: Log = ORDERS) -> None:
 
 
 def expect_compacts_to_the_end(script: Script, log: Log = ORDERS) -> None:
-    """A lone compactor reaches the counter (I13), and what is read stays the same."""
+    """A lone compactor reaches the counter (I13), and the log reads the same."""
     before = contents(script, log)
 
     async def compact_all(context: LogContext) -> None:
@@ -315,12 +304,12 @@ def expect_compacts_to_the_end(script: Script, log: Log = ORDERS) -> None:
     cursor, counter = compaction_of(script, log).offset, control_of(script, log).sequence_counter
     expect(cursor == counter, f"{log}: a lone compactor stops at {cursor}, the log ends at {counter}")
     expect_tiled(script, log)
-    expect(contents(script, log) == before, f"{log}: compaction changed what is read")
+    expect(contents(script, log) == before, f"{log}: compaction changed what the log holds")
 
 
 def expect_no_orphans(script: Script, log: Log = ORDERS, *, also: tuple[Log, ...] = ()) -> None:
     """After lone retention and vacuum every blob, segment, segment record and entry of this log is in use
-    (I13). `also` are the other logs there are."""
+    (I13). `also` are the other logs of the cluster."""
     for _ in range(2):  # segments are marked first, and go a grace later
         alone(script, apply_retention(log), "retention")
         hours_pass(script)

@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 
 Outcome = Literal["landed", "refused", "uncertain"]
 ReadOutcome = Literal["records", "end", "out_of_range", "not_initialized", "inconsistent", "no_answer"]

@@ -24,6 +24,8 @@ from llog.formats.values import (
 from llog.log.keys import Keys, Log, ParsedKey
 from llog.testing.history.verdict import Violation
 
+_OfLog = ControlRecord | CompactionRecord | ProducerSnapshot | IndexEntry
+
 
 class JournalChange(NamedTuple):
     path: str
@@ -97,6 +99,10 @@ class ChangeJudge:
         elif parsed.kind == "producers":
             self._head(state, path, change.value)
 
+    def _check_incarnation(self, state: _State, offset: int, path: str, before: _OfLog | None, new: _OfLog) -> None:
+        if before is not None and new.incarnation < before.incarnation:
+            self._say("I11", state, offset, path, f"incarnation {before.incarnation} was replaced by {new.incarnation}")
+
     # -- topics -------------------------------------------------------------------------------------------------------
     def _topic(self, topic: str, path: str, value: bytes | None) -> None:
         state = _State(Log(topic, 0))
@@ -127,9 +133,8 @@ class ChangeJudge:
         new = state.control = decode_value(ControlRecord, value, path)
         if before is None:
             return
+        self._check_incarnation(state, -1, path, before, new)
         if new.incarnation != before.incarnation:
-            if new.incarnation < before.incarnation:
-                self._say("I11", state, -1, path, f"incarnation {before.incarnation} was replaced by {new.incarnation}")
             return
         if before.log_state == "DELETED":
             # Vacuum asks a tombstone as it asks any control: by raising its horizon.
@@ -186,8 +191,7 @@ class ChangeJudge:
                 self._say("I6", state, -1, path, "the compaction record was removed")
             return
         new = state.compaction = decode_value(CompactionRecord, value, path)
-        if before is not None and new.incarnation < before.incarnation:
-            self._say("I11", state, -1, path, f"incarnation {before.incarnation} was replaced by {new.incarnation}")
+        self._check_incarnation(state, -1, path, before, new)
         if before is not None and new.incarnation == before.incarnation:
             if new.offset < before.offset:
                 self._say("I6", state, new.offset, path, f"the cursor fell from {before.offset} to {new.offset}")
@@ -205,8 +209,7 @@ class ChangeJudge:
                 self._say("I12", state, -1, path, "the producer snapshot was removed")
             return
         new = state.head = decode_value(ProducerSnapshot, value, path)
-        if before is not None and new.incarnation < before.incarnation:
-            self._say("I11", state, -1, path, f"incarnation {before.incarnation} was replaced by {new.incarnation}")
+        self._check_incarnation(state, -1, path, before, new)
         if before is not None and new.incarnation == before.incarnation and new.as_of < before.as_of:
             self._say("I12", state, new.as_of, path, f"the snapshot went back from {before.as_of} to {new.as_of}")
         if control is not None and control.incarnation == new.incarnation and new.as_of > control.sequence_counter:
@@ -225,9 +228,8 @@ class ChangeJudge:
             self._say("I4", state, due[0], path, f"the counter moved past {due[0]} … {due[1]}, and this was written")
         if before is None:
             return
-        if new.incarnation < before.incarnation:
-            self._say("I11", state, end, path, f"incarnation {before.incarnation} was replaced by {new.incarnation}")
-        elif new.incarnation == before.incarnation and new.msg_count < before.msg_count:
+        self._check_incarnation(state, end, path, before, new)
+        if new.incarnation == before.incarnation and new.msg_count < before.msg_count:
             self._say("I1", state, end, path, f"{before.msg_count} offsets were covered, now {new.msg_count} are")
 
     def _removed(self, state: _State, end: int, path: str, gone: IndexEntry) -> None:

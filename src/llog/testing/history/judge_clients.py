@@ -88,17 +88,9 @@ def _stored_once(case: LogCase) -> Iterator[Violation]:
     for offset, token in (case.stored or {}).items():
         places.setdefault(token, []).append(offset)
     for token, offsets in places.items():
-        batch = case.batch_of.get(token)
         if len(offsets) > 1:
             yield case.violation("I3", offsets[1], f"{token!r} is stored twice, at {offsets}")
-        if batch is None:
-            yield case.violation("I3", offsets[0], f"no client appended {token!r}")
-        elif batch.refused:
-            yield case.violation("I3", offsets[0], f"{token!r} was refused, and is stored")
-        elif len(batch.attempts) == 1 and batch.landed:
-            expected = batch.landed[0].start_offset + batch.tokens.index(token)
-            if expected != offsets[0]:
-                yield case.violation("I2", offsets[0], f"{token!r} was acknowledged at {expected}")
+        yield from _legitimate(case, offsets[0], token, f"{token!r} is stored")
     for batch in case.batches.values():
         yield from _whole(case, batch, places)
         offsets = sorted({attempt.start_offset for attempt in batch.landed})
@@ -108,6 +100,19 @@ def _stored_once(case: LogCase) -> Iterator[Violation]:
             if attempt.answer is not None and attempt.answer.reason in ("OutOfOrderSequence", "ProducerEpochFenced"):
                 text = f"{batch.tokens} follow the rules and were refused with {attempt.answer.reason}"
                 yield case.violation("I3", -1, text)
+
+
+def _legitimate(case: LogCase, offset: int, token: str, sighting: str) -> Iterator[Violation]:
+    """I3, I2: a client appended the record, it was not refused, and it lies where it was acknowledged."""
+    batch = case.batch_of.get(token)
+    if batch is None:
+        yield case.violation("I3", offset, f"{sighting}, which no client appended")
+    elif batch.refused:
+        yield case.violation("I3", offset, f"{sighting}, which was refused")
+    elif len(batch.attempts) == 1 and batch.landed:
+        expected = batch.landed[0].start_offset + batch.tokens.index(token)
+        if expected != offset:
+            yield case.violation("I2", offset, f"{sighting}, which was acknowledged at {expected}")
 
 
 def _whole(case: LogCase, batch: AppendedBatch, places: Mapping[str, list[int]]) -> Iterator[Violation]:
@@ -192,15 +197,7 @@ def _reads(case: LogCase) -> Iterator[Violation]:
         if offsets != list(range(read.asked.offset, read.asked.offset + len(offsets))):
             yield case.violation("I1", read.asked.offset, f"{read.actor} asked for it and read {offsets}: a gap")
         for offset, token in answer.records:
-            batch = case.batch_of.get(token)
-            if batch is None:
-                yield case.violation("I3", offset, f"{read.actor} read {token!r}, which no client appended")
-            elif batch.refused:
-                yield case.violation("I3", offset, f"{read.actor} read {token!r}, which was refused")
-            elif len(batch.attempts) == 1 and batch.landed:
-                expected = batch.landed[0].start_offset + batch.tokens.index(token)
-                if expected != offset:
-                    yield case.violation("I2", offset, f"{read.actor} read {token!r}, acknowledged at {expected}")
+            yield from _legitimate(case, offset, token, f"{read.actor} read {token!r}")
         yield from _failed_read(case, read)
 
 

@@ -10,7 +10,7 @@ from llog.log.append.settle import settle_and_clear
 from llog.log.cleanup.retention import retain
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.producers.idempotence import ProducerClaim
+from llog.log.producers import ProducerClaim
 from llog.log.topics.create import initialize, load_topic
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once

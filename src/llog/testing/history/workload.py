@@ -252,6 +252,12 @@ async def read(client: Client, log: Log, offset: int) -> int | None:
     return records[-1][0] + 1 if records else offset
 
 
+async def read_all(context: LogContext, log: Log) -> list[tuple[int, bytes | None]]:
+    """Every record of the log, as pairs of offset and payload."""
+    start = (await view(context, log, strict=True)).control.log_start_offset
+    return [(r.offset, r.payload) async for run in iter_runs(context, log, start) for r in run.records()]
+
+
 # -- maintenance and operators ---------------------------------------------------------------------------------------
 
 Chore = Callable[[LogContext, Log], Awaitable[object]]

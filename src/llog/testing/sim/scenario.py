@@ -77,6 +77,18 @@ def scenario(
     return register
 
 
+def on_both_stores(
+    name: str, *, shards: int = 2, **options: Any
+) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
+    """Register a scenario twice: `NAME-cas` on a store without atomic groups, `NAME-atomic` on a store with them."""
+
+    def register(play: Callable[[World], None]) -> Callable[[World], None]:
+        scenario(f"{name}-cas", atomic_groups=False, shards=shards, **options)(play)
+        return scenario(f"{name}-atomic", atomic_groups=True, **options)(play)
+
+    return register
+
+
 def script(name: str, **options: Any) -> Callable[[Callable[[Script], None]], Callable[[Script], None]]:
     """Register a scripted scenario: it gets a `Script` and decides every step."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -22,9 +22,9 @@ from llog.pipeline.audit.job import audit
 from llog.pipeline.retain import retain_logs
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.vacuum import job as vacuum_job
+from llog.testing import log_scenarios
 from llog.testing.history import Broken, Checker, Client, Phase
 from llog.testing.history.operators import vacuum_chore
-from llog.testing.history.recovery import compact_all, resume
 from llog.testing.history.workload import tend
 from llog.testing.log_scenarios import (
     FAULTS,
@@ -34,13 +34,13 @@ from llog.testing.log_scenarios import (
     PAUSES_MS,
     ROLES,
     Role,
+    alone,
     client,
-    context_of,
     dump_of,
     operations_in,
     watch_changes,
 )
-from llog.testing.sim import ActorContext, SimScenario, World, run_seed
+from llog.testing.sim import SimScenario, World, run_seed
 
 SEEDS: Final = 400 if os.environ.get("LLOG_SOAK") == "1" else 5
 SEED_CHOSEN: Final = int(os.environ.get("LLOG_SIM_SEED", "-1"))
@@ -69,7 +69,7 @@ SOMETIMES: Final = ("producer", "merger", "retention", "deleter", "vacuum-2", "a
 
 def play(world: World) -> None:
     watch_changes(world)
-    _alone(world, "first", found_cluster)
+    alone(world, "first", found_cluster)
     draw = random.Random(f"{world.seed}/roles")
     for name in (*ALWAYS, *draw.sample(SOMETIMES, 3)):
         acting = client(partial(_act, HERE[name], 2), pause_ms=PAUSES.get(name, 120))
@@ -84,28 +84,10 @@ async def _act(role: Role, amount: int, client: Client) -> None:
 
 def judge(world: World) -> None:
     """As left, after a recovery, after a lone compactor, and after retain and vacuum: then nothing is left over."""
-    world.calm()
-    operations, checker = operations_in(world), Checker(KEYS, grace_ms=GRACE_MS)
-    checker.check(operations, dump_of(world), Phase.LEFT)
-    _alone(world, "resume", lambda context: _each(context, resume))
-    checker.check(operations, dump_of(world), Phase.RECOVERED)
-    _alone(world, "compact", lambda context: _each(context, compact_all))
-    checker.check(operations, dump_of(world), Phase.COMPACTED)
-    _alone(world, "clean", clean)
-    checker.check(operations, dump_of(world), Phase.CLEANED)
-    _alone(world, "audit", audit_at_last)
-
-
-def _alone(world: World, name: str, step: Callable[[LogContext], Awaitable[None]]) -> None:
-    async def run(ctx: ActorContext) -> None:
-        await step(context_of(ctx))
-
-    world.alone(name, run, skew_ms=0)
-
-
-async def _each(context: LogContext, step: Callable[..., Awaitable[None]]) -> None:
-    for log in LOGS:
-        await step(context, log)
+    log_scenarios.judge(world)
+    alone(world, "clean", clean)
+    Checker(KEYS, grace_ms=GRACE_MS).check(operations_in(world), dump_of(world), Phase.CLEANED)
+    alone(world, "audit", audit_at_last)
 
 
 async def found_cluster(context: LogContext) -> None:
