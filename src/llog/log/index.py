@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from llog.errors import InvalidArgument
-from llog.formats.values import IndexEntry, decode_value
+from llog.formats.values import ControlRecord, IndexEntry, decode_value
 from llog.log.keys import offset_of
 from llog.stores.metadata.port import Record, last_segment
 
@@ -58,3 +58,8 @@ def judge(entry: Entry, *, incarnation: int, cursor: int, log_start_offset: int)
     if entry.value.type == "WAL" and entry.end_offset < cursor:
         return EntryVerdict.PHANTOM
     return EntryVerdict.BELOW_START if entry.end_offset < log_start_offset else EntryVerdict.VALID
+
+
+def judge_by(control: ControlRecord, cursor: int, entry: Entry) -> EntryVerdict:
+    start_offset = control.log_start_offset
+    return judge(entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=start_offset)

@@ -35,9 +35,8 @@ def catalogue_findings(
     before_ms: int,
     own_objects: str,
 ) -> list[Finding]:
-    """`named`: valid COMPACTED entries by URI. `before_ms`: a grace ago. `own_objects`: how names of this log's
-    segments begin; what an entry names elsewhere, or by a name that is no id of ours, was written before there was a
-    catalogue."""
+    """`named`: valid COMPACTED entries by URI. `before_ms`: a grace ago. `own_objects`: prefix of this log's segment
+    names; an entry that names an object elsewhere, or one without an object id, is older than the catalogue."""
     findings: list[Finding] = []
     in_flight = set() if run is None else {run.data_key, *run.sources}
     recorded: set[str] = set()
@@ -45,7 +44,7 @@ def catalogue_findings(
         recorded.add(record.data_key)
         entry = named.get(record.data_key)
         if record.incarnation != incarnation:
-            findings += _of_another_life(log, record, incarnation)
+            findings += _of_other_incarnation(log, record, incarnation)
         elif entry is not None:
             findings += _named(log, record, entry, in_flight)
         elif record.data_key not in in_flight:
@@ -57,8 +56,8 @@ def catalogue_findings(
     return findings
 
 
-def _of_another_life(log: Log, record: SegmentRecord, incarnation: int) -> list[Finding]:
-    reason = f"record {record.segment_id} is of life {record.incarnation}, the log is in its life {incarnation}"
+def _of_other_incarnation(log: Log, record: SegmentRecord, incarnation: int) -> list[Finding]:
+    reason = f"record {record.segment_id} is of incarnation {record.incarnation}, the log of incarnation {incarnation}"
     make = leftover if record.incarnation < incarnation else damage
     kind = "phantom record" if record.incarnation < incarnation else "later incarnation"
     return [make(log, RULE, kind, reason, record.start_offset, record.end_offset, record.data_key)]
@@ -75,23 +74,13 @@ def _named(log: Log, record: SegmentRecord, entry: Entry, in_flight: set[str]) -
         wrong.append(f"has offsets {offsets}, its entry {entry.start_offset} … {entry.end_offset}")
     if record.state == "COPY_SEGMENT_FINISHED" and record.size_bytes != (entry.value.byte_length or 0):
         wrong.append(f"has {record.size_bytes} bytes, its entry {entry.value.byte_length}")
-    return [
-        damage(
-            log,
-            RULE,
-            "wrong record",
-            f"record {record.segment_id} {reason}",
-            entry.start_offset,
-            entry.end_offset,
-            record.data_key,
-        )
-        for reason in wrong
-    ]
+    where, subject = (entry.start_offset, entry.end_offset, record.data_key), f"record {record.segment_id}"
+    return [damage(log, RULE, "wrong record", f"{subject} {reason}", *where) for reason in wrong]
 
 
 def _unnamed(log: Log, record: SegmentRecord, before_ms: int) -> list[Finding]:
     """Young records are work in progress; vacuum removes old ones."""
     if record.state_changed_at_ms >= before_ms:
         return []
-    reason = f"record {record.segment_id} is {record.state} for longer than a grace, and nothing names its segment"
+    reason = f"record {record.segment_id} is {record.state} for longer than a grace, and no entry names its segment"
     return [leftover(log, RULE, UNNAMED_SEGMENT, reason, record.start_offset, record.end_offset, record.data_key)]

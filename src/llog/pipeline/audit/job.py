@@ -1,10 +1,10 @@
 """Audit: compares every entry of every log with its object, and every old object with the entries.
 
     1. the driver reads and judges the metadata of each log                     (`log_metadata`)
-    2. tasks read each named object once, and compare                           (`task`)
-    3. what they suspect is compared again, and then checked against fresh metadata
+    2. tasks read each named object once, and compare it with its entries       (`task`)
+    3. suspicions are compared again, and then checked against fresh metadata
     4. tasks list the stores; an old object that nothing names is an orphan     (`orphans`)
-    5. leftovers of the metadata that are gone by now were work in progress, and are dropped
+    5. leftovers of the metadata that have vanished meanwhile were work in progress, and are dropped
 
 An audit writes nothing, and no concurrent work on a log makes a finding. For an object the order proves it: the object
 was wrong (or gone) first, and a strict read afterwards showed that the log still names it; vacuum and retention remove
@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from llog.concurrency import batched, gather_bounded
 from llog.errors import ClusterMismatch, FormatError, LlogError
 from llog.formats.values import SegmentRecord, TopicRecord, decode_value
 from llog.limits import MIB
@@ -24,29 +25,28 @@ from llog.log.cluster import compare_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.audit.catalogue import UNNAMED_SEGMENT
-from llog.pipeline.audit.log_metadata import LogInspection, audit_log, look_at, still_claims
+from llog.pipeline.audit.log_metadata import LogInspection, audit_log, inspect_metadata, still_claims
 from llog.pipeline.audit.orphans import Known, OrphanSearch
 from llog.pipeline.audit.report import AuditReport, Finding, damage
 from llog.pipeline.audit.task import COMPARE_OBJECTS, Claim, ClaimedObject, Compared, Objects, Suspect, bytes_claimed
 from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
 from llog.stores.metadata.port import last_segment
 
-# What one task of the audit reads, in bytes and in objects, how many entries it is told of (some 400 bytes each), and
-# how many objects it reads at a time.
+# Bytes and objects that one task reads, and claims it receives (some 400 bytes each).
 AUDIT_TASK_BYTES: Final = 128 * MIB
 AUDIT_TASK_OBJECTS_MAX: Final = 1_000
 AUDIT_TASK_CLAIMS_MAX: Final = 10_000
 
 _TASK_BYTES_MIN: Final = 8 * MIB
 _TASKS_WANTED: Final = 16
-"""A small log is still shared among a few executors."""
+"""Even a small audit is shared among a few executors."""
 
 Place = tuple[Log, int, int | None]
-"""Log, end offset and first byte: whatever says the same of them is one claim."""
+"""Log, end offset and first byte identify a claim."""
 
 
 class Grouped:
-    """Claims by object, each once: the run in flight and the entry it has published say the same."""
+    """Claims by object, each once: a run in flight and the entry it has published make the same claim."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[Place, Claim]] = {}
@@ -69,7 +69,7 @@ def plan_items(grouped: Grouped, *, root: str, fast: bool) -> list[Objects]:
 
 
 def _packs(claimed: Sequence[ClaimedObject], sizes: Sequence[int], target: int) -> list[list[ClaimedObject]]:
-    """In order of their names: neighbours were written at the same time, and lie together in a store."""
+    """In name order: objects with adjoining names were written at the same time, and lie together in a store."""
     packs, held, claims = list[list[ClaimedObject]](), 0, 0
     for one, size in zip(claimed, sizes, strict=True):
         full = held + size > target or claims + len(one.claims) > AUDIT_TASK_CLAIMS_MAX
@@ -83,13 +83,13 @@ def _packs(claimed: Sequence[ClaimedObject], sizes: Sequence[int], target: int) 
 
 # -- job ---------------------------------------------------------------------------------------------------------------
 
-# Logs whose metadata is looked at at the same time, and entries held until their objects are looked at. A blob that is
-# named in two such helpings is read twice.
+# Logs inspected at the same time, and claims held until their objects are compared. A blob with claims in two such
+# batches is read twice.
 AUDIT_LOGS_IN_FLIGHT_MAX: Final = 8
 AUDIT_ENTRIES_HELD_MAX: Final = 500_000
 
 Progress = Callable[[int, str], None]
-"""How many logs or objects more are done, and which."""
+"""Receives the number of logs done since the last call, and the name of what was done."""
 
 
 class _LogToAudit(NamedTuple):
@@ -105,9 +105,9 @@ async def audit(
     fast: bool = False,
     on_progress: Progress | None = None,
 ) -> AuditReport:
-    """All logs and all old objects; or `logs` only, and then no object that they do not name.
+    """Audit all logs and all old objects; or `logs` and the objects they name.
 
-    `fast` reads no object: metadata, and the length of what it names.
+    `fast` reads no object, only metadata and the length of each named object.
     """
     return await _Audit(context, runner, fast, on_progress).run(logs)
 
@@ -116,21 +116,20 @@ class _Audit:
     def __init__(self, context: LogContext, runner: TaskRunner, fast: bool, on_progress: Progress | None) -> None:
         self._context, self._runner = context, runner
         self.report = AuditReport(fast=fast)
-        self._told = on_progress
+        self._on_progress = on_progress or (lambda _count, _name: None)
         self._grouped = Grouped()
         self._leftovers: dict[_LogToAudit, list[Finding]] = {}
         self._named: set[str] = set()
         self._records: dict[str, SegmentRecord] = {}
         self._segments: dict[Log, int] = {}
-        """How many each log's catalogue has."""
+        """Number of segments in each log's catalogue."""
         self._whole = True
 
     async def run(self, logs: Sequence[Log] | None) -> AuditReport:
         ours = logs is None and await self._of_one_cluster()
         chosen = await self._all_logs() if logs is None else [_LogToAudit(log) for log in logs]
-        for first in range(0, len(chosen), AUDIT_LOGS_IN_FLIGHT_MAX):
-            helping = chosen[first : first + AUDIT_LOGS_IN_FLIGHT_MAX]
-            await asyncio.gather(*(self._log(one) for one in helping))
+        for batch in batched(chosen, AUDIT_LOGS_IN_FLIGHT_MAX):
+            await asyncio.gather(*(self._log(one) for one in batch))
             if self._grouped.claims >= AUDIT_ENTRIES_HELD_MAX:
                 await self._compare_all()
         await self._compare_all()
@@ -140,23 +139,22 @@ class _Audit:
         return self.report
 
     async def _of_one_cluster(self) -> bool:
-        """Without this check a listing says nothing about these logs; an empty metadata store would be clean."""
+        """Stores of another cluster say nothing about these logs: every object would look like an orphan."""
         try:
             await compare_cluster(self._context)
         except ClusterMismatch as error:
-            found = Finding(
-                severity="damage", rule="cluster", kind="store of others", reason=error.reason, object=error.store
-            )
-            self.report.add(found)
+            reason, store = error.reason, error.store
+            finding = Finding(severity="damage", rule="cluster", kind="store of others", reason=reason, object=store)
+            self.report.add(finding)
             return False
         except LlogError as error:
-            self.report.not_checked(f"whose stores these are: {error}")
+            self.report.not_checked(f"whether the stores belong to this cluster: {error}")
         return True
 
     # -- logs ----------------------------------------------------------------------------------------------------------
     async def _all_logs(self) -> list[_LogToAudit]:
-        """Also those of topics that are gone: their tombstones have nothing beside them."""
-        found = []
+        """Includes logs of deleted topics, which must have nothing besides their tombstones."""
+        logs = []
         async for item in self._context.metadata.scan_all(self._context.keys.topics(), strict=True):
             topic = last_segment(item.key.path)
             try:
@@ -167,8 +165,8 @@ class _Audit:
                 continue
             count = max(record.partition_count, record.partition_count_ever)
             dying = record.state == "DELETING"
-            found += [_LogToAudit(Log(topic, partition), dying) for partition in range(count)]
-        return found
+            logs += [_LogToAudit(Log(topic, partition), dying) for partition in range(count)]
+        return logs
 
     async def _log(self, one: _LogToAudit) -> None:
         try:
@@ -177,42 +175,36 @@ class _Audit:
             self.report.not_checked(f"{one.log}: {error}")
             self._whole = False
             return
-        self._take(one.log, done.look)
+        self._take(one.log, done.inspection)
         if not done.settled:
             self.report.unsettled.append(str(one.log))
-        for finding in done.look.findings:
+        for finding in done.inspection.findings:
             if finding.severity == "damage":
                 self.report.add(finding)
             else:
                 self._leftovers.setdefault(one, []).append(finding)
-        if self._told is not None:
-            self._told(1, str(one.log))
+        self._on_progress(1, str(one.log))
 
-    def _take(self, log: Log, look: LogInspection) -> None:
+    def _take(self, log: Log, inspection: LogInspection) -> None:
         self.report.logs += 1
-        self.report.entries += len(look.claims)
-        self._grouped.add(look.claims)
-        self._named |= look.named
-        self._records.update(look.records)
-        self._segments[log] = len(look.records)
-        self._whole = self._whole and look.whole
+        self.report.entries += len(inspection.claims)
+        self._grouped.add(inspection.claims)
+        self._named |= inspection.named
+        self._records.update(inspection.records)
+        self._segments[log] = len(inspection.records)
+        self._whole = self._whole and inspection.whole
 
     # -- objects -------------------------------------------------------------------------------------------------------
     async def _compare_all(self) -> None:
-        """What is held so far: compared, then what is suspect again, then that against fresh metadata."""
-        grouped, self._grouped = self._grouped, Grouped()
-        suspects = await self._compare(grouped)
-        if not suspects:
-            return
-        again = Grouped()
-        again.add(claim for claim, _ in suspects)
-        slots = asyncio.Semaphore(AUDIT_LOGS_IN_FLIGHT_MAX)
+        """Compare the held claims, compare suspicions again, and check those against fresh metadata."""
+        grouped, self._grouped, again = self._grouped, Grouped(), Grouped()
+        again.add(claim for claim, _ in await self._compare(grouped))
 
-        async def confirm(claim: Claim, suspect: Suspect) -> None:
+        async def confirm(suspected: tuple[Claim, Suspect]) -> None:
+            claim, suspect = suspected
             start, end, uri = claim.start_offset, claim.end_offset, claim.entry.data_key
             try:
-                async with slots:
-                    still = await still_claims(self._context, claim)
+                still = await still_claims(self._context, claim)
             except LlogError as error:
                 self.report.not_checked(f"{claim.log}, offsets {start} … {end}, {suspect.kind} {uri}: {error}")
                 return
@@ -221,7 +213,8 @@ class _Audit:
             else:
                 self.report.moved_on += 1
 
-        await asyncio.gather(*(confirm(*one) for one in await self._compare(again, counted=False)))
+        suspects = await self._compare(again, counted=False)
+        await gather_bounded(suspects, confirm, limit=AUDIT_LOGS_IN_FLIGHT_MAX)
 
     async def _compare(self, grouped: Grouped, *, counted: bool = True) -> list[tuple[Claim, Suspect]]:
         items = plan_items(grouped, root=self._context.keys.root, fast=self.report.fast)
@@ -229,8 +222,8 @@ class _Audit:
             return []
 
         def done(number: int, outcome: Compared | TaskFailed) -> None:
-            if self._told is not None and counted:
-                self._told(0, f"{len(items[number].objects)} objects")
+            if counted:
+                self._on_progress(0, f"{len(items[number].objects)} objects")
 
         try:
             outcomes = await self._runner.run(COMPARE_OBJECTS, items, done)
@@ -255,19 +248,19 @@ class _Audit:
             self.report.not_checked(f"{uri}: {error}")
         if outcome.suspects_left_out:
             self.report.not_checked(f"{outcome.suspects_left_out} more suspicions in one task: audit again")
-        return [(item.objects[found.object].claims[found.claim], found) for found in outcome.suspects]
+        return [(item.objects[one.object].claims[one.claim], one) for one in outcome.suspects]
 
-    # -- what is left over ---------------------------------------------------------------------------------------------
+    # -- leftovers -----------------------------------------------------------------------------------------------------
     async def _orphans(self) -> None:
         known = Known(self._named, self._records, self._segments, self._whole)
         search = OrphanSearch(self._context, self._runner, known, self.report)
-        for name, store, look in (
+        for name, store, find_orphans in (
             ("blobs", self._context.wal, search.blobs),
             ("segments", self._context.segments, search.segments),
         ):
             try:
                 if store is not None:
-                    await look(store)
+                    await find_orphans(store)
             except LlogError as error:
                 self.report.not_checked(f"old {name}: {error}")
 
@@ -275,11 +268,11 @@ class _Audit:
         orphans = {finding.object for finding in self.report.findings if finding.kind == "orphan"}
         for one, findings in self._leftovers.items():
             try:
-                still = await look_at(self._context, one.log, strict=True, being_deleted=one.being_deleted)
+                now = await inspect_metadata(self._context, one.log, strict=True, being_deleted=one.being_deleted)
             except LlogError as error:
-                self.report.not_checked(f"what is left over of {one.log}: {error}")
+                self.report.not_checked(f"leftovers of {one.log}: {error}")
                 continue
             for finding in findings:
                 reported = finding.kind == UNNAMED_SEGMENT and finding.object in orphans
-                if finding in still.findings and not reported:
+                if finding in now.findings and not reported:
                     self.report.add(finding)

@@ -18,7 +18,7 @@ from llog.formats.values import CompactionRun, IndexEntry, Pending, SegmentRecor
 from llog.limits import LOG_CHECK_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.control import index_entry_of
-from llog.log.index import Entry, EntryVerdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge_by
 from llog.log.inspect.coherent import LogGuards, is_coherent, read_guards
 from llog.log.inspect.invariants import Tiling, snapshot_faults
 from llog.log.keys import OFFSET_MAX, Log
@@ -33,19 +33,19 @@ from llog.stores.metadata.port import Record
 class LogInspection(NamedTuple):
     findings: list[Finding]
     claims: list[Claim]
-    """Of everything whose object must be there."""
+    """One per object that must exist."""
     named: set[str]
     """URIs that keep an object alive; phantoms name nothing."""
     records: dict[str, SegmentRecord]
     """The catalogue, by URI."""
     coherent: bool
     whole: bool = True
-    """False: something could not be read, so more may be named."""
+    """False: a record could not be read, so more objects may be named."""
 
 
 class AuditedLog(NamedTuple):
-    look: LogInspection
-    """The last one, its findings confirmed."""
+    inspection: LogInspection
+    """The last one, with confirmed findings only."""
     settled: bool
 
 
@@ -56,19 +56,21 @@ async def audit_log(context: LogContext, log: Log, *, being_deleted: bool = Fals
     suspected: set[Finding] = set()
     confirmed: list[Finding] = []
     for round_number in range(LOG_CHECK_ROUNDS_MAX):
-        look = await look_at(context, log, strict=round_number > 0, being_deleted=being_deleted)
-        if not look.findings:
-            return AuditedLog(look, True)
-        if look.coherent and round_number > 0:
-            confirmed = [finding for finding in look.findings if finding in suspected]
-            if len(confirmed) == len(look.findings):
-                return AuditedLog(look, True)
-        suspected = set(look.findings)
+        last = await inspect_metadata(context, log, strict=round_number > 0, being_deleted=being_deleted)
+        if not last.findings:
+            return AuditedLog(last, True)
+        if last.coherent and round_number > 0:
+            confirmed = [finding for finding in last.findings if finding in suspected]
+            if len(confirmed) == len(last.findings):
+                return AuditedLog(last, True)
+        suspected = set(last.findings)
         await context.back_off(round_number)
-    return AuditedLog(look._replace(findings=confirmed), False)
+    return AuditedLog(last._replace(findings=confirmed), False)
 
 
-async def look_at(context: LogContext, log: Log, *, strict: bool, being_deleted: bool = False) -> LogInspection:
+async def inspect_metadata(
+    context: LogContext, log: Log, *, strict: bool, being_deleted: bool = False
+) -> LogInspection:
     """One inspection. A log that was never created has no findings."""
     try:
         head = await read_guards(context, log, strict=strict)
@@ -76,37 +78,32 @@ async def look_at(context: LogContext, log: Log, *, strict: bool, being_deleted:
             return await _without_control(context, log, strict=strict)
         if head.control.log_state == "DELETED":
             return NOTHING if being_deleted else await _tombstone(context, log, head, strict=strict)
-        looking = _Looking(context, log, head, strict=strict)
-        looking.look_at_lives()
-        await looking.walk_index()
-        await looking.look_at_catalogue()
-        looking.findings += [
-            damage_of(log, fault) for fault in await snapshot_faults(context, log, head, strict=strict)
-        ]
-        return await looking.finish()
+        inspector = _Inspector(context, log, head, strict=strict)
+        inspector.check_incarnations()
+        await inspector.check_index()
+        await inspector.check_catalogue()
+        faults = await snapshot_faults(context, log, head, strict=strict)
+        inspector.findings += [damage_of(log, fault) for fault in faults]
+        return await inspector.finish()
     except (FormatError, InvalidArgument) as error:
         return NOTHING._replace(findings=[damage(log, "values", "unreadable value", str(error))], whole=False)
 
 
 async def _without_control(context: LogContext, log: Log, *, strict: bool) -> LogInspection:
-    """Control records are made before the first entry and never removed."""
-    found = await context.metadata.scan(context.keys.index(log), limit=1, strict=strict)
-    if not found:
-        return NOTHING
-    return NOTHING._replace(
-        findings=[damage(log, "I4", "no control record", "the log has entries and no control record")]
-    )
+    """A control record is written before the first entry and never removed."""
+    entries = await context.metadata.scan(context.keys.index(log), limit=1, strict=strict)
+    reason = "the log has entries and no control record"
+    return NOTHING._replace(findings=[damage(log, "I4", "no control record", reason)] if entries else [])
 
 
 async def _tombstone(context: LogContext, log: Log, head: LogGuards, *, strict: bool) -> LogInspection:
-    """A deleted log: what late processes added is for vacuum. Nothing of it is named."""
+    """A deleted log names nothing; vacuum removes records that late processes added."""
     findings = []
     async for item in context.metadata.scan_all(context.keys.index(log), strict=strict):
         entry = _entry_or_none(item)
         if entry is not None and entry.value.incarnation <= head.control.incarnation:
-            reason = f"an entry of life {entry.value.incarnation} of a log that is deleted"
-            uri = entry.value.data_key
-            findings.append(leftover(log, "R9", "phantom", reason, entry.start_offset, entry.end_offset, uri))
+            reason = f"an entry of incarnation {entry.value.incarnation} of a log that is deleted"
+            findings.append(leftover(log, "R9", "phantom", reason, *_where(entry)))
     for record, _ in await list_segments(context, log):
         if record.incarnation <= head.control.incarnation:
             reason = f"record {record.segment_id} of a log that is deleted"
@@ -116,12 +113,12 @@ async def _tombstone(context: LogContext, log: Log, head: LogGuards, *, strict: 
     return NOTHING._replace(findings=findings, coherent=is_coherent(head, after))
 
 
-class _Looking:
-    """One look at one log that lives."""
+class _Inspector:
+    """One inspection of one log that is not deleted."""
 
     def __init__(self, context: LogContext, log: Log, head: LogGuards, *, strict: bool) -> None:
         self._context, self._log, self._head, self._strict = context, log, head, strict
-        # How far entries may reach is known only after they were read; until then none is beyond the counter.
+        # The counter is read again after the entries; until then no entry counts as beyond it.
         self._tiling = Tiling(head.control, head.compaction, counter_after=OFFSET_MAX + 1)
         self.findings: list[Finding] = []
         self._claims: list[Claim] = []
@@ -132,46 +129,40 @@ class _Looking:
         self._last_offset = -1
         self._whole = True
 
-    def look_at_lives(self) -> None:
-        """Lower lives are the invariants' finding. The compaction record was read first, so it is never the later one
-        by accident."""
+    def check_incarnations(self) -> None:
+        """`llog.log.inspect.invariants` reports lower incarnations. The compaction record was read first, so a
+        concurrent re-creation never makes it the later one."""
         control, compaction = self._head.control, self._head.compaction
         if compaction is not None and compaction.incarnation > control.incarnation:
-            reason = f"compaction record of life {compaction.incarnation} under a control record of life"
+            reason = f"compaction record of incarnation {compaction.incarnation} under a control record of incarnation"
             self.findings.append(damage(self._log, "I11", "later incarnation", f"{reason} {control.incarnation}"))
 
     # -- entries -------------------------------------------------------------------------------------------------------
-    async def walk_index(self) -> None:
+    async def check_index(self) -> None:
         metadata, keys, log = self._context.metadata, self._context.keys, self._log
         run = self._tiling.run
         if run is not None:
-            found = await metadata.get(keys.index_entry(log, run.end_offset), strict=self._strict)
-            self._tiling.end_entry = _entry_or_none(found)
-            self._look_at_run(run)
-        async for record in metadata.scan_all(keys.index(log), strict=self._strict):
-            entry = _entry_or_none(record)
+            record = await metadata.get(keys.index_entry(log, run.end_offset), strict=self._strict)
+            self._tiling.end_entry = _entry_or_none(record)
+            self._check_run(run)
+        async for item in metadata.scan_all(keys.index(log), strict=self._strict):
+            entry = _entry_or_none(item)
             if entry is None:
-                reason = f"{record.key.path} is not an index entry"
-                self.findings.append(damage(log, "I4", "unreadable", reason))
+                self.findings.append(damage(log, "I4", "unreadable", f"{item.key.path} is not an index entry"))
                 self._whole = False
             else:
-                self._look_at_entry(entry)
+                self._check_entry(entry)
         if self._head.control.pending is not None:
-            self._look_at_pending(self._head.control.pending)
+            self._check_pending(self._head.control.pending)
         self.findings += [damage_of(log, fault) for fault in self._tiling.finish()]
 
-    def _look_at_entry(self, entry: Entry) -> None:
+    def _check_entry(self, entry: Entry) -> None:
         control, value = self._head.control, entry.value
-        verdict = judge(
-            entry,
-            incarnation=control.incarnation,
-            cursor=self._tiling.cursor,
-            log_start_offset=control.log_start_offset,
-        )
+        verdict = judge_by(control, self._tiling.cursor, entry)
         if value.incarnation == control.incarnation:
             self._last_offset = entry.end_offset
         if verdict is EntryVerdict.PHANTOM:
-            self._look_at_phantom(entry)
+            self._check_phantom(entry)
         else:
             self._named.add(value.data_key)
         if verdict is EntryVerdict.BELOW_START:
@@ -179,22 +170,22 @@ class _Looking:
             self._leftover("R9", "below start", entry, reason)
         if self._tiling.add(entry):
             self._claim(entry)
-            self._look_at_numbers(entry)
+            self._check_numbers(entry)
             if value.type == "COMPACTED":
                 self._compacted[value.data_key] = entry
-                self._look_at_cursor(entry)
+                self._check_cursor(entry)
 
-    def _look_at_phantom(self, entry: Entry) -> None:
+    def _check_phantom(self, entry: Entry) -> None:
         run = self._tiling.run
         if run is not None and run.start_offset <= entry.start_offset and entry.end_offset <= run.end_offset:
             return  # its run is about to remove it
         if entry.value.incarnation < self._head.control.incarnation:
-            reason = f"of life {entry.value.incarnation}, the log is in its life {self._head.control.incarnation}"
+            reason = f"of incarnation {entry.value.incarnation}, the log of {self._head.control.incarnation}"
         else:
             reason = f"a WAL entry below the cursor {self._tiling.cursor}, which no run in flight removes"
         self._leftover("R9", "phantom", entry, reason)
 
-    def _look_at_numbers(self, entry: Entry) -> None:
+    def _check_numbers(self, entry: Entry) -> None:
         value = entry.value
         if value.type == "WAL" and value.level != 0:
             self._damage("levels", "level", entry, f"a WAL entry of level {value.level}")
@@ -205,12 +196,12 @@ class _Looking:
             self._damage("epochs", "epoch", entry, reason)
         self._epoch = max(self._epoch, value.epoch)
 
-    def _look_at_cursor(self, segment: Entry) -> None:
-        """Below it lies all that is compacted, but for the run that is about to move it. Compaction would never go on
-        from inside a segment."""
+    def _check_cursor(self, segment: Entry) -> None:
+        """All segments end below the cursor, except that of a run which is about to move it: compaction would never
+        continue from inside a segment."""
         run, cursor, compaction = self._tiling.run, self._tiling.cursor, self._head.compaction
         if compaction is None or compaction.incarnation != self._head.control.incarnation:
-            return  # a finding of its own, and no cursor at all
+            return  # there is no cursor; another check reports this
         if segment.end_offset >= cursor and (run is None or run.data_key != segment.value.data_key):
             self._damage("I6", "cursor", segment, f"a segment that does not end below the cursor {cursor}")
 
@@ -218,21 +209,21 @@ class _Looking:
         self._named.add(entry.value.data_key)
         self._claims.append(claim_of(self._log, entry.end_offset, entry.value))
 
-    # -- what is under way ---------------------------------------------------------------------------------------------
-    def _look_at_pending(self, pending: Pending) -> None:
+    # -- work under way ---------------------------------------------------------------------------------------------
+    def _check_pending(self, pending: Pending) -> None:
         control, entry = self._head.control, Entry(pending.end_offset, index_entry_of(pending), -1)
         wrong = []
         if pending.end_offset - pending.start_offset + 1 != pending.msg_count:
             wrong.append(f"{pending.msg_count} messages at {pending.start_offset} … {pending.end_offset}")
         if pending.incarnation != control.incarnation:
-            wrong.append(f"of life {pending.incarnation} in a log of life {control.incarnation}")
+            wrong.append(f"of incarnation {pending.incarnation} in a log of incarnation {control.incarnation}")
         if pending.epoch > control.epoch:
             wrong.append(f"of epoch {pending.epoch} in a log of epoch {control.epoch}")
         for reason in wrong:
             self._damage("pending", "pending", entry, reason)
         self._claim(entry)
 
-    def _look_at_run(self, run: CompactionRun) -> None:
+    def _check_run(self, run: CompactionRun) -> None:
         control, entry = self._head.control, Entry(run.end_offset, run.entry, -1)
         wrong = []
         if (run.entry.data_key, run.entry.msg_count, run.entry.type) != (run.data_key, run.msg_count, "COMPACTED"):
@@ -242,7 +233,7 @@ class _Looking:
         if not run.start_offset <= run.last_start_offset <= run.end_offset < control.sequence_counter:
             wrong.append(f"{run.start_offset} … {run.end_offset} does not end below the counter")
         if run.entry.incarnation != control.incarnation:
-            wrong.append(f"of life {run.entry.incarnation} in a log of life {control.incarnation}")
+            wrong.append(f"of incarnation {run.entry.incarnation} in a log of incarnation {control.incarnation}")
         for reason in wrong:
             self._damage("in_flight", "run", entry, f"run {run.compaction_id}: {reason}")
         if run.created_at_ms < self._grace_ago_ms():
@@ -251,7 +242,7 @@ class _Looking:
         self._claim(entry)
 
     # -- the catalogue -------------------------------------------------------------------------------------------------
-    async def look_at_catalogue(self) -> None:
+    async def check_catalogue(self) -> None:
         known = await list_segments(self._context, self._log)
         self._records = {segment.record.data_key: segment.record for segment in known}
         self.findings += catalogue_findings(
@@ -272,7 +263,7 @@ class _Looking:
         after = await read_guards(self._context, self._log)
         coherent = is_coherent(self._head, after)
         if after is not None and coherent and self._last_offset >= after.control.sequence_counter:
-            reason = "an entry of offsets never given"
+            reason = "an entry of offsets that were never assigned"
             counter = after.control.sequence_counter
             self.findings.append(damage(self._log, "I4", "beyond counter", reason, counter, self._last_offset))
         claims = [self._with_catalogue(claim) for claim in self._claims]
@@ -283,12 +274,14 @@ class _Looking:
         return claim if record is None else replace(claim, catalogued=Catalogued.of(record))
 
     def _damage(self, rule: str, kind: str, entry: Entry, reason: str) -> None:
-        uri = entry.value.data_key
-        self.findings.append(damage(self._log, rule, kind, reason, entry.start_offset, entry.end_offset, uri))
+        self.findings.append(damage(self._log, rule, kind, reason, *_where(entry)))
 
     def _leftover(self, rule: str, kind: str, entry: Entry, reason: str) -> None:
-        uri = entry.value.data_key
-        self.findings.append(leftover(self._log, rule, kind, reason, entry.start_offset, entry.end_offset, uri))
+        self.findings.append(leftover(self._log, rule, kind, reason, *_where(entry)))
+
+
+def _where(entry: Entry) -> tuple[int, int, str]:
+    return entry.start_offset, entry.end_offset, entry.value.data_key
 
 
 def claim_of(log: Log, end_offset: int, value: IndexEntry) -> Claim:
@@ -297,7 +290,7 @@ def claim_of(log: Log, end_offset: int, value: IndexEntry) -> Claim:
 
 
 async def still_claims(context: LogContext, claim: Claim) -> bool:
-    """Does the log still say this, by a strict look? An entry, the pending append or the run in flight may."""
+    """By strict reads: does an entry, the pending append or the run in flight still make this claim?"""
     head = await read_guards(context, claim.log)
     if head is None or head.control.log_state == "DELETED":
         return False
@@ -307,14 +300,10 @@ async def still_claims(context: LogContext, claim: Claim) -> bool:
     run = None if head.compaction is None else head.compaction.in_flight
     if run is not None:
         named.append((run.end_offset, run.entry))
-    found = await context.metadata.get(context.keys.index_entry(claim.log, claim.end_offset), strict=True)
-    entry = _entry_or_none(found)
-    if entry is not None:
-        verdict = judge(
-            entry, incarnation=control.incarnation, cursor=head.cursor, log_start_offset=control.log_start_offset
-        )
-        if verdict is EntryVerdict.VALID:
-            named.append((entry.end_offset, entry.value))
+    record = await context.metadata.get(context.keys.index_entry(claim.log, claim.end_offset), strict=True)
+    entry = _entry_or_none(record)
+    if entry is not None and judge_by(control, head.cursor, entry) is EntryVerdict.VALID:
+        named.append((entry.end_offset, entry.value))
     return any(claim_of(claim.log, end, value).entry == claim.entry and end == claim.end_offset for end, value in named)
 
 

@@ -45,7 +45,7 @@ class OneObject(ForwardingObjectStore):
         self.bytes_read = self.requests = 0
 
     async def hold(self) -> None:
-        """From here on everything is answered from memory."""
+        """Read the whole object; from here on all reads are answered from memory."""
         if self._held is None:
             self._held = memoryview(self._counted(await self.inner.get(self.name)))
 
@@ -96,7 +96,7 @@ _EXTENSION_PREFIX_BYTES: Final = 8
 
 
 class Catalogued(msgspec.Struct, frozen=True, kw_only=True):
-    """What the catalogue holds of a segment besides its entry, in few bytes: there may be thousands of sources."""
+    """Fields of a segment's catalogue record, in few bytes: there may be thousands of sources."""
 
     epochs: dict[int, int] = {}
     sources: str = ""
@@ -113,7 +113,7 @@ def _digest(sources: Iterable[str]) -> str:
 
 
 async def check_segment(subject: OneObject, log: Log, entry: Entry, catalogued: Catalogued | None) -> None:
-    """Raises what is wrong."""
+    """Raises `FormatError` for the first contradiction."""
     await check_bytes(subject, subject.name, log, entry, deep=True)
     source = subject.object_uri
     if entry.value.byte_offset not in (None, 0):
@@ -124,7 +124,7 @@ async def check_segment(subject: OneObject, log: Log, entry: Entry, catalogued: 
         raise InvalidField(source, reason)
     newest_ms = int(footer.entries["max_timestamp_ms"].max()) if len(footer.entries) else entry.value.max_timestamp_ms
     if entry.value.max_timestamp_ms != newest_ms:
-        reason = f"its newest record is of {newest_ms}, its index entry says {entry.value.max_timestamp_ms}"
+        reason = f"its newest timestamp is {newest_ms}, its index entry says {entry.value.max_timestamp_ms}"
         raise InvalidField(source, reason)
     if footer.extension is not None:
         await _check_fields(subject, footer)
@@ -149,7 +149,7 @@ def _check_extension(extension: SegmentExtension, entry: Entry, source: str) -> 
     object_id = source.rpartition("/")[2]
     instants = {entry.value.created_at_ms} | ({created_at_ms_of(object_id)} if is_object_id(object_id) else set())
     if extension.created_at_ms not in instants:
-        reason = f"says that it was made at {extension.created_at_ms}, neither its name nor its index entry does"
+        reason = f"its footer says created at {extension.created_at_ms}; neither its name nor its index entry does"
         raise InvalidField(source, reason)
 
 
@@ -165,17 +165,17 @@ def _check_catalogued(extension: SegmentExtension, catalogued: Catalogued, sourc
 
 
 class BlobCheck:
-    """The entries that name one object. Without a header it is an object of one log (written before blobs were)."""
+    """Compares one blob with its entries. An object without a header holds one log, from before shared blobs."""
 
     def __init__(self, subject: OneObject, *, has_header: bool = True) -> None:
         self._subject, self._has_header = subject, has_header
-        self._parts: dict[Log, BlobSlice] | None = None
-        self._wrong: FormatError | None = None
+        self._slices: dict[Log, BlobSlice] | FormatError | None = None
+        """Parsed at most once."""
         self._bodies: dict[Log, FormatError | None] = {}
-        """Whose checksum was compared, and how that ended."""
+        """The logs of compared checksums, with the error if one differed."""
 
     async def check(self, log: Log, entry: Entry) -> None:
-        """Raises what is wrong."""
+        """Raises `FormatError` for the first contradiction."""
         value, subject = entry.value, self._subject
         if value.byte_offset is None or value.byte_length is None:
             check_records(await subject.get(subject.name), entry)
@@ -194,7 +194,7 @@ class BlobCheck:
         part = (await self._parsed()).get(log)
         begin, length = value.byte_offset or 0, value.byte_length or 0
         if part is None or not part.byte_offset <= begin < begin + length <= part.byte_offset + part.byte_length:
-            raise InvalidField(source, f"its header knows no slice of {log} at byte {begin}")
+            raise InvalidField(source, f"its header has no slice of {log} at byte {begin}")
         if part.encoding != value.encoding:
             reason = f"its header says {part.encoding}, the index entry {value.encoding}"
             raise InvalidField(source, f"slice of {log}: {reason}")
@@ -204,16 +204,16 @@ class BlobCheck:
             raise InvalidField(source, f"slice of {log}: {reason}")
         if log not in self._bodies:
             self._bodies[log] = await self._body_error(part)
-        wrong = self._bodies[log]
-        if wrong is not None:
-            raise wrong
+        error = self._bodies[log]
+        if error is not None:
+            raise error
 
     async def check_unnamed(self) -> None:
-        """Slices that their logs no longer name. No reader needs them, but a lost bit there shows a faulty store."""
+        """Check slices that their logs no longer name: no reader needs them, but a wrong bit shows a faulty store."""
         for log, part in (await self._parsed()).items():
-            wrong = None if log in self._bodies else await self._body_error(part)
-            if wrong is not None:
-                raise wrong
+            error = None if log in self._bodies else await self._body_error(part)
+            if error is not None:
+                raise error
 
     async def _body_error(self, part: BlobSlice) -> FormatError | None:
         body = await self._subject.get_range(self._subject.name, part.byte_offset, part.byte_length)
@@ -224,15 +224,14 @@ class BlobCheck:
         return None
 
     async def _parsed(self) -> dict[Log, BlobSlice]:
-        if self._wrong is not None:
-            raise self._wrong
-        if self._parts is None:
+        if self._slices is None:
             try:
-                self._parts = await self._parse()
+                self._slices = await self._parse()
             except FormatError as error:
-                self._wrong = error
-                raise
-        return self._parts
+                self._slices = error
+        if isinstance(self._slices, FormatError):
+            raise self._slices
+        return self._slices
 
     async def _parse(self) -> dict[Log, BlobSlice]:
         subject, source = self._subject, self._subject.object_uri
@@ -250,25 +249,25 @@ class BlobCheck:
 
 
 def _check_newest(data: Buffer, entry: Entry, source: str) -> None:
-    """Of a group that was cut, an entry may tell the newest record of the whole; one that tells an older instant than
-    its records lets retention take them too early."""
-    told_ms = entry.value.max_timestamp_ms
-    if entry.value.encoding != "kafka-v2" or told_ms < 0:
+    """With an entry that is older than its newest record, retention would remove the record too early. A later time is
+    valid: the entry of a divided record group keeps the newest time of the whole."""
+    entry_ms = entry.value.max_timestamp_ms
+    if entry.value.encoding != "kafka-v2" or entry_ms < 0:
         return
     newest_ms = int(walk(data, source).max_timestamp.max())
-    if newest_ms > told_ms:
-        raise InvalidField(source, f"holds a record of {newest_ms}, its index entry says {told_ms} is the newest")
+    if newest_ms > entry_ms:
+        raise InvalidField(source, f"its newest timestamp is {newest_ms}, its index entry says {entry_ms}")
 
 
 def _check_instant(header: BlobHeader, source: str) -> None:
     """A blob's name begins with the instant in its header."""
     object_id = source.rpartition("/")[2]
     if is_object_id(object_id) and header.created_at_ms != created_at_ms_of(object_id):
-        raise InvalidField(source, f"its header says that it was made at {header.created_at_ms}, its name differs")
+        raise InvalidField(source, f"its header says created at {header.created_at_ms}, its name differs")
 
 
 def check_fields(text: Buffer, value: BlobHeader | msgspec.Struct, source: str) -> None:
-    """Raises for a field that is unknown where a known one is missing."""
+    """Raises if a field is unknown and a known one is missing: a damaged name."""
     if msgspec.json.encode(value) == bytes(text):
         return
     written = json_value(_ANY_FIELDS, text, source, type(value).__name__)

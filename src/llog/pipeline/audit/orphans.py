@@ -8,36 +8,38 @@ called an orphan.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from llog.concurrency import batched, gather_bounded
 from llog.errors import LlogError, ObjectNotFound
 from llog.formats.values import SegmentRecord
 from llog.limits import VACUUM_READS_IN_FLIGHT_MAX, VACUUM_TASK_HEADERS_MAX
 from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log
-from llog.pipeline.audit.log_metadata import look_at
+from llog.pipeline.audit.log_metadata import inspect_metadata
 from llog.pipeline.audit.report import AuditReport, Finding
 from llog.pipeline.runtime.survey import Seen, survey_blobs, survey_segments
 from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
 from llog.pipeline.vacuum.job import READ_OWNERS, Blobs
-from llog.pipeline.vacuum.references import PlannedBlobs, planned_blobs, waited_for
+from llog.pipeline.vacuum.references import PlannedBlobs, planned_blobs, wanted_by_plans
 from llog.stores.objects.port import ObjectStore
+
+UNNAMED: Final = "nothing names it; vacuum deletes it"
 
 
 class Known(NamedTuple):
-    """The metadata before anything was listed."""
+    """The metadata, read before any listing."""
 
     named: Collection[str]
     records: Mapping[str, SegmentRecord]
     logs: Mapping[Log, int]
-    """Every log that there is, and how many segments its catalogue has."""
+    """All logs, with the number of segments in each catalogue."""
     whole: bool
-    """False: something could not be read, so more may be named."""
+    """False: a record could not be read, so more objects may be named."""
 
 
 class OrphanSearch:
@@ -52,7 +54,7 @@ class OrphanSearch:
         """By strict reads after the listing; None: unknown."""
 
     async def blobs(self, store: ObjectStore) -> None:
-        # Before any log is looked at: a plan is done only when its logs name what it named.
+        # Read before the logs: a plan is done only when its logs name its blobs.
         planned = await self._plans()
         pages = survey_blobs(self._context, self._runner, store, before_ms=self._blobs_before_ms)
         async for _, page in pages:
@@ -63,11 +65,11 @@ class OrphanSearch:
                 named = planned.uris | now.uris
                 readable = not (planned.unreadable or now.unreadable)
                 unnamed = [seen for seen in unnamed if readable and store.uri(seen.name) not in named]
-            for first in range(0, len(unnamed), VACUUM_TASK_HEADERS_MAX):
-                await self._judge_blobs(store, unnamed[first : first + VACUUM_TASK_HEADERS_MAX])
+            for batch in batched(unnamed, VACUUM_TASK_HEADERS_MAX):
+                await self._judge_blobs(store, batch)
 
     async def _plans(self) -> PlannedBlobs:
-        """What they name; those that nobody can read, that miss a blob or that nobody came back for are findings."""
+        """The blobs that plans name. An unreadable plan, a missing blob and an abandoned plan are findings."""
         planned = await planned_blobs(self._context, now_ms=self._now_ms)
         for reason in planned.unreadable:
             self._report.add(Finding(severity="damage", rule="values", kind="unreadable value", reason=reason))
@@ -76,34 +78,29 @@ class OrphanSearch:
             self._report.add(Finding(severity="leftover", rule="plans", kind="expired plan", reason=reason))
         for uri in await self._missing(planned.confirmed):
             reason = "a confirmed plan of the sink, which is not finished, names it"
-            found = Finding(severity="damage", rule="plans", kind="missing object", reason=reason, object=uri)
-            self._report.add(found)
+            finding = Finding(severity="damage", rule="plans", kind="missing object", reason=reason, object=uri)
+            self._report.add(finding)
         return planned
 
     async def _missing(self, uris: Collection[str]) -> list[str]:
-        """Those that are not there, and only then were still waited for."""
-        slots = asyncio.Semaphore(VACUUM_READS_IN_FLIGHT_MAX)
+        """Blobs that do not exist, and that a plan read afterwards still wants."""
 
-        async def is_missing(uri: str) -> bool:
-            async with slots:
-                try:
-                    store, name = await self._context.find_object(uri)
-                    await store.head(name)
-                except ObjectNotFound:
-                    return True
-                except LlogError as error:
-                    self._report.not_checked(f"{uri}: {error}")
-                return False
+        async def missing_uri(uri: str) -> str | None:
+            try:
+                store, name = await self._context.find_object(uri)
+                await store.head(name)
+            except ObjectNotFound:
+                return uri
+            except LlogError as error:
+                self._report.not_checked(f"{uri}: {error}")
+            return None
 
-        ordered = sorted(uris)
-        gone = await asyncio.gather(*(is_missing(uri) for uri in ordered))
-        missing = [uri for uri, is_gone in zip(ordered, gone, strict=True) if is_gone]
-        if not missing:
-            return []
-        wanted = await waited_for(self._context, missing)
+        checked = await gather_bounded(sorted(uris), missing_uri, limit=VACUUM_READS_IN_FLIGHT_MAX)
+        missing = [uri for uri in checked if uri is not None]
+        wanted = await wanted_by_plans(self._context, missing) if missing else set()
         return [uri for uri in missing if uri in wanted]
 
-    async def _judge_blobs(self, store: ObjectStore, unnamed: list[Seen]) -> None:
+    async def _judge_blobs(self, store: ObjectStore, unnamed: Sequence[Seen]) -> None:
         [owners] = await self._runner.run(READ_OWNERS, [Blobs(store_url=store.url, blobs=tuple(unnamed))])
         if isinstance(owners, TaskFailed):
             self._report.not_checked(f"headers of {len(unnamed)} blobs: {owners.error}")
@@ -112,10 +109,10 @@ class OrphanSearch:
             logs = owners.of_blob(number)
             if logs is None and not self._known.whole:
                 continue  # its log is unknown, and an entry of some log could not be read
-            words = "its header cannot be read" if logs is None else "nothing names it; vacuum takes it"
+            reason = "its header cannot be read" if logs is None else UNNAMED
             if logs is not None and not logs <= self._known.logs.keys():
-                words = f"its header names {min(logs - self._known.logs.keys())}, which is not known here"
-            await self._judge(store, seen, logs or frozenset(), words)
+                reason = f"its header names {min(logs - self._known.logs.keys())}, which is not known here"
+            await self._judge(store, seen, logs or frozenset(), reason)
 
     async def segments(self, store: ObjectStore) -> None:
         before_ms, weights = self._segments_before_ms, self._known.logs
@@ -131,14 +128,14 @@ class OrphanSearch:
                 parsed = self._context.keys.parse_object(seen.name)
                 assert parsed is not None
                 assert parsed.log is not None
-                words = "nothing names it; vacuum takes it"
+                reason = UNNAMED
                 if parsed.log not in self._known.logs:
-                    words = f"{parsed.log} is not known here"
+                    reason = f"{parsed.log} is not known here"
                 elif record is not None:
-                    words = f"nothing names it, and the catalogue says {record.state}"
-                await self._judge(store, seen, {parsed.log}, words)
+                    reason = f"nothing names it, and the catalogue says {record.state}"
+                await self._judge(store, seen, {parsed.log}, reason)
 
-    async def _judge(self, store: ObjectStore, seen: Seen, logs: Collection[Log], words: str) -> None:
+    async def _judge(self, store: ObjectStore, seen: Seen, logs: Collection[Log], reason: str) -> None:
         uri = store.uri(seen.name)
         for log in sorted(logs):
             named = await self._named_by(log)
@@ -150,17 +147,17 @@ class OrphanSearch:
             return  # deleted meanwhile
         parsed = self._context.keys.parse_object(seen.name)
         assert parsed is not None
-        found = Finding(severity="leftover", rule="I13", kind="orphan", reason=words, object=uri)
         age_ms = self._now_ms - created_at_ms_of(parsed.object_id)
+        found = Finding(severity="leftover", rule="I13", kind="orphan", reason=reason, object=uri, age_ms=age_ms)
         if parsed.log is not None:
             found = replace(found, topic=parsed.log.topic, partition=parsed.log.partition)
-        self._report.add(replace(found, age_ms=age_ms))
+        self._report.add(found)
 
     async def _named_by(self, log: Log) -> Collection[str] | None:
         if log not in self._named_now:
             try:
-                look = await look_at(self._context, log, strict=True)
-                self._named_now[log] = look.named if look.whole else None
+                now = await inspect_metadata(self._context, log, strict=True)
+                self._named_now[log] = now.named if now.whole else None
             except LlogError as error:
                 self._report.not_checked(f"orphans of {log}: {error}")
                 self._named_now[log] = None

@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Final, Literal
+from functools import partial
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -24,7 +24,7 @@ Severity = Literal["damage", "leftover"]
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     severity: Severity
     rule: str
-    """The invariant that does not hold (`I4` … `I12`), or what else was compared."""
+    """The violated invariant (`I4` … `I12`), or the name of another check."""
     kind: str
     reason: str
     topic: str = ""
@@ -32,7 +32,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     start_offset: int = -1
     end_offset: int = -1
     object: str = ""
-    """Its URI."""
+    """The URI of the object."""
     age_ms: int | None = None
 
     @property
@@ -40,28 +40,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.topic}:{self.partition}" if self.topic else ""
 
 
-def damage(log: Log, rule: str, kind: str, reason: str, start: int = -1, end: int = -1, uri: str = "") -> Finding:
-    return _finding("damage", log, rule, kind, reason, start, end, uri)
-
-
-def leftover(log: Log, rule: str, kind: str, reason: str, start: int = -1, end: int = -1, uri: str = "") -> Finding:
-    return _finding("leftover", log, rule, kind, reason, start, end, uri)
-
-
 def _finding(
-    severity: Severity, log: Log, rule: str, kind: str, reason: str, start: int, end: int, uri: str
+    severity: Severity, log: Log, rule: str, kind: str, reason: str, start: int = -1, end: int = -1, uri: str = ""
 ) -> Finding:
-    return Finding(
-        severity=severity,
-        rule=rule,
-        kind=kind,
-        reason=reason,
-        topic=log.topic,
-        partition=log.partition,
-        start_offset=start,
-        end_offset=end,
-        object=uri,
-    )
+    where: dict[str, Any] = {"topic": log.topic, "partition": log.partition, "start_offset": start, "end_offset": end}
+    return Finding(severity=severity, rule=rule, kind=kind, reason=reason, object=uri, **where)
+
+
+damage = partial(_finding, "damage")
+leftover = partial(_finding, "leftover")
 
 
 def damage_of(log: Log, fault: LogFault) -> Finding:
@@ -72,24 +59,24 @@ class AuditReport(msgspec.Struct, kw_only=True):
     fast: bool
     logs: int = 0
     entries: int = 0
-    """Valid ones; each is compared with its object."""
+    """Valid index entries; each is compared with its object."""
     objects: int = 0
-    """That were read (fast: asked for)."""
+    """Objects read; with `fast`, objects with a compared length."""
     bytes_read: int = 0
     requests: int = 0
-    """To object stores, by the tasks that compare."""
+    """Requests of the comparing tasks to object stores."""
     surveyed: int = 0
-    """Old objects that were held against what is named."""
+    """Old objects listed in the search for orphans."""
     findings: list[Finding] = []
     """At most AUDIT_FINDINGS_MAX; `counts` counts all."""
     counts: dict[str, int] = {}
     """By severity and kind."""
     moved_on: int = 0
-    """Suspicions that were laid to rest because the log had changed meanwhile."""
+    """Suspicions dropped because the log had changed meanwhile."""
     unsettled: list[str] = []
-    """Logs that changed too fast to be judged: look again."""
+    """Logs that changed too fast to be judged: audit them again."""
     unchecked: list[str] = []
-    """What no answer came for, and why."""
+    """What could not be checked, and why."""
 
     def add(self, finding: Finding) -> None:
         name = f"{finding.severity}: {finding.kind}"
@@ -102,14 +89,11 @@ class AuditReport(msgspec.Struct, kw_only=True):
             self.unchecked.append(what)
 
     def count_of(self, severity: Severity) -> int:
-        by_severity: Counter[str] = Counter()
-        for name, count in self.counts.items():
-            by_severity[name.partition(":")[0]] += count
-        return by_severity[severity]
+        return sum(count for name, count in self.counts.items() if name.startswith(f"{severity}:"))
 
     @property
     def complete(self) -> bool:
-        """Was everything looked at?"""
+        """Everything was checked."""
         return not (self.unsettled or self.unchecked)
 
     @property

@@ -10,12 +10,12 @@ task reads no metadata: the driver decides whether a suspicion still holds.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from llog.concurrency import gather_bounded
 from llog.errors import (
     ChecksumMismatch,
     FormatError,
@@ -33,20 +33,20 @@ from llog.pipeline.audit.objects import BlobCheck, Catalogued, OneObject, check_
 from llog.pipeline.runtime.tasks import Task, TaskTools
 
 AUDIT_OBJECTS_IN_FLIGHT_MAX: Final = 4
-# Larger objects are read in pieces: a segment in several, a blob slice by slice.
+# Larger objects are read in ranges: a segment in several, a blob slice by slice.
 AUDIT_OBJECT_HELD_BYTES_MAX: Final = 32 * MIB
-# Suspicions that one task's answer, and findings that one report carries; what comes on top is only counted.
+# Suspicions in one task's result; the others are only counted.
 AUDIT_TASK_SUSPECTS_MAX: Final = 1_000
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What one entry says of the bytes it names."""
+    """What one entry claims about the bytes it names."""
 
     topic: str
     partition: int
     end_offset: int
     entry: IndexEntry
-    """Without its producers: they are not looked at."""
+    """Without its producers, which are not compared."""
     catalogued: Catalogued | None = None
 
     @property
@@ -70,7 +70,7 @@ class Objects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim that its object does not bear out: by their numbers in the item."""
+    """A claim that its object contradicts, by their numbers in the item."""
 
     object: int
     claim: int
@@ -85,35 +85,29 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     suspects: tuple[Suspect, ...] = ()
     suspects_left_out: int = 0
     unread: tuple[tuple[str, str], ...] = ()
-    """Objects that a store gave no answer for, and what it said."""
+    """URI and error of each object that could not be read."""
 
 
 COMPARE_OBJECTS: Final = Task("llog.pipeline.audit.task:compare_objects", Objects, Compared)
 
 
 async def compare_objects(tools: TaskTools, item: Objects) -> Compared:
-    slots, keys = asyncio.Semaphore(AUDIT_OBJECTS_IN_FLIGHT_MAX), Keys(item.root)
-
-    async def one(number: int) -> _Looked:
-        async with slots:
-            looked = _Looked(keys, number, item.objects[number])
-            await looked.compare(tools, fast=item.fast)
-            return looked
-
-    looked = await asyncio.gather(*(one(number) for number in range(len(item.objects))))
-    suspects = [suspect for one in looked for suspect in one.suspects]
+    keys = Keys(item.root)
+    done = [_Comparison(keys, number, claimed) for number, claimed in enumerate(item.objects)]
+    await gather_bounded(done, lambda one: one.compare(tools, fast=item.fast), limit=AUDIT_OBJECTS_IN_FLIGHT_MAX)
+    suspects = [suspect for one in done for suspect in one.suspects]
     return Compared(
-        objects=len(looked),
-        bytes_read=sum(one.bytes_read for one in looked),
-        requests=sum(one.requests for one in looked),
+        objects=len(done),
+        bytes_read=sum(one.bytes_read for one in done),
+        requests=sum(one.requests for one in done),
         suspects=tuple(suspects[:AUDIT_TASK_SUSPECTS_MAX]),
         suspects_left_out=max(0, len(suspects) - AUDIT_TASK_SUSPECTS_MAX),
-        unread=tuple((one.claimed.uri, one.unread) for one in looked if one.unread),
+        unread=tuple((one.claimed.uri, one.unread) for one in done if one.unread),
     )
 
 
-class _Looked:
-    """One object, and what is wrong with it."""
+class _Comparison:
+    """One object compared with its claims."""
 
     def __init__(self, keys: Keys, number: int, claimed: ClaimedObject) -> None:
         self._keys, self._number, self.claimed = keys, number, claimed
@@ -139,7 +133,8 @@ class _Looked:
                 self.bytes_read, self.requests = subject.bytes_read, subject.requests
         except (ObjectNotFound, InvalidArgument) as error:
             kind = "missing object" if isinstance(error, ObjectNotFound) else "bad address"
-            self._suspect_all(kind, str(error))
+            for number in range(len(claims)):
+                self._suspect(number, kind, str(error))
         except LlogError as error:
             self.unread = f"{type(error).__name__}: {error}"
 
@@ -173,16 +168,12 @@ class _Looked:
             except FormatError as error:
                 self._suspect(0, _kind_of(error), str(error))
 
-    def _suspect_all(self, kind: str, reason: str) -> None:
-        for number in range(len(self.claimed.claims)):
-            self._suspect(number, kind, reason)
-
     def _suspect(self, claim: int, kind: str, reason: str) -> None:
         self.suspects.append(Suspect(object=self._number, claim=claim, kind=kind, reason=reason))
 
 
 def bytes_claimed(claims: Sequence[Claim]) -> int:
-    """How long the object must be at least."""
+    """The shortest length that the object may have."""
     return max(((claim.entry.byte_offset or 0) + (claim.entry.byte_length or 0) for claim in claims), default=0)
 
 

@@ -200,7 +200,7 @@ async def planned_blobs(context: LogContext, *, now_ms: int) -> PlannedBlobs:
     return PlannedBlobs(frozenset(uris), frozenset(confirmed), tuple(expired), tuple(unreadable))
 
 
-async def waited_for(context: LogContext, uris: Collection[str]) -> set[str]:
+async def wanted_by_plans(context: LogContext, uris: Collection[str]) -> set[str]:
     """Those of them that a confirmed plan is still to write to a log. What it has for a topic that was deleted since,
     created again or not, nobody writes any more; vacuum may have taken that before the plan was there."""
     wanted: set[str] = set()

@@ -17,7 +17,7 @@ from llog.log.append.pieces import Piece
 from llog.log.keys import Log
 from llog.log.producers import ProducerClaim
 from llog.pipeline.audit.job import Grouped, audit, plan_items
-from llog.pipeline.audit.log_metadata import look_at
+from llog.pipeline.audit.log_metadata import inspect_metadata
 from llog.pipeline.audit.task import COMPARE_OBJECTS, Objects, compare_objects
 from llog.pipeline.runtime.tasks import LocalTasks, decoded_outcome, encoded_item, perform, tools_of
 from llog.stores.metadata.faulty import FaultyMetadataStore
@@ -151,7 +151,7 @@ async def test_no_bit_of_an_object_changes_unseen(end: int) -> None:
     await stage.fill()
     grouped = Grouped()
     for log in (ORDERS, CLICKS):
-        grouped.add((await look_at(stage.context, log, strict=True)).claims)
+        grouped.add((await inspect_metadata(stage.context, log, strict=True)).claims)
     uri = (await stage.entry(ORDERS, end)).data_key
     grouped.objects = {uri: grouped.objects[uri]}
     [item] = plan_items(grouped, root=stage.context.keys.root, fast=False)
@@ -319,7 +319,7 @@ async def test_a_metadata_store_that_goes_away_hides_nothing_that_was_found(stag
 async def test_an_answer_comes_to_the_same_through_bytes(stage: Stage) -> None:
     await stage.change_object((await stage.entry(ORDERS, 8)).data_key, flipped(30))
     grouped = Grouped()
-    grouped.add((await look_at(stage.context, ORDERS, strict=True)).claims)
+    grouped.add((await inspect_metadata(stage.context, ORDERS, strict=True)).claims)
     [item] = plan_items(grouped, root=stage.context.keys.root, fast=False)
     assert isinstance(item, Objects)
     tools = tools_of(stage.context)
