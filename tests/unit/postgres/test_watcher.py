@@ -6,8 +6,9 @@ import pytest
 
 from llog.errors import StoreClosed
 from llog.limits import METADATA_WATCH_QUEUE_MAX
+from llog.stores.metadata.changes import RESYNC, ChangeQueue
 from llog.stores.metadata.port import Change, ChangeKind
-from llog.stores.metadata.postgres.watch import RESYNC, PostgresWatcher, parse_payload
+from llog.stores.metadata.postgres.watch import parse_payload
 
 
 def test_a_payload_is_a_line_per_change() -> None:
@@ -25,7 +26,7 @@ def test_a_strangers_payload_is_not_understood(payload: str) -> None:
 
 
 async def test_an_overflow_becomes_one_resync_and_what_came_after() -> None:
-    watcher = PostgresWatcher("url", "a")
+    watcher = ChangeQueue("url", "a")
     for version in range(METADATA_WATCH_QUEUE_MAX + 5):
         watcher.offer(Change(ChangeKind.PUT, "a/b", version + 1))
     assert await anext(watcher) == RESYNC
@@ -34,9 +35,9 @@ async def test_an_overflow_becomes_one_resync_and_what_came_after() -> None:
 
 
 async def test_a_closed_watcher_ends_behind_what_it_still_has() -> None:
-    watcher = PostgresWatcher("url", "")
+    watcher = ChangeQueue("url", "")
     watcher.offer(Change(ChangeKind.DELETED, "x"))
-    watcher.close()
+    watcher.end()
     assert (await anext(watcher)).path == "x"
     with pytest.raises(StoreClosed):
         await anext(watcher)

@@ -16,14 +16,14 @@ import bisect
 import heapq
 import time
 import zlib
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from llog.errors import InvalidArgument, MetadataStoreError, SessionLost, SettingsError, StoreClosed, VersionConflict
-from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WATCH_QUEUE_MAX, METADATA_WRITE_GROUPS_MAX
+from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
+from llog.stores.metadata.changes import ChangeQueue, is_below
 from llog.stores.metadata.port import (
     ABSENT,
     ANY,
@@ -91,37 +91,6 @@ class _Shard:
         return names[first : min(end, first + limit)]
 
 
-class _Watcher(AsyncIterator[Change]):
-    """Unread changes of one reader; too many of them become one RESYNC."""
-
-    def __init__(self, url: str, prefix: str, shard: int | None) -> None:
-        self.url, self.prefix, self.shard = url, prefix, shard
-        self.changes: deque[Change] = deque()
-        self.wake = asyncio.Event()
-        self.closed = False
-
-    def offer(self, shard: int, change: Change) -> None:
-        if self.shard not in (None, shard) or not is_below(change.path, self.prefix):
-            return
-        if len(self.changes) >= METADATA_WATCH_QUEUE_MAX:
-            self.changes.clear()
-            self.changes.append(Change(ChangeKind.RESYNC))
-        self.changes.append(change)
-        self.wake.set()
-
-    async def __anext__(self) -> Change:
-        while not self.changes:
-            if self.closed:
-                raise StoreClosed("watch", self.url)
-            self.wake.clear()
-            await self.wake.wait()
-        return self.changes.popleft()
-
-
-def is_below(path: str, prefix: str) -> bool:
-    return not prefix or path == prefix or path.startswith(prefix + "/")
-
-
 class MemorySession(Session):
     def __init__(self, backing: MemoryBacking, timeout_ms: int, on_lost: Callable[[], None] | None) -> None:
         self.id = backing.next_session_id()
@@ -150,7 +119,8 @@ class MemoryBacking:
         self.shards = [_Shard() for _ in range(shards)]
         self.sessions: dict[str, MemorySession] = {}
         # Dicts, because the order of a set depends on addresses and a seed must replay.
-        self.watchers: dict[_Watcher, None] = {}
+        self.watchers: dict[ChangeQueue, int | None] = {}
+        """With the shard they watch; None: all."""
         self._sessions_opened = 0
 
     def shard_of(self, key: Key) -> int:
@@ -226,8 +196,9 @@ class MemoryBacking:
         self._publish(number, Change(ChangeKind.DELETED, path))
 
     def _publish(self, number: int, change: Change) -> None:
-        for watcher in self.watchers:
-            watcher.offer(number, change)
+        for watcher, shard in self.watchers.items():
+            if shard in (None, number):
+                watcher.offer(change)
 
 
 class MemoryStore(MetadataStore):
@@ -247,7 +218,7 @@ class MemoryStore(MetadataStore):
         )
         self.url = f"memory://{self.backing.name}"
         self._sessions: list[MemorySession] = []
-        self._watchers: dict[_Watcher, None] = {}
+        self._watchers: dict[ChangeQueue, None] = {}
         self._frozen = self._closed = False
 
     def _begin(self, operation: str) -> None:
@@ -323,8 +294,9 @@ class MemoryStore(MetadataStore):
     @asynccontextmanager
     async def watch(self, prefix: str, *, route: str = "") -> AsyncIterator[AsyncIterator[Change]]:
         self._begin("watch")
-        watcher = _Watcher(self.url, prefix, self.backing.shard_of(Key(prefix, route)) if route else None)
-        self.backing.watchers[watcher] = self._watchers[watcher] = None
+        watcher = ChangeQueue(self.url, prefix)
+        self.backing.watchers[watcher] = self.backing.shard_of(Key(prefix, route)) if route else None
+        self._watchers[watcher] = None
         try:
             yield watcher
         finally:
@@ -349,8 +321,7 @@ class MemoryStore(MetadataStore):
         for session in self._sessions:
             self.backing.drop(session)
         for watcher in self._watchers:
-            watcher.closed = True
-            watcher.wake.set()
+            watcher.end()
 
 
 def _record(key: Key, cell: _Cell) -> Record:

@@ -15,7 +15,8 @@ from typing import Final
 
 from llog.errors import InvalidArgument
 from llog.limits import METADATA_WATCH_QUEUE_MAX
-from llog.stores.metadata.memory import MemoryBacking, MemorySession, MemoryStore, _Cell, _Shard, is_below
+from llog.stores.metadata.changes import is_below
+from llog.stores.metadata.memory import MemoryBacking, MemorySession, MemoryStore, _Cell, _Shard
 from llog.stores.metadata.port import Change, ChangeKind, Key, Record
 from llog.testing.sim.calls import run_now
 from llog.testing.sim.faults import Moment

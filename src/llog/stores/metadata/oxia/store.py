@@ -17,11 +17,12 @@ from typing import Final, NoReturn, Protocol, TypeVar
 
 from llog.errors import InvalidArgument, LlogError, SettingsError, StoreClosed
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
+from llog.stores.metadata.changes import is_below
 from llog.stores.metadata.oxia import client as oxia
 from llog.stores.metadata.oxia.mapping import parse_url, to_llog, to_outcome
 from llog.stores.metadata.oxia.session import OxiaSession
 from llog.stores.metadata.oxia.strict import PROBE_KEY, StrictGate, probe
-from llog.stores.metadata.oxia.watch import OxiaWatcher, is_below
+from llog.stores.metadata.oxia.watch import OxiaWatcher
 from llog.stores.metadata.port import (
     Capabilities,
     Change,

@@ -16,8 +16,8 @@ from psycopg.types.numeric import Int8
 
 from llog.errors import StoreError
 from llog.stores.metadata.port import Session
-from llog.stores.metadata.postgres.caller import Caller
-from llog.stores.metadata.postgres.statements import Statements
+from llog.stores.metadata.postgres.pool import Caller
+from llog.stores.metadata.postgres.schema import Statements
 
 POSTGRES_HEARTBEATS_PER_TIMEOUT: Final = 4
 POSTGRES_HEARTBEAT_RETRIES_PER_TIMEOUT: Final = 16

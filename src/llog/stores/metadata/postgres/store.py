@@ -39,12 +39,10 @@ from llog.stores.metadata.port import (
 )
 from llog.stores.metadata.postgres import batch
 from llog.stores.metadata.postgres.address import parse_url
-from llog.stores.metadata.postgres.caller import Caller
 from llog.stores.metadata.postgres.connection import Connector, NotPrimary
-from llog.stores.metadata.postgres.pool import ConnectionPool
-from llog.stores.metadata.postgres.schema import open_schema
+from llog.stores.metadata.postgres.pool import Caller, ConnectionPool
+from llog.stores.metadata.postgres.schema import Names, Statements, open_schema
 from llog.stores.metadata.postgres.session import PostgresSession, open_session
-from llog.stores.metadata.postgres.statements import Names, Statements
 from llog.stores.metadata.postgres.watch import Listener
 from llog.stores.metadata.postgres.wire import WireArray, text_array
 
@@ -88,13 +86,13 @@ class PostgresStore(MetadataStore):
         records: list[Record | None] = [None] * len(keys)
         if len(keys) == 1:
             rows = await self._caller.ask("get", keys[0].path, self._statements.get, batch.split(keys[0].path))
-            return [_record(keys[0], *rows[0])] if rows else records
+            return [Record(keys[0], *rows[0])] if rows else records
         if keys:
             pairs = [batch.split(key.path) for key in keys]
             parameters = (text_array([parent for parent, _ in pairs]), text_array([name for _, name in pairs]))
             rows = await self._caller.ask("get", _several(keys), self._statements.get_many, parameters)
             for position, *fields in rows:
-                records[position - 1] = _record(keys[position - 1], *fields)
+                records[position - 1] = Record(keys[position - 1], *fields)
         return records
 
     async def scan(
@@ -111,7 +109,7 @@ class PostgresStore(MetadataStore):
         statement = self._statements.scan if stop is None else self._statements.scan_to
         bounds = (start,) if stop is None else (start, stop)
         rows = await self._caller.ask("scan", parent.path, statement, (parent.path, *bounds, Int8(limit)))
-        return [_record(Key(f"{parent.path}/{name}", parent.route), *fields) for name, *fields in rows]
+        return [Record(Key(f"{parent.path}/{name}", parent.route), *fields) for name, *fields in rows]
 
     async def scan_tree(self, prefix: str) -> AsyncIterator[Record]:
         if prefix:
@@ -137,7 +135,7 @@ class PostgresStore(MetadataStore):
             parameters = (parent, name, *stop, Int8(METADATA_SCAN_PAGE_RECORDS_MAX))
             rows = await self._caller.ask("scan", parent, statement, parameters)
             for parent, name, *fields in rows:  # the next page starts after the last record
-                yield _record(Key(f"{parent}/{name}" if parent else name), *fields)
+                yield Record(Key(f"{parent}/{name}" if parent else name), *fields)
             if len(rows) < METADATA_SCAN_PAGE_RECORDS_MAX:
                 return
 
@@ -222,10 +220,6 @@ class PostgresStore(MetadataStore):
             ending.cancel()
         await asyncio.gather(*endings, return_exceptions=True)
         await self._pool.close(seconds=seconds)
-
-
-def _record(key: Key, version: int, value: bytes, ephemeral: bool) -> Record:
-    return Record(key, value, version, ephemeral)
 
 
 def _several(keys: Sequence[Key]) -> str:

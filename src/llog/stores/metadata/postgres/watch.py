@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Final
@@ -26,12 +25,13 @@ import psycopg
 from psycopg.types.numeric import Int8
 
 from llog.errors import MetadataUnavailable, StoreClosed, StoreError
-from llog.limits import METADATA_WATCH_QUEUE_MAX, POSTGRES_CONNECT_PAUSE_MS
+from llog.limits import POSTGRES_CONNECT_PAUSE_MS
+from llog.stores.metadata.changes import ChangeQueue
 from llog.stores.metadata.port import Change, ChangeKind
-from llog.stores.metadata.postgres.caller import Caller
 from llog.stores.metadata.postgres.connection import Connector, NoAnswer, PostgresLink, Row
 from llog.stores.metadata.postgres.failures import translate
-from llog.stores.metadata.postgres.statements import Statements
+from llog.stores.metadata.postgres.pool import Caller
+from llog.stores.metadata.postgres.schema import Statements
 from llog.stores.metadata.postgres.wire import TextArray, text_array
 
 # How often a listener checks that its connection still receives notifications.
@@ -40,44 +40,6 @@ POSTGRES_WATCH_LEASE_MS: Final = 60_000
 POSTGRES_WATCH_RECONNECT_PAUSE_MS_MAX: Final = 2_000
 
 log = logging.getLogger(__name__)
-
-RESYNC = Change(ChangeKind.RESYNC)
-
-
-class PostgresWatcher(AsyncIterator[Change]):
-    """Unread changes of one reader; too many of them become one RESYNC."""
-
-    def __init__(self, url: str, prefix: str) -> None:
-        self.url, self.prefix = url, prefix
-        self._below = prefix + "/"
-        self._changes: deque[Change] = deque()
-        self._wake = asyncio.Event()
-        self._closed = False
-
-    def offer(self, change: Change) -> None:
-        if self.prefix and change.path != self.prefix and not change.path.startswith(self._below):
-            return
-        if len(self._changes) >= METADATA_WATCH_QUEUE_MAX:
-            self.resync()
-        self._changes.append(change)
-        self._wake.set()
-
-    def resync(self) -> None:
-        self._changes.clear()
-        self._changes.append(RESYNC)
-        self._wake.set()
-
-    def close(self) -> None:
-        self._closed = True
-        self._wake.set()
-
-    async def __anext__(self) -> Change:
-        while not self._changes:
-            if self._closed:
-                raise StoreClosed("watch", self.url)
-            self._wake.clear()
-            await self._wake.wait()
-        return self._changes.popleft()
 
 
 def parse_payload(payload: str) -> list[Change]:
@@ -98,7 +60,7 @@ class Listener:
     def __init__(self, connector: Connector, caller: Caller, statements: Statements, *, client: str) -> None:
         self._connector, self._caller, self._statements, self._client = connector, caller, statements, client
         self._url = connector.address.url
-        self._watchers: set[PostgresWatcher] = set()
+        self._watchers: set[ChangeQueue] = set()
         self._task: asyncio.Task[None] | None = None
         self._link: PostgresLink | None = None
         self._lease: int | None = None
@@ -111,7 +73,7 @@ class Listener:
     # -- for the store ------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def watch(self, prefix: str) -> AsyncIterator[AsyncIterator[Change]]:
-        watcher = PostgresWatcher(self._url, prefix)
+        watcher = ChangeQueue(self._url, prefix)
         self._watchers.add(watcher)
         try:
             await self._cover(prefix)
@@ -123,7 +85,7 @@ class Listener:
         """End the lease; if that fails, it expires."""
         self._closed = True
         for watcher in self._watchers:
-            watcher.close()
+            watcher.end()
         if self._task is None:
             return
         self._task.cancel()
