@@ -7,8 +7,17 @@ import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llog.stores.objects.port import Buffer, ByteRange, equals_buffers, flat_views
-from llog.stores.objects.ranges import OBJECT_RANGE_GAP_BYTES_MAX, ObjectRange, cut, plan_fetches, plan_object_fetches
+from llog.stores.objects.port import (
+    OBJECT_RANGE_GAP_BYTES_MAX,
+    Buffer,
+    ByteRange,
+    ObjectRange,
+    cut,
+    equals_buffers,
+    flat_views,
+    plan_fetches,
+    plan_object_fetches,
+)
 from llog.stores.objects.s3_client import list_offset, list_prefix, page_end
 
 RANGES = st.lists(st.builds(ByteRange, st.integers(0, 1_000), st.integers(0, 200)), max_size=30)

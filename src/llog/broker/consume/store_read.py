@@ -35,7 +35,7 @@ from llog.log.read.fetch import EntrySlice, Fetcher, is_segment, whole_slice
 from llog.log.read.segment_read import plan_rows
 from llog.log.read.slices import Chunk, chunks_of
 from llog.log.read.view import IndexWalk, LogView, checked_view, view, view_of
-from llog.stores.objects.ranges import plan_object_fetches
+from llog.stores.objects.port import plan_object_fetches
 
 # Indexes that one request walks at the same time, and entries that one answer takes of a log.
 CONSUME_SCANS_IN_FLIGHT_MAX: Final = 16

@@ -18,7 +18,7 @@ from llog.limits import LOG_READ_COALESCE_BYTES_MAX, MIB, SEGMENT_FOOTER_PROBE_B
 from llog.log.context import FindObject
 from llog.log.index import Entry
 from llog.log.metrics import READ_BYTES, READ_GETS, LogMetrics, NoMetrics
-from llog.stores.objects.ranges import ObjectRange, plan_object_fetches
+from llog.stores.objects.port import ObjectRange, plan_object_fetches
 
 LOG_READ_GETS_IN_FLIGHT_MAX: Final = 8
 # A segment up to this size is fetched whole even for a single record: reading its footer costs another round trip.

@@ -30,7 +30,7 @@ from llog.log.read.segment_read import BatchStitcher, plan_batches, plan_ranges
 from llog.log.read.slices import SegmentCheck, decode_slices, runs_of
 from llog.pipeline.scan.record_shape import Shape
 from llog.pipeline.scan.splits import ScanRange, Split, SplitPart
-from llog.stores.objects.ranges import ObjectFetch, ObjectRange, plan_object_fetches
+from llog.stores.objects.port import ObjectFetch, ObjectRange, plan_object_fetches
 
 # Smaller Arrow batches are joined up to this size, because each batch costs a message of its own.
 SPLIT_BATCH_BYTES_MIN: Final = MIB

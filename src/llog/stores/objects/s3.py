@@ -36,13 +36,16 @@ from llog.stores.objects.port import (
     ByteRange,
     ObjectMeta,
     ObjectStore,
+    RangeFetch,
     check_name,
     check_range,
     check_ranges,
+    cut,
     flat_views,
+    last_byte,
+    plan_fetches,
     total_bytes,
 )
-from llog.stores.objects.ranges import RangeFetch, cut, last_byte, plan_fetches
 from llog.stores.objects.s3_client import (
     S3Settings,
     allowed_ms,

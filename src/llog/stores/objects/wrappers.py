@@ -22,8 +22,15 @@ from llog.errors import (
 )
 from llog.limits import OBJECT_DELETE_MANY_MAX, OBJECT_LIST_PAGE_MAX
 from llog.stores.metering import MeasuredCall, ObjectStoreStats, StorePulse
-from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore, equals_buffers, total_bytes
-from llog.stores.objects.ranges import plan_fetches
+from llog.stores.objects.port import (
+    Buffer,
+    ByteRange,
+    ObjectMeta,
+    ObjectStore,
+    equals_buffers,
+    plan_fetches,
+    total_bytes,
+)
 
 __all__ = ["ForwardingObjectStore", "MeteredObjectStore", "RetryPolicy", "RetryingObjectStore"]
 
