@@ -35,8 +35,8 @@ def test_a_mutant_fits_the_code_as_it_is(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if SOAK or m.name in TRIED], ids=lambda m: m.name)
 def test_a_mutant_is_killed_by_its_row(mutant: Mutant) -> None:
-    verdict = run(mutant)
-    assert verdict.killed, verdict.words
+    result = run(mutant)
+    assert result.killed, result.verdict
 
 
 def test_a_mutant_that_changes_nothing_that_matters_survives() -> None:
@@ -52,9 +52,9 @@ def test_a_mutant_that_changes_nothing_that_matters_survives() -> None:
     ],
 )
 def test_only_a_violated_expectation_of_its_row_kills_a_mutant(output: str) -> None:
-    verdict = judge(_mutant(), 1, output)
-    assert not verdict.killed
-    assert "NOT JUDGED" in verdict.words
+    result = judge(_mutant(), 1, output)
+    assert not result.killed
+    assert "NOT JUDGED" in result.verdict
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ class Capabilities(NamedTuple):
     """Other processes can open the same store."""
 
 
-NOT_TOLD: Final = -1
+VERSION_UNKNOWN: Final = -1
 """Version of a change if the store does not report it (0 is a valid version)."""
 
 
@@ -105,7 +105,7 @@ class ChangeKind(Enum):
 class Change(NamedTuple):
     kind: ChangeKind
     path: str = ""
-    version: int = NOT_TOLD
+    version: int = VERSION_UNKNOWN
     """Version of a PUT, if the store reports it."""
 
 

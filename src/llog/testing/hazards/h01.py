@@ -101,7 +101,7 @@ def a_delete_comes_late(script: Script) -> None:
 @script("h01e", atomic_groups=False)
 def an_initialization_ends_after_the_topic_is_gone(script: Script) -> None:
     writer = script.actor("writer", append(b"one"))
-    writer.run_until("put", CONTROL)  # the topic is LIVE, its control record not yet there
+    writer.run_until("put", CONTROL)  # the topic is LIVE, its control record does not exist yet
     alone(script, delete(), "deleter")
     outcome = writer.finish()
     landed = [] if not isinstance(outcome, Appended) else [(outcome.start_offset, b"one")]

@@ -25,7 +25,7 @@ CLICKS = Log("clicks", 0)
 
 
 @script("h26", atomic_groups=False)
-def a_topic_lives_again_with_fewer_partitions(script: Script) -> None:
+def a_topic_is_created_again_with_fewer_partitions(script: Script) -> None:
     written(script, b"one", log=Log(ORDERS.topic, 1))
     reborn(script, b"new")  # one partition; the tombstone of the other stays
     expect_no_orphans(script)

@@ -23,7 +23,7 @@ def a_log_is_created_by_a_clock_that_is_a_year_ahead(script: Script) -> None:
     creator.set_clock(YEAR_MS)
     expect_landed(creator.finish(), 1)
     outcome = alone(script, append(b"two"), "writer")
-    expect(isinstance(outcome, Appended), f"a writer whose clock is right is refused: {outcome}")
+    expect(isinstance(outcome, Appended), f"a writer with the right clock is refused: {outcome}")
     expect_answers_hold(script)
 
 

@@ -10,7 +10,7 @@ from llog.testing.sim import ActorContext, Script, script
 
 
 @script("h30", atomic_groups=False)
-def a_producer_repeats_a_batch_after_its_topic_lives_again(script: Script) -> None:
+def a_producer_repeats_a_batch_after_its_topic_is_created_again(script: Script) -> None:
     async def twice(ctx: ActorContext) -> Any:
         appender = Appender(context_of(ctx))
         batch = record_group(ORDERS, (b"sale",), claim(0))

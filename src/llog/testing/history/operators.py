@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
-from llog.log.cleanup.retention import Limits, delete_records, retain
+from llog.log.cleanup.retention import Limits, Retained, delete_records, retain
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
@@ -47,31 +47,26 @@ async def fence_now_and_then(client: Client, logs: Sequence[Log], rounds: int) -
     """Closes a log and opens it again; first it opens what an earlier one may have left closed."""
     context = client.context
     for log in logs:
-        await act(client, log, "unfence", lambda log=log: unfence(context, log))  # type: ignore[misc]
+        await act(client, log, "unfence", unfence(context, log))
     for _ in range(rounds):
         log = client.one_of(logs)
         await client.pause(5)
-        reason = f"{ASKED_BY}{client.name}"
-        await act(client, log, "fence", lambda log=log, reason=reason: fence(context, log, reason=reason))  # type: ignore[misc]
+        await act(client, log, "fence", fence(context, log, reason=f"{ASKED_BY}{client.name}"))
         await client.pause(2)
         for _ in range(3):
-            if await act(client, log, "unfence", lambda log=log: unfence(context, log)) is not None:  # type: ignore[misc]
+            if await act(client, log, "unfence", unfence(context, log)) is not None:
                 break
 
 
 async def retain_now_and_then(client: Client, logs: Sequence[Log], rounds: int) -> None:
-    """Deletes records up to some offset, or applies limits of size and time."""
+    """Deletes records up to some offset, or applies a limit of size."""
     context = client.context
     for _ in range(rounds):
         await client.pause(4)
         log = client.one_of(logs)
         if client.draw(3) == 0:
-            limit_bytes = 100 + client.draw(400)
-
-            async def limit(log: Log = log, limit_bytes: int = limit_bytes) -> int:
-                return (await retain(context, log, Limits(retention_bytes=limit_bytes))).log_start_offset
-
-            await act(client, log, "retain", limit)
+            limits = Limits(retention_bytes=100 + client.draw(400))
+            await act(client, log, "retain", _start_after(retain(context, log, limits)))
             continue
         try:
             seen = await view(context, log)
@@ -79,29 +74,29 @@ async def retain_now_and_then(client: Client, logs: Sequence[Log], rounds: int) 
             continue
         start = seen.control.log_start_offset
         before = start + client.draw(seen.control.sequence_counter - start + 1)
+        await act(client, log, "delete_records", _start_after(delete_records(context, log, before)), before)
 
-        async def cut(log: Log = log, before: int = before) -> int:
-            return (await delete_records(context, log, before)).log_start_offset
 
-        await act(client, log, "delete_records", cut, before)
+async def _start_after(change: Awaitable[Retained]) -> int:
+    return (await change).log_start_offset
 
 
 async def delete_now_and_then(client: Client, topics: Sequence[str], rounds: int) -> None:
     """Deletes a topic, and sometimes creates it again; otherwise the next writer does."""
-    context = client.context
     for _ in range(rounds):
         await client.pause(8)
         topic = client.one_of(topics)
-
-        async def delete(topic: str = topic) -> int:
-            return (await delete_topic(context, topic)).incarnation
-
-        async def create(topic: str = topic) -> int:
-            return (await create_topic(context, topic)).record.incarnation
-
         for _ in range(3):
-            if await act(client, Log(topic, 0), "delete_topic", delete) is not None:
+            if await act(client, Log(topic, 0), "delete_topic", _delete(client.context, topic)) is not None:
                 break
         if client.draw(2):
             await client.pause(2)
-            await act(client, Log(topic, 0), "create_topic", create)
+            await act(client, Log(topic, 0), "create_topic", _create(client.context, topic))
+
+
+async def _delete(context: LogContext, topic: str) -> int:
+    return (await delete_topic(context, topic)).incarnation
+
+
+async def _create(context: LogContext, topic: str) -> int:
+    return (await create_topic(context, topic)).record.incarnation

@@ -276,12 +276,12 @@ async def tend(client: Client, logs: Sequence[Log], rounds: int, chores: Sequenc
         await client.pause()
 
 
-async def act(client: Client, log: Log, what: Act, doing: Callable[[], Awaitable[int]], offset: int = -1) -> int | None:
-    """Do something that clients notice. Returns its value, or None when it was refused or is uncertain."""
+async def act(client: Client, log: Log, what: Act, action: Awaitable[int], offset: int = -1) -> int | None:
+    """Await an action that clients notice. Returns its value, or None when it was refused or is uncertain."""
     op = client.next_op()
     client.record(ActAsked(op=op, log=log, act=what, offset=offset))
     try:
-        value = await doing()
+        value = await action
     except TROUBLE as error:
         client.record(ActAnswered(op=op, done=False, reason=type(error).__name__))
         return None

@@ -20,22 +20,19 @@ class LifecycleClaims(StoreClaims):
         await store.put(below(root, "a"), b"1")
         await store.close()
         await store.close()
-        with pytest.raises(StoreClosed):
-            await store.get(below(root, "a"))
-        with pytest.raises(StoreClosed):
-            await store.get_many([below(root, "a")], strict=True)
-        with pytest.raises(StoreClosed):
-            await store.put(below(root, "a"), b"2")
-        with pytest.raises(StoreClosed):
-            await store.delete(below(root, "a"))
-        with pytest.raises(StoreClosed):
-            await store.scan(Key(root, root))
-        with pytest.raises(StoreClosed):
-            await store.ceiling(Key(root, root), "a")
-        with pytest.raises(StoreClosed):
-            await store.open_session(timeout_ms=10_000)
-        with pytest.raises(StoreClosed):
-            _ = [record async for record in store.scan_tree(root)]
+        key, parent = below(root, "a"), Key(root, root)
+        for call in (
+            store.get(key),
+            store.get_many([key], strict=True),
+            store.put(key, b"2"),
+            store.delete(key),
+            store.scan(parent),
+            store.ceiling(parent, "a"),
+            store.open_session(timeout_ms=10_000),
+            anext(store.scan_tree(root)),
+        ):
+            with pytest.raises(StoreClosed):
+                await call
         if store.capabilities.watch:
             with pytest.raises(StoreClosed):
                 async with store.watch(root):

@@ -22,7 +22,7 @@ from llog.testing.metadata_contract.base import (
 
 LONG_MS = 60_000
 SHORT_MS = METADATA_SESSION_TIMEOUT_MS_MIN
-# How often a claim about short sessions is tried on a machine that stands still for longer than they live.
+# How often a claim about short sessions is tried on a machine that stands still for longer than they last.
 ATTEMPTS_MAX = 5
 
 
@@ -98,10 +98,10 @@ class SessionClaims(StoreClaims):
         again = await witness.put(key, b"theirs", expected=ABSENT)
         assert again > version
 
-        async def told() -> bool:
+        async def notified() -> bool:
             return bool(calls)
 
-        await soon("the silent client was told", told)
+        await soon("on_lost was called on the silent client", notified)
         assert session.lost
         await link.heal()
         with pytest.raises(SessionLost):
@@ -182,7 +182,7 @@ async def claim(store: MetadataStore, key: Key) -> tuple[Session, int, list[None
     try:
         return session, await store.put(key, b"mine", session=session), lost
     except SessionLost as error:
-        raise MetadataUnavailable("put", key.path, "the session ended before its first record was there") from error
+        raise MetadataUnavailable("put", key.path, "the session ended before its first record was written") from error
 
 
 async def longest_turn(store: MetadataStore, key: Key, seconds: float) -> float:

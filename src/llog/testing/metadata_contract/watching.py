@@ -10,7 +10,7 @@ import pytest
 
 from llog.errors import InvalidArgument, StoreClosed
 from llog.limits import METADATA_WATCH_QUEUE_MAX
-from llog.stores.metadata.port import NOT_TOLD, Change, ChangeKind, MetadataStore, Put
+from llog.stores.metadata.port import VERSION_UNKNOWN, Change, ChangeKind, MetadataStore, Put
 from llog.testing.metadata_contract.base import (
     OpenStore,
     StoreClaims,
@@ -43,6 +43,16 @@ def require_watch(store: MetadataStore) -> None:
 
 
 class WatchClaims(StoreClaims):
+    @pytest.fixture
+    async def watcher(self, open_store: OpenStore) -> MetadataStore:
+        store = await open_store()
+        require_watch(store)
+        return store
+
+    @pytest.fixture
+    async def writer(self, open_store: OpenStore) -> MetadataStore:
+        return await open_store()
+
     async def test_watch_is_refused_where_it_is_not_claimed(self, store: MetadataStore, root: str) -> None:
         if store.capabilities.watch:
             pytest.skip("this store has a watch")
@@ -50,9 +60,9 @@ class WatchClaims(StoreClaims):
             async with store.watch(root):
                 pass
 
-    async def test_a_watcher_sees_changes_in_order_per_key(self, open_store: OpenStore, root: str) -> None:
-        watcher, writer = await open_store(), await open_store()
-        require_watch(watcher)
+    async def test_a_watcher_sees_changes_in_order_per_key(
+        self, watcher: MetadataStore, writer: MetadataStore, root: str
+    ) -> None:
         key = below(root, "a")
         async with watcher.watch(root, route=root) as changes:
             versions = [await writer.put(key, b"1"), await writer.put(key, b"2")]
@@ -65,12 +75,12 @@ class WatchClaims(StoreClaims):
         steps = [change for i, change in enumerate(own) if i == 0 or change != own[i - 1]]
         put, deleted = ChangeKind.PUT, ChangeKind.DELETED
         assert [change.kind for change in steps] in ([put, put, deleted, put], [put, deleted, put])
-        told = [change.version for change in steps if change.kind is put and change.version != NOT_TOLD]
-        assert told in (versions, [])
+        known = [change.version for change in steps if change.kind is put and change.version != VERSION_UNKNOWN]
+        assert known in (versions, [])
 
-    async def test_a_watcher_sees_only_its_prefix(self, open_store: OpenStore, root: str) -> None:
-        watcher, writer = await open_store(), await open_store()
-        require_watch(watcher)
+    async def test_a_watcher_sees_only_its_prefix(
+        self, watcher: MetadataStore, writer: MetadataStore, root: str
+    ) -> None:
         paths = ["p", "p/a", "p/a/b/c", "p!", "p0", "pp/a", "o", "q/p"]
         async with watcher.watch(f"{root}/p", route=root) as changes:
             for path in [*paths, "p/end"]:
@@ -78,9 +88,9 @@ class WatchClaims(StoreClaims):
             seen = await changes_until(changes, below(root, "p/end").path)
         assert {change.path for change in seen} == {f"{root}/{path}" for path in ("p", "p/a", "p/a/b/c", "p/end")}
 
-    async def test_a_watcher_without_a_route_sees_every_shard(self, open_store: OpenStore, root: str) -> None:
-        watcher, writer = await open_store(), await open_store()
-        require_watch(watcher)
+    async def test_a_watcher_without_a_route_sees_every_shard(
+        self, watcher: MetadataStore, writer: MetadataStore, root: str
+    ) -> None:
         expected = {f"{root}/{i}" for i in range(20)}
         async with watcher.watch(root) as changes:
             for path in expected:
@@ -90,9 +100,9 @@ class WatchClaims(StoreClaims):
                 seen.add((await in_time(anext(changes))).path)
         assert seen == expected
 
-    async def test_a_watcher_sees_only_what_comes_after_it(self, open_store: OpenStore, root: str) -> None:
-        watcher, writer = await open_store(), await open_store()
-        require_watch(watcher)
+    async def test_a_watcher_sees_only_what_comes_after_it(
+        self, watcher: MetadataStore, writer: MetadataStore, root: str
+    ) -> None:
         await writer.put(below(root, "before"), b"1")
         async with watcher.watch(root, route=root) as changes:
             await writer.put(below(root, "after"), b"1")
@@ -100,9 +110,9 @@ class WatchClaims(StoreClaims):
         assert kinds_at(seen, below(root, "after").path) == [ChangeKind.PUT]
         assert kinds_at(seen, below(root, "before").path) == []
 
-    async def test_a_watcher_sees_the_end_of_ephemeral_records(self, open_store: OpenStore, root: str) -> None:
-        watcher, writer = await open_store(), await open_store()
-        require_watch(watcher)
+    async def test_a_watcher_sees_the_end_of_ephemeral_records(
+        self, watcher: MetadataStore, writer: MetadataStore, root: str
+    ) -> None:
         key = below(root, "claim")
         session = await writer.open_session(timeout_ms=60_000)
         async with watcher.watch(root, route=root) as changes:
@@ -120,9 +130,9 @@ class WatchClaims(StoreClaims):
             for changes in (one, two):
                 assert (await changes_until(changes, below(root, "a").path))[-1].kind is ChangeKind.PUT
 
-    async def test_a_slow_watcher_misses_nothing_or_is_told_so(self, open_store: OpenStore, root: str) -> None:
-        watcher, writer = await open_store(), await open_store()
-        require_watch(watcher)
+    async def test_a_slow_watcher_misses_nothing_or_gets_a_resync(
+        self, watcher: MetadataStore, writer: MetadataStore, root: str
+    ) -> None:
         keys = [below(root, f"{i:04d}") for i in range(2_000)]
         latest: dict[str, int] = {}
         async with watcher.watch(root, route=root) as changes:
@@ -139,12 +149,11 @@ class WatchClaims(StoreClaims):
             assert {path: last.get(path) for path in latest} == latest
 
     async def test_a_watcher_cut_off_sees_later_changes_or_a_resync(
-        self, link: StoreLink, open_store: OpenStore, root: str
+        self, link: StoreLink, writer: MetadataStore, root: str
     ) -> None:
         require_watch(link.store)
         if not link.networked:
             pytest.skip("this store has no connections")
-        writer = await open_store()
         async with AsyncExitStack() as stack:
             changes = await patiently(lambda: stack.enter_async_context(link.store.watch(root, route=root)))
             for turn in range(3):
@@ -154,7 +163,7 @@ class WatchClaims(StoreClaims):
                 if seen[-1].kind is not ChangeKind.RESYNC:
                     continue
 
-                # Told to read again: what is written from now on must come.
+                # After a RESYNC, later changes must arrive.
                 async def heard(turn: int = turn) -> bool:
                     await writer.put(below(root, f"later-{turn}"), b"1")
                     try:
@@ -163,7 +172,7 @@ class WatchClaims(StoreClaims):
                         return False
                     return change.path == below(root, f"later-{turn}").path
 
-                await soon("changes after a RESYNC come again", heard)
+                await soon("changes after a RESYNC arrive", heard)
 
     async def test_a_watch_ends_with_its_store(self, store: MetadataStore, root: str) -> None:
         require_watch(store)

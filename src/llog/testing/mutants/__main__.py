@@ -29,7 +29,7 @@ PROGRAM = "python -m llog.testing.mutants"
 class MutantResult(NamedTuple):
     mutant: Mutant
     killed: bool
-    words: str
+    verdict: str
 
 
 def judge(mutant: Mutant, code: int, output: str) -> MutantResult:
@@ -39,8 +39,8 @@ def judge(mutant: Mutant, code: int, output: str) -> MutantResult:
     if code == 0:
         return MutantResult(mutant, False, f"SURVIVED: {mutant.why}")
     lines = [line for line in output.splitlines() if line.strip()] or ["no output"]
-    told = next((line for line in lines if line.startswith(("sim: ", "mutants: "))), lines[-1])
-    return MutantResult(mutant, False, f"NOT JUDGED (exit {code}): {told}")
+    reason = next((line for line in lines if line.startswith(("sim: ", "mutants: "))), lines[-1])
+    return MutantResult(mutant, False, f"NOT JUDGED (exit {code}): {reason}")
 
 
 def run(mutant: Mutant) -> MutantResult:
@@ -72,9 +72,9 @@ def main(arguments: Sequence[str]) -> int:
     started = time.monotonic()
     alive = 0
     with ThreadPoolExecutor(MUTANTS_AT_ONCE) as pool:
-        for verdict in pool.map(run, chosen):
-            alive += not verdict.killed
-            print(f"mutants: {verdict.mutant.name}: {'killed: ' if verdict.killed else ''}{verdict.words}", flush=True)
+        for result in pool.map(run, chosen):
+            alive += not result.killed
+            print(f"mutants: {result.mutant.name}: {'killed: ' if result.killed else ''}{result.verdict}", flush=True)
     for row, reason in NOT_COVERED.items():
         if fnmatchcase(row, only):
             print(f"mutants: {row}: not covered yet: {reason}")

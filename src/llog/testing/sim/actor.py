@@ -72,15 +72,17 @@ class Actor(SimProcess):
         self.reads_as_of: Moment | None = None
         """Set by scripts: its reads that are not strict answer from this moment."""
         self.sessions: list[MemorySession] = []
-        self.told = 0
+        self.recorded = 0
         """A digest of what it recorded; kept for a search only."""
 
     def mark(self) -> int:
         """A hash of all that its future and its judgement depend on. Of one that is gone, only what is left of it
-        counts: where it crashed makes no difference when it had told and written the same."""
+        counts: where it crashed makes no difference when it had recorded and written the same."""
         if not self.ended:
             return self.observed
-        return hash((self.told, self.crashed, digest(self.result), None if self.error is None else digest(self.error)))
+        return hash(
+            (self.recorded, self.crashed, digest(self.result), None if self.error is None else digest(self.error))
+        )
 
     @property
     def state(self) -> str:

@@ -64,7 +64,7 @@ class Call:
         raise AssertionError(f"{type(self).__name__} cannot be stale")
 
     def perform_missing(self) -> Any:
-        """As if what it would have told had been missed; for notices."""
+        """Answer as if the change had been missed; for notices."""
         raise AssertionError(f"{type(self).__name__} cannot be missed")
 
     def old_answers(self, most: int) -> list[Moment]:

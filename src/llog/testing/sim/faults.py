@@ -38,7 +38,7 @@ class SimFault(Enum):
     DELAY_REPLY = "slow reply"
     STALE_READ = "stale read"
     LOST_NOTICE = "lost notice"
-    """A watcher missed changes: it is told to read everything again."""
+    """A watcher missed changes: it gets a RESYNC."""
     SESSION_EXPIRY = "session expiry"
     """The store forgets the sessions of a running process."""
 

@@ -46,7 +46,11 @@ class MetadataCall(Call):
         return mine is not None and theirs is not None and not (mine.disturbs(theirs) or theirs.disturbs(mine))
 
     def subject(self) -> str:
-        return self.parts()[0][1]
+        """The path that it touches first."""
+        return ""
+
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return [(self.operation, self.subject())]
 
     def uncertain(self) -> StoreError:
         kind = MetadataUncertain if self.writes else MetadataTimeout
@@ -87,8 +91,8 @@ class GetCall(ReadCall):
         shard = self.server.shards[self.server.backing.shard_of(self.key)]
         return self.server.moments_before([shard], self.key.path.__eq__, most)
 
-    def parts(self) -> Sequence[tuple[str, str]]:
-        return [("get", self.key.path)]
+    def subject(self) -> str:
+        return self.key.path
 
     def words(self) -> str:
         return f"gets {self.key.path}{' strictly' if self.strict else ''}"
@@ -125,8 +129,8 @@ class ScanCall(ReadCall):
 
         return self.server.moments_before(self.server.shards_of_scan(self.parent), concerns, most)
 
-    def parts(self) -> Sequence[tuple[str, str]]:
-        return [("scan", self.parent.path)]
+    def subject(self) -> str:
+        return self.parent.path
 
     def words(self) -> str:
         bounds = f" from {self.start}" if self.start else ""
@@ -151,8 +155,8 @@ class TreeCall(ReadCall):
     def perform(self) -> list[Record]:
         return self.server.tree(self.prefix)
 
-    def parts(self) -> Sequence[tuple[str, str]]:
-        return [("scan_tree", self.prefix)]
+    def subject(self) -> str:
+        return self.prefix
 
     def words(self) -> str:
         return f"scans all below {self.prefix or 'the root'}"
@@ -173,9 +177,6 @@ class TimeCall(ReadCall):
 
     def perform(self) -> int:
         return self.server.backing.clock_ms()
-
-    def parts(self) -> Sequence[tuple[str, str]]:
-        return [("time", "")]
 
     def words(self) -> str:
         return "asks the store for the time"
@@ -217,6 +218,9 @@ class WriteCall(MetadataCall):
     def parts(self) -> Sequence[tuple[str, str]]:
         return [("put" if type(w) is Put else "delete", w.key.path) for group in self.groups for w in group]
 
+    def subject(self) -> str:
+        return self.groups[0][0].key.path
+
     def words(self) -> str:
         return "; ".join(" and ".join(map(write_words, group)) for group in self.groups)
 
@@ -245,9 +249,6 @@ class OpenSessionCall(ReadCall):
         self.actor.sessions.append(self.session)
         return self.session.id
 
-    def parts(self) -> Sequence[tuple[str, str]]:
-        return [("open_session", "")]
-
     def words(self) -> str:
         return f"opens a session of {self.timeout_ms} ms"
 
@@ -264,8 +265,8 @@ class CloseSessionCall(MetadataCall):
     def perform(self) -> None:
         self.server.backing.drop(self.session)
 
-    def parts(self) -> Sequence[tuple[str, str]]:
-        return [("close_session", self.session.id)]
+    def subject(self) -> str:
+        return self.session.id
 
     def words(self) -> str:
         return f"closes {self.session.id}"
@@ -290,8 +291,8 @@ class NoticeCall(MetadataCall):
         self.watcher.changes.clear()
         return Change(ChangeKind.RESYNC)
 
-    def parts(self) -> Sequence[tuple[str, str]]:
-        return [("notice", self.watcher.changes[0].path if self.watcher.changes else self.watcher.prefix)]
+    def subject(self) -> str:
+        return self.watcher.changes[0].path if self.watcher.changes else self.watcher.prefix
 
     def words(self) -> str:
         return f"hears of {self.watcher.prefix or 'the store'}"

@@ -142,7 +142,7 @@ class SimMetadataStore(MetadataStore):
         for call, answer in zip(calls, await answers_of(calls), strict=True):
             assert isinstance(call, WriteCall)
             if isinstance(answer, MetadataStoreError):
-                outcomes += [_told_of(answer, group) for group in call.groups]
+                outcomes += [_error_of_group(answer, group) for group in call.groups]
             elif isinstance(answer, Exception):
                 raise answer
             else:
@@ -174,12 +174,12 @@ class SimMetadataStore(MetadataStore):
         self._check_open("open session")
         loop, actor = asyncio.get_running_loop(), self._actor
 
-        def tell() -> None:
+        def session_lost() -> None:
             actor.observed = hash((actor.observed, "session lost"))
             if on_lost is not None:
                 loop.call_soon(on_lost, context=actor.context)
 
-        call = OpenSessionCall(actor, self._server, timeout_ms, tell)
+        call = OpenSessionCall(actor, self._server, timeout_ms, session_lost)
         await self._submit(call)
         return SimSession(self, call.session)
 
@@ -237,7 +237,7 @@ class _Watch(AsyncIterator[Change]):
         return await self._store.next_change(self.watcher)
 
 
-def _told_of(error: MetadataStoreError, group: Sequence[Write]) -> MetadataStoreError:
+def _error_of_group(error: MetadataStoreError, group: Sequence[Write]) -> MetadataStoreError:
     return type(error)(error.operation, group[0].key.path, error.reason)
 
 

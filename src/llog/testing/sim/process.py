@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final
 
-# A coroutine that is thrown away may refuse to end (an await in a `finally`); it is told again, so often at most.
+# A coroutine that is thrown away may refuse to end (an await in a `finally`); it is closed again, at most this often.
 SIM_COROUTINE_CLOSES_MAX: Final = 10
 
 PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("llog_sim_process", default=None)
@@ -26,7 +26,7 @@ class SimProcess:
         """Asleep or dead: its callbacks do not run."""
         self.dead = False
         self.observed = 0
-        """A digest of everything this process was ever told, in order: what its state is a function of."""
+        """A digest of all answers that this process got, in order: its state is a function of them."""
         self.timers_set = 0
         self.context = copy_context()
         self.context.run(PROCESS.set, self)

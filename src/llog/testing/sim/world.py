@@ -164,7 +164,7 @@ class World:
         self.history.append(Event(self.now_ms(), actor.name, event))
         if self.scheduler.tracking:
             self._history_digest = hash((self._history_digest, actor.number, digest(event)))
-            actor.told = hash((actor.told, digest(event)))
+            actor.recorded = hash((actor.recorded, digest(event)))
 
     def records(self, prefix: str = "") -> dict[str, Record]:
         """The metadata as it is, by path."""
