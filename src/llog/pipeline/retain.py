@@ -5,16 +5,17 @@ A log that fails stops no other; the report holds its error. A dry run writes no
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from llog.concurrency import gather_bounded
 from llog.errors import LlogError, PartitionNotInitialized
 from llog.log.cleanup.retention import Limits, configured_limits, planned_log_start, retain
 from llog.log.context import LogContext
-from llog.log.index import Entry, EntryVerdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge_by
 from llog.log.keys import Log
 from llog.log.read.view import view
 
@@ -25,13 +26,13 @@ RETAIN_LOGS_IN_FLIGHT_MAX: Final = 16
 class RetainedLog(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
-    log_start_before: int
-    log_start_offset: int
+    log_start_before: int = 0
+    log_start_offset: int = 0
     entries_removed: int = 0
     segments_removed: int = 0
-    """A dry run does not know them."""
+    """0 in a dry run, which does not count them."""
     bytes_released: int = 0
-    """Of the entries that went. Blobs go with the next vacuum."""
+    """Bytes of the removed entries. The next vacuum deletes their blobs."""
     error: str = ""
     retriable: bool = False
 
@@ -39,7 +40,7 @@ class RetainedLog(msgspec.Struct, frozen=True, kw_only=True):
 class RetainReport(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     logs: tuple[RetainedLog, ...]
-    """Logs with a start that moved, something to remove, or a failure."""
+    """Logs with a moved start, a removed entry or segment, or an error."""
     logs_looked_at: int
     entries_removed: int
     segments_removed: int
@@ -53,20 +54,15 @@ OnRetained = Callable[[RetainedLog], None]
 async def retain_logs(
     context: LogContext, logs: Sequence[Log], *, dry_run: bool = False, on_done: OnRetained | None = None
 ) -> RetainReport:
-    """Apply each topic's limits; also finishes what an interrupted run left."""
-    slots = asyncio.Semaphore(RETAIN_LOGS_IN_FLIGHT_MAX)
+    """Apply each topic's limits; also finishes interrupted runs."""
 
-    async def one(log: Log) -> RetainedLog:
-        async with slots:
-            done = await _attempted(context, log, dry_run=dry_run)
+    async def retain_one(log: Log) -> RetainedLog:
+        retained = await _attempted(context, log, dry_run=dry_run)
         if on_done is not None:
-            on_done(done)
-        return done
+            on_done(retained)
+        return retained
 
-    return _report(await asyncio.gather(*(one(log) for log in logs)), dry_run=dry_run)
-
-
-def _report(done: Sequence[RetainedLog], *, dry_run: bool) -> RetainReport:
+    done = await gather_bounded(logs, retain_one, limit=RETAIN_LOGS_IN_FLIGHT_MAX)
     reports = [
         log
         for log in done
@@ -85,29 +81,19 @@ def _report(done: Sequence[RetainedLog], *, dry_run: bool) -> RetainReport:
 
 async def _attempted(context: LogContext, log: Log, *, dry_run: bool) -> RetainedLog:
     try:
-        return await (_planned if dry_run else _retained)(context, log)
+        limits = await configured_limits(context, log.topic)
+        plan = await _plan(context, log, limits)
+        if dry_run:
+            return plan
+        done = await retain(context, log, limits)
     except PartitionNotInitialized:
-        # A partition without any append yet, or a topic that went meanwhile: nothing is left to do.
-        return RetainedLog(topic=log.topic, partition=log.partition, log_start_before=0, log_start_offset=0)
+        # A partition without any append yet, or a topic that was deleted meanwhile: there is nothing to remove.
+        return RetainedLog(topic=log.topic, partition=log.partition)
     except LlogError as error:
-        return RetainedLog(
-            topic=log.topic,
-            partition=log.partition,
-            log_start_before=0,
-            log_start_offset=0,
-            error=str(error),
-            retriable=getattr(error, "retriable", False),
-        )
-
-
-async def _retained(context: LogContext, log: Log) -> RetainedLog:
-    limits = await configured_limits(context, log.topic)
-    plan = await _plan(context, log, limits)
-    done = await retain(context, log, limits)
-    return RetainedLog(
-        topic=log.topic,
-        partition=log.partition,
-        log_start_before=plan.log_start_before,
+        retriable = getattr(error, "retriable", False)
+        return RetainedLog(topic=log.topic, partition=log.partition, error=str(error), retriable=retriable)
+    return replace(
+        plan,
         log_start_offset=done.log_start_offset,
         entries_removed=done.entries_removed,
         segments_removed=done.segments_removed,
@@ -115,21 +101,14 @@ async def _retained(context: LogContext, log: Log) -> RetainedLog:
     )
 
 
-async def _planned(context: LogContext, log: Log) -> RetainedLog:
-    return await _plan(context, log, await configured_limits(context, log.topic))
-
-
 async def _plan(context: LogContext, log: Log, limits: Limits) -> RetainedLog:
-    """What retention would do to the log as it is now."""
+    """What retention would do to the log now."""
     seen = await view(context, log, strict=True)
     control = seen.control
     entries: list[Entry] = []
     async for record in context.metadata.scan_all(context.keys.index(log), strict=True):
         entry = entry_of(record)
-        verdict = judge(
-            entry, incarnation=control.incarnation, cursor=seen.cursor, log_start_offset=control.log_start_offset
-        )
-        if verdict in (EntryVerdict.VALID, EntryVerdict.BELOW_START):
+        if judge_by(control, seen.cursor, entry) in (EntryVerdict.VALID, EntryVerdict.BELOW_START):
             entries.append(entry)
     start = await planned_log_start(context, control, entries, limits)
     gone = [entry for entry in entries if entry.end_offset < start]

@@ -21,13 +21,13 @@ that it can read without writing, and asks no log.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
+from llog.concurrency import batched, gather_bounded
 from llog.errors import FormatError, InvalidArgument, LogError, MetadataStoreError, ObjectStoreUnavailable
 from llog.limits import (
     VACUUM_READS_IN_FLIGHT_MAX,
@@ -44,22 +44,24 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.runtime.survey import Seen, survey_blobs, survey_segments
 from llog.pipeline.runtime.tasks import LocalTasks, Task, TaskFailed, TaskRunner, TaskTools, tools_of
-from llog.pipeline.vacuum.references import Overview, PlannedBlobs, look_around, planned_blobs, some_at_a_time
+from llog.pipeline.vacuum.references import Overview, PlannedBlobs, in_batches, planned_blobs, read_overview
 from llog.stores.objects.port import ObjectMeta, ObjectStore
+
+T = TypeVar("T")
 
 
 class Swept(msgspec.Struct):
-    """What became of the objects of one place: all blobs, or the segments of one topic."""
+    """Counts of all blobs, or of the segments of one topic."""
 
     surveyed: int = 0
-    """Old enough to be looked at."""
+    """Objects older than the grace."""
     surveyed_bytes: int = 0
     deleted: int = 0
     deleted_bytes: int = 0
 
 
 class VacuumReport(msgspec.Struct, kw_only=True):
-    """What one vacuum did; with `dry_run`, what it would do as far as is known without asking the logs."""
+    """What one vacuum did; with `dry_run`, what it would do at most, because no log was asked."""
 
     dry_run: bool
     blobs_before_ms: int
@@ -73,18 +75,18 @@ class VacuumReport(msgspec.Struct, kw_only=True):
     kept_unknown_log: int = 0
     kept_unchecked: int = 0
     kept_planned: int = 0
-    """Blobs that a commit plan of the sink names, which is not finished."""
+    """Blobs that an unfinished commit plan of the sink names."""
     kept_unread: int = 0
-    """They may be named by a record that cannot be read."""
+    """Objects that an unreadable record may name."""
     plans_expired: list[str] = []
     """Keys of plans that stayed unfinished for too long to keep their blobs."""
     unreadable_count: int = 0
     unreadable: list[str] = []
     """Metadata records that could not be read (at most VACUUM_UNREADABLE_NAMED_MAX)."""
     places: dict[str, Swept] = {}
-    """By the beginning of their URIs."""
+    """By URI prefix."""
     names: list[str] = []
-    """URIs of what went (at most VACUUM_REPORT_NAMES_MAX)."""
+    """URIs of deleted objects (at most VACUUM_REPORT_NAMES_MAX)."""
 
 
 # -- task --------------------------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ class Owners(msgspec.Struct, frozen=True, kw_only=True):
     logs: tuple[tuple[str, int], ...]
     """Topic and partition."""
     of_blobs: tuple[tuple[int, ...] | None, ...]
-    """In the order of the blobs; None: its header cannot be read."""
+    """Log numbers of each blob, in the order of the blobs; None: the header cannot be read."""
 
     def of_blob(self, number: int) -> frozenset[Log] | None:
         named = self.of_blobs[number]
@@ -112,15 +114,12 @@ READ_OWNERS: Final = Task("llog.pipeline.vacuum.job:read_owners", Blobs, Owners)
 
 
 async def read_owners(tools: TaskTools, item: Blobs) -> Owners:
-    slots = asyncio.Semaphore(VACUUM_READS_IN_FLIGHT_MAX)
-
     async def logs_of(blob: Seen) -> frozenset[Log] | None:
-        async with slots:
-            store, name = await tools.find_object(f"{item.store_url}/{blob.name}")
-            found = await candidate_of(store, ObjectMeta(name, blob.byte_length, blob.last_modified_ms))
-            return None if found is None else found.logs
+        store, name = await tools.find_object(f"{item.store_url}/{blob.name}")
+        candidate = await candidate_of(store, ObjectMeta(name, blob.byte_length, blob.last_modified_ms))
+        return None if candidate is None else candidate.logs
 
-    owners = await asyncio.gather(*(logs_of(blob) for blob in item.blobs))
+    owners = await gather_bounded(item.blobs, logs_of, limit=VACUUM_READS_IN_FLIGHT_MAX)
     numbers: dict[Log, int] = {}
     of_blobs = tuple(
         None if logs is None else tuple(numbers.setdefault(log, len(numbers)) for log in sorted(logs))
@@ -143,7 +142,7 @@ async def vacuum(context: LogContext, runner: TaskRunner, *, dry_run: bool = Fal
     clocks = await (_clocks_without_writing(context) if dry_run else read_clocks(context))
     now_ms = plan_now(clocks, grace_ms=min(blob_grace_ms, options.vacuum_grace_ms))
     done = _Done(now_ms - blob_grace_ms, now_ms - options.vacuum_grace_ms, dry_run, root=context.keys.root)
-    sweep = _Sweep(context, runner, done, await look_around(context), now_ms)
+    sweep = _Sweep(context, runner, done, await read_overview(context), now_ms)
     await sweep.blobs(context.wal)
     await sweep.segments(context.segments)
     if not dry_run:
@@ -166,7 +165,7 @@ async def vacuum_here(context: LogContext, *, dry_run: bool = False) -> VacuumRe
 
 @dataclass(slots=True)
 class _Done(protocol.Vacuumed):
-    """What the protocol counts, and where it was."""
+    """The counts of the protocol, and counts by place."""
 
     root: str = ""
     places: dict[str, Swept] = field(default_factory=dict)
@@ -180,21 +179,21 @@ class _Done(protocol.Vacuumed):
         place.deleted_bytes += byte_length
 
     def place(self, uri: str) -> Swept:
-        """Of the blobs, or of the topic that a segment's name begins with."""
+        """The counts of the blobs, or of the topic in a segment's name."""
         above, root, below = uri.rpartition(f"/{self.root}/")
         return self.places.setdefault(f"{above}{root}{below.partition('/')[0]}/", Swept())
 
 
 class _Sweep:
-    """One vacuum under way."""
+    """One vacuum in progress."""
 
     def __init__(self, context: LogContext, runner: TaskRunner, done: _Done, overview: Overview, now_ms: int) -> None:
         self.context, self.runner, self.done, self.overview = context, runner, done, overview
         self._now_ms = now_ms
         self._asked: dict[Log, NamedObjects | None] = {}
-        """An answer holds for good: its horizon is raised."""
+        """Answers of logs. An answer stays valid, because the horizon of the log is raised."""
         self._planned = PlannedBlobs(frozenset())
-        """As of the last time that a log was asked, or later."""
+        """Read after the last log was asked."""
 
     # -- blobs ---------------------------------------------------------------------------------------------------------
     async def blobs(self, store: ObjectStore) -> None:
@@ -205,28 +204,25 @@ class _Sweep:
             place.surveyed += len(page.old)
             place.surveyed_bytes += sum(seen.byte_length for seen in page.old)
             unnamed = [seen for seen in page.old if store.uri(seen.name) not in self.overview.named]
-            for candidates in await self._owned(store, self._unplanned(store, unnamed)):
+            unplanned = self._not_planned(unnamed, lambda seen: store.uri(seen.name))
+            batches = batched(unplanned, VACUUM_TASK_HEADERS_MAX)
+            chunks = [Blobs(store_url=store.url, blobs=tuple(batch)) for batch in batches]
+            answers = await self.runner.run(READ_OWNERS, chunks) if chunks else []
+            judged = [self._judged(store, chunk, answer) for chunk, answer in zip(chunks, answers, strict=True)]
+            for candidates in judged:
                 await self._delete_blobs(store, candidates)
 
-    def _unplanned(self, store: ObjectStore, unnamed: list[Seen]) -> list[Seen]:
-        """Without those that are known to stay whatever their logs say."""
+    def _not_planned(self, blobs: list[T], uri_of: Callable[[T], str]) -> list[T]:
+        """Without blobs that a plan keeps, whatever their logs name."""
         if self._planned.unreadable:
-            self.done.kept_unread += len(unnamed)
+            self.done.kept_unread += len(blobs)
             return []
-        free = [seen for seen in unnamed if store.uri(seen.name) not in self._planned.uris]
-        self.done.kept_planned += len(unnamed) - len(free)
+        free = [blob for blob in blobs if uri_of(blob) not in self._planned.uris]
+        self.done.kept_planned += len(blobs) - len(free)
         return free
 
-    async def _owned(self, store: ObjectStore, unnamed: Sequence[Seen]) -> list[list[protocol.Candidate]]:
-        """The candidates whose logs are all known here, in helpings."""
-        chunks = [
-            Blobs(store_url=store.url, blobs=tuple(unnamed[first : first + VACUUM_TASK_HEADERS_MAX]))
-            for first in range(0, len(unnamed), VACUUM_TASK_HEADERS_MAX)
-        ]
-        answers = await self.runner.run(READ_OWNERS, chunks) if chunks else []
-        return [self._judged(store, chunk, answer) for chunk, answer in zip(chunks, answers, strict=True)]
-
     def _judged(self, store: ObjectStore, chunk: Blobs, answer: Owners | TaskFailed) -> list[protocol.Candidate]:
+        """The candidates of known logs only."""
         if isinstance(answer, TaskFailed):
             raise ObjectStoreUnavailable("get_range", store.url, answer.error)
         candidates = []
@@ -243,26 +239,18 @@ class _Sweep:
                 candidates.append(protocol.Candidate(store.uri(seen.name), meta, logs))
         return candidates
 
-    async def _delete_blobs(self, store: ObjectStore, found: list[protocol.Candidate]) -> None:
-        done, candidates = self.done, found
+    async def _delete_blobs(self, store: ObjectStore, old: list[protocol.Candidate]) -> None:
+        done, candidates = self.done, old
         if not done.dry_run:
             before_ms, asked = done.blobs_before_ms, len(self._asked)
-            candidates = await protocol.unnamed_by_logs(self.context, found, self._asked, named_blobs, before_ms, done)
-            if len(self._asked) > asked:  # horizons were raised: whoever planned before that must be seen
+            candidates = await protocol.unnamed_by_logs(self.context, old, self._asked, named_blobs, before_ms, done)
+            if len(self._asked) > asked:  # horizons were raised: plans recorded before that must be read
                 self._planned = await planned_blobs(self.context, now_ms=self._now_ms)
-            candidates = self._not_planned(candidates)
+            candidates = self._not_planned(candidates, lambda candidate: candidate.uri)
             await store.delete_many([candidate.meta.name for candidate in candidates])
         for candidate in candidates:
             done.note(candidate.uri, candidate.meta.byte_length)
         done.blobs_deleted += len(candidates)
-
-    def _not_planned(self, candidates: list[protocol.Candidate]) -> list[protocol.Candidate]:
-        if self._planned.unreadable:
-            self.done.kept_unread += len(candidates)
-            return []
-        free = [candidate for candidate in candidates if candidate.uri not in self._planned.uris]
-        self.done.kept_planned += len(candidates) - len(free)
-        return free
 
     # -- segments ------------------------------------------------------------------------------------------------------
     async def segments(self, store: ObjectStore) -> None:
@@ -270,7 +258,7 @@ class _Sweep:
         await protocol.vacuum_segments(self.context, store, self._old_segments(store), named, known, self.done)
 
     async def _old_segments(self, store: ObjectStore) -> AsyncIterator[tuple[Log, ObjectMeta]]:
-        """Old segment objects of logs that have a control record, as tasks listed them."""
+        """Old segment objects, listed by tasks, of logs with a control record."""
         weights = {log: len(known) for log, known in self.overview.segments.items()}
         before_ms = self.done.segments_before_ms
         async for _, page in survey_segments(self.context, self.runner, store, before_ms=before_ms, weights=weights):
@@ -288,20 +276,20 @@ class _Sweep:
                 else:
                     yield parsed.log, ObjectMeta(seen.name, seen.byte_length, seen.last_modified_ms)
 
-    # -- phantoms that no candidate led to -----------------------------------------------------------------------------
+    # -- phantoms and leftovers ----------------------------------------------------------------------------------------
     async def phantoms(self) -> None:
-        """A late settlement names a blob that may be gone; nothing else makes vacuum ask its log."""
+        """A late settlement may name a blob that no longer exists, so no candidate makes vacuum ask its log."""
         for log in sorted(self.overview.with_phantoms - self.overview.deleted - self._asked.keys()):
             try:
                 named = await named_blobs(self.context, log, self.done.blobs_before_ms)
             except (LogError, MetadataStoreError, FormatError):
-                continue  # phantoms do no harm, and the next vacuum asks again
+                continue  # a phantom does no harm, and the next vacuum asks again
             self.done.phantoms_removed += 0 if named is None else named.phantoms_removed
 
-    # -- what is left of deleted logs ----------------------------------------------------------------------------------
     async def leftovers(self) -> None:
-        async for found in some_at_a_time(sorted(self.overview.deleted), self._remove_leftovers):
-            self.done.phantoms_removed += found
+        """Remove records that late processes added to deleted logs."""
+        async for removed in in_batches(sorted(self.overview.deleted), self._remove_leftovers):
+            self.done.phantoms_removed += removed
 
     async def _remove_leftovers(self, log: Log) -> int:
         try:
@@ -312,25 +300,10 @@ class _Sweep:
 
     # -- report --------------------------------------------------------------------------------------------------------
     def report(self) -> VacuumReport:
-        done, unreadable, plans = self.done, self.overview.unreadable, self._planned
-        named = [*plans.unreadable, *unreadable.named]
-        return VacuumReport(
-            dry_run=done.dry_run,
-            blobs_before_ms=done.blobs_before_ms,
-            segments_before_ms=done.segments_before_ms,
-            blobs_deleted=done.blobs_deleted,
-            bytes_deleted=done.bytes_deleted,
-            segments_marked=done.segments_marked,
-            segments_deleted=done.segments_deleted,
-            phantoms_removed=done.phantoms_removed,
-            kept_unreadable=done.kept_unreadable,
-            kept_unknown_log=done.kept_unknown_log,
-            kept_unchecked=done.kept_unchecked,
-            kept_planned=done.kept_planned,
-            kept_unread=done.kept_unread,
-            plans_expired=list(plans.expired[:VACUUM_REPORT_NAMES_MAX]),
-            unreadable_count=len(plans.unreadable) + unreadable.count,
-            unreadable=named[:VACUUM_UNREADABLE_NAMED_MAX],
-            places=dict(sorted(done.places.items())),
-            names=done.names[:VACUUM_REPORT_NAMES_MAX],
-        )
+        unreadable, plans = self.overview.unreadable, self._planned
+        report = msgspec.convert(self.done, VacuumReport, from_attributes=True)
+        report.plans_expired = list(plans.expired[:VACUUM_REPORT_NAMES_MAX])
+        report.unreadable_count = len(plans.unreadable) + unreadable.count
+        report.unreadable = [*plans.unreadable, *unreadable.named][:VACUUM_UNREADABLE_NAMED_MAX]
+        report.places = dict(sorted(self.done.places.items()))
+        return report

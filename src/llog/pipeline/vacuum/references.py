@@ -14,12 +14,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
+from llog.concurrency import batched
 from llog.errors import FormatError, InvalidArgument, InvalidField, VacuumRefused
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import SINK_ROUNDS_MAX, VACUUM_READS_IN_FLIGHT_MAX, VACUUM_UNREADABLE_NAMED_MAX
 from llog.log.cleanup.vacuum_check import cursor_of
 from llog.log.context import LogContext
-from llog.log.index import EntryVerdict, entry_of, judge
+from llog.log.index import EntryVerdict, entry_of, judge_by
 from llog.log.keys import Log
 from llog.log.read.view import view_of
 from llog.log.rewrite.segments import KnownSegment, list_segments
@@ -32,13 +33,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Unreadable:
-    """What could not be read, and what stays because of it."""
+    """Unreadable records, and the topics and logs of which vacuum keeps all objects because of them."""
 
     topics: set[str] = field(default_factory=set)
     logs: set[Log] = field(default_factory=set)
     count: int = 0
     named: list[str] = field(default_factory=list)
-    """Why, for the first VACUUM_UNREADABLE_NAMED_MAX of them; an error names its key."""
+    """The first VACUUM_UNREADABLE_NAMED_MAX errors; an error names its key."""
 
     def note(self, reason: str) -> None:
         self.count += 1
@@ -46,7 +47,7 @@ class Unreadable:
             self.named.append(reason)
 
     def add(self, log: Log, other: Unreadable) -> None:
-        """What was found in a log."""
+        """Add the unreadable records of one log."""
         self.logs.add(log)
         self.count += other.count
         self.named += other.named[: VACUUM_UNREADABLE_NAMED_MAX - len(self.named)]
@@ -59,32 +60,32 @@ class Unreadable:
 class Overview:
     named: set[str] = field(default_factory=set)
     logs: set[Log] = field(default_factory=set)
-    """Logs with a control record, tombstones included; without those of which something cannot be read."""
+    """Logs with a control record, including tombstones, but no log with an unreadable record."""
     deleted: set[Log] = field(default_factory=set)
-    """Those of which only a tombstone is left."""
+    """Logs with a tombstone only."""
     with_phantoms: set[Log] = field(default_factory=set)
     segments: dict[Log, list[KnownSegment]] = field(default_factory=dict)
     unreadable: Unreadable = field(default_factory=Unreadable)
 
-    def take(self, look: _Look) -> None:
-        """All or nothing: of a log that cannot be read to its end nothing is known, but that its objects stay."""
-        if look.unreadable.count:
-            self.unreadable.add(look.log, look.unreadable)
-        elif look.there:
-            self.named |= look.named
-            self.logs.add(look.log)
-            self.segments[look.log] = look.segments
-            self.deleted |= {look.log} if look.deleted else set()
-            self.with_phantoms |= {look.log} if look.phantoms else set()
+    def take(self, state: _LogState) -> None:
+        """All or nothing: vacuum keeps all objects of a log with an unreadable record."""
+        if state.unreadable.count:
+            self.unreadable.add(state.log, state.unreadable)
+        elif state.exists:
+            self.named |= state.named
+            self.logs.add(state.log)
+            self.segments[state.log] = state.segments
+            self.deleted |= {state.log} if state.deleted else set()
+            self.with_phantoms |= {state.log} if state.phantoms else set()
 
 
-async def look_around(context: LogContext) -> Overview:
+async def read_overview(context: LogContext) -> Overview:
     """Raises `VacuumRefused` for an unreadable record of an unknown owner."""
     overview, logs = Overview(), list[Log]()
     async for record in context.metadata.scan_all(context.keys.topics(), strict=True):
         parsed = context.keys.parse(record.key.path)
         if parsed is None:
-            raise VacuumRefused(f"{record.key.path} is no topic's record: whatever it stands for might name any object")
+            raise VacuumRefused(f"{record.key.path} is not a topic record; its logs may name any object")
         try:
             topic = decode_value(TopicRecord, record.value, record.key.path)
         except FormatError as error:
@@ -93,92 +94,83 @@ async def look_around(context: LogContext) -> Overview:
             continue
         count = max(topic.partition_count, topic.partition_count_ever)
         logs += [Log(parsed.topic, partition) for partition in range(count)]
-    async for look in some_at_a_time(logs, lambda log: _look_at(context, log)):
-        overview.take(look)
+    async for state in in_batches(logs, lambda log: _read_log(context, log)):
+        overview.take(state)
     return overview
 
 
-async def some_at_a_time(logs: Sequence[Log], work: Callable[[Log], Awaitable[T]]) -> AsyncIterator[T]:
-    """What comes of each log, in order. Those that are worked on together end before an error of one is told: nobody is
-    left behind that goes on."""
-    for first in range(0, len(logs), VACUUM_READS_IN_FLIGHT_MAX):
-        some = logs[first : first + VACUUM_READS_IN_FLIGHT_MAX]
-        for done in await asyncio.gather(*map(work, some), return_exceptions=True):
+async def in_batches(logs: Sequence[Log], work: Callable[[Log], Awaitable[T]]) -> AsyncIterator[T]:
+    """The result of each log, in order. All logs of a batch end before an error of one is raised."""
+    for batch in batched(logs, VACUUM_READS_IN_FLIGHT_MAX):
+        for done in await asyncio.gather(*map(work, batch), return_exceptions=True):
             if isinstance(done, BaseException):
                 raise done
             yield done
 
 
-class _Look(NamedTuple):
-    """What there is of one log."""
-
+@dataclass(slots=True)
+class _LogState:
     log: Log
-    named: set[str]
-    segments: list[KnownSegment]
-    unreadable: Unreadable
-    there: bool = False
+    named: set[str] = field(default_factory=set)
+    segments: list[KnownSegment] = field(default_factory=list)
+    unreadable: Unreadable = field(default_factory=Unreadable)
+    exists: bool = False
     deleted: bool = False
     phantoms: bool = False
 
 
-async def _look_at(context: LogContext, log: Log) -> _Look:
-    look = _Look(log, set(), [], Unreadable())
-    found = await context.metadata.get(context.keys.control(log))
-    if found is None:
-        return look
+async def _read_log(context: LogContext, log: Log) -> _LogState:
+    state, record = _LogState(log), await context.metadata.get(context.keys.control(log))
+    if record is None:
+        return state
     try:
-        control = decode_value(ControlRecord, found.value, found.key.path)
-        phantoms = await _look_at_entries(context, look, control)
-        look.segments.extend(await list_segments(context, log))
+        control = decode_value(ControlRecord, record.value, record.key.path)
+        await _read_entries(context, state, control)
+        state.segments = await list_segments(context, log)
+        state.exists, state.deleted = True, control.log_state == "DELETED"
     except FormatError as error:
-        look.unreadable.note(str(error))
-        return look
-    return look._replace(there=True, deleted=control.log_state == "DELETED", phantoms=phantoms)
+        state.unreadable.note(str(error))
+    return state
 
 
-async def _look_at_entries(context: LogContext, look: _Look, control: ControlRecord) -> bool:
-    """Fills in what the log's entries and its pending append name; are there phantoms? Those name nothing: else what
-    only a phantom names would never become a candidate, and its log never be asked (h27)."""
-    look.named.update(() if control.pending is None else (control.pending.data_key,))
-    phantoms, cursor = False, await cursor_of(context, look.log, control.incarnation)
-    async for record in context.metadata.scan_all(context.keys.index(look.log)):
+async def _read_entries(context: LogContext, state: _LogState, control: ControlRecord) -> None:
+    """Collect the objects that entries and the pending append name. Phantoms name nothing: otherwise an object that
+    only a phantom names would never become a candidate, and its log would never be asked (h27)."""
+    state.named.update(() if control.pending is None else (control.pending.data_key,))
+    cursor = await cursor_of(context, state.log, control.incarnation)
+    async for record in context.metadata.scan_all(context.keys.index(state.log)):
         try:
             entry = entry_of(record)
-        except FormatError as error:
-            look.unreadable.note(str(error))
+        except (FormatError, InvalidArgument) as error:
+            path = record.key.path
+            state.unreadable.note(str(error) if isinstance(error, FormatError) else f"{path}: {error.reason}")
             continue
-        except InvalidArgument as error:
-            look.unreadable.note(f"{record.key.path}: {error.reason}")
-            continue
-        verdict = judge(
-            entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=control.log_start_offset
-        )
+        verdict = judge_by(control, cursor, entry)
         if verdict is EntryVerdict.PHANTOM:
-            phantoms = True
+            state.phantoms = True
         else:
-            look.named.add(entry.value.data_key)
-    return phantoms
+            state.named.add(entry.value.data_key)
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
 
-# How long vacuum keeps the blobs of a commit plan that nobody finishes. A driver that is this late is told that its
-# plan is lost; nothing keeps blobs for ever.
+# How long vacuum keeps the blobs of an unfinished commit plan. A driver that comes back later gets an error: its plan
+# is lost.
 SINK_PLAN_KEPT_MS_MAX: Final = 7 * 24 * 3_600_000
 
 
 class PlannedBlobs(NamedTuple):
     uris: frozenset[str]
     confirmed: frozenset[str] = frozenset()
-    """Those among them that must be there: their plan may have been performed in part."""
+    """Blobs of confirmed plans. They must exist, because a confirmed plan may have been performed in part."""
     expired: tuple[str, ...] = ()
     """Keys of plans that stayed unfinished for too long to keep their blobs."""
     unreadable: tuple[str, ...] = ()
-    """Keys of what may be a plan, and why it cannot be read."""
+    """Key and error of each record that may be a plan and cannot be read."""
 
 
 async def planned_blobs(context: LogContext, *, now_ms: int) -> PlannedBlobs:
-    """As of now, by strict reads."""
+    """By strict reads."""
     uris, confirmed = set[str](), set[str]()
     expired: list[str] = []
     unreadable: list[str] = []
@@ -201,35 +193,34 @@ async def planned_blobs(context: LogContext, *, now_ms: int) -> PlannedBlobs:
 
 
 async def wanted_by_plans(context: LogContext, uris: Collection[str]) -> set[str]:
-    """Those of them that a confirmed plan is still to write to a log. What it has for a topic that was deleted since,
-    created again or not, nobody writes any more; vacuum may have taken that before the plan was there."""
+    """The blobs that a confirmed plan still has to write to a log. Slices of an incarnation that was deleted since are
+    never written, and vacuum may have deleted their blobs before the plan was recorded."""
     wanted: set[str] = set()
     async for record in _plan_records(context):
         try:
             plan = decode_plan(record.value, record.key.path)
             if plan.done or not plan.confirmed:
                 continue
-            lives: dict[tuple[Log, int], set[str]] = {}
+            by_incarnation: dict[tuple[Log, int], set[str]] = {}
             async for part in _slices(context, plan):
                 if part.data_key in uris:
-                    lives.setdefault((part.log, part.incarnation), set()).add(part.data_key)
+                    by_incarnation.setdefault((part.log, part.incarnation), set()).add(part.data_key)
         except FormatError:
-            continue  # a finding of its own
-        for (log, incarnation), named in lives.items():
-            found = await context.metadata.get(context.keys.control(log), strict=True)
-            seen = view_of(found, None)
-            if seen is not None and seen.control.incarnation == incarnation:
+            continue  # the audit reports unreadable plans
+        for (log, incarnation), named in by_incarnation.items():
+            now = view_of(await context.metadata.get(context.keys.control(log), strict=True), None)
+            if now is not None and now.control.incarnation == incarnation:
                 wanted |= named
     return wanted
 
 
 async def _slices(context: LogContext, plan: CommitPlan) -> AsyncIterator[PlanSlice]:
-    """As far as they are there."""
+    """The slices on all existing pages."""
     for part in plan.slices:
         yield part
     for key in page_keys(context.keys, plan):
-        found = await context.metadata.get(key, strict=True)
-        for part in () if found is None else decode_page(found.value, key.path).slices:
+        page = await context.metadata.get(key, strict=True)
+        for part in () if page is None else decode_page(page.value, key.path).slices:
             yield part
 
 
@@ -245,7 +236,7 @@ async def _plan_records(context: LogContext) -> AsyncIterator[Record]:
 
 
 async def _named(context: LogContext, record: Record, plan: CommitPlan) -> set[str]:
-    """What a plan names; of one that changes meanwhile, what it names then."""
+    """The blobs that a plan names; a plan that changes meanwhile is read again."""
     for _ in range(SINK_ROUNDS_MAX):
         on_pages = await _named_on_pages(context, plan)
         if on_pages is not None:
@@ -254,17 +245,17 @@ async def _named(context: LogContext, record: Record, plan: CommitPlan) -> set[s
         if again is None:
             return set()
         if again.version == record.version:
-            raise InvalidField(record.key.path, "pages of it are missing")
+            raise InvalidField(record.key.path, "some of its pages are missing")
         record, plan = again, decode_plan(again.value, again.key.path)
     raise InvalidField(record.key.path, f"it changed {SINK_ROUNDS_MAX} times while it was read")
 
 
 async def _named_on_pages(context: LogContext, plan: CommitPlan) -> set[str] | None:
-    """One page after the other, since a plan may be large. None: one is missing."""
+    """Reads one page at a time, since a plan may be large. None: a page is missing."""
     uris: set[str] = set()
     for key in page_keys(context.keys, plan):
-        found = await context.metadata.get(key, strict=True)
-        if found is None:
+        page = await context.metadata.get(key, strict=True)
+        if page is None:
             return None
-        uris |= {part.data_key for part in decode_page(found.value, key.path).slices}
+        uris |= {part.data_key for part in decode_page(page.value, key.path).slices}
     return uris

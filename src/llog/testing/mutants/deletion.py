@@ -21,9 +21,9 @@ UNKNOWN_LOGS_NAME_NOTHING = (
 )
 CATALOGUE_RECORDS_ARE_REFERENCES = Edit(
     VACUUM_LOOK,
-    "look.segments.extend(await list_segments(context, log))\n",
-    "look.segments.extend(await list_segments(context, log))\n"
-    "        look.named.update(known.record.data_key for known in look.segments)\n",
+    "state.segments = await list_segments(context, log)\n",
+    "state.segments = await list_segments(context, log)\n"
+    "        state.named.update(known.record.data_key for known in state.segments)\n",
 )
 MOVE_AT_ANY_VERSION = Edit(
     PUBLISH,

@@ -118,7 +118,11 @@ SINKING = (
     Mutant(
         "h24b",
         "vacuum keeps blobs that an unfinished plan names",
-        (Edit(VACUUM, "            candidates = self._not_planned(candidates)\n", ""),),
+        (
+            Edit(
+                VACUUM, "            candidates = self._not_planned(candidates, lambda candidate: candidate.uri)\n", ""
+            ),
+        ),
         "plans",
     ),
     Mutant(

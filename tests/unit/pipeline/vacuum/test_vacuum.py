@@ -34,7 +34,7 @@ from llog.pipeline.runtime.survey import (
 from llog.pipeline.runtime.tasks import LocalTasks, TaskFailed, decoded_outcome, encoded_item, perform, tools_of
 from llog.pipeline.vacuum import job as vacuum_task
 from llog.pipeline.vacuum.job import READ_OWNERS, Blobs, vacuum
-from llog.pipeline.vacuum.references import some_at_a_time
+from llog.pipeline.vacuum.references import in_batches
 from llog.stores.metadata.port import GroupOutcome, Key, Write
 from llog.stores.metadata.wrappers import ForwardingMetadataStore
 from llog.stores.objects.port import Buffer, ByteRange, ObjectStore
@@ -451,7 +451,7 @@ async def test_names_below_another_root_of_the_store_are_not_touched(stage: Stag
     assert name in await contents(stage)
 
 
-async def test_logs_are_read_some_at_a_time_and_an_error_leaves_no_task_behind() -> None:
+async def test_logs_are_read_in_batches_and_an_error_leaves_no_task_behind() -> None:
     logs = [Log("orders", partition) for partition in range(VACUUM_READS_IN_FLIGHT_MAX + 5)]
     at_work, most, failing = 0, 0, logs[3]
 
@@ -468,9 +468,9 @@ async def test_logs_are_read_some_at_a_time_and_an_error_leaves_no_task_behind()
         return log
 
     with pytest.raises(MetadataUnavailable):
-        async for _ in some_at_a_time(logs, work):
+        async for _ in in_batches(logs, work):
             pass
     assert at_work == 0
     failing = Log("nobody", 0)
-    assert [log async for log in some_at_a_time(logs, work)] == logs
+    assert [log async for log in in_batches(logs, work)] == logs
     assert most == VACUUM_READS_IN_FLIGHT_MAX
