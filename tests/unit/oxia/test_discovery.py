@@ -105,12 +105,12 @@ async def test_tls_is_spoken_with_the_given_authority_and_with_no_other(tmp_path
     credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
     async with FakeOxia(credentials) as server:
         client = await server.client(tls=True, ca_certificates=certificate.read_bytes())
-        assert await client.put("a", b"v") == 0
+        assert await client.write(0, [OxiaPut("a", b"v")]) == [0]
         await client.close()
         # A server that announces itself with the prefix is spoken to with TLS too.
         server.leaders = {0: f"tls://{server.address}"}
         client = await server.client(tls=True, ca_certificates=certificate.read_bytes())
-        assert await client.put("b", b"v") == 1
+        assert await client.write(0, [OxiaPut("b", b"v")]) == [1]
         await client.close()
         with pytest.raises(Unavailable):
             await server.client(timeout_ms=500, tls=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -43,7 +43,7 @@ from llog.stores.metadata.lmdb.layout import (
     find_tree,
     record_keys,
 )
-from llog.stores.metadata.lmdb.transaction import LmdbBatch
+from llog.stores.metadata.lmdb.transaction import LmdbBatch, Transaction
 from llog.stores.metadata.port import (
     Capabilities,
     Change,
@@ -240,17 +240,14 @@ class LmdbStore(MetadataStore):
     async def _read_in_thread(self, operation: str, reader: RecordReader, work: Callable[[RecordReader], T]) -> T:
         async with self._pool_slots:
             self._begin(operation)
-            loop = asyncio.get_running_loop()
-            self._enter()
-            try:
-                reading = loop.run_in_executor(
+            with self._in_use():
+                reading = asyncio.get_running_loop().run_in_executor(
                     self.environment.readers, self.environment.read, lambda txn: work(reader.at(txn))
                 )
-                return await asyncio.wait_for(reading, LMDB_WAIT_MS_MAX / 1_000)
-            except TimeoutError:
-                raise MetadataTimeout(operation, self.url, f"no answer within {LMDB_WAIT_MS_MAX} ms") from None
-            finally:
-                self._leave()
+                try:
+                    return await asyncio.wait_for(reading, LMDB_WAIT_MS_MAX / 1_000)
+                except TimeoutError:
+                    raise MetadataTimeout(operation, self.url, f"no answer within {LMDB_WAIT_MS_MAX} ms") from None
 
     # -- writes -------------------------------------------------------------------------------------------------------
     async def write(self, groups: Sequence[Sequence[Write]]) -> list[GroupOutcome]:
@@ -275,22 +272,10 @@ class LmdbStore(MetadataStore):
                 session.note_lost()
         return outcomes
 
-    async def _write(
-        self,
-        operation: str,
-        work: Callable[..., Any],
-        *,
-        writes: int = 1,
-        size_bytes: int = 0,
-        finish: Callable[[Any], Any] | None = None,
-    ) -> Any:
-        self._enter()
-        try:
-            return await self.environment.writer.do(
-                operation, work, writes=writes, size_bytes=size_bytes, finish=finish
-            )
-        finally:
-            self._leave()
+    async def _write(self, operation: str, work: Callable[[Transaction], Any], **options: Any) -> Any:
+        """`options` are those of `Writer.do`."""
+        with self._in_use():
+            return await self.environment.writer.do(operation, work, **options)
 
     # -- sessions, watch, end -----------------------------------------------------------------------------------------
     async def open_session(self, *, timeout_ms: int, on_lost: Callable[[], None] | None = None) -> Session:
@@ -314,14 +299,17 @@ class LmdbStore(MetadataStore):
         await self._write("raise versions", lambda transaction: transaction.raise_version(floor))
         return True
 
-    def _enter(self) -> None:
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """`close` waits for the end of this block."""
         self._under_way += 1
         self._idle.clear()
-
-    def _leave(self) -> None:
-        self._under_way -= 1
-        if not self._under_way:
-            self._idle.set()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
 
     async def close(self) -> None:
         if self._closed:

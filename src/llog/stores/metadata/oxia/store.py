@@ -133,7 +133,7 @@ class OxiaStore(MetadataStore):
     async def ceiling(self, parent: Key, name: str, *, strict: bool = False) -> Record | None:
         check_scan(parent, name, None, 1)
         self._check_open("ceiling")
-        gets = [oxia.Get(f"{parent.path}/{name}", oxia.Comparison.CEILING)]
+        gets = [oxia.Get(f"{parent.path}/{name}", oxia.CEILING)]
         prefix = f"{parent.path}/"
 
         async def ask(shard: int) -> oxia.OxiaRecord | None:

@@ -22,14 +22,14 @@ from llog.stores.metadata.oxia.client.errors import (
 from llog.stores.metadata.oxia.client.notifications import Changed, Deleted, Event, Gap, ShardNotifications
 from llog.stores.metadata.oxia.client.ops import Op, Outcome, OxiaDelete, OxiaPut
 from llog.stores.metadata.oxia.client.queue import Submission
-from llog.stores.metadata.oxia.client.reads import Comparison, Get, OxiaRecord
+from llog.stores.metadata.oxia.client.reads import CEILING, Get, OxiaRecord
 from llog.stores.metadata.oxia.client.rpc import OxiaLink, OxiaOptions
 from llog.stores.metadata.oxia.client.sessions import ShardSession
 
 __all__ = [
+    "CEILING",
     "Changed",
     "ClientClosed",
-    "Comparison",
     "Deleted",
     "Denied",
     "Event",

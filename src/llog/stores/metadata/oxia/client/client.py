@@ -16,9 +16,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from llog.stores.metadata.oxia.client.discovery import ShardDirectory
-from llog.stores.metadata.oxia.client.errors import ClientClosed, InvalidRequest, OxiaError
+from llog.stores.metadata.oxia.client.errors import ClientClosed, InvalidRequest
 from llog.stores.metadata.oxia.client.notifications import Event, ShardNotifications
-from llog.stores.metadata.oxia.client.ops import Op, Outcome, OxiaPut
+from llog.stores.metadata.oxia.client.ops import Op, Outcome
 from llog.stores.metadata.oxia.client.queue import Submission
 from llog.stores.metadata.oxia.client.reads import Get, OxiaRecord, ShardReader
 from llog.stores.metadata.oxia.client.routing import ShardMap
@@ -96,16 +96,6 @@ class OxiaClient:
         """The first half of `submit`: await `done` of the result for the outcomes."""
         return await self._writer(shard).begin(ops)
 
-    async def put(
-        self, key: str, value: bytes, *, expected: int | None = None, partition_key: str | None = None
-    ) -> int:
-        """Write one record; its new version."""
-        shard = self.shard_of(key if partition_key is None else partition_key)
-        [outcome] = await self.write(shard, [OxiaPut(key, value, expected, partition_key)])
-        if isinstance(outcome, OxiaError):
-            raise outcome
-        return outcome
-
     def _writer(self, shard: int) -> ShardWriter:
         self._check_open()
         writer = self._writers.get(shard)
@@ -114,10 +104,6 @@ class OxiaClient:
         return writer
 
     # -- reads ------------------------------------------------------------------------------------------------------
-    async def get(self, key: str, *, partition_key: str | None = None) -> OxiaRecord | None:
-        [record] = await self.get_many(self.shard_of(key if partition_key is None else partition_key), [Get(key)])
-        return record
-
     async def get_many(self, shard: int, gets: Sequence[Get], link: OxiaLink | None = None) -> list[OxiaRecord | None]:
         return await self._reader(shard).get_many(gets, link)
 
@@ -125,9 +111,6 @@ class OxiaClient:
         self, shard: int, start: str, stop: str, limit: int, link: OxiaLink | None = None
     ) -> list[OxiaRecord]:
         return await self._reader(shard).scan(start, stop, limit, link)
-
-    async def keys(self, shard: int, start: str, stop: str, limit: int, link: OxiaLink | None = None) -> list[str]:
-        return await self._reader(shard).keys(start, stop, limit, link)
 
     async def scan_frames(self, shard: int, start: str, stop: str) -> AsyncGenerator[list[OxiaRecord], None]:
         """A range in frames of up to 1,000 records, for ranges that are too large for one answer."""

@@ -37,22 +37,15 @@ OXIA_READ_OPS_MAX: Final = 512
 # Timeout of one attempt of a read; the next goes to the current leader.
 OXIA_READ_ATTEMPT_MS_MIN: Final = 2_000
 
+CEILING: Final = pb.CEILING
+
 T = TypeVar("T")
-
-
-class Comparison:
-    """How a get finds its record: at the key, or next to it in the order of the server."""
-
-    EQUAL = pb.EQUAL
-    FLOOR = pb.FLOOR
-    CEILING = pb.CEILING
-    LOWER = pb.LOWER
-    HIGHER = pb.HIGHER
 
 
 class Get(NamedTuple):
     key: str
     comparison: pb.KeyComparison = pb.EQUAL
+    """`CEILING`: the record at the key or the next in the order of the server."""
 
 
 class OxiaRecord(NamedTuple):
@@ -76,6 +69,10 @@ def _record(answer: pb.GetResponse, asked: str) -> OxiaRecord | None:
         version.session_id if version.HasField("session_id") else None,
         version.modified_timestamp,
     )
+
+
+def _records(frame: pb.RangeScanResponse) -> list[OxiaRecord]:
+    return [record for answer in frame.records if (record := _record(answer, answer.key)) is not None]
 
 
 def read_error(failure: RpcFailure, what: str) -> OxiaError:
@@ -252,28 +249,12 @@ class ShardReader:
             records: list[OxiaRecord] = []
             async with aclosing(frames(at.range_scan(request, metadata=at.metadata), seconds)) as pages:
                 async for frame in pages:
-                    records += [
-                        record for answer in frame.records if (record := _record(answer, answer.key)) is not None
-                    ]
+                    records += _records(frame)
                     if len(records) >= limit:
                         break
             return records[:limit]
 
         return await self._attempts.run(self._shard, f"scan shard {self._shard}", call, link)
-
-    async def keys(self, start: str, stop: str, limit: int, link: OxiaLink | None = None) -> list[str]:
-        request = pb.ListRequest(shard=self._shard, start_inclusive=start, end_exclusive=stop)
-
-        async def call(at: OxiaLink, seconds: float) -> list[str]:
-            keys: list[str] = []
-            async with aclosing(frames(at.list(request, metadata=at.metadata), seconds)) as pages:
-                async for frame in pages:
-                    keys += frame.keys[: limit - len(keys)]
-                    if len(keys) >= limit:
-                        break
-            return keys
-
-        return await self._attempts.run(self._shard, f"list shard {self._shard}", call, link)
 
     async def scan_frames(
         self, start: str, stop: str, link: OxiaLink, silence_seconds: float
@@ -283,7 +264,7 @@ class ShardReader:
         try:
             async with aclosing(frames(link.range_scan(request, metadata=link.metadata), silence_seconds)) as pages:
                 async for frame in pages:
-                    yield [record for answer in frame.records if (record := _record(answer, answer.key)) is not None]
+                    yield _records(frame)
         except grpc.aio.AioRpcError as error:
             raise read_error(failure_of(error), f"scan shard {self._shard}") from error
         except TimeoutError:

@@ -76,7 +76,6 @@ class OxiaLink:
         stream, unary = self._stream, self._unary
         self.assignments = stream("GetShardAssignments", pb.ShardAssignmentsRequest, pb.ShardAssignments)
         self.read = stream("Read", pb.ReadRequest, pb.ReadResponse)
-        self.list = stream("List", pb.ListRequest, pb.ListResponse)
         self.range_scan = stream("RangeScan", pb.RangeScanRequest, pb.RangeScanResponse)
         self.notifications = stream("GetNotifications", pb.NotificationsRequest, pb.NotificationBatch)
         self.create_session = unary("CreateSession", pb.CreateSessionRequest, pb.CreateSessionResponse)
