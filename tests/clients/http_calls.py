@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,13 +109,6 @@ def refused_field(answer: httpx.Response, status: int = 400) -> str:
     assert body["error"]
     assert body["request_id"] == answer.headers["x-request-id"]
     return str(body.get("field", ""))
-
-
-def until(done: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def events_of(lines: Iterator[str], count: int) -> Sequence[Json]:

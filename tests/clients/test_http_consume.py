@@ -23,7 +23,7 @@ from tests.clients.http_calls import (
     unused_topic,
     wanted,
 )
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -201,11 +201,13 @@ def test_a_long_poll_waits_no_longer_than_max_wait_ms(http: httpx.Client, topic:
     assert 0.39 <= time.monotonic() - began < 50.0  # the longest wait is a minute
 
 
-def test_a_long_poll_ends_when_records_come(http: httpx.Client, topic: str) -> None:
+def test_a_long_poll_ends_when_records_come(broker: Running, topic: str) -> None:
+    http = broker.http
     produced(http, a_batch(topic, 0, "x"))
+    before = _lookups_without_records(broker)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(consumed, http, wanted(topic, 0, 2), max_wait_ms=60_000)
-        time.sleep(0.2)
+        wait_until(lambda: _lookups_without_records(broker) > before, "a poll at the end of the log")
         assert not waiting.done()
         produced(http, a_batch(topic, 0, "y"))
         [result] = waiting.result(PATIENCE_SECONDS)
@@ -217,7 +219,7 @@ def test_a_long_poll_waits_until_min_bytes_are_there(http: httpx.Client, topic: 
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(consumed, http, wanted(topic, 0, 2), max_wait_ms=60_000, min_bytes=3_000)
         produced(http, a_batch(topic, 0, "y" * 1_000))
-        time.sleep(0.3)
+        time.sleep(0.3)  # no signal shows that a poll goes on waiting; an early answer would take milliseconds
         assert not waiting.done()
         produced(http, a_batch(topic, 0, "y" * 3_000))
         [result] = waiting.result(PATIENCE_SECONDS)
@@ -245,6 +247,10 @@ def test_long_polls_wait_independently_of_each_other(http: httpx.Client, topic: 
 def _store_reads(broker: Running) -> tuple[float, ...]:
     paths = ("log.read_gets", "s3.operations.get.requests", "s3.operations.range_get.requests")
     return tuple(broker.metric(path) for path in paths)
+
+
+def _lookups_without_records(broker: Running) -> float:
+    return broker.metric("tail_cache.events.empty") + broker.metric("tail_cache.events.miss")
 
 
 def _metadata_reads(broker: Running) -> float:
@@ -314,8 +320,9 @@ def test_a_long_poll_works_without_the_cache(uncached: Running) -> None:
     topic = unused_topic()
     produced(uncached.http, a_batch(topic, 0, "x"))
     with ThreadPoolExecutor(1) as threads:
+        before = _metadata_reads(uncached)
         waiting = threads.submit(consumed, uncached.http, wanted(topic, 0, 2), max_wait_ms=60_000)
-        time.sleep(0.2)
+        wait_until(lambda: _metadata_reads(uncached) > before, "a poll that has read the end of the log")
         produced(uncached.http, a_batch(topic, 0, "y"))
         [result] = waiting.result(PATIENCE_SECONDS)
     assert [record["payload"] for record in result["records"]] == ["y"]

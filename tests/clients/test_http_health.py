@@ -17,10 +17,10 @@ from tests.clients.http_calls import (
     produced,
     refused_field,
     running,
-    until,
     unused_topic,
     wanted,
 )
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +155,7 @@ def test_a_shared_tail_cache_directory_gives_the_reading_process_hits_without_th
         return after == [before[0] + 1, before[1]]
 
     # A few milliseconds after the append; until then the stores answer.
-    until(come_from_the_cache, "the reading process has the appends in its cache")
+    wait_until(come_from_the_cache, "the reading process has the appends in its cache")
 
 
 # -- nothing is kept in the process ----------------------------------------------------------------------------------

@@ -22,11 +22,10 @@ from tests.clients.http_calls import (
     produced,
     refused_field,
     running,
-    until,
     unused_topic,
     wanted,
 )
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
 BUFFER_BYTES = 1 << 20
@@ -77,12 +76,12 @@ def a_full_buffer(broker: Running) -> Iterator[None]:
         trickle = threading.Thread(target=_trickle, args=(holding, over))
         trickle.start()
         try:
-            until(lambda: broker.http.get("/ready").status_code == 503, "the body to be taken from the buffer")
+            wait_until(lambda: broker.http.get("/ready").status_code == 503, "the body to be taken from the buffer")
             yield
         finally:
             over.set()
             trickle.join()
-    until(lambda: broker.http.get("/ready").status_code == 200, "its room to be given back")
+    wait_until(lambda: broker.http.get("/ready").status_code == 200, "its room to be given back")
 
 
 def _trickle(client: socket.socket, over: threading.Event) -> None:
@@ -207,7 +206,7 @@ def test_under_a_storm_every_request_is_stored_whole_or_refused_whole(small: Run
 
 
 def test_the_memory_is_given_back(small: Running) -> None:
-    until(lambda: small.metric("batching.buffered_bytes") == 0, "the buffer to be empty")
+    wait_until(lambda: small.metric("batching.buffered_bytes") == 0, "the buffer to be empty")
     assert small.http.get("/health").json()["status"] == "ok"
 
 
@@ -217,7 +216,7 @@ def test_clients_that_ask_in_pieces_are_understood(small: Running) -> None:
     with _connected(small) as client:
         for piece in (_head(small, len(body))[:20], _head(small, len(body))[20:], body[:10], body[10:]):
             client.sendall(piece)
-            time.sleep(0.05)
+            time.sleep(0.05)  # pacing, so that the pieces arrive one by one
         assert client.recv(64).startswith(b"HTTP/1.1 200 ")
 
 
@@ -238,4 +237,4 @@ def test_a_client_that_goes_away_takes_nothing_with_it(small: Running) -> None:
     with _connected(small) as client:
         client.sendall(_head(small, 100_000) + b"x" * 1_000)
     assert httpx.get(f"{small.url}/health", timeout=PATIENCE_SECONDS).status_code == 200
-    until(lambda: small.http.get("/ready").status_code == 200, "the room to be given back")
+    wait_until(lambda: small.http.get("/ready").status_code == 200, "the room to be given back")

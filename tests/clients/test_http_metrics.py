@@ -19,10 +19,10 @@ from tests.clients.http_calls import (
     post_produce,
     produced,
     running,
-    until,
     unused_topic,
     wanted,
 )
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.slow
 SCENARIO = {"name": "steady", "run_id": "run-7", "parameters": {"brokers": 3, "partitions": 64}}
@@ -226,7 +226,7 @@ def test_the_request_cost_follows_from_the_counted_requests(broker: Running, top
 
 
 def test_stored_objects_and_bytes_come_from_a_listing_under_the_root_prefix(pair: Pair) -> None:
-    until(lambda: pair.broker.metric("s3.billing.object_count") > 0, "the first listing")
+    wait_until(lambda: pair.broker.metric("s3.billing.object_count") > 0, "the first listing")
     page = pair.broker.get("/metrics")["s3"]
     assert page["operations"]["list"]["requests"] >= 1, "a listing is counted as the operation `list`"
     billing = page["billing"]
@@ -239,7 +239,7 @@ def test_stored_objects_and_bytes_come_from_a_listing_under_the_root_prefix(pair
 
 
 def test_the_listing_is_cached_between_pages(broker: Running) -> None:
-    until(lambda: broker.metric("s3.operations.list.requests") > 0, "the first listing")
+    wait_until(lambda: broker.metric("s3.operations.list.requests") > 0, "the first listing")
     before = broker.metric("s3.operations.list.requests")
     for _ in range(10):
         broker.get("/metrics")
@@ -259,14 +259,14 @@ def test_the_compactor_serves_health_metrics_and_prometheus_and_nothing_of_a_bro
 
 
 def test_the_compactor_shows_its_id_workers_discovery_and_claims(pair: Pair) -> None:
-    until(lambda: pair.compactor.metric("compactor.discovery.targets") > 0, "a discovery")
+    wait_until(lambda: pair.compactor.metric("compactor.discovery.targets") > 0, "a discovery")
     answer = pair.compactor.get("/metrics")["compactor"]
     assert answer["compactor_id"] == pair.compactor.get("/health")["compactor_id"]
     assert answer["workers"]["total"] >= 1
     assert answer["discovery"]["count"] >= 1
     assert answer["discovery"]["at_seconds"] > 0
-    until(lambda: pair.compactor.metric("compactor.claims.acquired") > 0, "a claim")
-    until(lambda: pair.compactor.metric("compactor.claims.released") > 0, "its release")
+    wait_until(lambda: pair.compactor.metric("compactor.claims.acquired") > 0, "a claim")
+    wait_until(lambda: pair.compactor.metric("compactor.claims.released") > 0, "its release")
 
 
 def test_compaction_shows_outcomes_lag_pending_recovery_candidates_and_stages(pair: Pair) -> None:
@@ -274,7 +274,7 @@ def test_compaction_shows_outcomes_lag_pending_recovery_candidates_and_stages(pa
         runs = pair.compactor.get("/metrics")["compaction"]["runs"]
         return any(kind["compacted"] for kind in runs.values())
 
-    until(compacted, "a compaction", seconds=20.0)
+    wait_until(compacted, "a compaction", seconds=20.0)
     answer = pair.compactor.get("/metrics")["compaction"]
     assert set(answer["pending"]) == {"runs", "states", "appends"}
     assert {"run_resumed", "pending_settled"} <= set(answer["recovery"])

@@ -15,8 +15,9 @@ import pytest
 from llog.settings import Settings
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, Minio, OxiaServer, S3Server
 from llog.wiring import open_object_store
-from tests.clients.http_calls import Json, Running, a_batch, consumed, payloads, produced, running, until, wanted
+from tests.clients.http_calls import Json, Running, a_batch, consumed, payloads, produced, running, wanted
 from tests.clients.test_http_metrics import assert_histogram, prometheus
+from tests.patience import wait_until
 from tests.servers import started
 from tests.system.broker_process import run_llog
 
@@ -202,7 +203,7 @@ def test_the_bill_counts_what_lies_below_the_root_prefix_and_lists_it_once(
     with cluster.broker("billed", "--role", "read") as billed:
         # A reader opens the bucket when it first reads from it, and counts what is in it soon after.
         assert payloads(billed.http, written[0]["topic"]) == expected(0)
-        until(lambda: billed.metric("s3.billing.object_count") > 0, "the first listing", seconds=20.0)
+        wait_until(lambda: billed.metric("s3.billing.object_count") > 0, "the first listing", seconds=20.0)
         s3 = billed.get("/metrics")["s3"]
         billing, operations = s3["billing"], s3["operations"]
         assert billing["store"] == "s3"

@@ -23,6 +23,7 @@ from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contract.log_suite import ORDERS, History, contents, context_on, group, write_tokens
 from tests.contract.on_stores import OpenStore
+from tests.patience import until
 
 LOGS = [ORDERS, Log("orders", 1)]
 
@@ -86,7 +87,7 @@ class BackupContract:
         tasks = [asyncio.create_task(write(appender, f"w{i}")) for i, appender in enumerate(appenders)]
         tasks.append(asyncio.create_task(compact()))
         try:
-            await asyncio.sleep(0.02)
+            await until(lambda: {log for log, _ in during.landed.values()} >= set(LOGS), "appends under way")
             place = await backed_up(context, objects)
         finally:
             working = False

@@ -42,6 +42,7 @@ from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contexts import log_context
 from tests.contract.on_stores import OpenStore
+from tests.patience import until
 
 ORDERS = Log("orders", 0)
 
@@ -445,7 +446,7 @@ class LogContract:
             control = decode_value(ControlRecord, record.value, key.path)
             raised = replace(control, commit_horizon_ms=calm.now_ms() + 1)
             await calm.metadata.put(key, encode_value(raised), expected=record.version)
-            await asyncio.sleep(0.005)
+            await until(lambda: calm.now_ms() > raised.commit_horizon_ms, "blobs younger than the horizon")
 
         link.interrupt(raise_horizon, answered=True)
         reported: list[object] = []

@@ -32,8 +32,8 @@ from llog.testing.servers import (
     S3Server,
     ServerProcess,
     VersityGateway,
-    wait_until,
 )
+from tests.patience import wait_until
 from tests.servers import started
 from tests.system.log_worker import GRACE_VARIABLE, LOGS, opened, recorder
 
@@ -84,7 +84,7 @@ def run_and_kill(directory: Path, env: Mapping[str, str], rng: random.Random) ->
     try:
         for worker in workers:
             worker.wait_at_work()
-        time.sleep(1.0)
+        time.sleep(1.0)  # all of them at work together
         for _ in range(KILLS):
             time.sleep(rng.uniform(0.2, 1.0))
             victim = workers[rng.choice(VICTIMS)]
@@ -95,7 +95,7 @@ def run_and_kill(directory: Path, env: Mapping[str, str], rng: random.Random) ->
             victim.start()
         for worker in workers:
             worker.wait_at_work()
-        wait_until("a history that proves something", lambda: is_enough(directory), STEADY_SECONDS_MAX)
+        wait_until(lambda: is_enough(directory), "a history that proves something", seconds=STEADY_SECONDS_MAX)
         for worker in workers:
             worker.check_alive()
     finally:

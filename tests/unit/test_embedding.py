@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import llog.testing
 from llog import embedding
 from llog.errors import ClusterMismatch, InvalidArgument, PartitionNotInitialized, SettingsError, StoreClosed
 from llog.stores.objects import memory
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until, wait_until
 
 START_SECONDS_MAX = 1.0
 
@@ -72,7 +71,13 @@ async def test_it_works_under_a_running_loop() -> None:
         waiting = asyncio.get_running_loop().run_in_executor(
             None, lambda: broker.consume("orders", 2, max_wait_ms=60_000)
         )
-        await asyncio.sleep(0.05)
+        async with httpx.AsyncClient(base_url=broker.url, timeout=PATIENCE_SECONDS) as client:
+
+            async def is_polled() -> bool:
+                events = (await client.get("/metrics")).json()["tail_cache"]["events"]
+                return bool(events["empty"] or events["miss"])
+
+            await until(is_polled, "a poll at the end of the log")
         broker.produce("orders", ["beta"])
         assert [record.payload for record in await waiting] == [b"beta"]
 
@@ -112,7 +117,7 @@ async def test_the_first_requests_wait_for_compiled_code_and_are_answered(monkey
         body = {"topic_partitions": [{"topic": "orders", "partition": 0, "records": ["alpha"]}]}
         async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:
             asked = asyncio.ensure_future(client.post(f"{broker.url}/produce", json=body))
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # no signal shows that a request waits; an early answer would take milliseconds
             assert not asked.done()
             loaded.set()
             assert (await asked).status_code == 200
@@ -149,10 +154,7 @@ def test_a_start_that_fails_raises_here_and_leaves_nothing(tmp_path: Path) -> No
         llog.embedded(tmp_path / "other", objects_url=f"file://{tmp_path}/one/objects")
     with llog.testing.broker() as broker, pytest.raises(SettingsError, match=r"LLOG_HTTP_PORT.*a free port"):
         llog.embedded(http_port=int(broker.url.rpartition(":")[2]))
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not own_threads() <= before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert own_threads() <= before
+    wait_until(lambda: own_threads() <= before, "the end of all threads of the broker")
 
 
 @pytest.mark.serial

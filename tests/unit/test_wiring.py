@@ -296,12 +296,13 @@ async def test_open_stores_are_bounded_and_only_idle_ones_make_room(install: Cal
 
 
 async def test_closing_ends_an_opening_under_way(install: Callable[..., None]) -> None:
-    ended = False
+    begun, ended = asyncio.Event(), False
 
     async def open_it(url: str, settings: Settings) -> ObjectStore:
         nonlocal ended
+        begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             ended = True
         raise AssertionError("not reached")
@@ -309,7 +310,7 @@ async def test_closing_ends_an_opening_under_way(install: Callable[..., None]) -
     install(wiring.OBJECT_STORES, "tape", open_it)
     stores = wiring.ObjectStores(make_settings())
     asking = asyncio.ensure_future(stores.at("tape://slow"))
-    await asyncio.sleep(0.01)
+    await begun.wait()
     await stores.close()
     assert ended
     with pytest.raises(StoreClosed):

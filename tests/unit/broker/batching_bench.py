@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from llog.broker.produce.flush import Pacing
@@ -118,6 +118,7 @@ class Bench:
     ) -> None:
         self.objects, self.metrics, self.pool = HeldStore(), Metrics(), MemoryPool(pool_bytes)
         self.committed: list[CommittedBatch] = []
+        self.on_committed: Callable[[CommittedBatch], None] = self.committed.append
         objects = self.objects
 
         async def find(uri: str) -> tuple[ObjectStore, str]:
@@ -141,7 +142,7 @@ class Bench:
             uploads_max=uploads_max,
             now_ms=lambda: time.monotonic_ns() / 1e6,
             sleep=asyncio.sleep,
-            on_committed=self.committed.append,
+            on_committed=lambda batch: self.on_committed(batch),
             pacing=pacing,
         )
 

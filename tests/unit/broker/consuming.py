@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.wrappers import MeteredObjectStore
 from tests.contexts import log_context
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import until
 
 ORDERS = Log("orders", 0)
 EVENTS = Log("events", 3)
@@ -159,9 +158,7 @@ class TestBroker:
 
     async def at_the_end(self, waiters: int) -> None:
         """Until so many polls wait for an append."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while self.service.watch.waiter_count != waiters:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: self.service.watch.waiter_count == waiters, f"{waiters} waiting polls")
 
     async def close(self) -> None:
         await self.service.close()

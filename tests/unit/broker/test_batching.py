@@ -10,7 +10,7 @@ import pytest
 
 from llog.broker.produce import flush as batching_flush
 from llog.broker.produce.buffer import CallGroup, LogGroups, ProduceCall, Timings
-from llog.broker.produce.flush import FlushDue, Pacing, pacing_of, plan_flush
+from llog.broker.produce.flush import BATCH_GATHER_MS, FlushDue, Pacing, pacing_of, plan_flush
 from llog.broker.produce.groups import CommittedBatch, share_out, stretches_of
 from llog.broker.produce.producer import BATCH_FLUSHES_MAX, BATCH_GROUP_OVERHEAD_BYTES
 from llog.errors import (
@@ -173,7 +173,7 @@ async def test_a_cache_that_fails_changes_no_answer(
     def fall(batch: CommittedBatch) -> None:
         raise RuntimeError("no cache today")
 
-    bench.producer._events = bench.producer._events._replace(on_committed=fall)
+    bench.on_committed = fall
     [outcome] = await bench.producer.append([group(A, b"x")])
     assert offsets(outcome) == (1, 1)
     assert bench.metrics.counted == {"batching_listener_failures": 1}
@@ -316,7 +316,9 @@ async def test_an_upload_that_ends_lets_the_next_begin(make: Callable[..., Bench
     bench.producer.submit([group(A, b"x")])
     await bench.objects.begun(1)
     bench.producer.submit([group(B, b"y")])
-    await asyncio.sleep(0.02)
+    # The absence of an upload has no signal; without one under way, the second would begin after BATCH_GATHER_MS.
+    await asyncio.sleep(5 * BATCH_GATHER_MS / 1_000)
+    await settle_down()
     assert len(bench.objects.puts) == 1
     bench.objects.puts[0].set_result(None)
     await bench.objects.begun(2)
@@ -613,7 +615,7 @@ async def test_flush_returns_when_all_that_was_accepted_is_answered(make: Callab
     bench = make(pacing=SLOW)
     waiting = [bench.producer.submit([group(log, b"x")]) for log in (A, B, C)]
     await bench.meet(A)
-    await asyncio.sleep(0.02)
+    await settle_down()
     await bench.producer.flush()
     assert all(w.done() for w in waiting)
     assert bench.metrics.reasons() == ["call"]
@@ -638,9 +640,7 @@ async def test_very_many_logs_are_committed_and_answered_in_steps_with_other_tas
 
     counting = asyncio.create_task(others())
     committed_at: dict[int, int] = {}
-    bench.producer._events = bench.producer._events._replace(
-        on_committed=lambda batch: committed_at.update({batch.log.partition: turns})
-    )
+    bench.on_committed = lambda batch: committed_at.update({batch.log.partition: turns})
     [outcomes] = await together(bench, [group(log, b"a", b"b") for log in logs])
     over.set()
     await counting
@@ -678,7 +678,7 @@ async def test_a_caller_learns_where_its_time_went(make: Callable[..., Bench]) -
     bench.objects.held = True
     waiting = asyncio.create_task(bench.producer.append_timed([group(A, b"x")]))
     await bench.objects.begun(1)
-    await asyncio.sleep(0.03)
+    await asyncio.sleep(0.03)  # how long the upload takes
     bench.objects.puts[0].set_result(None)
     timings = (await waiting).timings
     assert timings.queue_ms >= 20

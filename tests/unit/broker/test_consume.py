@@ -13,6 +13,7 @@ import pytest
 from llog.broker.consume.consume import PartitionFetch
 from llog.errors import (
     InvalidArgument,
+    LlogError,
     LogDeleted,
     MetadataUnavailable,
     OffsetOutOfRange,
@@ -30,7 +31,7 @@ from llog.log.read.read import iter_runs
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.port import Key, Record
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.broker.consuming import (
     EVENTS,
     LONG_POLL_MS,
@@ -245,12 +246,14 @@ async def test_a_fenced_log_is_readable(stores: Stores, broker: TestBroker) -> N
     await cold.close()
 
 
-async def test_an_empty_log_answers_with_the_offset_below_its_first(broker: TestBroker) -> None:
+async def test_an_empty_log_answers_with_the_offset_below_its_first(stores: Stores) -> None:
+    broker = stores.broker(clock=(clock := Clock()))
     await broker.append(group(ORDERS, b"a"))
     await delete_records(broker.context, ORDERS, 2)
-    await asyncio.sleep(2 * REFRESH_MS / 1_000)
+    clock.now_ms += REFRESH_MS + 1
     [answer] = await broker.fetch(PartitionFetch(ORDERS, 2))
     assert (answer.error, answer.high_watermark, answer.next_fetch_offset) == (None, 1, 2)
+    await broker.close()
 
 
 # -- limits ----------------------------------------------------------------------------------------------------------
@@ -400,7 +403,7 @@ async def test_idle_long_polls_cost_one_read_per_refresh(stores: Stores) -> None
     rounds = (time.monotonic() - begun) * 1_000 / REFRESH_MS
     assert stores.gets() == gets
     assert broker.metadata.reads - reads <= 2 * (rounds * 8 / 7 + 2)
-    assert broker.service.watch._waiters == {}
+    assert broker.cache.on_moved is None, "no log has waiters"
     await broker.close()
 
 
@@ -412,7 +415,7 @@ async def test_a_cancelled_poll_leaves_nothing_behind(broker: TestBroker) -> Non
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert broker.service.watch.waiter_count == 0
-    assert broker.service.watch._waiters == {}
+    assert broker.cache.on_moved is None, "no log has waiters"
 
 
 async def test_close_answers_waiters_and_refuses_new_requests(broker: TestBroker) -> None:
@@ -434,14 +437,22 @@ async def test_an_unreachable_store_fails_partitions_but_not_waiters(
     await broker.append(group(ORDERS, b"a"))
     waiting = asyncio.create_task(broker.fetch(PartitionFetch(ORDERS, 2), max_wait_ms=LONG_POLL_MS))
 
+    failed_reads = 0
+
     async def away(*_: object, **__: object) -> None:
+        nonlocal failed_reads
+        failed_reads += 1
         raise MetadataUnavailable("get", "control")
 
     await broker.at_the_end(1)
     monkeypatch.setattr(broker.metadata, "get_many", away)
-    await asyncio.sleep(3 * REFRESH_MS / 1_000)
-    [old], [missing] = await broker.fetch(ORDERS), await broker.fetch(EVENTS)
-    assert isinstance(old.error, MetadataUnavailable)
+    await until(lambda: failed_reads, "a refresh that fails")
+
+    async def error_of_the_cached_log() -> LlogError | None:
+        return (await broker.fetch(ORDERS))[0].error
+
+    assert isinstance(await until(error_of_the_cached_log, "the end of freshness"), MetadataUnavailable)
+    [missing] = await broker.fetch(EVENTS)
     assert isinstance(missing.error, MetadataUnavailable)
     monkeypatch.undo()
     await broker.append(group(ORDERS, b"b"))

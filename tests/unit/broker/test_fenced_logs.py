@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 import httpx
 import pytest
@@ -18,19 +18,13 @@ from llog.log.topics.admin import create_topic
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.contexts import log_context
+from tests.patience import PATIENCE_SECONDS, until, wait_until
 
 ORDERS = Log("orders", 0)
-PATIENCE_SECONDS = 30.0
 
 
 def memory_context() -> LogContext:
     return log_context(MemoryStore(MemoryBacking()), MemoryObjectStore("memory://"))
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not true():  # noqa: ASYNC110  (what it waits for is no event of ours)
-            await asyncio.sleep(0.01)
 
 
 async def test_a_log_that_refused_an_append_is_shown_with_its_reason_until_it_is_open_again() -> None:
@@ -86,9 +80,14 @@ async def test_an_unreachable_store_keeps_the_page_and_the_task(monkeypatch: pyt
 
 
 async def test_shown_logs_are_bounded() -> None:
-    fenced = FencedLogs(memory_context())
-    fenced.refused([LogFenced("orders", number, "is fenced") for number in range(BROKER_FENCED_LOGS_MAX + 5)])
-    assert len(fenced._watched) == BROKER_FENCED_LOGS_MAX
+    context, count = memory_context(), BROKER_FENCED_LOGS_MAX + 5
+    await create_topic(context, "orders", partitions=count)
+    for number in range(count):
+        await fence(context, Log("orders", number), reason="so")
+    fenced = FencedLogs(context)
+    fenced.refused([LogFenced("orders", number, "is fenced") for number in range(count)])
+    await fenced.refresh()
+    assert len(fenced.shown()) == BROKER_FENCED_LOGS_MAX
 
 
 def test_the_health_page_of_a_broker_names_them() -> None:
@@ -102,6 +101,6 @@ def test_the_health_page_of_a_broker_names_them() -> None:
             assert page["status"] == "ok", "closed on purpose is no fault"
             return list(page["fenced"])
 
-        asyncio.run(until(lambda: fenced() == ["orders:0: by hand"]))
+        wait_until(lambda: fenced() == ["orders:0: by hand"])
         assert http.post("/topics/orders/partitions/0/unfence").status_code == 200
-        asyncio.run(until(lambda: fenced() == []))
+        wait_until(lambda: fenced() == [])

@@ -24,8 +24,7 @@ from llog.cli.stack import (
 from llog.compactor import service
 from llog.errors import LlogError, MetadataUnavailable, ObjectStoreMisconfigured, SettingsError
 from llog.settings import Settings
-from llog.testing.servers import wait_until
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 
 
 def settings(**given: object) -> Settings:
@@ -84,7 +83,7 @@ def patient(notes: Path) -> list[str]:
 
 
 async def until_ready(notes: Path) -> None:
-    await asyncio.to_thread(wait_until, "the child", lambda: notes.exists() and notes.read_text() == "ready")
+    await until(lambda: notes.exists() and notes.read_text() == "ready", "the child")
 
 
 def in_memory(name: str) -> Settings:
@@ -131,7 +130,7 @@ async def test_a_stop_while_children_have_not_begun_ends_with_0(tmp_path: Path) 
     running = asyncio.ensure_future(
         run_stack(in_memory("loading"), [loading], stop, at_once, on_compactor=lambda _url: None)
     )
-    await asyncio.to_thread(wait_until, "the child", begun.exists)
+    await until(begun.exists, "the child")
     stop.set()
     assert await running == 0
 
@@ -164,7 +163,7 @@ async def test_every_broker_is_told_how_spark_is_and_when_that_changes(tmp_path:
     assert changed.startswith("unavailable (")
     assert "memory://" in changed
     for one in notes:
-        await asyncio.to_thread(wait_until, "the last word", partial(last_message_is, one, {"spark": changed}))
+        await until(partial(last_message_is, one, {"spark": changed}), "the last message")
     stop.set()
     await running
 

@@ -24,7 +24,8 @@ class Running:
     def __init__(self, cluster: Cluster, seed: int, settings: Settings, rules: Rules | None) -> None:
         self.context = cluster.open(seed, patient=True)
         self.metrics = RememberingMetrics()
-        self.runner = ScriptedJobs(cluster.open(seed + 100))
+        self.job_context = cluster.open(seed + 100)
+        self.runner = ScriptedJobs(self.job_context)
         self.service = CompactorService(self.context, settings, self.metrics, jobs=self.runner, rules=rules)
 
 

@@ -70,7 +70,7 @@ async def test_a_run_that_a_dead_compactor_left_is_resumed() -> None:
     async with running(
         cluster, seed=5, compactor_id="dead", compactor_min_age_ms=0, compactor_trigger_age_ms=0, held=True
     ) as dead:
-        metadata = dead.runner._context.metadata
+        metadata = dead.job_context.metadata
         perform = metadata.write
 
         async def stuck(groups):  # type: ignore[no-untyped-def]

@@ -19,8 +19,13 @@ class Stage:
     def __init__(self, *, atomic: bool = True) -> None:
         self.cluster = Cluster(atomic=atomic)
         self.context, self.metrics = self.cluster.open(), RememberingMetrics()
-        self.runner, self.backlogs = ScriptedJobs(self.context), Backlogs(self.context, RULES)
+        self.runner = ScriptedJobs(self.context)
         self.claims = Claims(self.context, self.metrics, compactor_id="one", session_timeout_ms=10_000)
+        self.start()
+
+    def start(self) -> None:
+        """A worker that knows nothing of the logs yet."""
+        self.backlogs = Backlogs(self.context, RULES)
         self.worker = Worker(
             self.context,
             RULES,
@@ -77,7 +82,7 @@ async def test_a_merge_that_found_nothing_is_not_asked_for_again() -> None:
     stage = Stage()
     await stage.planned()
     await compact_once(stage.context, ORDERS)
-    stage.backlogs = stage.worker._backlogs = Backlogs(stage.context, RULES)  # as after a start: it may be worth it
+    stage.start()  # a merge may be worth it again
     [view] = await stage.backlogs.inspect([ORDERS])
     stage.backlogs.retained(ORDERS)
     assert isinstance(view, LogBacklog)

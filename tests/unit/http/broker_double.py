@@ -27,7 +27,7 @@ from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 
 
 class MetricsDouble:
@@ -124,9 +124,7 @@ class BrokerDouble:
 
     async def poll_waits(self) -> None:
         """Until a poll that came after the last produce waits for the next."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while self.produced.is_set():  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: not self.produced.is_set(), "a poll that waits")
 
     async def _fetch(self, wanted: PartitionFetch) -> PartitionFetched:
         log, offset = wanted.log, wanted.fetch_offset

@@ -23,6 +23,7 @@ from llog.listener.server import SocketListener
 from llog.listener.tokens import Access, Tokens
 from llog.telemetry.process_logs import LOG_LINES_WAITING_MAX, GatheredLines, configure_logging
 from llog.telemetry.status_pages import StatusPages
+from tests.patience import until
 from tests.unit.http.broker_double import BrokerDouble, batch, client_of, consume_body, produce_body
 
 
@@ -232,15 +233,14 @@ async def test_lines_of_a_loop_go_out_together_and_a_warning_takes_them_along() 
     log(logging.INFO, "first")
     log(logging.INFO, "second")
     assert stream.getvalue() == ""
-    await asyncio.sleep(0.03)
+    await until(stream.getvalue, "the first lines")
     assert stream.getvalue() == "first\nsecond\n"
     log(logging.INFO, "third")
     log(logging.WARNING, "fourth")
     assert stream.getvalue().endswith("third\nfourth\n")
     log(logging.INFO, "fifth")
     await asyncio.to_thread(log, logging.INFO, "from a thread: no loop there")
-    await asyncio.sleep(0.03)
-    assert stream.getvalue().count("\n") == 6
+    await until(lambda: stream.getvalue().count("\n") == 6, "the line of the loop and the line of the thread")
 
 
 async def test_lines_that_wait_are_bounded() -> None:

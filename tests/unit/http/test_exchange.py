@@ -12,9 +12,9 @@ import pytest
 
 from llog.http.server import HttpServer
 from llog.listener.http1 import Exchange
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.http.broker_double import BrokerDouble, batch, produce_body
-from tests.unit.http.test_server import served, until
+from tests.unit.http.test_server import served
 
 BODY = json.dumps(produce_body(batch("t", 0, *(f"{number}" * 40 for number in range(3_000))))).encode()
 

@@ -12,17 +12,20 @@ from llog.http import serve, starting
 from llog.http.json import plain_scan
 from llog.settings import Settings
 from llog.testing.servers import free_port
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 
 
 async def status_of(url: str) -> str:
     """The status, once the address answers."""
-    async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as http:
-        while True:
+    async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as http:
+
+        async def ask() -> str:
             try:
                 return str((await http.get(f"{url}/health")).json()["status"])
             except httpx.TransportError:
-                await asyncio.sleep(0.02)
+                return ""
+
+        return str(await until(ask, "an answer from /health"))
 
 
 async def test_health_says_starting_until_the_kernels_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,11 +43,14 @@ async def test_health_says_starting_until_the_kernels_are_loaded(monkeypatch: py
     serving = asyncio.create_task(serve.serve(settings, stop, patient=True))
     try:
         assert await asyncio.to_thread(loading.wait, PATIENCE_SECONDS)
-        await asyncio.sleep(0.3)  # a listener that had stopped would be gone by now
-        assert await status_of(f"http://127.0.0.1:{settings.http_port}") == "starting"
+        url = f"http://127.0.0.1:{settings.http_port}"
+        assert await status_of(url) == "starting"
         go_on.set()
-        while await status_of(f"http://127.0.0.1:{settings.http_port}") != "ok":  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+
+        async def is_ok() -> bool:
+            return await status_of(url) == "ok"
+
+        await until(is_ok, "status ok")
     finally:
         go_on.set()
         stop.set()

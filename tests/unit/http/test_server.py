@@ -24,7 +24,7 @@ from llog.http.server import HttpServer
 from llog.listener.connection import Connection
 from llog.settings import Settings
 from llog.settings.listening import check_exposure, is_loopback
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.http.broker_double import BrokerDouble, batch, consume_body, produce_body
 
 
@@ -38,19 +38,13 @@ async def served(broker: BrokerDouble) -> AsyncIterator[HttpServer]:
         await server.stop(at_once=True)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-async def connects(server: HttpServer) -> bool:
+async def is_closed(server: HttpServer) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     except ConnectionError:
-        return False
+        return True
     writer.close()
-    return True
+    return False
 
 
 async def test_a_stop_answers_requests_in_flight_and_accepts_no_more() -> None:
@@ -60,9 +54,7 @@ async def test_a_stop_answers_requests_in_flight_and_accepts_no_more() -> None:
         under_way = asyncio.create_task(client.post("/produce", json=produce_body(batch("t", 0, "a"))))
         await until(lambda: bool(broker.in_pool))
         stopping = asyncio.create_task(server.stop())
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while await connects(server):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: is_closed(server), "no more connections accepted")
         assert not stopping.done()
         broker.hold.set()
         assert (await under_way).json()["results"][0]["start_offset"] == 1

@@ -11,7 +11,7 @@ import pytest
 from llog.http.routes import tail
 from llog.http.routes.app import build_app
 from llog.http.server import HttpServer
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.http.broker_double import BrokerDouble, batch, produce_body
 
 
@@ -98,9 +98,9 @@ async def test_tails_are_counted_and_given_back(server: HttpServer, monkeypatch:
             refused = await client.get("/topics/t/partitions/0/tail")
             assert refused.status_code == 503
             assert refused.headers["retry-after"] == "1"
-        for _ in range(100):
+
+        async def is_accepted() -> bool:
             async with client.stream("GET", "/topics/t/partitions/0/tail") as answer:
-                if answer.status_code == 200:
-                    break
-            await asyncio.sleep(0.02)
-        assert answer.status_code == 200
+                return answer.status_code == 200
+
+        await until(is_accepted, "the place of the ended tail")

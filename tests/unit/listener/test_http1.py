@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,7 +15,7 @@ from llog.listener import http1
 from llog.listener.http1 import HEADERS_MAX, Exchange, Handler, HttpConnection, Reply
 from llog.listener.server import SocketListener
 from llog.settings import Settings
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 
 HEAD_TIMEOUT_MS = 30_000
 
@@ -236,18 +236,14 @@ async def test_the_socket_is_not_read_beyond_what_the_reader_has_room_for() -> N
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(get("/", f"content-length: {size}", method="POST") + bytes(size))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            await _until(lambda: bool(received) and received[0].is_full)
+            await until(lambda: bool(received) and received[0].is_full, "a full buffer")
             before = received[0].received_bytes
+            # Nothing signals that no more bytes come; a listener that kept reading would do so within milliseconds.
             await asyncio.sleep(0.05)
             assert received[0].received_bytes == before < size
             go_on.set()
             await reader.readuntil(b"POST / ")
         writer.close()
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
 
 
 PARTS = st.one_of(

@@ -15,7 +15,7 @@ import pytest
 from llog.http.routes.app import build_app
 from llog.http.server import HttpServer
 from llog.listener.connection import Connection, SendPace
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.http.broker_double import BrokerDouble, batch, consume_body, produce_body
 
 ANSWER_BYTES = 8_000_000
@@ -131,9 +131,7 @@ class Served:
         await self.server.stop(at_once=True)
 
     async def until_held(self, *, some: bool) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while (self.app.runtime.answers.used > 0) is not some:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: (self.app.runtime.answers.used > 0) is some)
 
 
 async def test_a_client_that_trickles_is_cut_off_and_what_it_held_is_given_back(

@@ -26,7 +26,7 @@ from llog.stores.metadata.lmdb.environment import LMDB_MAP_BYTES_START, file_sys
 from llog.stores.metadata.lmdb.layout import BootClock, find_many
 from llog.stores.metadata.lmdb.transaction import Transaction
 from llog.stores.metadata.port import ABSENT, Delete, Key, Put, Record
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 
 
 def key(name: str) -> Key:
@@ -141,7 +141,7 @@ async def test_calls_that_wait_together_share_one_commit(tmp_path: Path) -> None
         with opened.environment.begin_write() as lock:
             # While another transaction holds the lock, calls pile up behind it.
             calls = [asyncio.ensure_future(opened.put(key(str(i)), b"1")) for i in range(50)]
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0)  # one turn: each call puts its job into the queue
             lock.abort()
         versions = await asyncio.gather(*calls)
         assert len(set(versions)) == 50
@@ -161,9 +161,9 @@ async def test_a_write_lock_held_elsewhere_makes_writes_unavailable_not_stuck(
             lock.abort()
         assert record is not None
         assert record.value == b"1", "reads go on"
-        await asyncio.sleep(0.05)
+        await opened.put(key("b"), b"1")  # jobs run in order: an earlier one would have been written by now
         again = await opened.get(key("a"))
-        assert again == record, "what was called unavailable must never happen"
+        assert again == record, "a write that was reported unavailable must never happen"
         await opened.put(key("a"), b"3")
 
 
@@ -172,7 +172,7 @@ async def test_a_full_queue_is_unavailable(tmp_path: Path, monkeypatch: pytest.M
     async with await LmdbStore.open(tmp_path / "db") as opened:
         with opened.environment.begin_write() as lock:
             calls = [asyncio.ensure_future(opened.put(key(str(i)), b"1")) for i in range(5)]
-            await asyncio.sleep(0.05)
+            await until(lambda: sum(call.done() for call in calls) == 2, "two calls refused")
             lock.abort()
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert sum(isinstance(answer, MetadataUnavailable) for answer in answers) == 2

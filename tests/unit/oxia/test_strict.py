@@ -68,11 +68,19 @@ async def test_probes_start_no_more_often_than_the_interval() -> None:
 
 
 async def test_a_cancelled_reader_does_not_take_the_probe_from_the_others() -> None:
-    gate = gate_of(Probes(seconds=0.1))
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def probe() -> Any:
+        started.set()
+        await ended.wait()
+        return "the link"
+
+    gate = gate_of(probe)
     one, two = asyncio.create_task(gate.enter()), asyncio.create_task(gate.enter())
-    await asyncio.sleep(0.05)
+    await started.wait()
     one.cancel()
-    assert await two == "probe 1"
+    ended.set()
+    assert await two == "the link"
 
 
 async def test_a_probe_that_hangs_does_not_hold_up_the_next_for_ever() -> None:
@@ -156,7 +164,7 @@ async def test_the_read_goes_where_the_probe_succeeded_whatever_is_announced_mea
 
     async def announce_the_wrong_one(request: pb.WriteRequest) -> pb.WriteResponse:
         leader.lead({0: stale.address})
-        await asyncio.sleep(0.1)
+        await until(lambda: store.client.leader_of(0) == stale.address, "the announcement at the client")
         return await leader.apply_write(request)
 
     leader.on_write = announce_the_wrong_one

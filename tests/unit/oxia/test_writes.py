@@ -79,13 +79,13 @@ async def test_at_most_eight_requests_are_in_flight_and_one_before_the_first_ans
     server.on_write = hold
     writing = asyncio.create_task(client.write(0, puts(20 * OXIA_WRITE_OPS_MAX)))
     await until(lambda: server.requests)
-    await asyncio.sleep(0.1)  # more would come now
+    await asyncio.sleep(0.1)  # the absence of a second request has no signal; it would be sent within milliseconds
     stream = client._writers[0]._stream
     assert stream is not None
     assert len(stream.flights) == 1
     answer.release()
     await until(lambda: len(stream.flights) >= OXIA_REQUESTS_IN_FLIGHT_MAX)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # the same for one request too many
     assert len(stream.flights) == OXIA_REQUESTS_IN_FLIGHT_MAX
     for _ in range(20):
         answer.release()
@@ -159,7 +159,7 @@ async def test_a_refused_stream_of_an_old_server_waits_for_new_assignments(serve
         client = await server.client()
         server.refuse_stream = (grpc.StatusCode.UNKNOWN, "node is not leader for shard 0", b"")
         writing = asyncio.create_task(client.write(0, puts(3)))
-        await asyncio.sleep(0.1)
+        await until(lambda: server.streams_opened, "a refused stream")
         server.lead({0: ""})
         await until(lambda: not client.leader_of(0))
         assert not writing.done()
@@ -235,14 +235,19 @@ async def test_a_leader_that_another_replaced_is_left_and_its_requests_are_uncer
 async def test_closing_waits_for_what_is_out_and_drops_what_is_not_sent(server: FakeOxia) -> None:
     client = await server.client()
 
-    async def slow(request: pb.WriteRequest) -> pb.WriteResponse:
-        await asyncio.sleep(0.2)
+    answer = asyncio.Event()
+
+    async def hold(request: pb.WriteRequest) -> pb.WriteResponse:
+        await answer.wait()
         return await server.apply_write(request)
 
-    server.on_write = slow
+    server.on_write = hold
     writing = asyncio.create_task(client.write(0, puts(2 * OXIA_WRITE_OPS_MAX)))
     await until(lambda: server.requests)
-    await client.close()
+    closing = asyncio.create_task(client.close())
+    await asyncio.sleep(0)  # one turn: the client is closing before the answer comes
+    answer.set()
+    await closing
     outcomes = await writing
     assert kinds(outcomes[:OXIA_WRITE_OPS_MAX]) == {int}
     assert kinds(outcomes[OXIA_WRITE_OPS_MAX:]) == {ClientClosed}

@@ -19,8 +19,7 @@ from llog.settings import Settings
 from llog.spark.runner.compaction import check_of
 from llog.spark.sessions import session as warm_session
 from llog.spark.sessions.launch import GIVEN_UP, Launch, end_own_jvm, forget_dead_jvm
-from llog.testing.servers import wait_until
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_until
 
 pytest.importorskip("pyspark", reason='pyspark is not installed: pip install "leaderless-log[spark]"')
 
@@ -32,7 +31,7 @@ STUBBORN = f'trap "" TERM; {SCRIPT}; sleep 60'
 
 
 def pid_in(path: Path) -> int:
-    wait_until(f"a number in {path}", lambda: path.exists() and path.read_text().strip() != "")
+    wait_until(lambda: path.exists() and path.read_text().strip(), f"a number in {path}")
     return int(path.read_text())
 
 
@@ -57,7 +56,7 @@ def test_what_was_launched_ends_with_all_it_started(tmp_path: Path, script: str)
     pids = launched(launch, tmp_path, script)
     assert launch.pid == pids[0]
     launch.end(timeout_ms=300)
-    wait_until("their end", lambda: all(map(is_gone, pids)))
+    wait_until(lambda: all(map(is_gone, pids)), "their end")
     launch.end()
 
 
@@ -67,7 +66,7 @@ def test_how_it_ended_is_told(script: str, told: str) -> None:
     assert launch.ending == ""
     with launch.noted():
         java_gateway.Popen(["sh", "-c", script])  # type: ignore[attr-defined]
-    wait_until("its end", lambda: launch.ending != "")
+    wait_until(lambda: launch.ending, "its end")
     assert told in launch.ending
 
 
@@ -112,7 +111,7 @@ async def test_a_start_that_nobody_waits_for_any_more_is_ended(tmp_path: Path, m
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(starting, PATIENCE_SECONDS)
     assert await asyncio.to_thread(ended.wait, PATIENCE_SECONDS)
-    wait_until("their end", lambda: all(map(is_gone, pids)))
+    wait_until(lambda: all(map(is_gone, pids)), "their end")
 
 
 async def test_a_start_that_fails_in_the_background_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

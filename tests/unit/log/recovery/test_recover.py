@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import replace
 from functools import partial
@@ -31,6 +30,7 @@ from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
 from tests.contract.backup_suite import LOGS, backed_up, check_all, memory_context, restored
 from tests.contract.log_suite import ORDERS, contents, group
+from tests.patience import until
 
 
 @pytest.fixture
@@ -48,11 +48,17 @@ def target(objects: ObjectStore, request: pytest.FixtureRequest) -> LogContext:
     return memory_context(objects, atomic=request.param, seed=2)
 
 
+async def next_millisecond(context: LogContext) -> None:
+    """Blobs of the same millisecond have no order, and a blob is younger than a restore only in a later one."""
+    now_ms = context.now_ms()
+    await until(lambda: context.now_ms() > now_ms)
+
+
 async def write(context: LogContext, name: str, count: int, logs: list[Log] = LOGS) -> None:
     appender = Appender(context)
     for number in range(count):
         await appender.append([group(log, f"{name}-{number}".encode(), b"+") for log in logs])
-        await asyncio.sleep(0.002)  # blobs of one millisecond have no order
+        await next_millisecond(context)
     await appender.close()
 
 
@@ -163,7 +169,7 @@ async def test_repeats_of_an_idempotent_producer_are_recognised(
         [landed] = await appender.append([EncodedGroup(ORDERS, 1, "kafka-v2", [numbered], 5)])
         assert isinstance(landed, Appended)
         await appender.close()
-        await asyncio.sleep(0.002)
+        await next_millisecond(source)
     await restored(target, place)
     done = await recover(target)
     assert [one.outcome for one in done.slices] == ["appended", "repeated"]
@@ -173,7 +179,7 @@ async def test_repeats_of_an_idempotent_producer_are_recognised(
 async def test_blobs_in_the_wrong_order_are_put_right_by_their_producers_numbers(
     source: LogContext, target: LogContext, objects: ObjectStore
 ) -> None:
-    await asyncio.sleep(0.002)
+    await next_millisecond(source)
     instant, place = source.now_ms() - 1, None
     for number in range(5):
         if number == 1:
@@ -223,7 +229,7 @@ async def test_a_blob_drawn_since_the_restore_is_left_to_its_writer(
 ) -> None:
     place = await backed_up(source, objects)
     await restored(target, place)
-    await asyncio.sleep(0.002)
+    await next_millisecond(target)
     await write(source, "elsewhere", 1)
     assert (await recover(target)).slices == []
 
@@ -262,7 +268,7 @@ async def test_records_appended_since_the_restore_are_not_replaced_by_those_that
     await write(source, "lost", 2, [ORDERS])
     assert await compact_once(source, ORDERS) is not None
     await restored(target, place)
-    await asyncio.sleep(0.002)
+    await next_millisecond(target)
     await write(target, "new", 2, [ORDERS])
     assert await segment_of(objects, source, ORDERS) == (1, 8), "it would fit the entries that are there now"
     await recover(target)
@@ -280,7 +286,7 @@ async def test_segments_made_since_the_restore_are_not_replaced_either(
         assert await compact_once(source, ORDERS, max_offsets=4) is not None
     assert await merge_once(source, ORDERS) is not None
     await restored(target, place)
-    await asyncio.sleep(0.002)
+    await next_millisecond(target)
     await write(target, "new", 2, [ORDERS])
     assert await compact_once(target, ORDERS) is not None
     there = await contents(target, ORDERS)
@@ -324,7 +330,7 @@ async def write_keyed(context: LogContext, name: str, *keys: bytes) -> None:
     [landed] = await Appender(context).append([EncodedGroup(PRICES, len(keys), "kafka-v2", [batch], 5)])
     assert isinstance(landed, Appended)
     assert await compact_once(context, PRICES) is not None
-    await asyncio.sleep(0.002)
+    await next_millisecond(context)
 
 
 async def clean(context: LogContext) -> None:

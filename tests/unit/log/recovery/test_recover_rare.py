@@ -3,7 +3,6 @@ repeated runs."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -33,6 +32,7 @@ from tests.unit.log.recovery.test_recover import (
     clean,
     delete_blobs,
     named,
+    next_millisecond,
     objects,
     source,
     target,
@@ -242,7 +242,7 @@ async def test_segments_come_back_also_when_somebody_appended_since_the_restore(
     assert await compact_once(source, ORDERS) is not None
     await delete_blobs(objects, source)
     await restored(target, place)
-    await asyncio.sleep(0.002)
+    await next_millisecond(target)
     await write(target, "new", 1, [ORDERS])
     for _ in range(2):
         await recover(target)
@@ -263,9 +263,9 @@ async def test_a_topic_that_was_deleted_in_the_backup_and_lived_again_is_told_of
 ) -> None:
     await write(source, "before", 1, [OTHER])
     await delete_topic(source, OTHER.topic)
-    await asyncio.sleep(0.002)
+    await next_millisecond(source)
     place = await backed_up(source, objects)
-    await asyncio.sleep(0.002)
+    await next_millisecond(source)
     await create_topic(source, OTHER.topic)
     await write(source, "again", 2, [OTHER])
     await restored(target, place)

@@ -29,8 +29,8 @@ SMALL = CompactOptions(
 )
 
 
-async def until(done: asyncio.Event, work: Callable[[], Awaitable[object]]) -> int:
-    """Again and again; what fails for a foreseen reason is tried again."""
+async def repeat_until(done: asyncio.Event, work: Callable[[], Awaitable[object]]) -> int:
+    """Repeat the work, also after one of our errors; returns how often it had a result."""
     finished = 0
     while not done.is_set():
         try:
@@ -63,9 +63,9 @@ async def test_nothing_is_lost_or_doubled_while_everybody_works_on_the_same_logs
     first, second, third = faulty(1), faulty(2), faulty(3)
     done = asyncio.Event()
     workers = [
-        asyncio.create_task(until(done, lambda: job(first, "first", True))),
-        asyncio.create_task(until(done, lambda: job(second, "second", False))),
-        asyncio.create_task(until(done, lambda: zombie(third))),
+        asyncio.create_task(repeat_until(done, lambda: job(first, "first", True))),
+        asyncio.create_task(repeat_until(done, lambda: job(second, "second", False))),
+        asyncio.create_task(repeat_until(done, lambda: zombie(third))),
     ]
     for _ in range(APPENDS):
         await stage.append(*rng.sample(LOGS, 3), records=2, size=150)
