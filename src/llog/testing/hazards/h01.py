@@ -25,6 +25,7 @@ from llog.testing.hazards.toolkit import (
     hours_pass,
     orphaned,
     reborn,
+    unsettled,
     value_at,
     written,
 )
@@ -37,17 +38,14 @@ VISITS = Log("visits", 0)
 @script("h01a", atomic_groups=False)
 def a_writer_settles_an_append_of_a_dead_incarnation(script: Script) -> None:
     # The new incarnation's entry is at the key already.
-    writer = script.actor("writer", append(b"old"))
-    writer.run_until("put_object").run_until("put", entry_key(1))  # acknowledged; its entry is not written
+    writer = unsettled(script, "writer", append(b"old"))
     reborn(script, b"new")
     writer.finish()
     expect_contents(script, (1, b"new"))
     # The dead incarnation's entry comes first; the new one is acknowledged and replaces it.
-    writer = script.actor("other writer", append(b"old", log=CLICKS))
-    writer.run_until("put_object").run_until("put", entry_key(1, CLICKS))
+    writer = unsettled(script, "other writer", append(b"old", log=CLICKS), log=CLICKS)
     alone(script, delete(CLICKS.topic), "deleter")
-    newer = script.actor("newer writer", append(b"new", log=CLICKS))
-    newer.run_until("put_object").run_until("put", entry_key(1, CLICKS))
+    newer = unsettled(script, "newer writer", append(b"new", log=CLICKS), log=CLICKS)
     writer.finish()
     newer.finish()
     expect_contents(script, (1, b"new"), log=CLICKS)

@@ -17,6 +17,7 @@ from llog.testing.hazards.toolkit import (
     expect_compacts_to_the_end,
     expect_landed,
     snapshot_of,
+    unsettled,
     written,
 )
 from llog.testing.sim import Script, script
@@ -55,8 +56,7 @@ def compaction_passes_between_snapshot_and_scan(script: Script) -> None:
 
 @script("h06c", atomic_groups=False)
 def a_retry_while_the_first_time_is_pending(script: Script) -> None:
-    first = script.actor("producer", append(b"sale", by=FIRST))
-    first.run_until("put_object").run_until("put", entry_key(1))  # acknowledged, its entry not written
+    first = unsettled(script, "producer", append(b"sale", by=FIRST))
     expect_landed(alone(script, RETRY, "retry"), 1)
     first.finish()
     expect_answers_hold(script)

@@ -11,6 +11,7 @@ from llog.testing.hazards.toolkit import (
     expect_compacts_to_the_end,
     object_name,
     reaches,
+    unsettled,
     written,
 )
 from llog.testing.sim import Script, script
@@ -18,8 +19,7 @@ from llog.testing.sim import Script, script
 
 @script("h07", atomic_groups=False)
 def a_late_settle_brings_a_lower_key_back(script: Script) -> None:
-    writer = script.actor("writer", append(b"one"))
-    writer.run_until("put_object").run_until("put", entry_key(1))  # acknowledged; its entry is not written
+    writer = unsettled(script, "writer", append(b"one"))
     writer.sleep()
     written(script, b"two")  # settles the first append
     blob = next(entry.value.data_key for entry in entries_of(script) if entry.end_offset == 1)

@@ -9,11 +9,11 @@ from llog.testing.hazards.toolkit import (
     control_of,
     delete_below,
     entries_of,
-    entry_key,
     expect,
     expect_answers_hold,
     expect_compacts_to_the_end,
     expect_contents,
+    unsettled,
     written,
 )
 from llog.testing.sim import Script, script
@@ -31,8 +31,7 @@ def the_log_starts_inside_an_entry_above_the_cursor(script: Script) -> None:
 
 @script("h09b", atomic_groups=False)
 def a_late_settle_below_the_start(script: Script) -> None:
-    writer = script.actor("writer", append(b"one"))
-    writer.run_until("put_object").run_until("put", entry_key(1))  # acknowledged; its entry is not written
+    writer = unsettled(script, "writer", append(b"one"))
     writer.sleep()
     alone(script, delete_below(2), "retention")  # settles it, then removes it
     writer.wake()

@@ -6,19 +6,17 @@ from llog.testing.hazards.toolkit import (
     alone,
     append,
     compact,
-    entry_key,
     expect_answers_hold,
     expect_compacts_to_the_end,
+    unsettled,
 )
 from llog.testing.sim import Script, script
 
 
 @script("h13", atomic_groups=False)
 def a_late_settle_after_compaction_to_the_tail(script: Script) -> None:
-    writer = script.actor("writer", append(b"one"))
-    writer.run_until("put_object").run_until("put", entry_key(1))  # its own settling, held
-    helper = script.actor("helper", append(b"two"))
-    helper.run_until("put_object").run_until("put", entry_key(1))  # settling it for the writer, held too
+    writer = unsettled(script, "writer", append(b"one"))
+    helper = unsettled(script, "helper", append(b"two"))  # settling it for the writer, held too
     alone(script, compact(), "compactor")  # settles, clears and compacts it
     writer.finish()
     expect_answers_hold(script)
@@ -29,8 +27,7 @@ def a_late_settle_after_compaction_to_the_tail(script: Script) -> None:
 
 @script("h14", atomic_groups=False)
 def the_next_append_finds_one_that_was_never_settled(script: Script) -> None:
-    writer = script.actor("writer", append(b"one"))
-    writer.run_until("put_object").run_until("put", entry_key(1))
+    writer = unsettled(script, "writer", append(b"one"))
     writer.crash()
     alone(script, append(b"two"), "next")
     expect_answers_hold(script)

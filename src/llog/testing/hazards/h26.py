@@ -12,11 +12,11 @@ from llog.testing.hazards.toolkit import (
     append,
     compact,
     context_of,
-    entry_key,
     expect_answers_hold,
     expect_no_orphans,
     reborn,
     record_group,
+    unsettled,
     written,
 )
 from llog.testing.sim import ActorContext, Script, script
@@ -33,8 +33,7 @@ def a_topic_is_created_again_with_fewer_partitions(script: Script) -> None:
 
 @script("h27", atomic_groups=False)
 def a_phantom_is_all_that_names_a_blob(script: Script) -> None:
-    writer = script.actor("writer", append(b"one"))
-    writer.run_until("put_object").run_until("put", entry_key(1))  # acknowledged; its entry is not written
+    writer = unsettled(script, "writer", append(b"one"))
 
     async def write_both(ctx: ActorContext) -> Any:
         """A blob that another log keeps alive, so that vacuum has no other reason to ask about ours."""

@@ -168,6 +168,11 @@ def written(script: Script, *tokens: bytes, log: Log = ORDERS) -> None:
         expect(isinstance(outcome, Appended), f"{token!r} was refused: {outcome}")
 
 
+def unsettled(script: Script, name: str, appending: ActorFunction, log: Log = ORDERS) -> Puppet:
+    """A writer that is held before it writes the index entry at offset 1. The append of that entry is acknowledged."""
+    return script.actor(name, appending).run_until("put_object").run_until("put", entry_key(1, log))
+
+
 def reborn(script: Script, *tokens: bytes, log: Log = ORDERS) -> None:
     """The topic is deleted, created again, and written to."""
     gone = alone(script, delete(log.topic), "deleter")

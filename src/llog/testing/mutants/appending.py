@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llog.testing.mutants.mutant import Edit, Mutant
+from llog.testing.mutants.mutant import PUBLISH, Edit, Mutant
 
 CONTROL = "llog.log.control"
 RESOLVE = "llog.log.append.resolve"
@@ -17,6 +17,11 @@ NO_HOLES = (
         "self.add(pending)\n        return self.as_of == control.",
         "self.add(pending)\n        return True or self.as_of == control.",
     ),
+)
+
+SNAPSHOT_STAYS_AT_SWAP = Edit(PUBLISH, "await move_snapshot(context, log, control, run.end_offset + 1)", "pass")
+SNAPSHOT_STAYS_AT_RETENTION = Edit(
+    "llog.log.cleanup.retention", "await move_snapshot(context, log, control, below[-1][1].end_offset + 1)", "pass"
 )
 
 APPENDING = (
@@ -46,15 +51,12 @@ APPENDING = (
     Mutant(
         "h06a",
         "section 7 step 7: the producer snapshot passes the run before its end key is swapped",
-        (Edit("llog.log.rewrite.publish", "await move_snapshot(context, log, control, run.end_offset + 1)", "pass"),),
+        (SNAPSHOT_STAYS_AT_SWAP,),
     ),
     Mutant(
         "h06a",
         "the same, and holes are passed over: the retry is stored twice instead of being refused",
-        (
-            Edit("llog.log.rewrite.publish", "await move_snapshot(context, log, control, run.end_offset + 1)", "pass"),
-            *NO_HOLES,
-        ),
+        (SNAPSHOT_STAYS_AT_SWAP, *NO_HOLES),
         "holes",
     ),
     Mutant("h06b", "producer state tiles without a hole", NO_HOLES[:1]),
@@ -72,25 +74,12 @@ APPENDING = (
     Mutant(
         "h06d",
         "section 9: retention moves the producer snapshot before it removes entries",
-        (
-            Edit(
-                "llog.log.cleanup.retention",
-                "await move_snapshot(context, log, control, below[-1][1].end_offset + 1)",
-                "pass",
-            ),
-        ),
+        (SNAPSHOT_STAYS_AT_RETENTION,),
     ),
     Mutant(
         "h06d",
         "the same, and holes are passed over: the retry is stored twice instead of being refused",
-        (
-            Edit(
-                "llog.log.cleanup.retention",
-                "await move_snapshot(context, log, control, below[-1][1].end_offset + 1)",
-                "pass",
-            ),
-            *NO_HOLES,
-        ),
+        (SNAPSHOT_STAYS_AT_RETENTION, *NO_HOLES),
         "holes",
     ),
     Mutant(

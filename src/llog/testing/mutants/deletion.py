@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from llog.testing.mutants.mutant import Edit, Mutant
+from llog.testing.mutants.mutant import MOVE_AT_ANY_VERSION, PUBLISH, PUBLISH_AT_ANY_VERSION, Edit, Mutant
 
 APPEND = "llog.log.append.append"
 INDEX = "llog.log.index"
-PUBLISH = "llog.log.rewrite.publish"
 SETTLE = "llog.log.append.settle"
 TOPICS = "llog.log.topics.create"
 VACUUM = "llog.log.cleanup.vacuum"
@@ -19,16 +18,12 @@ UNKNOWN_LOGS_NAME_NOTHING = (
     Edit(VACUUM_JOB, "elif not logs <= self.overview.logs:", "elif False:"),
     Edit(VACUUM, "if any(named is None for named in answers):", "if False:"),
 )
+NO_MARKER_CHECK = Edit(VACUUM_JOB, "await (compare_cluster if dry_run else join_cluster)(context)", "pass")
 CATALOGUE_RECORDS_ARE_REFERENCES = Edit(
     VACUUM_LOOK,
     "state.segments = await list_segments(context, log)\n",
     "state.segments = await list_segments(context, log)\n"
     "        state.named.update(known.record.data_key for known in state.segments)\n",
-)
-MOVE_AT_ANY_VERSION = Edit(
-    PUBLISH,
-    "put(key, encode_value(moved, key.path), expected=record.version)",
-    "put(key, encode_value(moved, key.path))",
 )
 
 DELETION = (
@@ -51,7 +46,7 @@ DELETION = (
     Mutant(
         "h01c",
         "R13: a run is published only at the version that was read",
-        (Edit(PUBLISH, "put(key, published, expected=record.version)", "put(key, published)"),),
+        (PUBLISH_AT_ANY_VERSION,),
     ),
     Mutant("h01c", "R13: the cursor moves only at the version that was read", (MOVE_AT_ANY_VERSION,), "move"),
     Mutant(
@@ -202,16 +197,13 @@ VACUUMING = (
     Mutant(
         "h25",
         "section 9: vacuum refuses when the bucket's marker names another cluster, or none is known",
-        (Edit(VACUUM_JOB, "await (compare_cluster if dry_run else join_cluster)(context)", "pass"),),
+        (NO_MARKER_CHECK,),
         "refusal",
     ),
     Mutant(
         "h25",
         "the same, and a blob that names a log without a control record is not kept: the bucket is emptied",
-        (
-            Edit(VACUUM_JOB, "await (compare_cluster if dry_run else join_cluster)(context)", "pass"),
-            *UNKNOWN_LOGS_NAME_NOTHING,
-        ),
+        (NO_MARKER_CHECK, *UNKNOWN_LOGS_NAME_NOTHING),
     ),
     Mutant(
         "h26",

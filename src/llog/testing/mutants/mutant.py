@@ -18,6 +18,15 @@ class Edit(NamedTuple):
     new: str
 
 
+PUBLISH = "llog.log.rewrite.publish"
+PUBLISH_AT_ANY_VERSION = Edit(PUBLISH, "put(key, published, expected=record.version)", "put(key, published)")
+MOVE_AT_ANY_VERSION = Edit(
+    PUBLISH,
+    "put(key, encode_value(moved, key.path), expected=record.version)",
+    "put(key, encode_value(moved, key.path))",
+)
+
+
 class Mutant(NamedTuple):
     row: str
     """Of the hazards, and the scenario that must be red."""

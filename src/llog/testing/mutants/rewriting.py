@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from llog.testing.mutants.mutant import Edit, Mutant
-
-PUBLISH = "llog.log.rewrite.publish"
+from llog.testing.mutants.mutant import MOVE_AT_ANY_VERSION, PUBLISH, PUBLISH_AT_ANY_VERSION, Edit, Mutant
 
 REWRITING = (
     Mutant(
@@ -22,18 +20,12 @@ REWRITING = (
     Mutant(
         "h08a",
         "step 6: a run is published at the version that was read before anything was selected",
-        (Edit(PUBLISH, "put(key, published, expected=record.version)", "put(key, published)"),),
+        (PUBLISH_AT_ANY_VERSION,),
     ),
     Mutant(
         "h08b",
         "steps 8 and 10 move only the very run that was seen",
-        (
-            Edit(
-                PUBLISH,
-                "put(key, encode_value(moved, key.path), expected=record.version)",
-                "put(key, encode_value(moved, key.path))",
-            ),
-        ),
+        (MOVE_AT_ANY_VERSION,),
     ),
     Mutant(
         "h08c",
@@ -49,13 +41,7 @@ REWRITING = (
     Mutant(
         "h09a",
         "the floor is the later of cursor and log start",
-        (
-            Edit(
-                "llog.log.rewrite.publish",
-                "floor = max(bounds.cursor, bounds.log_start_offset)",
-                "floor = bounds.cursor",
-            ),
-        ),
+        (Edit(PUBLISH, "floor = max(bounds.cursor, bounds.log_start_offset)", "floor = bounds.cursor"),),
     ),
     Mutant(
         "h09b",
@@ -79,7 +65,7 @@ REWRITING = (
         "of losing data)",
         (
             Edit(
-                "llog.log.rewrite.publish",
+                PUBLISH,
                 "if chosen and (offsets > bounds.max_offsets or",
                 "cut = chosen[0].start_offset + bounds.max_offsets - 1 if chosen else entry.end_offset\n"
                 "        if cut < entry.end_offset:\n"

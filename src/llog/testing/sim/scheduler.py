@@ -123,7 +123,7 @@ class Scheduler:
             if loop.timers and loop.fire_due():
                 return True
             if self._failures or loop.complaints:
-                self._tell_failure()
+                self._raise_failure()
             if until():
                 return False
             if self.at_each_step is not None:
@@ -136,7 +136,7 @@ class Scheduler:
         except SimulationTooLong as error:
             raise SimulationTooLong(error.reason, waits_of(self.actors, self.waiting)) from None
 
-    def _tell_failure(self) -> None:
+    def _raise_failure(self) -> None:
         """A failure is raised once: the scenario may catch it and go on with the others."""
         if self._failures:
             failed = self._failures.pop(0)
