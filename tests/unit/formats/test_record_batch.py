@@ -29,7 +29,6 @@ from llog.formats.records.record_batch import (
     first_mismatch,
     parse_header,
     patch_offsets,
-    verify_crc,
     verify_crcs,
     walk,
 )
@@ -75,7 +74,7 @@ def test_a_header_has_every_field() -> None:
     assert (header.length, header.last_offset, header.codec) == (len(data), 9, Codec.ZSTD)
     assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
     assert (header.is_transactional, header.is_control, header.has_delete_horizon) == (True, False, True)
-    verify_crc(data, 0, header, SOURCE)
+    verify_crcs(data, walk(data, SOURCE), SOURCE)
 
 
 def test_walking_gives_the_headers_as_columns() -> None:

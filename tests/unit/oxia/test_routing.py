@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from llog.stores.metadata.oxia.client.discovery import ShardMap, route_hash, shard_map_of
 from llog.stores.metadata.oxia.client.errors import InvalidRequest, Misconfigured, Unavailable
 from llog.stores.metadata.oxia.client.proto import pb
-from llog.stores.metadata.oxia.client.routing import ShardMap, route_hash, shard_map_of
 
 
 @pytest.mark.parametrize(("key", "expected"), [("foo", 125730186), ("bar", 2687685474), ("baz", 862947621)])

@@ -173,13 +173,6 @@ def _check_counts(header: BatchHeader, where: str, source: str, rule: BatchRule)
         raise InvalidField(source, f"{where}: base offset {header.base_offset}, last offset delta {last_delta}")
 
 
-def verify_crc(buffer: Buffer, position: int, header: BatchHeader, source: str) -> None:
-    """Compare one batch with its checksum."""
-    computed = crc32c(memoryview(buffer).cast("B")[position + CRC_START : position + header.length])
-    if computed != header.crc:
-        raise ChecksumMismatch(source, f"batch at byte {position}", header.crc, computed)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchColumns:
     """The headers of the batches of one buffer, a column per field."""

@@ -29,9 +29,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from llog.errors import InvalidArgument
 from llog.limits import MIB, OBJECT_WRITE_VECTOR_MAX
-from llog.stores.objects.port import ObjectMeta, check_name
+from llog.stores.objects.port import ObjectMeta, is_name
 
 # Files this large are allocated before they are written.
 OBJECT_FILE_RESERVE_BYTES_MIN: Final = MIB
@@ -249,8 +248,4 @@ def _sorted_names(root: str, directory: str, prefix: str, start_after: str) -> l
 
 
 def _is_name(name: str) -> bool:
-    try:
-        check_name(name)
-    except InvalidArgument:
-        return False
-    return name.partition("/")[0] != TEMPORARY_DIRECTORY
+    return is_name(name) and name.partition("/")[0] != TEMPORARY_DIRECTORY

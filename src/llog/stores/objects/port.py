@@ -141,6 +141,15 @@ def check_name(name: str) -> None:
         raise InvalidArgument("name", f"{name!r} has an empty or dotted segment")
 
 
+def is_name(name: str) -> bool:
+    """Whether an object can have this name; a bucket or directory may hold others."""
+    try:
+        check_name(name)
+    except InvalidArgument:
+        return False
+    return True
+
+
 def check_range(byte_offset: int, byte_length: int) -> None:
     if byte_offset < 0 or byte_length < 0:
         raise InvalidArgument("range", f"byte_offset {byte_offset}, byte_length {byte_length}: neither may be negative")

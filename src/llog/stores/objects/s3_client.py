@@ -16,7 +16,7 @@ from obstore.store import S3Store
 
 from llog.errors import InvalidArgument, ObjectStoreMisconfigured
 from llog.limits import OBJECT_BYTES_MAX
-from llog.stores.objects.port import check_name
+from llog.stores.objects.port import check_name, is_name
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -112,15 +112,6 @@ def bucket_and_root(url: str) -> tuple[str, str]:
 
 # The last code point: sorts after every continuation of a prefix.
 _LAST: Final = "\U0010ffff"
-
-
-def is_name(key: str) -> bool:
-    """Whether a key in the bucket is a valid object name; the bucket may hold other keys."""
-    try:
-        check_name(key)
-    except InvalidArgument:
-        return False
-    return True
 
 
 def is_possible_prefix(prefix: str) -> bool:

@@ -15,13 +15,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
-from llog.stores.metadata.oxia.client.discovery import ShardDirectory
+from llog.stores.metadata.oxia.client.discovery import ShardDirectory, ShardMap
 from llog.stores.metadata.oxia.client.errors import ClientClosed, InvalidRequest
 from llog.stores.metadata.oxia.client.notifications import Event, ShardNotifications
 from llog.stores.metadata.oxia.client.ops import Op, Outcome
 from llog.stores.metadata.oxia.client.queue import Submission
 from llog.stores.metadata.oxia.client.reads import Get, OxiaRecord, ShardReader
-from llog.stores.metadata.oxia.client.routing import ShardMap
 from llog.stores.metadata.oxia.client.rpc import ChannelPool, OxiaLink, OxiaOptions
 from llog.stores.metadata.oxia.client.sessions import ShardSession, open_shard_session
 from llog.stores.metadata.oxia.client.writes import ShardWriter

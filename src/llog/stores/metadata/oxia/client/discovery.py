@@ -1,4 +1,6 @@
-"""The leader of each shard, kept current from the assignment stream of one server.
+"""Which shard holds a key, and the leader of each shard, kept current from the assignment stream of one server.
+
+A key belongs to the shard with its hash (of the partition key, or else of the key) in its range of hashes.
 
 That server may die, pause, or restart without knowing the assignments; a shard may have no leader for a while, or
 another one. So the directory tries every known address until one answers, keeps the last map meanwhile, and lets
@@ -11,24 +13,91 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import grpc
+from xxhash import xxh3_64_intdigest
 
 from llog.concurrency import Backoff
 from llog.limits import OXIA_RETRY_DELAY_MS_MAX, OXIA_RETRY_DELAY_MS_MIN
-from llog.stores.metadata.oxia.client.errors import ClientClosed, Denied, Misconfigured, OxiaError, Unavailable
+from llog.stores.metadata.oxia.client.errors import (
+    ClientClosed,
+    Denied,
+    InvalidRequest,
+    Misconfigured,
+    OxiaError,
+    Unavailable,
+)
 from llog.stores.metadata.oxia.client.failures import FailureKind, RpcFailure, failure_of
 from llog.stores.metadata.oxia.client.proto import pb
-from llog.stores.metadata.oxia.client.routing import ShardMap, shard_map_of
 from llog.stores.metadata.oxia.client.rpc import ChannelPool, OxiaLink, OxiaOptions
 
 # Time for the first assignments of a stream; after that the next server is tried.
 OXIA_DISCOVERY_TIMEOUT_MS: Final = 3_000
 OXIA_BACKOFF: Final = Backoff(OXIA_RETRY_DELAY_MS_MIN, OXIA_RETRY_DELAY_MS_MAX)
 
+_HASH_MASK: Final = 0xFFFF_FFFF
+
 _log = logging.getLogger(__name__)
+
+
+def route_hash(text: str) -> int:
+    """The low 32 bits of the 64-bit XXH3 of the UTF-8 bytes. A client with another hash would not find the records of
+    other clients, so tests compare it with the test vectors of the server."""
+    try:
+        return int(xxh3_64_intdigest(text.encode())) & _HASH_MASK
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"{text!r} is not valid Unicode") from error
+
+
+@dataclass(frozen=True)
+class ShardMap:
+    """One set of assignments: immutable, replaced as a whole."""
+
+    shards: tuple[int, ...]
+    """In the order of their ranges."""
+    min_hashes: tuple[int, ...]
+    max_hashes: tuple[int, ...]
+    leaders: Mapping[int, str]
+    """A shard without an entry is electing its leader."""
+
+    @cached_property
+    def _only(self) -> int | None:
+        covers_all = self.min_hashes == (0,) and self.max_hashes == (_HASH_MASK,)
+        return self.shards[0] if covers_all else None
+
+    def shard_of(self, text: str) -> int:
+        if self._only is not None:
+            return self._only
+        hashed = route_hash(text)
+        at = bisect_right(self.min_hashes, hashed) - 1
+        if at < 0 or hashed > self.max_hashes[at]:
+            raise Unavailable(f"no shard is assigned for hash {hashed:#010x} of {text!r}")
+        return self.shards[at]
+
+    def with_leader(self, shard: int, leader: str) -> ShardMap:
+        return ShardMap(self.shards, self.min_hashes, self.max_hashes, {**self.leaders, shard: leader})
+
+
+def shard_map_of(assignment: pb.NamespaceAssignment, namespace: str) -> ShardMap:
+    """Raises `Misconfigured` for an unsupported organisation of shards or keys."""
+    if assignment.shard_key_router != pb.ROUTER_XXHASH3:
+        raise Misconfigured(f"namespace {namespace!r} routes keys by method {assignment.shard_key_router}, not XXH3")
+    if assignment.key_sorting == pb.SORTING_NATURAL:
+        raise Misconfigured(f"namespace {namespace!r} sorts keys by plain bytes; hierarchical sorting is needed")
+    shards = sorted(assignment.assignments, key=lambda shard: shard.int32_hash_range.min_hash_inclusive)
+    if not shards:
+        raise Misconfigured(f"namespace {namespace!r} has no shards")
+    return ShardMap(
+        tuple(shard.shard for shard in shards),
+        tuple(shard.int32_hash_range.min_hash_inclusive for shard in shards),
+        tuple(shard.int32_hash_range.max_hash_inclusive for shard in shards),
+        {shard.shard: shard.leader for shard in shards if shard.leader},
+    )
 
 
 def retry_delay_seconds(attempt: int) -> float:
