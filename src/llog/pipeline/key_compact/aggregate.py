@@ -50,7 +50,7 @@ class ScratchPlace(msgspec.Struct, frozen=True):
 
 
 class ScratchPart(msgspec.Struct, frozen=True, array_like=True):
-    """One object: its name below the store, how many rows it holds, and what its bytes must be."""
+    """One object: its name, number of rows, length and checksum."""
 
     name: str
     rows: int
@@ -59,7 +59,7 @@ class ScratchPart(msgspec.Struct, frozen=True, array_like=True):
 
 
 def scratch_root(root: str) -> str:
-    """`@` cannot occur in a topic's name, so no log ever lies there."""
+    """`@` cannot occur in a topic's name, so the prefix never is that of a log."""
     return f"{root}/{SCRATCH_PREFIX}/{_BELOW_SCRATCH}"
 
 
@@ -76,7 +76,7 @@ async def get_keys(tools: TaskTools, place: ScratchPlace, part: ScratchPart) -> 
 
 
 def keys_in(data: Buffer, part: ScratchPart) -> pa.Table:
-    """The table in an object's bytes, which were compared with their checksum before."""
+    """The table in an object's bytes; the caller has verified the checksum."""
     try:
         table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
     except (pa.ArrowException, OSError) as error:
@@ -87,7 +87,7 @@ def keys_in(data: Buffer, part: ScratchPart) -> pa.Table:
 
 
 async def get_part(tools: TaskTools, place: ScratchPlace, part: ScratchPart) -> Buffer:
-    """An object's bytes, if they are what was written."""
+    """The verified bytes of an object."""
     store = await tools.open_store(place.store_url)
     data = await store.get(part.name)
     computed = crc32c(data)
@@ -97,7 +97,7 @@ async def get_part(tools: TaskTools, place: ScratchPlace, part: ScratchPart) -> 
 
 
 async def put_survivors(tools: TaskTools, place: ScratchPlace, offsets: Longs) -> ScratchPart:
-    """Offsets in rising order, as they are."""
+    """`offsets` in rising order; the object holds them as little-endian integers."""
     if offsets.nbytes > KEY_SURVIVORS_BYTES_MAX:
         raise ValueTooLarge("survivors", offsets.nbytes, KEY_SURVIVORS_BYTES_MAX)
     return await _put(tools, place, offsets.astype(_OFFSETS, copy=False).data.cast("B"), len(offsets))
@@ -112,19 +112,19 @@ async def get_survivors(tools: TaskTools, place: ScratchPlace, part: ScratchPart
 
 
 async def remove_pass(store: ObjectStore, place: ScratchPlace) -> None:
-    """Everything of one pass, also what a task that ran twice left. What the pass did to its logs is done: objects that
-    cannot be removed now are told and left to `remove_old`."""
+    """Remove all objects of one pass, also those of a task that ran twice. A failure is only logged, because the logs
+    are already compacted; `remove_old` removes the objects later."""
     try:
-        await store.delete_many([found.name async for found in store.list(place.prefix)])
+        await store.delete_many([listed.name async for listed in store.list(place.prefix)])
         await store.tidy(place.prefix.partition(f"/{_BELOW_SCRATCH}")[0])
     except ObjectStoreError as error:
         _log.warning("%s is left for a later key compaction to remove: %s", place.prefix, error)
 
 
 async def remove_old(store: ObjectStore, root: str, now_ms: int) -> int:
-    """What passes left that never came to their end; how many objects."""
+    """Remove old objects of passes that crashed; returns their number."""
     prefix = scratch_root(root)
-    old = [found.name async for found in store.list(prefix) if _is_old(found.name[len(prefix) :], now_ms)]
+    old = [listed.name async for listed in store.list(prefix) if _is_old(listed.name[len(prefix) :], now_ms)]
     await store.delete_many(old)
     await store.tidy(f"{root}/{SCRATCH_PREFIX}")
     return len(old)
@@ -137,7 +137,7 @@ def _is_old(below: str, now_ms: int) -> bool:
 
 async def _put(tools: TaskTools, place: ScratchPlace, data: memoryview, rows: int) -> ScratchPart:
     store = await tools.open_store(place.store_url)
-    # Drawn here, not in the driver: two runs of one task must not write over each other.
+    # Not chosen by the driver: two runs of one task must not overwrite each other.
     name = place.prefix + new_object_id(tools.now_ms(), secrets.randbits)
     await store.put(name, [data])
     return ScratchPart(name, rows, len(data), crc32c(data))
@@ -150,19 +150,19 @@ KEY_AGGREGATE_BYTES_MAX: Final = 2 * GIB
 
 
 class SegmentKeys(msgspec.Struct, frozen=True):
-    """What the first pass found in one segment."""
+    """The key tables of one segment."""
 
     log: int
-    """Which of the job's logs; keys of different logs have nothing to do with each other."""
+    """Number of the log in the job; keys of different logs are independent."""
     segment: int
-    """Its number in the job; within a log they rise with the offsets."""
+    """Number of the segment in the job; within a log, numbers rise with the offsets."""
     end_offset: int
     parts: tuple[ScratchPart, ...]
 
 
 class KeyAggregate(Protocol):
     async def survivors(self, place: ScratchPlace, scanned: Sequence[SegmentKeys]) -> Mapping[int, ScratchPart]:
-        """By segment number, the offsets that survive in it; a segment in which none does is left out."""
+        """The surviving offsets by segment number, without segments in which no offset survives."""
 
 
 class LocalKeyAggregate:
@@ -172,14 +172,14 @@ class LocalKeyAggregate:
         self._tools, self._bytes_max = tools, bytes_max
 
     async def survivors(self, place: ScratchPlace, scanned: Sequence[SegmentKeys]) -> dict[int, ScratchPart]:
-        found: dict[int, ScratchPart] = {}
+        survivors: dict[int, ScratchPart] = {}
         for log in dict.fromkeys(keys.log for keys in scanned):
             segments = [keys for keys in scanned if keys.log == log]
             offsets = await self._of_log(place, segments)
             for keys, part in zip(segments, split_by_segment(offsets, segments), strict=True):
                 if len(part):
-                    found[keys.segment] = await put_survivors(self._tools, place, part)
-        return found
+                    survivors[keys.segment] = await put_survivors(self._tools, place, part)
+        return survivors
 
     async def _of_log(self, place: ScratchPlace, segments: Sequence[SegmentKeys]) -> Longs:
         known: list[pa.Table] = []
@@ -210,6 +210,7 @@ def _combined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _wide(table: pa.Table) -> pa.Table:
+    """With a large binary column, because the keys of all chunks together may exceed 2 GiB."""
     return table.set_column(0, "key", table["key"].cast(pa.large_binary()))
 
 
@@ -221,7 +222,5 @@ def split_by_segment(offsets: Longs, segments: Sequence[SegmentKeys]) -> list[Lo
 
 def last_offsets(table: pa.Table) -> pa.Table:
     """Each key once, with the highest of its offsets. Keys are compared as bytes."""
-    # A large binary column, because the keys of all chunks together may pass 2 GiB.
-    wide = table.set_column(0, "key", table["key"].cast(pa.large_binary()))
-    found = wide.group_by("key", use_threads=False).aggregate([("offset", "max")])
-    return pa.table({"key": found["key"], "offset": found["offset_max"]})
+    last = _wide(table).group_by("key", use_threads=False).aggregate([("offset", "max")])
+    return pa.table({"key": last["key"], "offset": last["offset_max"]})

@@ -4,7 +4,7 @@
     a batch that keeps none is left out (the producer snapshot remembers its producer)
     any other batch is encoded again: its offsets and the range it covers stay, and so do producer, epoch and codec
 
-It removes a record with a key whose offset is not among the survivors, and a surviving tombstone whose time has come.
+It removes records with a key at an offset that does not survive, and surviving tombstones after their retention time.
 That time counts from the first pass that kept the tombstone, as in Kafka: the batch then gets a delete horizon (its
 base timestamp, with a flag), so a reader that began before the older values went still meets the tombstone. Records
 without a key (nothing supersedes them) and control batches always stay.
@@ -55,7 +55,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Rule(NamedTuple):
-    """What may stay."""
+    """Decides which records stay."""
 
     survivors: Longs
     """Offsets of the last record of each key, rising."""
@@ -65,18 +65,18 @@ class Rule(NamedTuple):
 
 @dataclass(slots=True)
 class Removed:
-    """What went, and what was found; added up over the buffers of a segment."""
+    """Counts over all buffers of a segment."""
 
     superseded: int = 0
     tombstones: int = 0
     marked_batches: int = 0
-    """Batches that were given a delete horizon."""
+    """Batches that got a delete horizon."""
     survivors_seen: int = 0
     records_kept: int = 0
 
 
 def cleaned(batches: Batches, rule: Rule, source: str, removed: Removed) -> bytes:
-    """The batches that are left, back to back; none is b""."""
+    """The remaining batches, concatenated."""
     data, columns = batches
     kept = np.where(columns.is_control, columns.record_count, 0)
     encoded: dict[int, memoryview] = {}
@@ -96,7 +96,7 @@ def _clean_chunk(
     kept_counts: Longs,
     encoded: dict[int, memoryview],
 ) -> None:
-    """Counts what each batch keeps, and encodes those that change."""
+    """Counts the kept records of each batch, and encodes batches that change."""
     batch = np.searchsorted(columns.base_offset, rows.offsets, side="right") - 1
     keyed = ~rows.keys.null_flags()
     latest = keyed & _is_in(rows.offsets, rule.survivors)
@@ -126,7 +126,7 @@ def _is_in(offsets: Longs, survivors: Longs) -> Flags:
 
 
 def _is_due(columns: BatchColumns, rule: Rule) -> Flags:
-    """Per batch: may its tombstones go? Without a horizon only where none is asked for."""
+    """Per batch: may its tombstones be removed? Without a horizon, only if the topic sets no retention for them."""
     marked: Flags = columns.has_delete_horizon & (columns.base_timestamp <= rule.now_ms)
     return marked | (~columns.has_delete_horizon & (rule.delete_retention_ms == 0))
 
@@ -152,7 +152,7 @@ def _encode_changed(
 
 
 def _filtered(rows: RecordColumns, keep: Flags) -> RecordColumns:
-    """Only the rows to be kept. Timestamps do not go through Arrow, which has no place for the outermost of them."""
+    """Only the rows to keep. Timestamps bypass Arrow, which cannot represent the extreme ones."""
     table = to_arrow(rows).select(["key", "value", "headers"])
     left = from_arrow(table.filter(keep), timestamp_ms=0)
     return msgspec.structs.replace(
@@ -195,7 +195,7 @@ def _encoded(records: RecordColumns, header: BatchHeader, horizon_ms: int | None
 
 
 def encode_with_horizon(records: RecordColumns, header: BatchHeader, horizon_ms: int) -> memoryview:
-    """A batch whose base timestamp is the instant from which its tombstones may go; timestamps count from it."""
+    """Encode a batch with its delete horizon as base timestamp; record timestamps are relative to it."""
     from llog.formats.records import encode_kernels as kernels
 
     columns = (
@@ -241,29 +241,29 @@ def _input(column: BinaryColumn) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.
 
 
 def _joined(view: memoryview, columns: BatchColumns, whole: Flags, encoded: dict[int, memoryview]) -> bytes:
-    """In order; neighbours that are copied are one piece."""
+    """In order; adjoining unchanged batches are copied as one buffer."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], whole, [False])).astype(np.int8)))
-    pieces: list[tuple[int, memoryview]] = list(encoded.items())
+    buffers: list[tuple[int, memoryview]] = list(encoded.items())
     for first, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         begin, last = int(columns.position[first]), stop - 1
-        pieces.append((first, view[begin : int(columns.position[last] + columns.length[last])]))
-    return b"".join(piece for _, piece in sorted(pieces, key=lambda piece: piece[0]))
+        buffers.append((first, view[begin : int(columns.position[last] + columns.length[last])]))
+    return b"".join(buffer for _, buffer in sorted(buffers, key=lambda numbered: numbered[0]))
 
 
 # -- segments ----------------------------------------------------------------------------------------------------------
 
-# One request of a task, and what one task scans (unless one segment is larger).
+# Bytes that one request of a task reads.
 KEY_COMPACT_READ_BYTES: Final = 8 * MIB
 
 
 class SegmentSource(msgspec.Struct, frozen=True, array_like=True):
-    """What a task must know of one COMPACTED entry."""
+    """The fields of a COMPACTED entry that a task needs."""
 
     uri: str
     start_offset: int
     end_offset: int
     data_length: int | None
-    """None: the length is only in the footer."""
+    """None: only the footer has the length."""
     footer_length: int | None
     record_count: int | None
     epoch: int
@@ -290,7 +290,7 @@ class Batches(NamedTuple):
 
 
 class ReadPace:
-    """Bytes per second, on average and without bursts: time that was not used is not made up for."""
+    """Limits bytes per second without bursts: unused time does not add to later reads."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class ReadPace:
         self._free_at = 0.0
 
     async def before(self, byte_length: int) -> None:
-        """Returns when this many bytes may be read."""
+        """Wait until this many bytes may be read."""
         if not self._rate:
             return
         now = self._now()
@@ -320,7 +320,7 @@ async def footer_of(find_object: FindObject, source: SegmentSource) -> SegmentFo
 
 
 async def read_batches(find_object: FindObject, source: SegmentSource, pace: ReadPace) -> AsyncGenerator[Batches, None]:
-    """Raises `FormatError` for bytes that are not what the entry says, `ObjectNotFound` where they are gone."""
+    """Raises `FormatError` for bytes that contradict the entry, `ObjectNotFound` for a deleted object."""
     store, name = await find_object(source.uri)
     length = source.data_length
     if length is None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from llog.concurrency import batched
 from llog.errors import InvalidArgument
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -27,9 +28,9 @@ from llog.pipeline.key_compact.report import KeyCompacted, KeyCompactOptions, Ke
 from llog.pipeline.runtime.log_choice import chosen_logs
 from llog.pipeline.runtime.tasks import TaskRunner
 
-# Logs that go through the passes together.
+# Logs in one pass.
 KEY_COMPACT_LOGS_AT_ONCE: Final = 64
-# How often a log is planned again when it changed under a pass, and how often publishing gives way to other runs.
+# Passes over a log that changes during each of them.
 KEY_COMPACT_ROUNDS_MAX: Final = 3
 
 __all__ = ["KeyCompactOptions", "KeyCompactReport", "KeyCompacted", "key_compact"]
@@ -49,7 +50,7 @@ async def key_compact(
 
     `on_error` receives every error of the runner, the aggregation or a store that a log's report absorbs."""
     if context.segments is None:
-        raise InvalidArgument("context", "has no store to put segments into")
+        raise InvalidArgument("context", "it has no store for segments")
     one_pass = KeyPass(context, runner, aggregate, options.checked(), on_progress, on_error)
     if not options.dry_run:
         await remove_old(context.segments, context.keys.root, context.now_ms())
@@ -57,13 +58,13 @@ async def key_compact(
     left = await chosen_logs(context) if named is None else named
     done: dict[Log, KeyCompacted] = {}
     for round_number in range(KEY_COMPACT_ROUNDS_MAX):
-        for begin in range(0, len(left), KEY_COMPACT_LOGS_AT_ONCE):
-            for report in await one_pass.run(left[begin : begin + KEY_COMPACT_LOGS_AT_ONCE]):
+        for batch in batched(left, KEY_COMPACT_LOGS_AT_ONCE):
+            for report in await one_pass.run(batch):
                 done[report.log] = added(done.get(report.log), report)
         left = [log for log in left if done[log].state == "changed meanwhile"]
         if not left:
             break
         await context.back_off(round_number)
-    found = [done[log] for log in sorted(done)]
-    reported = found if named is not None else [one for one in found if one.state != "not by key"]
+    reports = [done[log] for log in sorted(done)]
+    reported = reports if named is not None else [one for one in reports if one.state != "not by key"]
     return KeyCompactReport(dry_run=options.dry_run, logs=reported)

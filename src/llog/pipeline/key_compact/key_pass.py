@@ -60,40 +60,46 @@ Ending = Literal["published", "changed"]
 async def publish_group(
     context: LogContext, log: Log, control: ControlRecord, entries: Sequence[Entry], written: KeyRewritten
 ) -> Ending:
-    """`changed`: the entries are not those any more, or vacuum may have the new segment; the log is planned again. A
-    segment that was not published is nobody's, and goes with vacuum."""
+    """`changed`: the entries were replaced, or vacuum may have deleted the new segment; the log must be planned again.
+    Vacuum deletes a segment that was not published."""
     taken = Run(tuple(entries))
     await segments.register(context, log, _segment_record(control, taken, written))
     chosen = Choice("KEY_COMPACT", KEY_COMPACT_LEVEL, taken)
     run = planned_run(
-        control.incarnation, chosen, written.segment_id, written.as_segment(), written.uri, written.created_at_ms
+        control.incarnation,
+        chosen,
+        written.segment_id,
+        written.segment.as_segment(),
+        written.uri,
+        written.created_at_ms,
     )
     for round_number in range(KEY_COMPACT_RACES_MAX):
         record = await settled_compaction(context, log, control)
         stand = await _still_stand(context, log, control, record, taken)
         if not stand:
-            # Perhaps by this very run: an attempt that got no answer may have landed late, and others have finished it.
+            # Perhaps this very run replaced them: an attempt without an answer may have succeeded late, and another
+            # process may have finished the run.
             return "published" if (await finish(context, log, control, run)).done else "changed"
         if run.created_at_ms < record.value.segment_horizon_ms:
             return "changed"
         if await publish(context, log, record, run):
             return "published" if (await finish(context, log, control, run)).done else "changed"
         await context.back_off(round_number)
-    raise LogBusy(*log, f"other compactors were faster {KEY_COMPACT_RACES_MAX} times; try again")
+    raise LogBusy(*log, f"other compactors changed it {KEY_COMPACT_RACES_MAX} times; try again")
 
 
 async def _still_stand(
     context: LogContext, log: Log, control: ControlRecord, record: KnownCompaction, taken: Run
 ) -> bool:
     start, stop = offset_name(taken.start_offset), after(offset_name(taken.end_offset))
-    found: list[tuple[int, int]] = []
+    valid: list[tuple[int, int]] = []
     async for item in context.metadata.scan_all(context.keys.index(log), start=start, stop=stop, strict=True):
         entry = entry_of(item)
-        # Below the log's start too: whether they stand is the question here, not whether anyone can read them.
+        # Entries below the log's start count too: they exist, although no reader gets them.
         verdict = judge(entry, incarnation=control.incarnation, cursor=record.value.offset, log_start_offset=0)
         if verdict is EntryVerdict.VALID:
-            found.append((entry.end_offset, entry.version))
-    return found == [(entry.end_offset, entry.version) for entry in taken.entries]
+            valid.append((entry.end_offset, entry.version))
+    return valid == [(entry.end_offset, entry.version) for entry in taken.entries]
 
 
 def _segment_record(control: ControlRecord, taken: Run, written: KeyRewritten) -> SegmentRecord:
@@ -113,20 +119,20 @@ def _segment_record(control: ControlRecord, taken: Run, written: KeyRewritten) -
 # -- key_pass ----------------------------------------------------------------------------------------------------------
 
 Progress = Callable[[str, int], None]
-"""Receives the half of the pass ("scan" or "rewrite"), and the source bytes done since the last call."""
+"""Receives the step ("scan" or "rewrite"), and the source bytes done since the last call."""
 OnError = Callable[[LlogError], None]
 _PLAN_AGAIN = ("ObjectNotFound", "ObjectRangeInvalid")
-"""An entry changed under the pass (R10)."""
+"""Errors of an entry that changed during the pass (R10)."""
 
 
 @dataclass(slots=True)
 class LogPass:
-    """One log on its way through the pass."""
+    """The progress of one log through the pass."""
 
-    look: LogCandidate
+    candidate: LogCandidate
     report: KeyCompacted
     scanned: dict[int, ScannedSegment] = field(default_factory=dict)
-    """By position in the range; entries of bare payloads have no keys and are not read."""
+    """By position in the range; entries of bare payloads have no keys and are not scanned."""
     survivors: dict[int, ScratchPart] = field(default_factory=dict)
 
     @property
@@ -141,23 +147,23 @@ class LogPass:
         self.report.fail(f"{failed.error_type}: {failed.error}", again=failed.error_type in _PLAN_AGAIN)
 
     def check_survivors(self) -> None:
-        """The last record with a key survives in any case: a list without it is not one to delete records by."""
+        """The last record with a key always survives: a list without it is wrong, and nothing may be deleted by it."""
         last = max((position for position, scanned in self.scanned.items() if scanned.keyed_records), default=None)
         if last is not None and last not in self.survivors:
             self.report.fail("its last record with a key is not among the survivors: nothing was changed")
 
     def groups(self, target_bytes: int) -> list[list[ScannedEntry]]:
-        found = []
+        entries = []
         for position, scanned in sorted(self.scanned.items()):
             part = self.survivors.get(position)
-            entry = self.look.range.entries[position]
-            found.append(ScannedEntry(position, entry, scanned, 0 if part is None else part.rows))
-        retention_ms = self.look.config.delete_retention_ms
-        return plan_groups(found, self.look.now_ms, delete_retention_ms=retention_ms, target_bytes=target_bytes)
+            entry = self.candidate.range.entries[position]
+            entries.append(ScannedEntry(position, entry, scanned, 0 if part is None else part.rows))
+        now_ms, retention_ms = self.candidate.now_ms, self.candidate.config.delete_retention_ms
+        return plan_groups(entries, now_ms, delete_retention_ms=retention_ms, target_bytes=target_bytes)
 
 
 class _ScanPlace(NamedTuple):
-    """One segment to be scanned."""
+    """One segment to scan."""
 
     log_pass: LogPass
     position: int
@@ -179,22 +185,21 @@ class KeyPass:
         self._slots = asyncio.Semaphore(options.tasks_at_once)
 
     async def run(self, logs: Sequence[Log]) -> list[KeyCompacted]:
-        """These logs together; one report each, in order."""
-        found = await asyncio.gather(*(self._begin(log) for log in logs))
-        passes = [one for one in found if isinstance(one, LogPass)]
+        """Compact these logs together; returns one report each, in order."""
+        begun = await asyncio.gather(*(self._begin(log) for log in logs))
+        passes = [one for one in begun if isinstance(one, LogPass)]
         if passes:
             await self._run(passes)
-        return [one.report if isinstance(one, LogPass) else one for one in found]
+        return [one.report if isinstance(one, LogPass) else one for one in begun]
 
     async def _begin(self, log: Log) -> LogPass | KeyCompacted:
         report = KeyCompacted(topic=log.topic, partition=log.partition)
         try:
-            look = await inspect_log(
-                self._context, log, report, force=self._options.force, read_only=self._options.dry_run
-            )
-            return report if look is None else LogPass(look, report)
+            force, read_only = self._options.force, self._options.dry_run
+            candidate = await inspect_log(self._context, log, report, force=force, read_only=read_only)
+            return report if candidate is None else LogPass(candidate, report)
         except PartitionNotInitialized:
-            return report  # nothing was ever written there
+            return report  # the partition never had an append
         except LlogError as error:
             report.fail(str(error))
             return report
@@ -216,7 +221,7 @@ class KeyPass:
         segments = [
             _ScanPlace(one, position, SegmentSource.of(entry))
             for one in passes
-            for position, entry in enumerate(one.look.range.entries)
+            for position, entry in enumerate(one.candidate.range.entries)
             if is_segment(entry)
         ]
         packed = _packed(segments, self._options.scan_task_bytes)
@@ -226,7 +231,7 @@ class KeyPass:
             item = KeyScan(tuple(one.source for one in places), place, rate)
             try:
                 outcome = await self._run_one(SCAN_KEYS, item)
-            except LlogError as error:  # of the runner
+            except LlogError as error:  # the runner failed
                 self._on_error(error)
                 for one in places:
                     one.log_pass.report.fail(str(error))
@@ -252,17 +257,17 @@ class KeyPass:
         self._progress("scan", scanned.data_bytes)
 
     async def _find_survivors(self, passes: Sequence[LogPass], place: ScratchPlace) -> None:
-        """All logs at once; where that fails, one by one, so that only those fail that cannot be done."""
+        """All logs at once; if that fails, one by one, so that only logs with an error fail."""
         keys, owners = list[SegmentKeys](), list[tuple[LogPass, int]]()
         for number, one in enumerate(passes):
             for position, scanned in sorted(one.scanned.items()):
-                end_offset = one.look.range.entries[position].end_offset
+                end_offset = one.candidate.range.entries[position].end_offset
                 keys.append(SegmentKeys(number, len(owners), end_offset, scanned.parts))
                 owners.append((one, position))
         if not keys:
             return
         try:
-            found = await self._aggregate.survivors(place, keys)
+            survivors = await self._aggregate.survivors(place, keys)
         except LlogError as error:
             self._on_error(error)
             if len(passes) == 1:
@@ -271,7 +276,7 @@ class KeyPass:
             for one in passes:
                 await self._find_survivors([one], place)
             return
-        for number, part in found.items():
+        for number, part in survivors.items():
             log_pass, position = owners[number]
             log_pass.survivors[position] = part
         for one in passes:
@@ -291,7 +296,7 @@ class KeyPass:
     async def _rewrite_log(
         self, one: LogPass, groups: Sequence[Sequence[ScannedEntry]], place: ScratchPlace, rate: float | None
     ) -> None:
-        """Groups are written ahead of their turn, as far as there are slots, and published in their turn."""
+        """Groups are written concurrently, as slots allow, and published one by one in order."""
         items = [self._item(one, group, place, rate) for group in groups]
         writing = [asyncio.create_task(self._written(item)) for item in items]
         try:
@@ -315,24 +320,25 @@ class KeyPass:
         return await self._run_one(REWRITE_KEYS, item)
 
     def _item(self, one: LogPass, group: Sequence[ScannedEntry], place: ScratchPlace, rate: float | None) -> KeyRewrite:
-        sources = [RewriteSource(SegmentSource.of(found.entry), one.survivors.get(found.position)) for found in group]
+        candidate = one.candidate
+        sources = [RewriteSource(SegmentSource.of(each.entry), one.survivors.get(each.position)) for each in group]
         return KeyRewrite(
             topic=one.log.topic,
             partition=one.log.partition,
-            incarnation=one.look.control.incarnation,
+            incarnation=candidate.control.incarnation,
             level=KEY_COMPACT_LEVEL,
             root=self._context.keys.root,
             sources=tuple(sources),
             scratch=place,
-            now_ms=one.look.now_ms,
-            delete_retention_ms=one.look.config.delete_retention_ms,
+            now_ms=candidate.now_ms,
+            delete_retention_ms=candidate.config.delete_retention_ms,
             bytes_per_second=rate,
             dry_run=self._options.dry_run,
         )
 
     async def _publish(self, one: LogPass, group: Sequence[ScannedEntry], written: KeyRewritten) -> bool:
-        entries = [found.entry for found in group]
-        ending = await publish_group(self._context, one.log, one.look.control, entries, written)
+        entries = [each.entry for each in group]
+        ending = await publish_group(self._context, one.log, one.candidate.control, entries, written)
         if ending == "changed":
             offsets = f"{entries[0].start_offset} … {entries[-1].end_offset}"
             one.report.fail(f"offsets {offsets} were rewritten meanwhile", again=True)
@@ -345,13 +351,13 @@ class KeyPass:
         report.segments_written += 1
         report.superseded += written.superseded
         report.tombstones += written.tombstones
-        report.bytes_before += sum(found.entry.value.byte_length or 0 for found in group)
-        report.bytes_after += written.byte_length
-        self._progress("rewrite", sum(found.scanned.data_bytes for found in group))
+        report.bytes_before += sum(each.entry.value.byte_length or 0 for each in group)
+        report.bytes_after += written.segment.byte_length
+        self._progress("rewrite", sum(each.scanned.data_bytes for each in group))
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
     def _rate(self, task_count: int) -> float | None:
-        """One task's share: as many run at a time as may, or as there are."""
+        """One concurrent task's share of the reading speed."""
         whole = self._options.bytes_per_second
         return None if whole is None else whole / max(1, min(task_count, self._options.tasks_at_once))
 
@@ -362,7 +368,7 @@ class KeyPass:
 
 
 def _packed(places: Sequence[_ScanPlace], bytes_max: int) -> list[list[_ScanPlace]]:
-    """Neighbours in one task, up to a size; a larger segment is a task of its own."""
+    """Adjoining segments in one task, up to a size; a larger segment is a task of its own."""
     packed: list[list[_ScanPlace]] = []
     size_bytes = 0
     for place in places:

@@ -16,7 +16,7 @@ from llog.formats.values import ControlRecord
 from llog.limits import KEY_COMPACT_LEVEL, LOG_COMPACT_ENTRIES_MAX
 from llog.log.append.settle import settle_and_clear
 from llog.log.context import LogContext
-from llog.log.index import Entry, EntryVerdict, entry_of, judge
+from llog.log.index import Entry, EntryVerdict, entry_of, judge_by
 from llog.log.keys import Log, offset_name
 from llog.log.read.fetch import Fetcher, data_length, is_segment
 from llog.log.read.timestamps import known_newest_ms
@@ -27,12 +27,12 @@ from llog.log.topics.create import load_topic
 from llog.pipeline.key_compact.report import KeyCompacted
 from llog.pipeline.key_compact.tasks import NO_HORIZON, ScannedSegment
 
-# Segments that become one hold at most so many times the bytes that it should have. What stays of them is guessed by
-# counting records, and a few large ones among many small ones may be nearly all of the bytes; it is held in memory.
+# Segments that are rewritten to one hold at most this many times its target bytes. The kept bytes are estimated from
+# record counts, but a few large records may be nearly all bytes, and the new segment is held in memory.
 KEY_COMPACT_GROUP_TARGETS_MAX: Final = 4
 
 KEY_COMPACT_RACES_MAX: Final = 16
-"""How often a publication gives way to other compactors of the log."""
+"""Attempts to publish a group while other compactors change the log."""
 
 Due = Literal["yes", "nothing to clean", "not dirty enough"]
 NO_LAG: Final = 2**63 - 1
@@ -43,7 +43,7 @@ class LogRange(NamedTuple):
 
     entries: tuple[Entry, ...]
     clean_until: int
-    """Offsets below it were in a pass that came to its end."""
+    """All lower offsets were in a complete pass."""
     clean_bytes: int
     dirty_bytes: int
 
@@ -74,7 +74,7 @@ def plan_range(entries: Sequence[Entry], config: TopicConfig, now_ms: int) -> Lo
 
 
 def _is_too_young(entry: Entry, config: TopicConfig, now_ms: int) -> bool:
-    """Judged by the newest record, as Kafka judges its segments. No lag asked for means no clock looked at."""
+    """Judged by the newest record, as Kafka judges its segments. Without a minimum lag no entry is too young."""
     if config.min_compaction_lag_ms == 0 or entry.value.record_count == 0:
         return False
     newest_ms = known_newest_ms(entry)
@@ -82,19 +82,19 @@ def _is_too_young(entry: Entry, config: TopicConfig, now_ms: int) -> bool:
 
 
 def _is_dirty(entry: Entry, clean_until: int) -> bool:
-    """Entries of bare payloads have no keys, so nothing in them ever is."""
+    """Entries of bare payloads have no keys, so they are never dirty."""
     return is_segment(entry) and entry.end_offset >= clean_until
 
 
-def plan_due(found: LogRange, config: TopicConfig, now_ms: int, *, oldest_dirty_ms: int | None, force: bool) -> Due:
-    """Is it worth a pass? `oldest_dirty_ms` is only needed where the topic limits the lag."""
-    if not any(is_segment(entry) for entry in found.entries):
+def plan_due(chosen: LogRange, config: TopicConfig, now_ms: int, *, oldest_dirty_ms: int | None, force: bool) -> Due:
+    """Is the range worth a pass? `oldest_dirty_ms` is only needed if the topic limits the lag."""
+    if not any(is_segment(entry) for entry in chosen.entries):
         return "nothing to clean"
     if force:
         return "yes"
-    if not found.dirty_bytes:
+    if not chosen.dirty_bytes:
         return "nothing to clean"
-    if found.dirty_ratio >= config.min_cleanable_dirty_ratio:
+    if chosen.dirty_ratio >= config.min_cleanable_dirty_ratio:
         return "yes"
     waited_too_long = oldest_dirty_ms is not None and oldest_dirty_ms <= now_ms - config.max_compaction_lag_ms
     return "yes" if waited_too_long else "not dirty enough"
@@ -105,14 +105,14 @@ def limits_lag(config: TopicConfig) -> bool:
 
 
 class ScannedEntry(NamedTuple):
-    """An entry, and what both halves of the first pass say of it."""
+    """An entry with the results of scan and aggregation."""
 
     position: int
-    """In the range."""
+    """Number of the entry in the range."""
     entry: Entry
     scanned: ScannedSegment
     survivors: int
-    """Records with a key that stay."""
+    """Number of records with a key that stay."""
 
     @property
     def superseded(self) -> int:
@@ -124,7 +124,7 @@ class ScannedEntry(NamedTuple):
 
     @property
     def kept_bytes(self) -> int:
-        """A guess, before anything was written."""
+        """Estimated from the number of kept records."""
         kept = self.scanned.records - self.superseded
         return self.whole_bytes * kept // max(1, self.scanned.records)
 
@@ -136,9 +136,9 @@ def may_drop_tombstones(found: ScannedEntry, now_ms: int, delete_retention_ms: i
 
 
 def needs_rewriting(found: ScannedEntry, now_ms: int, delete_retention_ms: int) -> bool:
-    """Something in it was superseded, or a tombstone must be given its time, or has had it.
+    """A record is superseded, or a tombstone needs a delete horizon, or its horizon has passed.
 
-    Where nothing was superseded every tombstone is the last of its key, so what the scan counted is exact.
+    In a segment without superseded records every tombstone is the last of its key, so the counts of the scan are exact.
     """
     marks = found.scanned.tombstones_unmarked > 0
     return found.superseded > 0 or marks or may_drop_tombstones(found, now_ms, delete_retention_ms)
@@ -147,13 +147,14 @@ def needs_rewriting(found: ScannedEntry, now_ms: int, delete_retention_ms: int) 
 def plan_groups(
     found: Sequence[ScannedEntry], now_ms: int, *, delete_retention_ms: int, target_bytes: int
 ) -> list[list[ScannedEntry]]:
-    """Neighbours that become one segment each, in offset order. What needs no rewriting stays as it is.
+    """Groups of adjoining entries that become one segment each, in offset order. Other entries stay unchanged.
 
-    An entry that may lose tombstones begins a group. While a group is being published its new segment stands at the end
-    key, and the old entries below still answer reads: a tombstone gone from the one and an older value of its key still
-    in the other would bring the value back. So everything older must lie in groups before, or in the same entry.
+    An entry that may lose tombstones begins a group. While a group is being published, its new segment stands at the
+    end key and the old entries below still answer reads: if the new segment lacked a tombstone and an old entry still
+    held an older value of its key, the value would reappear. So all older values must be in earlier groups, or in the
+    same entry.
 
-    The last entry is rewritten in any case, unless it is one of ours: its level says how far the log is clean.
+    The last entry is always rewritten, unless a pass wrote it: its level shows how far the log is clean.
     """
     groups: list[list[ScannedEntry]] = []
     size_bytes = whole_bytes = 0
@@ -178,7 +179,7 @@ def plan_groups(
     return groups
 
 
-# -- look --------------------------------------------------------------------------------------------------------------
+# -- inspection --------------------------------------------------------------------------------------------------------
 
 
 class LogCandidate(NamedTuple):
@@ -193,11 +194,11 @@ class LogCandidate(NamedTuple):
 async def inspect_log(
     context: LogContext, log: Log, report: KeyCompacted, *, force: bool, read_only: bool
 ) -> LogCandidate | None:
-    """None where there is nothing to do; the report says why. Unless `read_only`, a run in flight is finished first."""
-    found = await load_topic(context, log.topic, strict=True)
-    if found is None or found[0].state != "LIVE":
+    """None: no pass is due, and the report has the reason. Unless `read_only`, finishes a run in flight first."""
+    topic = await load_topic(context, log.topic, strict=True)
+    if topic is None or topic[0].state != "LIVE":
         raise TopicNotFound(log.topic, "no such topic")
-    config = TopicConfig.of(found[0].config)
+    config = TopicConfig.of(topic[0].config)
     if not config.compact:
         report.state = "not by key"
         return None
@@ -205,7 +206,7 @@ async def inspect_log(
         seen = await view(context, log, strict=True)
         control, cursor = seen.control, seen.cursor
     else:
-        control = await settle_and_clear(context, log, found[0].incarnation)
+        control = await settle_and_clear(context, log, topic[0].incarnation)
         cursor = (await settled_compaction(context, log, control)).value.offset
     report.not_in_segments = control.sequence_counter - max(cursor, control.log_start_offset)
     now_ms = context.now_ms()
@@ -221,21 +222,21 @@ async def inspect_log(
 
 
 async def _compacted_entries(context: LogContext, log: Log, control: ControlRecord, cursor: int) -> list[Entry]:
-    """Valid COMPACTED entries below the cursor. May be stale: publishing looks at those it replaces again, strictly."""
-    found: list[Entry] = []
-    start, log_start = offset_name(control.log_start_offset), control.log_start_offset
-    async for item in context.metadata.scan_all(context.keys.index(log), start=start, stop=offset_name(cursor)):
+    """Valid COMPACTED entries below the cursor. May be stale: publishing reads the replaced entries again, strictly."""
+    entries: list[Entry] = []
+    start, stop = offset_name(control.log_start_offset), offset_name(cursor)
+    async for item in context.metadata.scan_all(context.keys.index(log), start=start, stop=stop):
         entry = entry_of(item)
-        verdict = judge(entry, incarnation=control.incarnation, cursor=cursor, log_start_offset=log_start)
+        verdict = judge_by(control, cursor, entry)
         if verdict is EntryVerdict.FROM_THE_FUTURE:
             break
         if verdict is EntryVerdict.VALID and entry.value.type == "COMPACTED":
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 async def _oldest_dirty_ms(context: LogContext, chosen: LogRange) -> int | None:
-    """Newest record of the first batch that no pass has read, from the footer."""
+    """Newest timestamp of the first dirty batch, from the footer of its segment."""
     first = chosen.first_dirty
     if first is None:
         return None
@@ -253,4 +254,4 @@ async def settled_compaction(context: LogContext, log: Log, control: ControlReco
             await finish(context, log, control, record.value.in_flight)
         except MetadataUncertain:
             await context.back_off(round_number)
-    raise LogBusy(*log, "other compactors are at work on it without a pause; try again")
+    raise LogBusy(*log, "other compactors keep working on it; try again")

@@ -18,14 +18,14 @@ State = Literal["compacted", "clean", "not dirty enough", "not by key", "changed
 
 class KeyCompactOptions(NamedTuple):
     dry_run: bool = False
-    """Count what would go; change no log."""
+    """Count removable records; change no log."""
     force: bool = False
-    """Whatever the dirty ratio."""
+    """Ignore the dirty ratio."""
     bytes_per_second: float | None = KEY_COMPACT_READ_BYTES_PER_SECOND
-    """Of reading, all tasks together; None: as fast as it goes."""
+    """Reading speed of all tasks together; None: unlimited."""
     tasks_at_once: int = KEY_COMPACT_TASKS_AT_ONCE
     target_bytes: int = LOG_MERGE_BYTES_DEFAULT
-    """Of a segment that replaces several."""
+    """Size of a segment that replaces several."""
     scan_task_bytes: int = KEY_SCAN_TASK_BYTES
 
     def checked(self) -> KeyCompactOptions:
@@ -38,26 +38,26 @@ class KeyCompactOptions(NamedTuple):
 
 
 class KeyCompacted(msgspec.Struct, kw_only=True):
-    """What a job did to one log, or with `dry_run` would have done."""
+    """What a job did to one log; with `dry_run`, what it would do."""
 
     topic: str
     partition: int
     state: State = "clean"
     dirty_ratio: float = 0.0
-    """Of the range, before."""
+    """Before the pass."""
     clean_until: int = 0
-    """Offsets below it have been through a whole pass."""
+    """All lower offsets were in a complete pass."""
     not_in_segments: int = 0
-    """Offsets that lie in shared blobs still, out of its reach."""
+    """Offsets still in shared blobs, which key compaction does not read."""
     segments_read: int = 0
     segments_replaced: int = 0
     segments_written: int = 0
     records_before: int = 0
     superseded: int = 0
     tombstones: int = 0
-    """That had had their time, and went."""
+    """Tombstones removed after their retention time."""
     bytes_before: int = 0
-    """Of the segments replaced."""
+    """Size of the replaced segments."""
     bytes_after: int = 0
     error: str = ""
 
@@ -66,7 +66,7 @@ class KeyCompacted(msgspec.Struct, kw_only=True):
         return Log(self.topic, self.partition)
 
     def fail(self, error: str, *, again: bool = False) -> None:
-        """`again`: it changed under the pass, and another may do better."""
+        """`again`: the log changed during the pass, so another pass may succeed."""
         self.state, self.error = "changed meanwhile" if again else "failed", error
 
 
@@ -84,7 +84,7 @@ _BYTES = ("bytes_before", "bytes_after")
 
 
 def added(first: KeyCompacted | None, then: KeyCompacted) -> KeyCompacted:
-    """Of a log that was planned again: what its passes did together, and how the last one ended."""
+    """The sum of two passes over one log, with the state of the second."""
     if first is None:
         return then
     changes = {name: getattr(first, name) + getattr(then, name) for name in (*_SUMS, *_BYTES)}

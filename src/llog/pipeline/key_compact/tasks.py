@@ -1,8 +1,8 @@
 """The tasks of key compaction: scan the keys of segments, and rewrite segments without superseded records.
 
 A scan reads its segments once and leaves, per segment, a table of key and offset in the scratch prefix; the aggregation
-resolves keys that occur in several tables. The scan only counts tombstones, with the instant from which they may go:
-that tells the driver which segments need rewriting although nothing in them is superseded.
+resolves keys that occur in several tables. The scan counts tombstones, and notes the time from which they may be
+removed: the driver also rewrites segments without superseded records for them.
 
 Keys are compared as bytes, never by a hash. Records without a key are in no table. No Python runs per record.
 """
@@ -23,10 +23,11 @@ from llog.formats.buffers import Buffer
 from llog.formats.records.decode import decode_in_chunks
 from llog.formats.records.record_batch import BatchColumns, BatchRule, walk
 from llog.formats.records.record_columns import BinaryColumn, RecordColumns
-from llog.formats.segment import Segment, SegmentBuilder, SegmentExtension
+from llog.formats.segment import SegmentBuilder
 from llog.limits import KEY_SCAN_PART_BYTES_MAX
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
+from llog.pipeline.compact.plan import WrittenSegment
 from llog.pipeline.key_compact.aggregate import (
     KEYS_SCHEMA,
     ScratchPart,
@@ -65,12 +66,12 @@ class ScannedSegment(msgspec.Struct, frozen=True):
     tombstones_unmarked: int
     """Tombstones in batches without a delete horizon."""
     tombstones_due_ms: int
-    """When the first of the others may go; -1: there are none."""
+    """Earliest delete horizon of the others; NO_HORIZON: there are no others."""
     data_bytes: int
 
 
 class ScanOutcome(msgspec.Struct, frozen=True):
-    """Of one segment; a task may hold those of many logs, and one that fails does not take the others along."""
+    """Outcome of one segment. A task scans segments of many logs, and one failure leaves the others intact."""
 
     scanned: ScannedSegment | None = None
     failed: TaskFailed | None = None
@@ -105,9 +106,9 @@ async def _scan_segment(tools: TaskTools, item: KeyScan, source: SegmentSource, 
         data_bytes += memoryview(data).nbytes
         records += int(batches.record_count[~batches.is_control].sum())
         # In a thread: a compactor, or a whole embedded stack, may share this event loop.
-        found = await asyncio.to_thread(_scan_chunk, keys, data, batches, source.uri)
-        keyed, unmarked = keyed + found.keyed, unmarked + found.unmarked
-        due_ms = min({due_ms, found.due_ms} - {NO_HORIZON}, default=NO_HORIZON)
+        counts = await asyncio.to_thread(_scan_chunk, keys, data, batches, source.uri)
+        keyed, unmarked = keyed + counts.keyed, unmarked + counts.unmarked
+        due_ms = _earlier(due_ms, counts.due_ms)
         if keys.byte_length > item.part_bytes_max and await asyncio.to_thread(keys.combine) > item.part_bytes_max:
             parts.append(await put_keys(tools, item.scratch, keys.take()))
     if await asyncio.to_thread(keys.combine):
@@ -115,25 +116,29 @@ async def _scan_segment(tools: TaskTools, item: KeyScan, source: SegmentSource, 
     return ScannedSegment(tuple(parts), records, keyed, unmarked, due_ms, data_bytes)
 
 
-class _Found(NamedTuple):
+class _Counts(NamedTuple):
     keyed: int
     unmarked: int
     due_ms: int
 
 
-def _scan_chunk(keys: _KeyTable, data: Buffer, batches: BatchColumns, uri: str) -> _Found:
+def _earlier(one_ms: int, other_ms: int) -> int:
+    return min({one_ms, other_ms} - {NO_HORIZON}, default=NO_HORIZON)
+
+
+def _scan_chunk(keys: _KeyTable, data: Buffer, batches: BatchColumns, uri: str) -> _Counts:
     keyed = unmarked = 0
     due_ms = NO_HORIZON
     for columns in decode_in_chunks(data, batches, uri, rule=BatchRule.COMPACTED):
         keyed += keys.add(columns)
         new, soonest_ms = _tombstones(columns, batches)
         unmarked += new
-        due_ms = min({due_ms, soonest_ms} - {NO_HORIZON}, default=NO_HORIZON)
-    return _Found(keyed, unmarked, due_ms)
+        due_ms = _earlier(due_ms, soonest_ms)
+    return _Counts(keyed, unmarked, due_ms)
 
 
 def _tombstones(columns: RecordColumns, batches: BatchColumns) -> tuple[int, int]:
-    """(how many of batches without a delete horizon, the earliest horizon of the others or NO_HORIZON)."""
+    """Number of tombstones in batches without a delete horizon, and the earliest horizon of the others."""
     rows = np.flatnonzero(columns.values.null_flags() & ~columns.keys.null_flags())
     if len(rows) == 0:
         return 0, NO_HORIZON
@@ -144,7 +149,7 @@ def _tombstones(columns: RecordColumns, batches: BatchColumns) -> tuple[int, int
 
 
 class _KeyTable:
-    """The last offset of each key seen so far; keys of chunks that were not combined yet may stand several times."""
+    """The last offset of each key so far; a key occurs several times until `combine` is called."""
 
     def __init__(self) -> None:
         self._chunks: list[pa.Table] = []
@@ -154,7 +159,7 @@ class _KeyTable:
         return sum(chunk.nbytes for chunk in self._chunks)
 
     def add(self, columns: RecordColumns) -> int:
-        """How many of the records have a key."""
+        """Returns the number of records with a key."""
         table = pa.table([_binary(columns.keys), pa.array(columns.offsets)], schema=KEYS_SCHEMA)
         if table["key"].null_count:
             table = table.filter(pc.is_valid(table["key"]))
@@ -163,7 +168,7 @@ class _KeyTable:
         return int(table.num_rows)
 
     def combine(self) -> int:
-        """Each key once; how many bytes that takes."""
+        """Keep each key once; returns the size in bytes."""
         if len(self._chunks) > 1:
             self._chunks = [last_offsets(pa.concat_tables(self._chunks))]
         return self.byte_length
@@ -185,7 +190,7 @@ def _binary(column: BinaryColumn) -> pa.Array:
 class RewriteSource(msgspec.Struct, frozen=True, array_like=True):
     segment: SegmentSource
     survivors: ScratchPart | None
-    """None: no record with a key survives in it."""
+    """None: no record with a key survives."""
 
 
 class KeyRewrite(msgspec.Struct, frozen=True):
@@ -194,36 +199,24 @@ class KeyRewrite(msgspec.Struct, frozen=True):
     incarnation: int
     level: int
     root: str
-    """Of all keys and names (`LLOG_ROOT_PREFIX`)."""
+    """Prefix of all keys and names (`LLOG_ROOT_PREFIX`)."""
     sources: tuple[RewriteSource, ...]
-    """Neighbours, in offset order."""
+    """Adjoining segments, in offset order."""
     scratch: ScratchPlace
     now_ms: int
     delete_retention_ms: int
     bytes_per_second: float | None = None
     dry_run: bool = False
-    """Count, and put nothing."""
+    """Count only; write no segment."""
 
 
 class KeyRewritten(msgspec.Struct, frozen=True):
     segment_id: str
     uri: str
     created_at_ms: int
-    extension: SegmentExtension
-    byte_length: int
-    footer_length: int
-    record_count: int
-    max_timestamp_ms: int
+    segment: WrittenSegment
     superseded: int
     tombstones: int
-    tombstones_kept_for: int
-    """Batches that got a delete horizon."""
-
-    def as_segment(self) -> Segment:
-        """Without its bytes: what publishing asks for."""
-        return Segment(
-            [], self.extension, self.byte_length, self.footer_length, self.record_count, self.max_timestamp_ms
-        )
 
 
 REWRITE_KEYS: Final = Task(f"{__name__}:rewrite_keys", KeyRewrite, KeyRewritten)
@@ -235,9 +228,7 @@ async def rewrite_keys(tools: TaskTools, item: KeyRewrite) -> KeyRewritten:
     builder = SegmentBuilder(topic=item.topic, partition=item.partition, incarnation=item.incarnation)
     removed, epochs, pace = Removed(), dict[int, int](), ReadPace(item.bytes_per_second)
     for source in item.sources:
-        known = await _epochs_of(tools, source.segment)
-        for epoch, start_offset in known.items():
-            epochs.setdefault(epoch, start_offset)
+        epochs = epochs | await _epochs_of(tools, source.segment) | epochs  # in order; the first start counts
         await _add_survivors(tools, item, source, builder, removed, pace)
     segment = builder.finish(
         start_offset=item.sources[0].segment.start_offset,
@@ -251,23 +242,12 @@ async def rewrite_keys(tools: TaskTools, item: KeyRewrite) -> KeyRewritten:
     name = Keys(item.root).segment_object(Log(item.topic, item.partition), segment_id)
     if not item.dry_run:
         await store.put(name, segment.buffers)
-    return KeyRewritten(
-        segment_id=segment_id,
-        uri=store.uri(name),
-        created_at_ms=created_at_ms,
-        extension=segment.extension,
-        byte_length=segment.byte_length,
-        footer_length=segment.footer_length,
-        record_count=segment.record_count,
-        max_timestamp_ms=segment.max_timestamp_ms,
-        superseded=removed.superseded,
-        tombstones=removed.tombstones,
-        tombstones_kept_for=removed.marked_batches,
-    )
+    written = WrittenSegment(*segment[1:])
+    return KeyRewritten(segment_id, store.uri(name), created_at_ms, written, removed.superseded, removed.tombstones)
 
 
 async def _epochs_of(tools: TaskTools, source: SegmentSource) -> dict[int, int]:
-    """Batches that go would take the beginning of an epoch along; the footer knows it."""
+    """From the footer, because the first batch of an epoch may be removed."""
     extension = (await footer_of(tools.find_object, source)).extension
     known = extension.epochs if extension is not None else {}
     return known or {source.epoch: source.start_offset}
@@ -276,7 +256,9 @@ async def _epochs_of(tools: TaskTools, source: SegmentSource) -> dict[int, int]:
 async def _add_survivors(
     tools: TaskTools, item: KeyRewrite, source: RewriteSource, builder: SegmentBuilder, removed: Removed, pace: ReadPace
 ) -> None:
-    survivors = await _survivors(tools, item, source)
+    survivors: Longs = np.empty(0, np.int64)
+    if source.survivors is not None:
+        survivors = await get_survivors(tools, item.scratch, source.survivors)
     rule = Rule(survivors, item.now_ms, item.delete_retention_ms)
     seen_before = removed.survivors_seen
     uri = source.segment.uri
@@ -292,9 +274,3 @@ def _add_cleaned(batches: Batches, rule: Rule, uri: str, builder: SegmentBuilder
     left = cleaned(batches, rule, uri, removed)
     if left:
         builder.add(left, walk(left, uri, rule=BatchRule.COMPACTED))
-
-
-async def _survivors(tools: TaskTools, item: KeyRewrite, source: RewriteSource) -> Longs:
-    if source.survivors is None:
-        return np.empty(0, np.int64)
-    return await get_survivors(tools, item.scratch, source.survivors)
