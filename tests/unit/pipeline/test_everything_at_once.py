@@ -255,8 +255,8 @@ async def _yes(*_: object) -> bool:
 
 
 def test_the_runs_would_show_a_key_compaction_that_does_not_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the entries that it rewrote are still in the index. The race is scripted, because random
-    runs meet it less often than once in 150 seeds."""
+    """Whether the entries that it rewrote are still in the index. The race is scripted, because
+    random runs meet it only once in hundreds of seeds."""
     scenario = SimScenario("merge-race", play_merge_race, options=SCENARIOS[False].options)
     run = run_seed(scenario, 0, keep_trace=False)
     assert run.ok, run.printed[-4_000:]
