@@ -29,6 +29,10 @@ from tests.unit.pipeline.audit.auditing import CLICKS, ORDERS, Stage, group
 RUNS = 12 if os.environ.get("LLOG_SOAK") == "1" else 1
 AUDITS = 2
 """In each run: the log grows with every request of the audit, so a third would take as long as ten runs."""
+WRITE_PAUSES = 10
+"""Turns of the event loop between two appends. A compaction job takes dozens of turns per run, because it plans, reads
+and publishes in tasks of its own. A writer without pauses would outrun it: compaction would never reach the blobs that
+the audit reads, vacuum would delete none of them, and the test would show nothing."""
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +85,7 @@ async def at_work(stage: Stage, *expected: type[Exception]) -> AsyncIterator[Non
 
     async def compact() -> None:
         for log in (ORDERS, CLICKS):
-            await compact_once(context, log, max_offsets=7)
+            await compact_once(context, log, max_offsets=70)
 
     async def merge() -> None:
         await merge_once(context, ORDERS)
@@ -94,7 +98,7 @@ async def at_work(stage: Stage, *expected: type[Exception]) -> AsyncIterator[Non
         stage.now_ms += 400_000
         await vacuum(context, stage.runner)
 
-    acts = ((write, 40), (compact, 3), (merge, 40), (trim, 60), (clean, 30))
+    acts = ((write, WRITE_PAUSES), (compact, 3), (merge, 40), (trim, 60), (clean, 30))
     tasks = [asyncio.create_task(again_and_again(act, pauses)) for act, pauses in acts]
     try:
         yield
