@@ -199,7 +199,7 @@ async def test_a_cluster_that_has_no_executor_fails_the_run_and_says_so(
     runner: SparkTasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llog.spark.runner.tasks.count_of", lambda _: lambda: 0)
-    monkeypatch.setattr("llog.spark.sessions.session.SPARK_STARVED_LOOK_MS", 10)
+    monkeypatch.setattr("llog.spark.sessions.session.SPARK_STARVED_POLL_MS", 10)
     monkeypatch.setattr("llog.spark.sessions.session.SPARK_STARVED_MS_MAX", 100)
     with pytest.raises(SparkJobFailed, match=r"local\[2,4\] has no executor for it"):
         await runner.run(OBEY, [Order("nap", 600)])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "session"]
 
-quieten_this_process()  # whatever of us a worker of Spark's imports, it comes by here
+quieten_this_process()  # every import of llog by a Spark worker runs this line
 
 
 def session(
@@ -32,7 +32,7 @@ def session(
 ) -> SparkSession:
     """This process's session, started if there is none, with the data source `llog`; see `llog.spark.sessions.session`.
 
-    Of `settings` the master counts. Which stores a read or a write means, its options and the environment say.
+    Only the master of `settings` counts. Options and the environment name the stores of a read or a write.
     """
     from llog.spark.sessions.session import running_or_new
 
@@ -43,7 +43,7 @@ def register(spark: SparkSession) -> SparkSession:
     """Make the data source `llog` known to a session, also one that the caller made; returns that session.
 
     A session whose driver has llog installed finds it by itself (`pyspark_llog`); a Connect server may not, and neither
-    does a write from a thread that the session is not active in: there, call this in that thread.
+    does a write from a thread in which the session is not active: call this function in that thread.
     """
     try:
         from llog.spark.sessions.session import make_active, own_interpreter

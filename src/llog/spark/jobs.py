@@ -59,7 +59,7 @@ def compact(
     in_process: bool = False,
     settings: Settings | None = None,
 ) -> CompactReport:
-    """Shared blobs become segments, up to the ends that the logs have now; with `merge` small segments larger ones."""
+    """Rewrite shared blobs into segments, up to the present ends of the logs; `merge` also joins small segments."""
     return _run(
         lambda job: do_compact(job, logs, merge=merge, min_age_ms=min_age_ms),
         settings,
@@ -77,8 +77,8 @@ def key_compact(
     in_process: bool = False,
     settings: Settings | None = None,
 ) -> KeyCompactReport:
-    """Of every key the last record stays, where the topic's policy says so. `bytes_per_second` of reading: None is the
-    setting's, 0 no limit."""
+    """Keep the last record of every key, for topics with that policy. `bytes_per_second` limits reading: None uses the
+    setting, 0 means no limit."""
     settings = settings or Settings.from_env()
     rate = settings.key_compact_bytes_per_second if bytes_per_second is None else bytes_per_second
     options = KeyCompactOptions(dry_run=dry_run, force=force, bytes_per_second=rate or None).checked()
@@ -87,7 +87,7 @@ def key_compact(
 
 
 def retain(*logs: str, dry_run: bool = False, settings: Settings | None = None) -> RetainReport:
-    """Log starts move by `retention.ms` and `retention.bytes`: metadata only, so there is no Spark in it."""
+    """Raise log starts by `retention.ms` and `retention.bytes`. Changes metadata only, without Spark."""
     return _run(lambda job: do_retain(job, logs, dry_run=dry_run), settings, Place(in_process=True))
 
 
@@ -98,7 +98,7 @@ def vacuum(
     in_process: bool = False,
     settings: Settings | None = None,
 ) -> VacuumReport:
-    """Objects that nothing names go, once they are older than the grace."""
+    """Delete objects that nothing names and that are older than the grace."""
     use, place = Use.LIST if dry_run else Use.PUT, Place(spark, in_process=in_process)
     return _run(lambda job: do_vacuum(job, dry_run=dry_run), settings, place, blobs=use, segments=use)
 
@@ -110,8 +110,8 @@ def audit(
     in_process: bool = False,
     settings: Settings | None = None,
 ) -> AuditReport:
-    """Every entry against its object; without `logs`, every old object against the entries too. `report.clean` says
-    whether all is well. With `fast` no object is read."""
+    """Compare every entry with its object; without `logs`, also every old object with the entries. `report.clean` is
+    the verdict. With `fast` no object is read."""
     place = Place(spark, in_process=in_process)
     return _run(lambda job: do_audit(job, logs, fast=fast), settings, place, blobs=Use.LIST, segments=Use.LIST)
 
@@ -132,8 +132,8 @@ def export(
     in_process: bool = False,
     settings: Settings | None = None,
 ) -> ExportReport:
-    """What came since the last export, `to` `parquet:URL` or `iceberg:namespace.table`; nothing comes twice. `schema`
-    is the text of a JSON Schema or Avro schema."""
+    """Export the records since the last export `to` `parquet:URL` or `iceberg:namespace.table`, each once. `schema` is
+    the text of a JSON Schema or Avro schema."""
     from llog.pipeline.export.decode import Decoding
     from llog.spark.export_work import do_export, parse_destination, refuse_unfit, url_of
 
@@ -166,7 +166,7 @@ def _run(
 
 
 def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """A cell of a notebook runs within an event loop, which cannot be entered again: there, in a thread."""
+    """Run to the end; in a thread where an event loop runs already, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -204,7 +204,7 @@ async def opened_job(
     segments: Use = Use.NOTHING,
     on_progress: OnProgress = lambda _amount, _detail: None,
 ) -> AsyncIterator[Job]:
-    """`blobs` and `segments` are what is done to the two stores beyond reading. A session is left as it is."""
+    """`blobs` and `segments`: the use of the two stores beyond reading. The Spark session stays open."""
     async with opened_log(settings, blobs=blobs, segments=segments) as stores:
         if place.in_process:
             runner = LocalTasks(tools_of(stores.context), on_progress=on_progress)

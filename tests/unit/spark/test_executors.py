@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from llog.spark.sessions.session import (
-    SPARK_STARVED_LOOK_MS,
     SPARK_STARVED_MS_MAX,
+    SPARK_STARVED_POLL_MS,
     SPARK_STARVED_WARN_MS,
     count_of,
     until_starved,
@@ -20,8 +20,8 @@ from llog.spark.sessions.session import (
 from tests.patience import PATIENCE_SECONDS
 
 MASTER = "spark://host:7077"
-LOOKS_MAX = SPARK_STARVED_MS_MAX // SPARK_STARVED_LOOK_MS
-LOOKS_TOLD = SPARK_STARVED_WARN_MS // SPARK_STARVED_LOOK_MS
+POLLS_MAX = SPARK_STARVED_MS_MAX // SPARK_STARVED_POLL_MS
+POLLS_WARNED = SPARK_STARVED_WARN_MS // SPARK_STARVED_POLL_MS
 
 
 class Looks:
@@ -36,23 +36,23 @@ class Looks:
         return next(self.counts, 1)
 
     async def sleep(self, _: float) -> None:
-        if self.made > LOOKS_MAX * 3:
+        if self.made > POLLS_MAX * 3:
             self.all_made.set()
             await asyncio.Event().wait()
 
 
 async def test_where_none_comes_it_is_told_and_then_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    looks = Looks(iter([0] * LOOKS_MAX))
+    looks = Looks(iter([0] * POLLS_MAX))
     with caplog.at_level(logging.WARNING, "llog.spark"):
         error = await until_starved(looks, MASTER, "a:task", sleep=looks.sleep)
-    assert looks.made == LOOKS_MAX
+    assert looks.made == POLLS_MAX
     assert f"{MASTER} has no executor for it: are there workers with free cores and memory?" in str(error)
     [told] = caplog.messages
     assert "the Spark job of a:task waits" in told
 
 
 async def test_executors_that_come_late_or_again_are_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    nearly = [0] * (LOOKS_MAX - 1)
+    nearly = [0] * (POLLS_MAX - 1)
     looks = Looks(iter([*nearly, 1, *nearly, 2]))
     waiting = asyncio.create_task(until_starved(looks, MASTER, "a:task", sleep=looks.sleep))
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -63,7 +63,7 @@ async def test_executors_that_come_late_or_again_are_waited_for(caplog: pytest.L
 
 
 async def test_a_short_wait_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    looks = Looks(iter([0] * (LOOKS_TOLD - 1)))
+    looks = Looks(iter([0] * (POLLS_WARNED - 1)))
     waiting = asyncio.create_task(until_starved(looks, MASTER, "a:task", sleep=looks.sleep))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await looks.all_made.wait()

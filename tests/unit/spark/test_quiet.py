@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from llog.spark.sessions.quiet import NOBODY_THERE, quiet_worker, quieten_this_process
+from llog.spark.sessions.quiet import CONNECTION_CLOSED, quiet_worker, quieten_this_process
 
 
 def test_the_end_between_two_tasks_is_no_task_that_failed() -> None:
@@ -24,7 +24,7 @@ def test_the_end_between_two_tasks_is_no_task_that_failed() -> None:
         jvm.sendall(b"a task")
         assert work(ours, True) == 0
         jvm.close()
-        assert work(ours, True) == NOBODY_THERE
+        assert work(ours, True) == CONNECTION_CLOSED
     assert tasks == [b"a task"]
 
 
@@ -36,7 +36,7 @@ def test_a_jvm_that_goes_away_during_a_task_is_nobody_to_tell(error: type[OSErro
     ours, jvm = socket.socketpair()
     with ours, jvm:
         jvm.sendall(b"a task")
-        assert quiet_worker(worker)(ours, True) == NOBODY_THERE
+        assert quiet_worker(worker)(ours, True) == CONNECTION_CLOSED
 
 
 def test_only_processes_of_sparks_own_daemon_are_quietened(monkeypatch: pytest.MonkeyPatch) -> None:

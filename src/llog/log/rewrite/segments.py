@@ -81,7 +81,7 @@ async def mark(context: LogContext, log: Log, segment_id: str, state: SegmentSta
 
 
 async def mark_uri(context: LogContext, log: Log, uri: str, state: SegmentState) -> None:
-    """`mark` by the URI in an entry. An object whose name has another form has no record."""
+    """`mark` by the URI in an entry. An object with a name of another form has no record."""
     segment_id = uri.rpartition("/")[2]
     if is_object_id(segment_id):
         await mark(context, log, segment_id, state)

@@ -52,9 +52,9 @@ class CompactOptions:
     rules: SegmentRules = field(default_factory=SegmentRules)
     sizing: Sizing = field(default_factory=Sizing.in_process)
     resize: Resize | None = None
-    """Asked before every round, where the number of cores may change; `sizing` does not count then."""
+    """Called before every round instead of using `sizing`, where the number of cores may change."""
     min_age_ms: int = 0
-    """Younger entries are left alone (R4); 0: age is not looked at."""
+    """Younger entries are left alone (R4); 0: entries of any age are taken."""
     log_bytes_max: int | None = None
     """Of one log in one round; None: its share."""
     log_offsets_max: int = 2**62
@@ -79,9 +79,9 @@ async def compact(
     session_timeout_ms: int = COMPACT_SESSION_TIMEOUT_MS,
     on_run: OnRun = lambda _: None,
 ) -> CompactReport:
-    """Claim the logs (None: all there are), compact them and, with `merge`, make larger segments of small neighbours.
+    """Claim the logs (None: all), compact them and, with `merge`, make larger segments of small neighbours.
 
-    Failures of single logs stand in the report; what fails the whole job (the runner, the metadata store) is raised.
+    The report holds failures of single logs; a failure of the whole job (the runner, the metadata store) is raised.
     """
     from llog.pipeline.compact.merge import merge_claimed
 
@@ -115,7 +115,7 @@ async def compact_claimed(
     on_run: OnRun = lambda _: None,
     on_error: OnError = lambda _, __: None,
 ) -> dict[Log, LogReport]:
-    """Compact logs that are ours already; how each of them fared."""
+    """Compact logs that this process has claimed already; the report of each."""
     async with gathered(context) as context:
         job = _CompactJob(context, runner, report, options, on_run, on_error)
         reports = job.reports = {log: LogReport(topic=log.topic, partition=log.partition) for log in logs}
@@ -140,16 +140,16 @@ class _CompactJob:
         self._on_run, self._on_error = on_run, on_error
         self.reports: dict[Log, LogReport] = {}
         self._ends: dict[Log, int] = {}
-        """Where each log ended when it was first looked at."""
+        """Where each log ended when the job first read it."""
         self._in_vain: Counter[Log] = Counter()
-        """Rounds in a row in which a log did not come further."""
+        """Rounds in a row in which a log made no progress."""
 
     async def round(self, logs: Sequence[Log]) -> list[Log]:
-        """The logs that need another."""
+        """Returns the logs that need another round."""
         sizing = await self._options.sized()
         shares = plan_shares(logs, sizing, self._options.rules)
-        looked = await gather_bounded(logs, lambda log: self._look(log, shares[log]), limit=COMPACT_LOGS_AT_ONCE)
-        chosen = {log: found for log, found in zip(logs, looked, strict=True) if found is not None}
+        selected = await gather_bounded(logs, lambda log: self._select(log, shares[log]), limit=COMPACT_LOGS_AT_ONCE)
+        chosen = {log: run for log, run in zip(logs, selected, strict=True) if run is not None}
         plan = plan_round({log: run for log, (_, run) in chosen.items()}, sizing, self._options.rules)
         plans = {
             log: LogPlan(chosen[log][0], [(Choice("COMPACT", 1, one.run), one.window) for one in runs])
@@ -158,10 +158,10 @@ class _CompactJob:
         if not plans:
             return []
         ended = await perform_round(self._context, self._runner, plans, self._report, self._on_run)
-        later = [log for log in chosen if log not in plans]  # their blobs lie behind the end of this round
+        later = [log for log in chosen if log not in plans]  # their blobs come after the end of this round
         return [log for log in ended if self._is_left(log, ended[log])] + later
 
-    async def _look(self, log: Log, share: Share) -> tuple[SettledLog, Run] | None:
+    async def _select(self, log: Log, share: Share) -> tuple[SettledLog, Run] | None:
         options, bytes_max = self._options, self._options.log_bytes_max or share.byte_length
         try:
             head = await settle_log(self._context, log)
@@ -179,7 +179,7 @@ class _CompactJob:
                 counter=min(control.sequence_counter, self._ends.setdefault(log, control.sequence_counter)),
                 max_offsets=options.log_offsets_max,
                 target_bytes=bytes_max,
-                # No age asked for means none looked at: a writer's clock may be ahead of ours.
+                # Without a minimum age, age does not count: a writer's clock may be ahead of ours.
                 created_before_ms=self._context.now_ms() - options.min_age_ms if options.min_age_ms else 2**63 - 1,
             )
             entries = await entries_from(self._context, log, floor, entries_max=share.entries, bytes_max=bytes_max)
@@ -190,7 +190,7 @@ class _CompactJob:
         return None if run is None else (head, run)
 
     def _is_left(self, log: Log, ended: LogPublished | LlogError) -> bool:
-        """Has this log more to do, and is it worth another round?"""
+        """Note how the log's round ended; whether it gets another."""
         if isinstance(ended, LlogError):
             note_error(self.reports, log, ended, self._on_error)
             return False
@@ -209,10 +209,10 @@ class _CompactJob:
 
 
 def note_in_vain(report: LogReport, ended: LogPublished) -> None:
-    """Of a log that came no further however often it was planned. Others may be faster for ever; but an object that is
-    gone each time, while fresh metadata names it, is lost."""
+    """Report a log that made no progress in COMPACT_REPLANS_MAX rounds. Other processes may keep changing it; but an
+    object that is missing every time, while fresh metadata names it, is lost."""
     if ended.failed is None:
-        report.fail("busy", "LogBusy", f"others were faster {COMPACT_REPLANS_MAX} times; try again")
+        report.fail("busy", "LogBusy", f"other processes were faster {COMPACT_REPLANS_MAX} times; try again")
         return
     times = f"each of the {COMPACT_REPLANS_MAX} times it was planned; `llog pipeline audit` shows what is missing"
     report.fail("failed", ended.failed.error_type, f"{ended.failed.error}, {times}")
@@ -223,6 +223,6 @@ def note_error(
 ) -> None:
     on_error(log, error)
     if isinstance(error, PartitionNotInitialized | LogDeleted):
-        return  # deleted meanwhile: there is nothing to do
-    reason = error.reason if isinstance(error, LogError) else str(error)  # which log it was, the report says
+        return  # deleted meanwhile: nothing to do
+    reason = error.reason if isinstance(error, LogError) else str(error)  # the report names the log
     reports[log].fail("busy" if isinstance(error, LogBusy) else "failed", type(error).__name__, reason)

@@ -78,7 +78,7 @@ async def _round(
     on_run: OnRun,
     on_error: OnError,
 ) -> dict[Log, LogPublished | LlogError]:
-    async def look(log: Log) -> tuple[SettledLog, Choice] | None:
+    async def select(log: Log) -> tuple[SettledLog, Choice] | None:
         try:
             head = await settle_log(context, log)
             reports[log].add(head.resumed)
@@ -93,8 +93,8 @@ async def _round(
         run = select_merge(entries, target_bytes=options.merge_bytes, min_inputs=options.merge_inputs_min)
         return None if run is None else (head, Choice("MERGE", run.entries[0].value.level + 1, run))
 
-    looked = await gather_bounded(logs, look, limit=COMPACT_LOGS_AT_ONCE)
-    chosen = {log: found for log, found in zip(logs, looked, strict=True) if found is not None}
+    selected = await gather_bounded(logs, select, limit=COMPACT_LOGS_AT_ONCE)
+    chosen = {log: choice for log, choice in zip(logs, selected, strict=True) if choice is not None}
     if not chosen:
         return {}
     sizes = {

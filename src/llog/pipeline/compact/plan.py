@@ -5,8 +5,7 @@
 A window is a stretch of the blobs' time line, so a blob belongs to one window and one task reads it once. A run of a
 log ends where the log passes from one window to the next, or where a segment is full. Brokers commit blobs out of order
 now and then: a log that returns to an earlier window has two runs there, which costs a segment but no second GET. Ids
-tell an age by the clocks of their writers, and nothing within a millisecond, so the order of a log's entries wins over
-the order of ids.
+carry the time of their writers' clocks, in milliseconds, so the order of a log's entries wins over the order of ids.
 
 - Runs of a log are whole entries, contiguous, in offset order, from the first entry on (`select_run` checked R11).
 - Every round takes something of some log, whatever the ids are; otherwise a log could wait for itself forever.
@@ -144,7 +143,7 @@ COMPACT_WINDOW_OBJECTS_MAX: Final = 10_000
 
 
 class Sizing(NamedTuple):
-    """How large tasks are, by who runs them."""
+    """How large tasks are for a runner."""
 
     cores: int
     window_bytes_min: int = COMPACT_WINDOW_BYTES_MIN
@@ -161,8 +160,8 @@ class Sizing(NamedTuple):
         return self.cores * COMPACT_TASKS_PER_CORE * self.window_bytes_max
 
     def window_bytes(self, total_bytes: int) -> int:
-        """As large as may be, but where there is little, every core gets some, and where there is more, each as much as
-        the others: a window that is left over would keep one core busy and the others waiting."""
+        """As large as allowed. With few bytes every core gets some; with more, all windows get the same size: a last
+        window left over would keep one core busy and the others waiting."""
         largest = min(max(-(-total_bytes // self.cores), self.window_bytes_min), self.window_bytes_max)
         turns = -(-total_bytes // (largest * self.cores))
         even = -(-total_bytes // max(1, turns * self.cores))
@@ -170,7 +169,7 @@ class Sizing(NamedTuple):
 
 
 Resize = Callable[[], Awaitable[Sizing]]
-"""How it is now: executors of a cluster come and go."""
+"""The sizing now: executors of a cluster come and go."""
 
 
 class SegmentRules(NamedTuple):
@@ -190,7 +189,7 @@ class PlannedRun(NamedTuple):
 class RoundPlan(NamedTuple):
     windows: int
     runs: Mapping[Log, Sequence[PlannedRun]]
-    """Of each log, in offset order; logs of which nothing is taken are not there."""
+    """Of each log, in offset order, without logs of which nothing is taken."""
 
 
 class Share(NamedTuple):
@@ -270,7 +269,7 @@ def _split(log: Log, run: Run, window_of: Mapping[str, int], rules: SegmentRules
     for entry in run.entries:
         place = window_of.get(entry.value.data_key)
         if place is None:
-            break  # a later round's
+            break  # for a later round
         length = entry.value.byte_length or 0
         offsets = entry.end_offset - (part[0].start_offset if part else entry.start_offset) + 1
         full = size_bytes + length > rules.target_bytes or offsets > rules.max_offsets or len(part) == rules.max_entries

@@ -38,13 +38,13 @@ COMPACT_ROOM_KEPT_BYTES_MAX: Final = COMPACT_WINDOW_BYTES_MAX + 64 * MIB
 COMPACT_ROOM_KEPT_MS: Final = 5_000
 
 _kept: Final[list[tuple[mmap.mmap, object]]] = []
-"""One at most, with a mark of when it was put there. Taking it out and putting it in are single steps: the loops of
-several threads may do so."""
+"""At most one mapping, with a mark of when it was kept. Taking it and keeping it are atomic: event loops of several
+threads may do so."""
 
 
 @contextmanager
 def borrowed(byte_length: int) -> Iterator[Bytes]:
-    """So many bytes, of any content, for as long as the caller (or a view of them) needs them."""
+    """`byte_length` bytes, of any content, for as long as the caller or a view of them exists."""
     if byte_length == 0:
         yield np.empty(0, np.uint8)
         return
@@ -70,7 +70,7 @@ def _taken(byte_length: int) -> mmap.mmap:
 
 def _give_back(mapping: mmap.mmap) -> None:
     if len(mapping) > COMPACT_ROOM_KEPT_BYTES_MAX or not _is_free(mapping):
-        return  # it goes with the last view
+        return  # freed with the last view
     mark = object()
     _kept[:] = [(mapping, mark)]
     asyncio.get_running_loop().call_later(COMPACT_ROOM_KEPT_MS / 1_000, _drop, mark)
@@ -86,7 +86,7 @@ def _is_free(mapping: mmap.mmap) -> bool:
 
 
 def _drop(mark: object) -> None:
-    """Unless it was taken, and put back, since then."""
+    """Drop the kept mapping, unless it was taken and kept again since then."""
     if _kept and _kept[0][1] is mark:
         _kept.clear()
 
@@ -111,14 +111,14 @@ class _RoomPlace(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """What `walk` says of a slice that is in its place, with positions as they were where it was walked."""
+    """The columns of a placed slice, with positions relative to where it was walked."""
 
     fields: Longs
     walked_at: int
 
 
 def has_room(run: WindowRun) -> bool:
-    """Is it made of nothing but slices that are batches already, not empty, of known length?"""
+    """Whether all slices of the run are record batches, not empty, of known length."""
     return all(
         piece.type == "WAL" and piece.encoding == "kafka-v2" and piece.byte_offset is not None and piece.byte_length
         for piece in run.slices
@@ -126,7 +126,7 @@ def has_room(run: WindowRun) -> bool:
 
 
 class Room:
-    """Of those runs of a window that `has_room` says. Memory and reading are the caller's."""
+    """Holds those runs of a window that `has_room` accepts. The caller reads objects and provides the memory."""
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -148,7 +148,7 @@ class Room:
         self._room: Bytes = np.empty(0, np.uint8)
 
     def furnish(self, memory: Bytes) -> None:
-        """Before anything is placed: `byte_length` bytes, of any content."""
+        """Set the memory, `byte_length` bytes of any content, before anything is placed."""
         assert len(memory) == self.byte_length
         self._room = memory
 
@@ -168,14 +168,14 @@ class Room:
 
     @property
     def objects(self) -> Sequence[int]:
-        """Those that must be placed, in the order of the window."""
+        """Objects that must be placed, in the order of the window."""
         return sorted(self._places)
 
     def runs_in(self, source: int) -> set[int]:
         return {place.run for place in self._places[source]}
 
     def fail(self, source: int, error: LlogError) -> None:
-        """There is nothing to place: the object could not be read."""
+        """Fail every slice of an object that could not be read."""
         for place in self._places[source]:
             self._fail(place, error)
 
@@ -202,7 +202,7 @@ class Room:
                 self._copy_one_by_one(stretch, view, uri)
 
     def _copy_one_by_one(self, stretch: Sequence[_RoomPlace], view: memoryview, uri: str) -> None:
-        """One of them is damaged: the others are not, and its own error says which it is and where."""
+        """After a failed stretch: only the damaged slices fail, each with its own error."""
         for place in stretch:
             try:
                 self._copy([place], view, uri)
@@ -239,7 +239,7 @@ class Room:
 
 
 def _stretches(places: Sequence[_RoomPlace]) -> Iterator[list[_RoomPlace]]:
-    """Slices that lie back to back: what is walked at once."""
+    """Slices that lie back to back, which are walked at once."""
     stretch: list[_RoomPlace] = []
     for place in places:
         if stretch and place.begin != stretch[-1].end:

@@ -34,8 +34,8 @@ from llog.pipeline.runtime.tasks import TaskFailed, TaskRunner
 from llog.stores.objects.port import ObjectStore
 
 LogOutcome = Literal["compacted", "resumed", "idle", "busy", "claimed_elsewhere", "failed"]
-"""compacted: runs were published; resumed: only what others had left was finished; idle: there was nothing to do;
-busy: others kept changing it; claimed_elsewhere: another compactor works on it."""
+"""compacted: runs were published; resumed: only a run in flight was finished; idle: nothing to do; busy: other
+processes kept changing the log; claimed_elsewhere: another compactor works on it."""
 
 
 class LogReport(msgspec.Struct, kw_only=True):
@@ -143,11 +143,11 @@ async def entries_from(context: LogContext, log: Log, offset: int, *, entries_ma
 # -- publish ----------------------------------------------------------------------------------------------------------
 
 ENTRY_CHANGED = "ObjectNotFound"
-"""What an entry named is gone, so the entry is too, or says something else by now (R10): plan again."""
+"""The object of an entry is gone, so the entry was replaced or removed (R10): plan again."""
 
 
 class NewSegment(NamedTuple):
-    """A run that a task rewrites, and what will be known of it."""
+    """A run that a task rewrites, with the identity of its segment and its future outcome."""
 
     choice: Choice
     segment_id: str
@@ -172,7 +172,7 @@ def segment_store(context: LogContext) -> ObjectStore:
 
 
 async def register(context: LogContext, head: SettledLog, choice: Choice) -> NewSegment:
-    """The record comes before the object: a crash anywhere leaves something to find."""
+    """Write the segment record before the object: a crash anywhere leaves a record to find the object by."""
     log, taken, now_ms, incarnation = head.log, choice.run, context.now_ms(), head.control.incarnation
     segment_id = new_object_id(now_ms, context.random_bits)
     name = context.keys.segment_object(log, segment_id)
@@ -200,7 +200,7 @@ async def publish_in_order(
     slots: asyncio.Semaphore,
     on_run: Callable[[Compacted], None] = lambda _: None,
 ) -> LogPublished:
-    """Each as soon as its task is done. Slots bound the publishing, not the waiting for tasks."""
+    """Publish each run as soon as its task is done. Slots bound the publishing, not the waiting for tasks."""
     done: list[Compacted] = []
     record = head.record
     for number, new in enumerate(written):
@@ -263,7 +263,7 @@ async def perform_round(
     report: CompactReport,
     on_run: OnRun = lambda _: None,
 ) -> dict[Log, LogPublished | LlogError]:
-    """What became of each log. Raises what the runner raises, once everything written is published."""
+    """The outcome of each log. Raises what the runner raises, after all written segments are published."""
     registered = await gather_bounded(
         list(plans), lambda log: _register_all(context, plans[log]), limit=COMPACT_LOGS_AT_ONCE
     )

@@ -77,7 +77,7 @@ async def _rewritten(tools: TaskTools, window: Window, room: Room) -> Written:
         return RunOutcome(segment=WrittenSegment(*segment[1:]))
 
     async def from_room(number: int, run: WindowRun) -> RunOutcome:
-        await moving.all_there(number)
+        await moving.complete(number)
         async with puts, budget.take(run.byte_length):
             return await put(run, await asyncio.to_thread(room.build, number))
 
@@ -118,7 +118,7 @@ async def _built(sources: _Sources, run: WindowRun) -> Segment:
 
 
 class _MovingIn:
-    """Blobs on their way into the room, and which runs are all there."""
+    """Moves blobs into the room, and knows which runs are complete there."""
 
     def __init__(self, sources: _Sources, room: Room) -> None:
         self._sources, self._room = sources, room
@@ -129,7 +129,7 @@ class _MovingIn:
     def __contains__(self, run: int) -> bool:
         return run in self._whole
 
-    async def all_there(self, run: int) -> None:
+    async def complete(self, run: int) -> None:
         await self._whole[run].wait()
 
     async def move_in(self, source: int) -> None:
@@ -148,7 +148,7 @@ class _MovingIn:
 
 
 class _Sources:
-    """The window's objects: each read once, when it is first asked for, and kept until the last is done with it."""
+    """The window's objects: each is read once, on first use, and kept until its last user is done."""
 
     def __init__(self, tools: TaskTools, window: Window, room: Room) -> None:
         self.window = window
@@ -167,7 +167,7 @@ class _Sources:
         return task
 
     async def read(self, task: asyncio.Task[Buffer]) -> Buffer:
-        # Shielded: a run that is given up must not take the object away from the others.
+        # Shielded: a cancelled run must not cancel the read for the others.
         return task.result() if task.done() else await asyncio.shield(task)
 
     def done_with(self, numbers: Iterable[int]) -> None:
@@ -197,7 +197,7 @@ class _Sources:
 
 
 def _build(window: Window, run: WindowRun, buffers: dict[int, Buffer]) -> Segment:
-    """The segment of a run, ready to be put. Raises `FormatError` for bytes that are not what their entry says."""
+    """The segment of a run, ready to be put. Raises `FormatError` for bytes that contradict their entry."""
     builder = SegmentBuilder(topic=run.topic, partition=run.partition, incarnation=run.incarnation)
     epochs: dict[int, int] = {}
     for piece in run.slices:

@@ -39,10 +39,10 @@ def parse_choice(text: str) -> tuple[str, int | None]:
 
 
 async def logs_of(context: LogContext, topic: str, partition: int | None = None) -> list[Log]:
-    """The one partition, or all of them. The topic must be there."""
+    """The one partition, or all of them. Raises `TopicNotFound` unless the topic is live."""
     found = await load_topic(context, check_topic(topic), strict=True)
     if found is None or found[0].state != "LIVE":
-        raise TopicNotFound(topic, "no such topic; `llog topic list` shows those there are")
+        raise TopicNotFound(topic, "no such topic; `llog topic list` lists the topics")
     count = found[0].partition_count
     if partition is None:
         return [Log(topic, number) for number in range(count)]

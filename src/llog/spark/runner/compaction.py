@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def join_session(settings: Settings, *, master: str | None = None) -> Backend:
-    """This process's session, started if there is none. Raises `LlogError` where it cannot be had."""
+    """This process's session, started if there is none. Raises `LlogError` if it cannot start."""
     return spark_backend(await SparkTasks.start(settings, master=master), settings)
 
 
@@ -34,8 +34,8 @@ def spark_backend(runner: SparkTasks, settings: Settings) -> Backend:
 
 
 def check_of(spark: SparkSession) -> CheckSession | None:
-    """Is the session still there? Seen from this process alone: nothing here waits for a JVM that does not answer, and
-    whether a cluster or a Connect server still wants us, the next job tells."""
+    """Check from this process alone that the session exists, without waiting for a JVM that does not answer. The next
+    job shows whether a cluster or a Connect server still accepts us."""
     if is_connect(spark):
         return None
     master = master_of(spark)

@@ -35,9 +35,9 @@ _ITEMS: Final = msgspec.msgpack.Decoder(list[bytes])
 
 
 def options_of(head: JobHead, first: int, items: Sequence[bytes], *, pushed: bool) -> dict[str, str]:
-    """The options that make this source perform these items, the first of which has that number.
+    """The options that make this source perform these items, numbered from `first`.
 
-    `pushed`: outcomes are to reach the driver as soon as they are there. A classic session sends rows through a buffer
+    `pushed`: each outcome reaches the driver as soon as it is known. A classic session sends rows through a buffer
     that keeps what does not fill a block of 8 KiB; so each outcome is followed by a row that pushes it out.
     """
     return {
@@ -81,7 +81,7 @@ class TaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
-        # Only here: the processes that plan import this module too, and have no use for stores and kernels.
+        # Imported late: processes that plan import this module too, and need no stores and kernels.
         from llog.spark.runner.worker import JobHead, run_item
 
         head = msgspec.msgpack.decode(self._head, type=JobHead)

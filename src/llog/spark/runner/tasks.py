@@ -7,7 +7,7 @@ Drivers use `llog.pipeline.runtime.tasks.TaskRunner` and do not know Spark. A ru
 items would make the plan too large: one item per task, one outcome per item, passed on as it arrives.
 
 - The event loop never waits for Spark: a thread watches each run, and their number is bounded.
-- A run that is cancelled, or whose `on_done` raised, interrupts its Spark job.
+- A run that is cancelled, or fails in `on_done`, interrupts its Spark job.
 - If an item ran twice, one outcome counts. An item without an outcome fails the run.
 - A run does not wait forever for a cluster without executors (`until_starved`).
 - `close` ends the runs, not the session, which belongs to its creator.

@@ -66,8 +66,7 @@ def secret_variables() -> list[str]:
 
 
 def tools_on(objects: ObjectStores) -> TaskTools:
-    """What tasks work with: every store asks again when it is told to wait (wrappers keep nothing, so each call makes
-    its own)."""
+    """Tools for tasks, on stores that retry. (A retrying wrapper has no state, so each call makes its own.)"""
 
     async def find_object(uri: str) -> tuple[ObjectStore, str]:
         store, name = await objects.find(uri)

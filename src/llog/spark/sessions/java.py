@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from llog.errors import JavaUnusable
 
-# `java -version` of a Java that is there answers in a tenth of a second.
+# A working `java -version` answers in a tenth of a second.
 SPARK_JAVA_TIMEOUT_MS: Final = 10_000
 
 JAVA_MIN: Final = 17
@@ -106,7 +106,7 @@ def _packaged_program() -> str | None:
 
 
 def _launcher_home(program: str, environ: Mapping[str, str]) -> Path:
-    """A directory whose `bin/java` starts `program` without the option; in the cache, else for this process only."""
+    """A directory with a `bin/java` that starts `program` without the option; cached, or for this process only."""
     text = _LAUNCHER.format(program=shlex.quote(program))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     try:

@@ -50,7 +50,7 @@ class Launch:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """What pyspark launches in here is ours. Raises where `end` came first."""
+        """Note the JVM that pyspark launches within this block. Raises if `end` was called before."""
         from pyspark import java_gateway
 
         popen = java_gateway.Popen  # type: ignore[attr-defined]
@@ -128,7 +128,7 @@ def end_own_jvm(timeout_ms: int = SPARK_END_MS_MAX) -> None:
 
 
 def _hang_up() -> None:
-    """What listens to the JVM here would tell at length of connections that ended, which is what is wanted."""
+    """Silence py4j, which would report the connections that end, although they end on purpose."""
     from pyspark import SparkContext
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)

@@ -71,7 +71,7 @@ def addresses_of(master: str) -> list[tuple[str, int]]:
 
 # -- interpreter -------------------------------------------------------------------------------------------------------
 
-# How long the look at it may take; one that is slower is taken as it is.
+# How long the check may take; a slower interpreter is accepted unchecked.
 SPARK_PYTHON_TIMEOUT_MS: Final = 30_000
 
 VARIABLE: Final = "PYSPARK_PYTHON"
@@ -103,7 +103,7 @@ def _wrong_with(program: str) -> str:
     output = answer.stdout.decode(errors="replace").split()
     if answer.returncode != 0 or len(output) != 3:
         return f"cannot be used here (it ended with {answer.returncode})"
-    here = sys.version_info[:2]
-    if output[:2] != [str(part) for part in here]:
-        return f"is Python {'.'.join(output[:2])}, and this is {'.'.join(map(str, here))}"
+    version = sys.version_info[:2]
+    if output[:2] != [str(part) for part in version]:
+        return f"is Python {'.'.join(output[:2])}, and this is {'.'.join(map(str, version))}"
     return "" if output[2] == "True" else "has no llog here"

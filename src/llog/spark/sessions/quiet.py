@@ -13,26 +13,27 @@ from collections.abc import Callable
 from typing import Final
 
 Worker = Callable[[socket.socket, bool], int]
-NOBODY_THERE: Final = 1
-"""Not 0: the process shall end."""
+CONNECTION_CLOSED: Final = 1
+"""Exit code; not 0, so that the process ends."""
 
 
 def quiet_worker(worker: Worker) -> Worker:
-    """From Spark's own function of a forked worker, which does one task, to one that first looks who is there."""
+    """Wrap Spark's function of a forked worker, which does one task: first check that the JVM is still connected."""
 
     def work(connection: socket.socket, authenticated: bool) -> int:
         try:
             if not connection.recv(1, socket.MSG_PEEK):  # waits for the next task
-                return NOBODY_THERE
+                return CONNECTION_CLOSED
             return worker(connection, authenticated)
         except (BrokenPipeError, ConnectionResetError):
-            return NOBODY_THERE  # of this connection: what a task raises does not come here
+            return CONNECTION_CLOSED  # an error of the connection; errors of tasks are handled inside `worker`
 
     return work
 
 
 def quieten_this_process() -> None:
-    """In a worker that Spark's own daemon forked (those that plan are): from its next task on. Elsewhere nothing."""
+    """In a worker forked by Spark's own daemon, such as one that plans: takes effect with its next task. Elsewhere no
+    effect."""
     main = sys.modules.get("__main__")
     if getattr(getattr(main, "__spec__", None), "name", None) != "pyspark.daemon":
         return

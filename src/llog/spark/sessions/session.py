@@ -91,8 +91,8 @@ def running_or_new(
     config: Mapping[str, str] | None = None,
     launch: Launch | None = None,
 ) -> SparkSession:
-    """This process's session, started if there is none. `config` is Spark's own and beats what is set here. By
-    `launch` another thread may end what is started here."""
+    """This process's session, started if there is none. `config` is Spark's own and overrides ours. With
+    `launch` another thread can end the JVM being started."""
     with _starting:
         running = running_session()
         if running is not None:
@@ -108,7 +108,7 @@ async def started_in_background(settings: Settings, *, master: str | None = None
     loop, launch = asyncio.get_running_loop(), Launch()
     started: asyncio.Future[SparkSession] = loop.create_future()
 
-    def tell(session: SparkSession | None, error: BaseException | None) -> None:
+    def settle(session: SparkSession | None, error: BaseException | None) -> None:
         if started.done():
             return  # given up
         if error is not None:
@@ -123,7 +123,7 @@ async def started_in_background(settings: Settings, *, master: str | None = None
         except BaseException as error:
             failed = error
         with suppress(RuntimeError):  # the loop is closed: it was given up
-            loop.call_soon_threadsafe(tell, session, failed)
+            loop.call_soon_threadsafe(settle, session, failed)
 
     threading.Thread(target=start, name="llog-spark-start", daemon=True).start()
     try:
@@ -160,9 +160,8 @@ def make_active(spark: SparkSession) -> None:
 
 @contextmanager
 def own_interpreter(spark: SparkSession) -> Iterator[None]:
-    """What is registered in here runs in this process's Python, where the session runs on this machine and nobody named
-    another. Spark would take the `python3` of the PATH, which of a program in an environment that is not activated is
-    one without llog."""
+    """Data sources registered in this block run in this process's Python, if the session is local and PYSPARK_PYTHON is
+    not set. Spark would take `python3` of the PATH, which has no llog if the environment is not activated."""
     if is_connect(spark) or not is_local(master_of(spark)) or "PYSPARK_PYTHON" in os.environ:
         yield
         return
@@ -264,11 +263,11 @@ def prepare_environment(master: str) -> None:
 
 
 def _checked(spark: SparkSession, master: str | None, config: Mapping[str, str]) -> SparkSession:
-    there = master_of(spark)
+    running = master_of(spark)
     # Of a Connect session's server only the master behind it is known.
-    same = master is None or (is_connect(spark) if master.startswith(CONNECT) else master == there)
+    same = master is None or (is_connect(spark) if master.startswith(CONNECT) else master == running)
     if not same:
-        raise InvalidArgument("master", f"this process has a session on {there}: stop it first, or use it as it is")
+        raise InvalidArgument("master", f"this process has a session on {running}: stop it first, or use it unchanged")
     for name, value in config.items():
         if spark.conf.get(name, None) == value:
             continue
@@ -280,9 +279,9 @@ def _checked(spark: SparkSession, master: str | None, config: Mapping[str, str])
 
 # -- executors --------------------------------------------------------------------------------------------------------
 
-# How often a job that waits looks whether there is one, when it tells that there is none, and when it gives up. A
-# scheduler that makes machines first needs minutes.
-SPARK_STARVED_LOOK_MS: Final = 5_000
+# A job that waits for an executor: how often it checks, when it warns, and when it fails. A scheduler that starts
+# machines first needs minutes.
+SPARK_STARVED_POLL_MS: Final = 5_000
 SPARK_STARVED_WARN_MS: Final = 20_000
 SPARK_STARVED_MS_MAX: Final = 300_000
 
@@ -304,15 +303,15 @@ def count_of(spark: SparkSession) -> Count | None:
 
 
 async def until_starved(count: Count, master: str, place: str, *, sleep: Sleep = asyncio.sleep) -> SparkJobFailed:
-    """Returns, with what is to be raised, when there was no executor for too long at a stretch."""
+    """Returns the error to raise after SPARK_STARVED_MS_MAX in a row without an executor."""
     without_ms, warned = 0, False
     why = f"{master} has no executor for it: are there workers with free cores and memory?"
     while without_ms < SPARK_STARVED_MS_MAX:
-        await sleep(SPARK_STARVED_LOOK_MS / 1_000)
+        await sleep(SPARK_STARVED_POLL_MS / 1_000)
         if await asyncio.to_thread(count) > 0:
             without_ms, warned = 0, False
             continue
-        without_ms += SPARK_STARVED_LOOK_MS
+        without_ms += SPARK_STARVED_POLL_MS
         if without_ms >= SPARK_STARVED_WARN_MS and not warned:
             warned = True
             _log.warning("the Spark job of %s waits: %s", place, why)
@@ -326,8 +325,8 @@ COMPACT_CORES_UNKNOWN: Final = 4
 
 
 def sizing_of(spark: SparkSession) -> Sizing:
-    """Windows for as many cores as the session has now; a Connect server does not tell how many that is, and a cluster
-    may have given us none yet."""
+    """Windows for the cores that the session has now; a Connect server does not report its cores, and a cluster may not
+    have granted any yet."""
     if is_connect(spark):
         return Sizing(COMPACT_CORES_UNKNOWN)
     cores = int(spark.sparkContext.defaultParallelism)
