@@ -1,4 +1,4 @@
-"""The stage of these tests: memory stores, a clock that moves when told to, and metrics that remember."""
+"""What these tests share: memory stores, a clock that a test moves, and metrics that record calls."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Clock:
         await future
 
     async def advance(self, ms: int) -> None:
-        """Let time pass; whoever slept long enough goes on, in order."""
+        """Let time pass and wake sleepers in the order of their times."""
         end = self.now + ms
         await settle()
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -67,7 +67,7 @@ class Clock:
 
 
 async def settle() -> None:
-    """Until everybody waits for time, or for something that a test holds back."""
+    """Run the loop until all tasks wait for the clock or for an event of the test."""
     for _ in range(300):
         await asyncio.sleep(0)
 

@@ -23,7 +23,7 @@ def window(*lengths: int | None) -> Window:
         ([window(10, None)], False),
         ([], True),
     ],
-    ids=["just", "too much", "two windows", "too much in two", "nobody knows", "nothing"],
+    ids=["just", "too much", "two windows", "too much in two", "unknown length", "nothing"],
 )
 def test_a_round_is_small_by_all_it_reads(windows: list[Window], small: bool) -> None:
     assert is_small(windows, 100) is small

@@ -1,4 +1,4 @@
-"""Chores of the whole cluster are done once, by whoever holds their claim."""
+"""Chores of the whole cluster are done once, by the service that holds their claim."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_backups_are_made_on_schedule_and_the_last_ones_kept_with_those_ma
     by_hand = new_object_id(cluster.clock.now, random.Random(9).getrandbits)
     await write_backup(context, BackupObjects(cluster.objects, context.keys, by_hand), by_hand)
     await chores.backup()
-    assert len(await chores.backups()) == 1, "the newest is young enough, whoever made it"
+    assert len(await chores.backups()) == 1, "the newest backup is young enough, by any service"
     for _ in range(COMPACTOR_BACKUPS_KEPT + 3):
         cluster.clock.now += chores.backup_interval_ms
         await chores.backup()

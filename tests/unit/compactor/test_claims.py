@@ -1,4 +1,4 @@
-"""Claims live and die with the session of their process."""
+"""Claims end with the session of their process."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_chore_that_could_not_be_given_back_is_taken_again_by_whoever_ha
     await cluster.clock.advance(1_000)
     assert counted.claims["release_failed"] == 1
     assert not await two.take_chore("vacuum"), "the session is alive, and so is the claim"
-    assert await one.take_chore("vacuum"), "nobody would do it any more"
+    assert await one.take_chore("vacuum"), "otherwise no service would do the chore"
     await one.give_chore("vacuum")
     assert await two.take_chore("vacuum")
 
@@ -168,4 +168,4 @@ async def test_a_chore_taken_without_an_answer_is_known_again_by_whoever_took_it
             await one.take_chore("vacuum")
     await cluster.clock.advance(1_000)
     assert not await two.take_chore("vacuum")
-    assert await one.take_chore("vacuum"), "nobody would do it any more"
+    assert await one.take_chore("vacuum"), "otherwise no service would do the chore"

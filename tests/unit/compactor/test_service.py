@@ -207,7 +207,9 @@ async def test_a_busy_log_is_no_failure() -> None:
         assert there.service.health()["status"] == "ok"
 
 
-async def test_a_metadata_store_that_is_away_is_told_of_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unavailable_metadata_store_is_reported_and_the_service_waits_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cluster = Cluster()
     context = cluster.open()
     writer = Writer(context)
@@ -223,9 +225,9 @@ async def test_a_metadata_store_that_is_away_is_told_of_and_waited_for(caplog: p
         store.get_many = away  # type: ignore[method-assign,assignment]
         await cluster.clock.advance(40_000)
         assert there.service.health()["status"] == "degraded"
-        told = [record for record in caplog.records if "get metadata: away" in record.getMessage()]
-        assert told
-        assert not any(record.exc_info for record in told), "what is foreseen is told in a sentence"
+        warnings = [record for record in caplog.records if "get metadata: away" in record.getMessage()]
+        assert warnings
+        assert not any(record.exc_info for record in warnings), "an expected error has no traceback"
         store.get_many = get_many  # type: ignore[method-assign]
         await writer.append(ORDERS)
         await cluster.clock.advance(40_000)
@@ -260,7 +262,7 @@ async def test_two_services_share_the_work_and_never_one_log(names: tuple[str, s
             one.metrics.outcomes["claimed_elsewhere", "compact"] + two.metrics.outcomes["claimed_elsewhere", "compact"]
         )
         runs = one.metrics.outcomes["compacted", "compact"] + two.metrics.outcomes["compacted", "compact"]
-        assert runs == 30, "looking again under the claim, nobody compacts what another just did"
+        assert runs == 30, "the inspection under the claim shows the work of the other service"
 
 
 async def test_a_lost_session_stops_the_work_which_is_taken_up_again_in_a_new_one() -> None:

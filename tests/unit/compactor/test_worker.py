@@ -36,7 +36,7 @@ class Stage:
         )
 
     async def planned(self) -> LogBacklog:
-        """A log whose one entry is old enough to be compacted."""
+        """A log with one entry, old enough to be compacted."""
         await Writer(self.context).append(ORDERS)
         self.cluster.clock.now += 60_000
         [view] = await self.backlogs.inspect([ORDERS])

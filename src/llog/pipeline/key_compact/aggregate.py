@@ -1,7 +1,7 @@
 """The aggregation of key compaction: from the keys of all segments of a log to the offsets that survive.
 
     KeyAggregate        the port; `llog.spark.runner.key_aggregate` implements it with a DataFrame aggregation
-    LocalKeyAggregate   in this process, for logs whose distinct keys fit in memory
+    LocalKeyAggregate   in this process, for logs with distinct keys that fit in memory
 
 Keys are compared as bytes. Exactly one offset of each key of a log survives, the highest in any of its segments.
 Survivors are handed on per segment, in rising order, as objects in the scratch prefix of the pass.

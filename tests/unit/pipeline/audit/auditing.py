@@ -1,4 +1,4 @@
-"""What the tests of vacuum and audit share: a log in memory with objects of every kind, and clocks that are told."""
+"""What the tests of vacuum and audit share: a memory log with objects of every kind, and a clock that a test moves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _numbers = itertools.count()
 
 
 class Stage:
-    """Stores in memory whose clocks are one clock, which a test moves."""
+    """Memory stores that share one clock, which a test moves."""
 
     def __init__(self, *, atomic: bool = False, seed: int = 1) -> None:
         self.now_ms = START_MS

@@ -295,7 +295,7 @@ class AwayAfter(FaultyMetadataStore):
 
 
 async def test_a_metadata_store_that_goes_away_hides_nothing_that_was_found(stage: Stage) -> None:
-    """Whenever it goes: what could not be confirmed is told as not looked at, and is never called clean."""
+    """A suspicion that cannot be confirmed is reported as unchecked, and the audit is never clean."""
     await stage.objects.delete(stage.objects.name_of((await stage.entry(ORDERS, 8)).data_key))
     await stage.append(ORDERS)
     await stage.change_entry(CLICKS, 2, lambda entry: replace(entry, level=1))

@@ -1,4 +1,4 @@
-"""What is wrong in the metadata, contradicts the catalogue or was left over is found, with its log and offsets."""
+"""Damage of metadata, contradictions to the catalogue and leftovers are reported with log and offsets."""
 
 from __future__ import annotations
 
@@ -220,8 +220,8 @@ async def test_orphans_are_listed_with_their_age_once_they_are_old(stage: Stage)
     blob, segment = (new_object_id(stage.now_ms, stage.rng.getrandbits) for _ in range(2))
     names = [keys.blob_object(blob), keys.segment_object(ORDERS, segment), keys.segment_object(Log("gone", 0), segment)]
     for name in names:
-        await objects.put(name, [b"nobody's"])
-    assert (await audited(stage)).tidy, "young: somebody may be about to name them"
+        await objects.put(name, [b"unnamed"])
+    assert (await audited(stage)).tidy, "young objects may be named soon"
     stage.later(1.5)
     report = await audited(stage)
     assert report.clean
@@ -250,7 +250,7 @@ async def test_an_orphan_of_a_log_that_cannot_be_read_is_not_called_one(stage: S
 
 
 async def test_phantoms_are_listed(stage: Stage) -> None:
-    """A WAL entry below the cursor, and one of a dead life."""
+    """A WAL entry below the cursor, and one of a dead incarnation."""
     entry = await stage.entry(ORDERS, 16)
     keys = stage.context.keys
     await stage.metadata.put(keys.index_entry(ORDERS, 6), encode_value(entry))

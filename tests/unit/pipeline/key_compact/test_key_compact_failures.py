@@ -196,7 +196,7 @@ async def test_a_group_whose_publishing_got_no_answer_and_that_another_finished_
 
 
 class _Tired(LocalTasks):
-    """Fails as Spark does whose executors are gone."""
+    """Fails like Spark without executors."""
 
     async def run(self, task: Any, items: Any, on_done: Any = None, **parts: Any) -> Any:
         raise SparkJobFailed("keys", "no executor is left")

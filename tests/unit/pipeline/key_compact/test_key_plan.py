@@ -87,7 +87,7 @@ def test_neighbours_that_lose_something_become_one_segment_up_to_a_size() -> Non
 
 
 def test_a_group_is_bounded_though_the_records_that_stay_are_nearly_all_of_its_bytes() -> None:
-    """By their count next to nothing stays; but nobody knows yet which of them are large."""
+    """By record counts almost nothing stays, but the few kept records may be the large ones."""
     found = [scanned(first, first + 99, gone=99) for first in range(1, 1_200, 100)]
     plan = plan_groups(found, NOW, delete_retention_ms=1, target_bytes=100)
     assert [len(group) for group in plan] == [KEY_COMPACT_GROUP_TARGETS_MAX] * 3

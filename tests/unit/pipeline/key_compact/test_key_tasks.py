@@ -39,10 +39,10 @@ async def _scanned(stage: Stage, part_bytes_max: int) -> tuple[ScratchPlace, lis
     sources = tuple(SegmentSource.of(entry) for entry in entries)
     outcome = await scan_keys(tools, KeyScan(sources, place, None, part_bytes_max))
     keys, last = list[SegmentKeys](), dict[bytes, int]()
-    for number, (entry, told) in enumerate(zip(entries, outcome.segments, strict=True)):
-        assert told.scanned is not None
-        keys.append(SegmentKeys(0, number, entry.end_offset, told.scanned.parts))
-        for part in told.scanned.parts:
+    for number, (entry, scan) in enumerate(zip(entries, outcome.segments, strict=True)):
+        assert scan.scanned is not None
+        keys.append(SegmentKeys(0, number, entry.end_offset, scan.scanned.parts))
+        for part in scan.scanned.parts:
             table = await get_keys(tools, place, part)
             for key, offset in zip(table["key"].to_pylist(), table["offset"].to_pylist(), strict=True):
                 last[key] = max(offset, last.get(key, -1))

@@ -240,9 +240,9 @@ async def test_a_driver_that_slept_between_upload_and_plan_writes_nothing_or_eve
 
 async def test_a_plan_that_is_recorded_when_vacuum_is_about_to_delete_is_not_performed(stage: Stage) -> None:
     """Vacuum has raised the horizons and asked for plans; then the driver wakes and records its plan."""
-    deleted, told = await _racing(stage, at="delete", writes=1)
+    deleted, error = await _racing(stage, at="delete", writes=1)
     assert deleted == 2
-    assert isinstance(told, SinkUploadLost)
+    assert isinstance(error, SinkUploadLost)
     assert await values(stage) == []
     await commit(stage.context)
     assert await values(stage) == ROWS
@@ -251,14 +251,14 @@ async def test_a_plan_that_is_recorded_when_vacuum_is_about_to_delete_is_not_per
 @pytest.mark.parametrize("writes", [1, 2], ids=["recorded", "confirmed"])
 async def test_a_plan_that_is_recorded_before_vacuum_asks_for_plans_keeps_its_blobs(stage: Stage, writes: int) -> None:
     """Vacuum has listed everything; then the driver wakes and records its plan; then horizons are raised."""
-    deleted, told = await _racing(stage, at="headers", writes=writes)
-    assert (deleted, told) == (0, None)
+    deleted, error = await _racing(stage, at="headers", writes=writes)
+    assert (deleted, error) == (0, None)
     assert await values(stage) == ROWS
 
 
 async def _racing(stage: Stage, *, at: str, writes: int) -> tuple[int, BaseException | None]:
     """A driver that has looked at the horizons sleeps past the grace. In the middle of a vacuum it wakes, for so many
-    writes to its plan, and goes on when vacuum is done. How many blobs went, and what the driver was told."""
+    writes to its plan, and goes on after vacuum. Returns the number of deleted blobs and the driver's error."""
     parked, go_on, written, vacuumed = (asyncio.Event() for _ in range(4))
 
     async def park() -> None:
@@ -293,8 +293,8 @@ async def _racing(stage: Stage, *, at: str, writes: int) -> tuple[int, BaseExcep
     report = await vacuum(context, LocalTasks(tools_of(context)))
     assert written.is_set(), "vacuum came to that call"
     vacuumed.set()
-    [told] = await asyncio.gather(driver, return_exceptions=True)
-    return report.blobs_deleted, told
+    [error] = await asyncio.gather(driver, return_exceptions=True)
+    return report.blobs_deleted, error
 
 
 async def test_a_void_plan_gives_way_to_what_the_replay_uploaded(stage: Stage) -> None:
@@ -403,8 +403,8 @@ async def test_a_plan_that_cannot_be_read_keeps_all_blobs(stage: Stage, value: b
         report = await vacuum(stage.context, stage.runner, dry_run=dry_run)
         assert (report.blobs_deleted, report.kept_unread, report.unreadable_count) == (0, 4, 1)
         assert path.path in report.unreadable[0]
-    told = await audit(stage.context, stage.runner)
-    assert [finding.kind for finding in told.findings] == ["unreadable value"]
+    audited = await audit(stage.context, stage.runner)
+    assert [finding.kind for finding in audited.findings] == ["unreadable value"]
 
 
 async def test_a_plan_whose_pages_are_missing_keeps_all_blobs(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
