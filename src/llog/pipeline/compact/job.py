@@ -117,8 +117,8 @@ async def compact_claimed(
 ) -> dict[Log, LogReport]:
     """Compact logs that this process has claimed already; the report of each."""
     async with gathered(context) as context:
-        job = _CompactJob(context, runner, report, options, on_run, on_error)
-        reports = job.reports = {log: LogReport(topic=log.topic, partition=log.partition) for log in logs}
+        reports = {log: LogReport(topic=log.topic, partition=log.partition) for log in logs}
+        job = _CompactJob(context, runner, reports, report, options, on_run, on_error)
         left = list(logs)
         while left:
             some, rest = left[:COMPACT_ROUND_LOGS_MAX], left[COMPACT_ROUND_LOGS_MAX:]
@@ -131,18 +131,17 @@ class _CompactJob:
         self,
         context: LogContext,
         runner: TaskRunner,
+        reports: Mapping[Log, LogReport],
         report: CompactReport,
         options: CompactOptions,
         on_run: OnRun,
         on_error: OnError,
     ) -> None:
         self._context, self._runner, self._report, self._options = context, runner, report, options
-        self._on_run, self._on_error = on_run, on_error
-        self.reports: dict[Log, LogReport] = {}
+        self._reports, self._on_run, self._on_error = reports, on_run, on_error
         self._ends: dict[Log, int] = {}
         """Where each log ended when the job first read it."""
-        self._in_vain: Counter[Log] = Counter()
-        """Rounds in a row in which a log made no progress."""
+        self._notes = RoundNotes(self._reports, once=options.once, on_error=on_error)
 
     async def round(self, logs: Sequence[Log]) -> list[Log]:
         """Returns the logs that need another round."""
@@ -165,7 +164,7 @@ class _CompactJob:
         options, bytes_max = self._options, self._options.log_bytes_max or share.byte_length
         try:
             head = await settle_log(self._context, log)
-            self.reports[log].add(head.resumed)
+            self._reports[log].add(head.resumed)
             for resumed in head.resumed:
                 self._on_run(resumed)
             if head.resumed and options.once:
@@ -185,30 +184,43 @@ class _CompactJob:
             entries = await entries_from(self._context, log, floor, entries_max=share.entries, bytes_max=bytes_max)
             run = select_run(entries, bounds)
         except LlogError as error:
-            note_error(self.reports, log, error, self._on_error)
+            note_error(self._reports, log, error, self._on_error)
             return None
         return None if run is None else (head, run)
 
     def _is_left(self, log: Log, ended: LogPublished | LlogError) -> bool:
-        """Note how the log's round ended; whether it gets another."""
-        if isinstance(ended, LlogError):
-            note_error(self.reports, log, ended, self._on_error)
+        if not self._notes.is_left(log, ended):
             return False
-        self.reports[log].add(ended.runs)
-        if ended.ended == "failed":
-            assert ended.failed is not None
-            self.reports[log].fail("failed", ended.failed.error_type, ended.failed.error)
-            return False
-        self._in_vain[log] = 0 if ended.runs else self._in_vain[log] + 1
-        if self._in_vain[log] >= COMPACT_REPLANS_MAX:
-            note_in_vain(self.reports[log], ended)
-            return False
-        if ended.runs and self._options.once:
-            return False
+        assert not isinstance(ended, LlogError)
         return ended.ended != "all" or ended.runs[-1].end_offset + 1 < self._ends[log]
 
 
-def note_in_vain(report: LogReport, ended: LogPublished) -> None:
+class RoundNotes:
+    """Notes in the reports how rounds ended, and decides which logs deserve another round."""
+
+    def __init__(self, reports: Mapping[Log, LogReport], *, once: bool, on_error: OnError) -> None:
+        self._reports, self._once, self._on_error = reports, once, on_error
+        self._in_vain: Counter[Log] = Counter()
+        """Rounds in a row in which a log made no progress."""
+
+    def is_left(self, log: Log, ended: LogPublished | LlogError) -> bool:
+        if isinstance(ended, LlogError):
+            note_error(self._reports, log, ended, self._on_error)
+            return False
+        report = self._reports[log]
+        report.add(ended.runs)
+        if ended.ended == "failed":
+            assert ended.failed is not None
+            report.fail("failed", ended.failed.error_type, ended.failed.error)
+            return False
+        self._in_vain[log] = 0 if ended.runs else self._in_vain[log] + 1
+        if self._in_vain[log] >= COMPACT_REPLANS_MAX:
+            _note_in_vain(report, ended)
+            return False
+        return not (ended.runs and self._once)
+
+
+def _note_in_vain(report: LogReport, ended: LogPublished) -> None:
     """Report a log that made no progress in COMPACT_REPLANS_MAX rounds. Other processes may keep changing it; but an
     object that is missing every time, while fresh metadata names it, is lost."""
     if ended.failed is None:

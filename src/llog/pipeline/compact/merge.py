@@ -8,18 +8,17 @@ neighbours that fit.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from llog.concurrency import gather_bounded
 from llog.errors import LlogError
 from llog.formats.values import ControlRecord
-from llog.limits import COMPACT_LOGS_AT_ONCE, COMPACT_REPLANS_MAX, COMPACT_ROUND_LOGS_MAX, COMPACT_TASKS_PER_CORE
+from llog.limits import COMPACT_LOGS_AT_ONCE, COMPACT_ROUND_LOGS_MAX, COMPACT_TASKS_PER_CORE
 from llog.log.context import LogContext
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, offset_name
 from llog.log.rewrite.publish import Choice, KnownCompaction, select_merge
-from llog.pipeline.compact.job import CompactOptions, OnError, note_error, note_in_vain
+from llog.pipeline.compact.job import CompactOptions, OnError, RoundNotes, note_error
 from llog.pipeline.compact.plan import Sizing
 from llog.pipeline.compact.round import (
     CompactReport,
@@ -44,28 +43,14 @@ async def merge_claimed(
     on_run: OnRun = lambda _: None,
     on_error: OnError = lambda _, __: None,
 ) -> None:
-    """Merge logs that are ours already; what was done is added to their reports."""
+    """Merge logs that this process has claimed already; adds to their reports."""
     left = [log for log, one in reports.items() if one.outcome not in ("failed", "busy")]
-    in_vain: Counter[Log] = Counter()
+    notes = RoundNotes(reports, once=options.once, on_error=on_error)
     while left:
         some, rest = left[:COMPACT_ROUND_LOGS_MAX], left[COMPACT_ROUND_LOGS_MAX:]
         async with gathered(context) as gathering:
             ended = await _round(gathering, runner, some, reports, report, options, on_run, on_error)
-        for log, how in ended.items():
-            if isinstance(how, LlogError):
-                note_error(reports, log, how, on_error)
-                continue
-            reports[log].add(how.runs)
-            if how.ended == "failed":
-                assert how.failed is not None
-                reports[log].fail("failed", how.failed.error_type, how.failed.error)
-                continue
-            in_vain[log] = 0 if how.runs else in_vain[log] + 1
-            if in_vain[log] >= COMPACT_REPLANS_MAX:
-                note_in_vain(reports[log], how)
-            elif not (how.runs and options.once):
-                rest.append(log)
-        left = rest
+        left = rest + [log for log, how in ended.items() if notes.is_left(log, how)]
 
 
 async def _round(
