@@ -75,7 +75,7 @@ NOT_HERE: Final = {
     ),
     "llog_metadata_sessions_lost_total": Unmet(
         "takes a process that was held for longer than its session lasts",
-        "tests/unit/metadata/test_metered.py::test_a_lost_session_is_counted_and_its_owner_still_told",
+        "tests/unit/metadata/test_metered.py::test_a_lost_session_is_counted_and_its_owner_is_notified",
     ),
     "llog_s3_billing_list_failures_total": Unmet(
         "takes a store that fails when it is listed, which is every five minutes",

@@ -222,7 +222,13 @@ def run_until_stopped(
             read_messages(loop, on_message, on_end=stop.set)
         else:
             loop.add_signal_handler(signal.SIGINT, signalled)
-        await serve(stop, at_once)
+        try:
+            await serve(stop, at_once)
+        finally:
+            # From here on the process ends by itself: a further signal must not turn a clean exit into a killed one.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
 
     try:
         uvloop.run(run())
