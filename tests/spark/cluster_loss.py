@@ -24,6 +24,7 @@ from llog.pipeline.compact.job import compact
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.spark.runner.tasks import SparkTasks
 from llog.testing.proxy import TcpProxy
+from tests.patience import until
 from tests.spark.cluster_jobs import OPTIONS
 from tests.spark.cluster_stage import ENDPOINT, Books, fill, opened_here, settings_here
 from tests.spark.clusters import EXECUTORS, Cluster, cluster_here
@@ -110,9 +111,7 @@ def lost_tasks(spark: SparkSession) -> int:
 
 
 async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(GONE_SECONDS_MAX):
-        while not await asyncio.to_thread(true):  # noqa: ASYNC110  (the kernel tells nobody)
-            await asyncio.sleep(0.1)
+    await until(lambda: asyncio.to_thread(true), seconds=GONE_SECONDS_MAX, pause_seconds=0.1)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from llog.pipeline.runtime.tasks import TaskFailed
 from llog.settings import Settings
 from llog.spark.runner.tasks import SparkTasks
 from llog.spark.sessions.session import is_connect, prepare_environment
+from tests.patience import until
 from tests.spark.sample_tasks import OBEY, Order, Told
 
 
@@ -46,12 +47,11 @@ async def cancelled(runner: SparkTasks, directory: Path) -> float:
     """How long after a cancellation a task was still alive."""
     run = asyncio.create_task(runner.run(OBEY, [Order("linger", 4, str(directory))]))
     sign = directory / "alive-4"
-    while not await asyncio.to_thread(sign.exists):  # noqa: ASYNC110  (it is another process that tells)
-        await asyncio.sleep(0.05)
+    await until(sign.exists, "a sign of life of the task")
     run.cancel()
     gave_up = time.time()
     await asyncio.wait([run])
-    await asyncio.sleep(1)
+    await asyncio.sleep(1)  # a task that went on would leave ten more signs of life
     told = ""
     while not told:  # it is written again and again, and empty meanwhile
         told = await asyncio.to_thread(sign.read_text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from llog.settings import Settings
 from llog.spark.runner.compaction import spark_backend
 from llog.spark.runner.tasks import SparkTasks
 from llog.wiring import Use, opened_log
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.pipeline.compact.compact_stage import cursor_and_counter
 
 if TYPE_CHECKING:
@@ -90,13 +89,16 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
             [outcome] = await appender.append([EncodedGroup(log, len(keys), "kafka-v2", [body], 1)])
             assert isinstance(outcome, Appended)
 
+        async def all_compacted() -> bool:
+            return not [log for log in LOGS if len(set(await cursor_and_counter(opened.context, log))) > 1]
+
+        async def is_cleaned() -> bool:
+            return [record.offset async for record in records_of(opened.context, PRICES)] == [2, 3]
+
         async def append_and_wait() -> None:
             for log in LOGS:
                 await append(log, b"a")
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while [log for log in LOGS if len(set(await cursor_and_counter(opened.context, log))) > 1]:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
+            await until(all_compacted, "all logs compacted", pause_seconds=0.05)
 
         await append_and_wait()
         assert (await client.get(f"{url}/health")).json()["spark"] == "starting"
@@ -111,10 +113,7 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
         item_counts.clear()
         await create_topic(opened.context, PRICES.topic, partitions=1, config={"cleanup.policy": "compact"})
         await append(PRICES, b"a", b"b", b"a")
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while (left := [record.offset async for record in records_of(opened.context, PRICES)]) != [2, 3]:
-            assert time.monotonic() < deadline, left
-            await asyncio.sleep(0.05)
+        await until(is_cleaned, "the newest record of each key alone", pause_seconds=0.05)
         assert sum(item_counts) >= 3, "compaction, a scan and a rewrite"
         await appender.close()
     stop.set()

@@ -13,7 +13,7 @@ from llog.errors import InvalidArgument, SparkJobFailed, SparkTaskFailed
 from llog.pipeline.runtime.tasks import TaskFailed
 from llog.settings import Settings
 from llog.wiring import ObjectStores
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.spark.sample_tasks import OBEY, Order, Told
 
 if TYPE_CHECKING:
@@ -119,9 +119,7 @@ async def test_a_run_whose_listener_raises_ends_its_tasks(runner: SparkTasks, tm
 
 
 async def _come_alive(directory: Path, tasks: int) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while _signs(directory).count(".") < tasks:  # noqa: ASYNC110  (it is another process that tells)
-            await asyncio.sleep(0.05)
+    await until(lambda: _signs(directory).count(".") >= tasks, f"signs of life of {tasks} tasks", pause_seconds=0.05)
 
 
 async def _fall_silent(directory: Path) -> None:
@@ -139,11 +137,13 @@ def _signs(directory: Path) -> str:
 
 
 async def test_runs_overlap_and_a_small_one_does_not_wait_for_a_large_one(runner: SparkTasks) -> None:
-    large = asyncio.create_task(runner.run(OBEY, [Order("nap", 10, text=str(n)) for n in range(8)]))
-    await asyncio.sleep(0.5)
+    ended: list[int] = []
+    items = [Order("nap", 20, text=str(n)) for n in range(6)]
+    large = asyncio.create_task(runner.run(OBEY, items, lambda number, _: ended.append(number)))
+    await until(lambda: ended, "the first task of the large run")
     await runner.run(OBEY, [Order("echo")])
     assert not large.done()
-    assert len(await large) == 8
+    assert len(await large) == 6
 
 
 async def test_tasks_work_on_the_stores_that_were_sent_and_know_nothing_else_of_the_cluster(

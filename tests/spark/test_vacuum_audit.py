@@ -24,6 +24,7 @@ from llog.settings import Settings
 from llog.stores.objects.port import ObjectMeta
 from llog.wiring import OpenedLog, Use, opened_log
 from tests.filling import append, group_of
+from tests.patience import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,11 +119,12 @@ def kill_at_work(directory: Path, after_deletes: int) -> None:
     with open(directory / "driver.log", "wb") as log:
         driver = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + 120
-        while before - len(list(blobs.iterdir())) < after_deletes or not clock_was_read(directory):
+
+        def is_at_work() -> bool:
             assert driver.poll() is None, f"it ended: {(directory / 'driver.log').read_text()[-3_000:]}"
-            assert time.monotonic() < deadline, f"not at work: {(directory / 'driver.log').read_text()[-3_000:]}"
-            time.sleep(0.01)
+            return before - len(list(blobs.iterdir())) >= after_deletes and clock_was_read(directory)
+
+        wait_until(is_at_work, "a vacuum at work")
         assert driver.poll() is None, "it ended before it could be killed"
     finally:
         driver.kill()

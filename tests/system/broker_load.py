@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import httpx
 
+from tests.patience import until
 from tests.system.broker_process import consume
 
 TOPIC: Final = "load"
@@ -117,11 +118,13 @@ class Load:
 
     async def wait_acknowledged(self, more: int, seconds: float = 40.0) -> None:
         """Until so many more records were acknowledged than now."""
-        wanted, deadline = self.fates.acknowledged_count + more, time.monotonic() + seconds
-        while self.fates.acknowledged_count < wanted:
+        wanted = self.fates.acknowledged_count + more
+
+        def are_acknowledged() -> bool:
             self.check_running()
-            assert time.monotonic() < deadline, f"too slow: {self.fates.answers}"
-            await asyncio.sleep(PAUSE_SECONDS)
+            return self.fates.acknowledged_count >= wanted
+
+        await until(are_acknowledged, f"{more} more records acknowledged", seconds=seconds)
 
     def check_running(self) -> None:
         for task in self._tasks:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tests.patience import PATIENCE_SECONDS, until
+from tests.patience import PATIENCE_SECONDS, until, wait_until
 
 _LISTENS: Final = re.compile(r"^(?:broker \S+ \(\w+\)|compactor) at (http://[^/\s]+)", re.MULTILINE)
 
@@ -73,10 +72,11 @@ class LlogProcess:
         return self.log.read_text()
 
     def wait(self, ready: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready():
-            assert time.monotonic() < deadline, f"it did not {what} within {seconds} s: {self.output()}"
-            time.sleep(0.02)
+        try:
+            wait_until(ready, what, seconds=seconds, pause_seconds=0.02)
+        except AssertionError as error:
+            error.add_note(self.output())
+            raise
 
     def wait_closed(self, url: str) -> None:
         """Until it takes no more connections there: it heard of a signal, and a second does not become one with it."""

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +27,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from llog.api.aio import AsyncLeaderlessLogWriter
 from llog.api.groups import SharedAppendGroup
 from llog.settings import Settings
+from tests.patience import wait_until
 from tests.system.broker_process import LlogProcess
 
 PATIENCE_SECONDS: Final = 90.0
@@ -113,12 +113,12 @@ class MeteredCluster:
         return max(found, default=0.0)
 
     def wait_until(self, what: str, ready: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready():
+        def ready_or_failed() -> bool:
             if self._failure is not None:
                 raise self._failure
-            assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-            time.sleep(0.1)
+            return ready()
+
+        wait_until(ready_or_failed, what, seconds=seconds, pause_seconds=0.1)
 
     def wait_until_all_happened(self) -> None:
         """What takes longest: compaction, a vacuum that finds blobs old enough, and reads of what is compacted."""

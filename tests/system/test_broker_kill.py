@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import socket
-import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -155,8 +154,9 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         assert address.hostname is not None
         with socket.create_connection((address.hostname, address.port or 0)) as slow:
             # A request that does not end: the first signal leaves it its time.
-            slow.sendall(b'POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{"topic_partitions": [')
-            time.sleep(0.5)
+            slow.sendall(b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\nexpect: 100-continue\r\n\r\n")
+            assert slow.recv(64).startswith(b"HTTP/1.1 100"), "the broker waits for the body"
+            slow.sendall(b'{"topic_partitions": [')
             broker.child.send_signal(signal.SIGTERM)
             broker.wait_closed(address.geturl())
             assert broker.child.poll() is None, "it did not wait for the request under way"

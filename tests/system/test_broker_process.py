@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ import pytest
 import llog
 from llog.log.keys import WAL_PREFIX
 from llog.testing.servers import ACCESS_KEY, SECRET_KEY, ServerUnavailable, VersityGateway, binary
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.servers import started
 from tests.system.broker_process import (
     LlogProcess,
@@ -79,9 +80,11 @@ async def test_a_stop_answers_what_is_under_way_and_everything_acknowledged_is_t
             assert await check_stored(http, broker.url, "load", producers) >= PRODUCERS * 3
             # These wait for their batch, which is longer than the way from the signal to the stop.
             asked = [asyncio.ensure_future(produce(http, broker.url, body)) for body in late]
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not all(future.done() for future in asked) and await _buffered(http, broker.url) < len(late):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+
+            async def are_buffered() -> bool:
+                return all(future.done() for future in asked) or await _buffered(http, broker.url) >= len(late)
+
+            await until(are_buffered, "all late requests in the buffer")
             code = await asyncio.to_thread(broker.terminate)
             answered = await asyncio.gather(*asked)
             assert code == 0, broker.output()
@@ -135,6 +138,12 @@ def test_a_store_of_another_cluster_is_refused_with_words(tmp_path: Path) -> Non
 # -- several brokers -------------------------------------------------------------------------------------------------
 
 
+async def _polls_at_the_end(http: httpx.AsyncClient, url: str, *, before: int = 0) -> int:
+    """Lookups in the tail cache that found no record, without those counted before."""
+    events = (await http.get(f"{url}/metrics")).json()["tail_cache"]["events"]
+    return int(events["empty"] + events["miss"]) - before
+
+
 async def test_a_writing_and_a_reading_broker_share_the_tail_through_a_directory(tmp_path: Path) -> None:
     settings = at(tmp_path, tail_cache_dir=str(tmp_path / "tail"), tail_refresh_ms="60s")
     with (
@@ -145,8 +154,9 @@ async def test_a_writing_and_a_reading_broker_share_the_tail_through_a_directory
             await produce(http, writing.url, batch(TOPIC, 0, ["first"]))
             assert list((await read_all(http, reading.url, TOPIC, 0)).values()) == ["first"]
             for offset in range(2, 7):
+                polls = await _polls_at_the_end(http, reading.url)
                 waiting = asyncio.ensure_future(consume(http, reading.url, TOPIC, 0, offset, max_wait_ms=60_000))
-                await asyncio.sleep(0.1)
+                await until(partial(_polls_at_the_end, http, reading.url, before=polls), "a poll at the end of the log")
                 before = time.monotonic()
                 await produce(http, writing.url, batch(TOPIC, 0, [f"record {offset}"]))
                 answer = await waiting
@@ -171,8 +181,9 @@ async def test_brokers_of_a_stack_see_each_others_appends_within_the_refresh(tmp
         async with client() as http:
             await produce(http, one, batch(TOPIC, 0, ["record 1"]))
             for offset in range(2, 9):
+                polls = await _polls_at_the_end(http, other)
                 waiting = asyncio.ensure_future(consume(http, other, TOPIC, 0, offset, max_wait_ms=60_000))
-                await asyncio.sleep(0.05)
+                await until(partial(_polls_at_the_end, http, other, before=polls), "a poll at the end of the log")
                 before = time.monotonic()
                 await produce(http, one, batch(TOPIC, 0, [f"record {offset}"]))
                 usual_ms.append((time.monotonic() - before) * 1_000)

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from llog.log.keys import WAL_PREFIX
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.system.broker_process import run_llog
 
 GRACE_MS: Final = 10_000
@@ -50,13 +48,6 @@ def llog(tmp_path: Path) -> Operator:
     return Operator(tmp_path)
 
 
-def wait(ready: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(1)
-
-
 def test_records_leave_the_disk_and_outlive_it(llog: Operator) -> None:
     landed = llog.json("produce", "orders", stdin="\n".join(RECORDS))
     assert (landed["start_offset"], landed["end_offset"]) == (1, len(RECORDS))
@@ -69,7 +60,12 @@ def test_records_leave_the_disk_and_outlive_it(llog: Operator) -> None:
     assert segment["data_key"].startswith(f"file://{llog.far}/"), "compaction carries it to the object store"
     assert llog("consume", "orders").splitlines() == RECORDS
 
-    wait(lambda: llog.json("vacuum", "--dry-run")["blobs_deleted"] == 1, GRACE_MS / 1_000 + PATIENCE_SECONDS)
+    wait_until(
+        lambda: llog.json("vacuum", "--dry-run")["blobs_deleted"] == 1,
+        "a blob older than the grace",
+        seconds=GRACE_MS / 1_000 + PATIENCE_SECONDS,
+        pause_seconds=1,
+    )
     assert len(llog.blobs()) == 1, "a rehearsal deletes nothing"
     assert "without an answer" in llog("vacuum", stdin="", code=1)
     assert len(llog.blobs()) == 1

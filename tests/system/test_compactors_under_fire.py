@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -38,7 +37,7 @@ from llog.testing.servers import (
     ServerProcess,
     VersityGateway,
 )
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.servers import started
 from tests.system.broker_process import LlogProcess
 from tests.system.test_compactor_service import all_compacted
@@ -135,11 +134,8 @@ def servers(kind: str) -> Iterator[tuple[Server, dict[str, str]]]:
         )
 
 
-async def wait_until(what: str, ready: Callable[[], Awaitable[bool]], seconds: float = 2 * PATIENCE_SECONDS) -> None:
-    began = time.monotonic()
-    while not await ready():
-        assert time.monotonic() - began < seconds, f"{what}: not in time"
-        await asyncio.sleep(0.2)
+async def settles(what: str, ready: Callable[[], Awaitable[bool]]) -> None:
+    await until(ready, what, seconds=2 * PATIENCE_SECONDS, pause_seconds=0.2)
 
 
 async def is_well(url: str) -> bool:
@@ -209,15 +205,15 @@ def check_words(directory: Path) -> None:
 
 
 async def settled(context: LogContext, services: list[Hasty]) -> None:
-    await wait_until("everything compacted", lambda: all_compacted(context, LOGS))
+    await settles("everything compacted", lambda: all_compacted(context, LOGS))
     for one in services:
-        await wait_until(f"{one.log}: well again", lambda one=one: is_well(one.url))  # type: ignore[misc]
+        await settles(f"{one.log}: well again", lambda one=one: is_well(one.url))  # type: ignore[misc]
 
     async def cleaned() -> bool:
         entries = await entries_of(context, PRICES)
         return sum(entry.value.record_count or 0 for entry in entries) <= KEYS + 5
 
-    await wait_until("compacted by key", cleaned)
+    await settles("compacted by key", cleaned)
 
 
 async def judge(context: LogContext, environ: dict[str, str], books: Books) -> None:

@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 from llog.stores.metadata.lmdb import LmdbStore
 from llog.stores.metadata.lmdb.environment import LMDB_MAP_BYTES_START
 from llog.stores.metadata.port import Key
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import until, wait_until
 from tests.system.lmdb_worker import COUNTERS, ROUTE, counter_key, pair_keys
 
 SOAK = os.environ.get("LLOG_SOAK") == "1"
@@ -42,15 +41,13 @@ class Worker:
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def wait_for(self, kind: str) -> Line:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            for line in self.lines():
-                if line["kind"] == kind:
-                    return line
-            if self.process.poll() is not None and self.process.returncode:
-                pytest.fail(f"the worker ended: {self.errors()}")
-            time.sleep(0.02)
-        pytest.fail(f"no {kind!r} within {PATIENCE_SECONDS} s")
+        def find() -> Line | None:
+            line = next((line for line in self.lines() if line["kind"] == kind), None)
+            assert line is not None or not self.process.poll(), f"the worker ended: {self.errors()}"
+            return line
+
+        found: Line = wait_until(find, f"a line {kind!r}", pause_seconds=0.02)
+        return found
 
     def errors(self) -> str:
         assert self.process.stderr is not None
@@ -105,11 +102,11 @@ async def test_no_acknowledged_write_is_lost_when_processes_are_killed(tmp_path:
 
 
 async def until_more(worker: Worker, before: int) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(worker.lines()) <= before:
-        assert time.monotonic() < deadline, "a survivor stopped after a kill"
+    def has_more() -> bool:
         assert worker.process.poll() is None, worker.errors()
-        await asyncio.sleep(0.02)
+        return len(worker.lines()) > before
+
+    await until(has_more, "a line of a survivor after a kill", pause_seconds=0.02)
 
 
 async def check_counters(directory: Path, lines: list[Line]) -> None:
@@ -165,10 +162,11 @@ async def test_a_process_paused_past_its_lease_learns_that_it_is_lost(tmp_path: 
         async with await LmdbStore.open(directory) as store:
             assert await store.get(key) is not None
             os.kill(holder.process.pid, signal.SIGSTOP)
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while await store.get(key) is not None:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
+
+            async def is_expired() -> bool:
+                return await store.get(key) is None
+
+            await until(is_expired, "the end of the lease", pause_seconds=0.05)
             version = await store.put(key, b"theirs")
             os.kill(holder.process.pid, signal.SIGCONT)
             lost = await asyncio.to_thread(holder.wait_for, "lost")

@@ -105,7 +105,7 @@ async def test_killed_server_loses_no_acknowledged_write_and_repeats_none(server
             await asyncio.sleep(WRITES_SECONDS)
             await until(lambda number=number: history.told()[Told.OK] > WRITES_PER_ROUND * number)  # type: ignore[misc]
             await asyncio.to_thread(server.process.kill)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # the outage
             await asyncio.to_thread(server.start)
             await wait_for_writes(store)
         stop.set()

@@ -114,7 +114,7 @@ async def test_killed_leader_is_replaced_and_strict_reads_never_go_back(cluster:
         await count.writes_back()
         assert (await leader_of(cluster, writer))[0] != address
         await asyncio.to_thread(node.start)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # strict reads go on while the old leader rejoins
         count.stop.set()
         await asyncio.gather(*tasks)
         assert count.faults == []
@@ -147,7 +147,7 @@ async def test_paused_leader_comes_back_and_no_strict_read_believes_it(cluster: 
             record = await reader.get(COUNTER, strict=True)
             assert record is not None
             assert int(record.value) >= floor
-        await asyncio.sleep(1)
+        await asyncio.sleep(1)  # strict reads go on while the old leader rejoins
         count.stop.set()
         await asyncio.gather(*tasks)
         assert count.faults == []

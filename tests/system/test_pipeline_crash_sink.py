@@ -26,6 +26,7 @@ from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
 from llog.log.topics.create import load_topic
 from llog.wiring import opened_log
+from tests.patience import wait_until
 from tests.servers import need_spark
 from tests.system.crashing import DIED, ROOT, SOAK, kills_spark_drivers, run_crasher, settings_at
 from tests.system.sink_crasher import ROWS, TOPICS
@@ -108,9 +109,10 @@ def _stream(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_for_batches(directory: Path, driver: subprocess.Popen[bytes], batches: int) -> None:
-    deadline = time.monotonic() + START_SECONDS_MAX
     commits = directory / "checkpoint" / "commits"
-    while len([path for path in commits.glob("[0-9]*") if path.name.isdecimal()]) < batches:
+
+    def are_committed() -> bool:
         assert driver.poll() is None, (directory / "driver.log").read_text()[-3_000:]
-        assert time.monotonic() < deadline, "the stream does not get on"
-        time.sleep(0.02)
+        return len([path for path in commits.glob("[0-9]*") if path.name.isdecimal()]) >= batches
+
+    wait_until(are_committed, f"{batches} batches of the stream", seconds=START_SECONDS_MAX, pause_seconds=0.02)

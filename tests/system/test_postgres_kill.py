@@ -20,7 +20,7 @@ from llog.errors import MetadataMisconfigured, MetadataTimeout, MetadataUnavaila
 from llog.stores.metadata.port import ABSENT, Key, Put, Record
 from llog.stores.metadata.postgres import PostgresStore, open_from_url
 from llog.testing.servers import PostgresServer
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import until
 from tests.servers import started
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -93,7 +93,7 @@ async def kill_a_backend(server: PostgresServer, rng: random.Random) -> None:
 async def restart(server: PostgresServer) -> None:
     """Down without a checkpoint, as in a crash of the machine, and up again with recovery."""
     await asyncio.to_thread(server.process.stop, signal.SIGQUIT)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # the outage
     await asyncio.to_thread(server.start)
 
 
@@ -118,9 +118,7 @@ async def test_acknowledged_writes_survive_kills_and_restarts(server: PostgresSe
             await asyncio.sleep(SECONDS_OF_LOAD * rng.uniform(0.5, 1.5))
             before = len(ledger.acknowledged)
             await (kill_a_backend(server, rng) if turn % 2 == 0 else restart(server))
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while len(ledger.acknowledged) < before + 20:  # noqa: ASYNC110 - nobody signals progress
-                    await asyncio.sleep(0.05)
+            await until(lambda before=before: len(ledger.acknowledged) >= before + 20)  # type: ignore[misc]
         ledger.stop = True
         await asyncio.gather(*writers)
         await check(stores[1], ledger)

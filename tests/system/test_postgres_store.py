@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -24,7 +23,7 @@ from llog.stores.metadata.postgres import PostgresStore, open_from_url
 from llog.stores.metadata.postgres import watch as watch_module
 from llog.testing.metadata_contract.base import patiently
 from llog.testing.servers import PostgresServer, free_port
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 from tests.servers import started
 
 pytestmark = pytest.mark.server
@@ -74,16 +73,15 @@ Admin = psycopg.AsyncConnection[Any]
 
 async def waiting_backend(admin: Admin, event: str) -> int:
     """The backend of ours that waits for `event`, as soon as there is one."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
+
+    async def find() -> tuple[int] | None:
         cursor = await admin.execute(
             "SELECT pid FROM pg_stat_activity WHERE application_name = 'system-test' AND wait_event = %s", (event,)
         )
-        row = await cursor.fetchone()
-        if row is not None:
-            return int(row[0])
-        assert time.monotonic() < deadline, f"nobody waits for {event}"
-        await asyncio.sleep(0.02)
+        return await cursor.fetchone()
+
+    [pid] = await until(find, f"a backend that waits for {event}", pause_seconds=0.02)
+    return int(pid)
 
 
 def write_call(table: str, parent: str, sessions: str) -> bytes:
@@ -262,14 +260,16 @@ async def test_waiting_for_a_lock_ends_with_nothing_done(open_store: Open, serve
     assert record.version == version
 
 
-async def test_a_deadlock_victim_is_asked_again(open_store: Open, server: PostgresServer, table: str) -> None:
+async def test_a_deadlock_victim_is_asked_again(
+    open_store: Open, server: PostgresServer, admin: Admin, table: str
+) -> None:
     store = await open_store("&options=-c%20deadlock_timeout%3D100ms")
     await store.write([(Put(Key("a"), b"1"), Put(Key("b"), b"1"))])
     async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as other, other.transaction():
         await other.execute(f"SELECT FROM {table} WHERE name = 'b' FOR UPDATE".encode())
         writing = asyncio.ensure_future(store.write([(Put(Key("a"), b"2"), Put(Key("b"), b"2"))]))
-        await asyncio.sleep(0.05)
-        # We hold a and wait for b; now the other waits for a. Our deadlock timeout is the shorter one.
+        await waiting_backend(admin, "transactionid")
+        # The store holds a and waits for b; now the other waits for a. The store's deadlock timeout is the shorter one.
         await other.execute(f"SELECT FROM {table} WHERE name = 'a' FOR UPDATE".encode())
     [outcome] = await writing
     assert isinstance(outcome, tuple)
@@ -285,7 +285,7 @@ async def absent_standby(server: PostgresServer, admin: Admin) -> AsyncIterator[
             yield
         await admin.execute(f"ALTER SYSTEM {setting}".encode())
         await admin.execute("SELECT pg_reload_conf()")
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # the checkpointer applies the setting and shows nowhere that it has
 
 
 @pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])

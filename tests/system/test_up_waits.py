@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import httpx
 import pytest
 
 from llog.testing.servers import OxiaServer, ServerUnavailable, free_port, port_open
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.system.broker_process import LlogProcess, batch
 
 pytestmark = pytest.mark.slow
@@ -27,23 +26,22 @@ def two_ports() -> int:
 
 def until(url: str, status: str, stack: LlogProcess) -> dict[str, Any]:
     """The health page, once it says so; `/ready` must agree."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    page: dict[str, Any] = {}
-    while time.monotonic() < deadline:
+
+    def page_with_status() -> dict[str, Any] | None:
         assert stack.child.poll() is None, stack.output()
         try:
             health = httpx.get(f"{url}/health", timeout=5)
             ready = httpx.get(f"{url}/ready", timeout=5)
         except httpx.TransportError:  # it does not listen yet, or just changes over from starting
-            time.sleep(0.1)
-            continue
+            return None
         assert health.status_code == 200
-        page = health.json()
-        if page["status"] == ready.json()["status"] == status:
-            assert ready.status_code == (200 if status == "ok" else 503)
-            return page
-        time.sleep(0.1)
-    raise AssertionError(f"not {status} within {PATIENCE_SECONDS} s: {page}\n{stack.output()}")
+        if not health.json()["status"] == ready.json()["status"] == status:
+            return None
+        assert ready.status_code == (200 if status == "ok" else 503)
+        return dict(health.json())
+
+    page: dict[str, Any] = wait_until(page_with_status, f"status {status}", pause_seconds=0.1)
+    return page
 
 
 @STACKS

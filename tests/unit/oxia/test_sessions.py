@@ -18,6 +18,7 @@ from tests.unit.oxia.fake_server import FakeOxia
 TIMEOUT_MS = 2_000
 
 
+@pytest.mark.serial
 async def test_heartbeats_are_faster_than_a_third_of_the_timeout(server: FakeOxia, client: OxiaClient) -> None:
     began = asyncio.get_running_loop().time()
     session = await open_shard_session(0, TIMEOUT_MS, client.options, client._directory, clock=lambda: 100.0)

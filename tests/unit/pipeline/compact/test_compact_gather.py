@@ -17,6 +17,7 @@ from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import ABSENT, Delete, GroupOutcome, Key, MetadataStore, Put, Write
 from tests.contract.test_metadata_memory import MemoryContract
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.pipeline.compact.compact_stage import Stage, entries_of, records_of
 
 KEYS = [Key(f"llog/{number}") for number in range(8)]
@@ -172,7 +173,7 @@ async def test_a_cancelled_job_does_not_wait_for_a_metadata_write_that_never_ret
     job = asyncio.create_task(compact_once(context, log))
     await inner.called.wait()
     job.cancel()
-    done, _ = await asyncio.wait([job], timeout=5)
+    done, _ = await asyncio.wait([job], timeout=PATIENCE_SECONDS)
     assert done == {job}
     assert job.cancelled()
     assert inner.held == 0, "the write was cancelled too: nothing is left running"
@@ -192,7 +193,7 @@ async def test_a_cancellation_while_leaving_ends_the_wait_for_a_write_that_never
     await inner.called.wait()
     await asyncio.sleep(0)
     leaving.cancel()
-    await asyncio.wait([leaving], timeout=5)
+    await asyncio.wait([leaving], timeout=PATIENCE_SECONDS)
     assert leaving.cancelled()
     await asyncio.sleep(0)
     assert inner.held == 0
