@@ -24,6 +24,7 @@ ENVIRON: Final = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @soak
+@pytest.mark.serial
 def test_tasks_run_fail_and_are_cancelled_through_connect(java: None, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason='Spark Connect needs gRPC: pip install "leaderless-log[spark]"')
     facts = facts_of("connect_program", tmp_path, ENVIRON)
