@@ -21,8 +21,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-__all__ = ["Backoff", "ByteBudget", "Offload", "RandomBits", "Rounds", "Sleep", "batched", "gather_bounded"]
-
 # Larger work runs in a thread: kernels take about a millisecond per MiB and release the interpreter lock.
 OFFLOAD_INLINE_BYTES_MAX: Final = 256 * 1_024
 OFFLOAD_THREADS: Final = 2

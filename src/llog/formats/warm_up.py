@@ -7,8 +7,6 @@ from llog.formats.records.encode import encode_records
 from llog.formats.records.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
 from llog.formats.records.record_batch import patch_offsets, verify_crcs, walk
 
-__all__ = ["warm_up"]
-
 _SOURCE = "warm-up"
 
 

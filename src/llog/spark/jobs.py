@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from llog.pipeline.export.job import ExportReport
     from llog.spark.runner.tasks import SparkTasks
 
-__all__ = ["audit", "compact", "export", "key_compact", "retain", "vacuum"]
-
 T = TypeVar("T")
 
 

@@ -27,8 +27,6 @@ BILLING_LIST_TIME_SHARE: Final = 100
 BILLING_CHECK_MS: Final = 5_000
 """How often `run` checks which stores are due; checking costs no request."""
 
-__all__ = ["ASSUMPTIONS", "BilledStore", "Billing", "Tier", "plan_next_listing_ms"]
-
 _log = logging.getLogger("llog.telemetry.billing")
 
 Tier = Literal["wal", "objects", "elsewhere"]

@@ -17,8 +17,6 @@ from functools import partial
 from itertools import product
 from typing import Final, Literal
 
-__all__ = ["FAMILIES", "OTHER", "SECTIONS", "UNKNOWN", "Family", "family", "markdown", "sample_names"]
-
 Kind = Literal["counter", "gauge", "histogram", "info"]
 
 OTHER: Final = "other"

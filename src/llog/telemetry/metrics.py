@@ -32,8 +32,6 @@ from llog.telemetry.families import RUN_STATES, UNKNOWN
 from llog.telemetry.registry import Families, json_page
 from llog.telemetry.scenario import LoadTestScenario
 
-__all__ = ["CONTENT_TYPE", "BrokerMetrics"]
-
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """Of `prometheus()`."""
 

@@ -33,8 +33,6 @@ from llog.errors import (
 from llog.limits import MIB, OBJECT_BYTES_MAX, OBJECT_NAME_BYTES_MAX, OBJECT_RANGES_MAX
 from llog.stores.objects.port import Buffer, ByteRange, ObjectStore
 
-__all__ = ["ObjectStoreContract"]
-
 SOAK = os.environ.get("LLOG_SOAK") == "1"
 
 

@@ -10,8 +10,6 @@ from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.stores.metadata.port import ANY, Change, GroupOutcome, Key, MetadataStore, Record, Session, Write
 from llog.stores.metering import MeasuredCall, MetadataStoreStats, OperationStats, StorePulse, outcome_of
 
-__all__ = ["ForwardingMetadataStore", "MeteredMetadataStore"]
-
 
 class ForwardingMetadataStore(MetadataStore):
     """Base class of wrappers: forwards every call to another store.

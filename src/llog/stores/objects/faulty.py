@@ -26,8 +26,6 @@ from llog.stores.metering import OBJECT_OPERATIONS
 from llog.stores.objects.port import Buffer, ByteRange, ObjectMeta, ObjectStore
 from llog.stores.objects.wrappers import ForwardingObjectStore
 
-__all__ = ["NO_FAULTS", "FaultyObjectStore", "ObjectFaults"]
-
 T = TypeVar("T")
 
 # A listing may fail between pages of this many names.

@@ -48,8 +48,6 @@ from llog.stores.objects.port import (
     total_bytes,
 )
 
-__all__ = ["ERRORS", "FileObjectStore", "open_from_url", "translate"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -41,8 +41,6 @@ OBJECT_FILE_TEMPORARY_AGE_MS_MAX: Final = 3_600_000
 # How often a put recreates its directory after another process removed it as empty.
 OBJECT_FILE_PLACE_TRIES_MAX: Final = 8
 
-__all__ = ["TEMPORARY_DIRECTORY", "DurableTree", "NotKnownDurable", "write_vectors"]
-
 TEMPORARY_DIRECTORY: Final = ".llog-tmp"
 
 

@@ -23,8 +23,6 @@ from llog.stores.objects.port import (
     total_bytes,
 )
 
-__all__ = ["MemoryObjectStore", "forget", "open_from_url"]
-
 _Objects = dict[str, tuple[bytes, int]]
 
 _places: dict[str, _Objects] = {}

@@ -14,8 +14,6 @@ from typing import Final
 from llog.limits import GIB
 from llog.stores.objects.port import ObjectStore
 
-__all__ = ["S3_STANDARD_US_EAST_1", "Prices", "StorageFootprint", "measure_footprint"]
-
 
 @dataclass(frozen=True, slots=True)
 class StorageFootprint:

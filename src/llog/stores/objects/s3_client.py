@@ -31,8 +31,6 @@ OBJECT_IDLE_CONNECTIONS_MAX: Final = 64
 # Shorter than the idle timeout of servers, so that a put rarely uses a connection that was just closed.
 OBJECT_IDLE_CONNECTION_MS_MAX: Final = 15_000
 
-__all__ = ["S3Settings", "allowed_ms", "bucket_and_root", "open_client"]
-
 
 class S3Settings(Protocol):
     """The settings of this adapter; None means the default of the AWS tools."""

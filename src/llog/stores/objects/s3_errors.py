@@ -25,8 +25,6 @@ from llog.errors import (
     ObjectStoreUncertain,
 )
 
-__all__ = ["BY_CODE", "BY_STATUS", "BY_TRANSPORT", "S3Failure", "parse_failure", "translate"]
-
 
 class Outcome(NamedTuple):
     reading: type[ObjectStoreError]

@@ -32,8 +32,6 @@ from llog.stores.objects.port import (
     total_bytes,
 )
 
-__all__ = ["ForwardingObjectStore", "MeteredObjectStore", "RetryPolicy", "RetryingObjectStore"]
-
 OBJECT_RETRY_ATTEMPTS_MAX: Final = 8
 OBJECT_RETRY_DEADLINE_MS: Final = 30_000
 OBJECT_RETRY_BACKOFF_MS_FIRST: Final = 50
