@@ -89,3 +89,14 @@ def test_every_hazard_has_a_script_and_a_mutant() -> None:
 def test_the_protocol_page_names_every_field_of_every_value(value: type[msgspec.Struct]) -> None:
     missing = [name for name in value.__struct_fields__ if f"`{name}`" not in PROTOCOL]
     assert not missing, f"{value.__name__} has fields that docs/protocol.md does not name: {missing}"
+
+
+def test_every_source_file_that_a_page_names_exists() -> None:
+    missing = [
+        f"{path}: {name}"
+        for path, text in _texts()
+        if path.endswith(".md")
+        for name in re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`", text)
+        if not any((ROOT / root / name).exists() for root in ("", "src", "src/llog"))
+    ]
+    assert not missing, "pages name files that do not exist:\n" + "\n".join(missing)
