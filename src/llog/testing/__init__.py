@@ -6,19 +6,18 @@ with llog.testing.broker() as broker:
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llog.testing.broker_fixture import broker
+    from llog.embedding import EmbeddedBroker
 
 __all__ = ["broker"]
 
-# Loaded on first use: a test that needs a server or the simulator loads no web server.
-_HOMES = {"broker": "llog.testing.broker_fixture"}
 
+def broker(directory: str | os.PathLike[str] | None = None, **settings: object) -> EmbeddedBroker:
+    """A real broker for one test, started and stopped in milliseconds: `llog.embedded` with its stores in memory, or in
+    a directory that other processes see, and with every append flushed at once."""
+    from llog.embedding import EmbeddedBroker  # on first use: a test of the simulator loads no web server
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'llog.testing' has no attribute {name!r}")
+    return EmbeddedBroker(directory, memory=directory is None, **{"batch_max_delay_ms": 0, **settings})
