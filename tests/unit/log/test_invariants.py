@@ -27,7 +27,9 @@ from llog.log.append.append import Appender
 from llog.log.cleanup.retention import delete_records
 from llog.log.context import LogContext
 from llog.log.index import Entry
-from llog.log.inspect.invariants import SnapshotTiling, check_log, tiling_faults
+from llog.log.inspect.check_objects import LogFault
+from llog.log.inspect.coherent import run_of
+from llog.log.inspect.invariants import SnapshotTiling, Tiling, check_log
 from llog.log.keys import Log
 from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
@@ -80,6 +82,24 @@ def run(start: int, end: int) -> CompactionRun:
         created_at_ms=1,
         entry=compacted(start, end).value,
     )
+
+
+def tiling_faults(
+    control: ControlRecord,
+    compaction: CompactionRecord | None,
+    entries: list[Entry],
+    *,
+    counter_after: int | None = None,
+) -> list[LogFault]:
+    """I4, I5, I6 and I11 of a log at rest, or of one read coherently. Then `counter_after` is the counter after the
+    entries were read, and entries of appends in between are skipped."""
+    tiling = Tiling(control, compaction, counter_after=counter_after)
+    run = run_of(control, compaction)
+    if run is not None:
+        tiling.end_entry = next((entry for entry in entries if entry.end_offset == run.end_offset), None)
+    for entry in entries:
+        tiling.add(entry)
+    return tiling.finish()
 
 
 def kinds(

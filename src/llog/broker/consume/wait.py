@@ -67,7 +67,7 @@ class TailWatch:
         self._waiters: dict[Log, set[_Waiter]] = {}
         self._read_at_ms: dict[Log, float] = {}
         """When the refresh last read each log that has waiters."""
-        self._waiter_count = 0
+        self.waiter_count = 0
         self._confirming: dict[Log, asyncio.Task[None]] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._closed = False
@@ -75,13 +75,9 @@ class TailWatch:
         """Control records read by this watch, for confirmation and refresh together."""
 
     @property
-    def waiter_count(self) -> int:
-        return self._waiter_count
-
-    @property
     def is_full(self) -> bool:
         """No further request may wait."""
-        return self._waiter_count >= CONSUME_WAITERS_MAX
+        return self.waiter_count >= CONSUME_WAITERS_MAX
 
     async def wait(self, next_offsets: Mapping[Log, int], timeout_ms: float) -> Woken:
         """Wait until one of these logs has records at its next offset or changed otherwise, or until the timeout."""
@@ -89,7 +85,7 @@ class TailWatch:
         if self._closed or moved:
             return Woken(moved, waited=False, at_ms=self._cache.clock())
         waiter = _Waiter()
-        self._waiter_count += 1
+        self.waiter_count += 1
         self._cache.on_moved = self._wake
         for log in next_offsets:
             self._waiters.setdefault(log, set()).add(waiter)
@@ -98,7 +94,7 @@ class TailWatch:
         try:
             await asyncio.wait([waiter.woken], timeout=timeout_ms / 1_000)
         finally:
-            self._waiter_count -= 1
+            self.waiter_count -= 1
             for log in next_offsets:
                 waiters = self._waiters[log]
                 waiters.discard(waiter)

@@ -14,7 +14,6 @@ only faults that a strict, coherent second read (`coherent`) confirms. `judge` a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from llog.errors import FormatError, InvalidArgument, PartitionNotInitialized
@@ -39,25 +38,6 @@ class LogCheck(NamedTuple):
     entries: int
     objects: int
     rounds: int
-
-
-def tiling_faults(
-    control: ControlRecord,
-    compaction: CompactionRecord | None,
-    entries: Iterable[Entry],
-    *,
-    counter_after: int | None = None,
-) -> list[LogFault]:
-    """I4, I5, I6 and I11 of a log at rest, or of one read coherently. Then `counter_after` is the counter after the
-    entries were read, and entries of appends in between are skipped."""
-    tiling = Tiling(control, compaction, counter_after=counter_after)
-    held = list(entries)
-    run = run_of(control, compaction)
-    if run is not None:
-        tiling.end_entry = next((entry for entry in held if entry.end_offset == run.end_offset), None)
-    for entry in held:
-        tiling.add(entry)
-    return tiling.finish()
 
 
 class Tiling:
