@@ -83,13 +83,14 @@ set +m
 run tests tests -m "not serial" -n "$jobs" --dist loadfile --no-loadscope-reorder \
     tests/system tests/docs tests/clients tests/contract tests/simulation tests/unit
 # One process, so that they share a session.
-run "tests on Spark" tests tests/spark
+run "tests on Spark" tests -m "not serial" tests/spark
 
 wait "$beside" || failed+=("what ran beside the tests")
 beside=
 cat "$beside_log"
 rm "$beside_log"
 
-run "serial tests" tests -m serial tests/system tests/clients tests/contract tests/unit
+mapfile -t serial < <(grep -rl --include='test_*.py' 'mark\.serial' tests)
+run "serial tests" tests -m serial "${serial[@]}"
 ((${#failed[@]} == 0)) || { echo "FAILED: ${failed[*]} (TEST_SEED=$TEST_SEED repeats this run)"; exit 1; }
 echo "all of it passed in $((SECONDS / 60)) min $((SECONDS % 60)) s"

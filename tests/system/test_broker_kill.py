@@ -28,6 +28,7 @@ from tests.system.broker_process import LlogProcess
 SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
 KILLS_EMBEDDED: Final = 50 if SOAK else 3
 KILLS_OF_TWO: Final = 20 if SOAK else 2
+ATTEMPTS_PER_KILL_MAX: Final = 4
 LIFE_SECONDS_MAX: Final = 1.5 if SOAK else 0.5
 STOPS: Final = 5 if SOAK else 1
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -59,22 +60,32 @@ class Place:
 
 
 async def kill_under_load(places: list[Place], load: Load, kills: int, rng: random.Random) -> None:
-    """Somebody dies at a random moment of its life, all the others and the load go on."""
+    """Kill a broker at a random moment of its life, `kills` times; the others and the load go on.
+
+    A kill counts when it left a request unanswered. A request may be answered between the last look at the load and
+    the kill, so some do not.
+    """
     for place in places:
         place.start()
     for place in places:
         await place.listen()
     load.start(*((lambda place=place: place.url) for place in places))
     try:
-        for _ in range(kills):
+        counted = 0
+        for _ in range(ATTEMPTS_PER_KILL_MAX * kills):
             victim = rng.choice(places)
             await load.wait_acknowledged(20)
             await asyncio.sleep(rng.uniform(0.0, LIFE_SECONDS_MAX))
+            unanswered = load.fates.answers["unanswered"]
             await until(lambda: load.in_flight)
             victim.kill()
             victim.start()
             await victim.listen()
-        await load.wait_acknowledged(20)
+            await load.wait_acknowledged(20)
+            counted += load.fates.answers["unanswered"] > unanswered
+            if counted == kills:
+                break
+        assert counted == kills, f"only {counted} kills met a request in flight"
         await load.stop()
     finally:
         await load.abort()
@@ -94,10 +105,7 @@ async def test_a_broker_killed_again_and_again_loses_nothing_acknowledged(tmp_pa
         place = Place("only", tmp_path, {"LLOG_DATA_DIR": str(tmp_path / "data")}, running)
         await kill_under_load([place], load, KILLS_EMBEDDED, rng)
         await check_everywhere([place], load)
-    assert place.lives == KILLS_EMBEDDED + 1
-    # A request may be answered between the last look at the load and the kill, so not every kill leaves one unanswered.
-    assert load.fates.answers["unanswered"] >= KILLS_EMBEDDED // 2, "the kills met no request in flight"
-    print(f"{KILLS_EMBEDDED} kills, {load.fates.acknowledged_count} records acknowledged: {dict(load.fates.answers)}")
+    print(f"{place.lives - 1} kills, {load.fates.acknowledged_count} records acknowledged: {dict(load.fates.answers)}")
 
 
 @pytest.mark.server

@@ -18,6 +18,7 @@ import fcntl
 import logging
 import struct
 import termios
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, ClassVar, Final, cast
 
@@ -95,7 +96,7 @@ class ConnectionSet:
             connection.transport.abort()
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, ABC):
     """Base of a protocol's connection. Subclasses add `data_received` and `begin_stop`."""
 
     send_timeout_ms: ClassVar[int] = SEND_TIMEOUT_MS
@@ -116,9 +117,9 @@ class Connection(asyncio.Protocol):
         self._deadline: float | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
 
+    @abstractmethod
     def begin_stop(self) -> None:
         """Close now when idle; otherwise answer the requests in flight, then close."""
-        raise NotImplementedError
 
     # -- the transport's calls -----------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
