@@ -19,7 +19,7 @@ if [ ! -x "$venv/bin/python" ]; then
   fi
 fi
 echo "setup: installing into $venv"
-PIP_CONSTRAINT=constraints.txt "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e ".[$extras]"
+PIP_CONSTRAINT=constraints.txt "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile -e ".[$extras]"
 echo "setup: compiling the kernels"
 "$venv/bin/python" -c 'from llog.http.json import warm_up; warm_up()' ||
   echo "setup: the kernels were not compiled; the first start does it" >&2

@@ -63,10 +63,10 @@ tests() { # tests PATHS AND OPTIONS…
 computing() {
     run checks scripts/check.sh "$bin"
     simulate=("$bin/python" -m llog.testing.sim --seed "$TEST_SEED")
-    run "random schedules" "${simulate[@]}" --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-250}"
+    run "random schedules" "${simulate[@]}" --scenario 'log-*' --schedules "${LLOG_SIM_SCHEDULES:-60}"
     run "two writers" "${simulate[@]}" --scenario 'scope-2-writers-atomic' --exhaustive
     run "writer and compactor" "${simulate[@]}" --scenario 'scope-writer-compactor-atomic' --exhaustive
-    run pieces "${simulate[@]}" --scenario 'pieces-*' --schedules "${LLOG_SIM_SCHEDULES:-100}"
+    run pieces "${simulate[@]}" --scenario 'pieces-*' --schedules "${LLOG_SIM_SCHEDULES:-30}"
     run fuzz "$bin/python" -m tests.fuzz --inputs "${LLOG_FUZZ_INPUTS:-5000}" --seed "$TEST_SEED" --jobs 1
     run mutants "$bin/python" -m llog.testing.mutants # last: each has a minute, which the tests should not take up
     ((${#failed[@]} == 0)) || { echo "failed: ${failed[*]}"; return 1; }

@@ -12,7 +12,7 @@ from dataclasses import replace as replace_fields
 import pytest
 from msgspec.structs import replace
 
-from llog.errors import OffsetOutOfRange, PartitionNotInitialized
+from llog.errors import LogBusy, OffsetOutOfRange, PartitionNotInitialized
 from llog.formats.values import (
     CompactionRecord,
     CompactionRun,
@@ -356,7 +356,8 @@ async def test_a_log_that_moves_all_the_time_is_accused_of_nothing(context: LogC
 
     async def compact() -> None:
         while working:
-            await compact_once(context, ORDERS, max_offsets=7)
+            with contextlib.suppress(LogBusy):  # `trim` was faster each time
+                await compact_once(context, ORDERS, max_offsets=7)
             await asyncio.sleep(0)
 
     async def trim() -> None:
