@@ -82,7 +82,8 @@ set +m
 # all workers end at about the same time.
 run tests tests -m "not serial" -n "$jobs" --dist loadfile --no-loadscope-reorder \
     tests/system tests/docs tests/clients tests/contract tests/simulation tests/unit
-# One process, so that they share a session.
+# One process, so that they share a session. Its JVM compiles fast instead of well: it lives for two minutes.
+export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 run "tests on Spark" tests -m "not serial" tests/spark
 
 wait "$beside" || failed+=("what ran beside the tests")
