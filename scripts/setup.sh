@@ -19,7 +19,14 @@ if [ ! -x "$venv/bin/python" ]; then
   fi
 fi
 echo "setup: installing into $venv"
-PIP_CONSTRAINT=constraints.txt "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile -e ".[$extras]"
+pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt)
+# uv takes seconds where pip takes more than a minute, except for PySpark: it is published as source only, and pip keeps
+# the wheel it built.
+quickly() {
+  "${pip[@]}" uv && { [[ $extras != *spark* ]] || "${pip[@]}" --no-deps pyspark; } &&
+    "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --constraint constraints.txt -e ".[$extras]"
+}
+quickly || "${pip[@]}" -e ".[$extras]"
 echo "setup: compiling the kernels"
 "$venv/bin/python" -c 'from llog.http.json import warm_up; warm_up()' ||
   echo "setup: the kernels were not compiled; the first start does it" >&2

@@ -38,7 +38,7 @@ from tests.servers import started
 from tests.system.log_worker import GRACE_VARIABLE, LOGS, opened, recorder
 
 SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
-KILLS: Final = 50 if SOAK else 5
+KILLS: Final = 50 if SOAK else 3
 ROOT: Final = Path(__file__).parents[2]
 STEADY_SECONDS_MAX: Final = 120.0
 """How long a process may take to begin its work."""

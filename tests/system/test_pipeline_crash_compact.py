@@ -25,7 +25,7 @@ from tests.servers import need_spark
 from tests.system.compact_crasher import OPTIONS, SESSION_MS
 from tests.system.crashing import SOAK, crash_everywhere, judge_all, kill_after, kills_spark_drivers, settings_at
 
-POINTS: Final = 50 if SOAK else 10
+POINTS: Final = 50 if SOAK else 6
 LOGS: Final = [Log("orders", partition) for partition in range(4)] + [Log("visits", 0)]
 BLOBS: Final = 8
 CLAIMS_END_SECONDS: Final = 120.0

@@ -35,7 +35,7 @@ from tests.system.crashing import (
 )
 from tests.system.key_crasher import OPTIONS
 
-POINTS: Final = 50 if SOAK else 10
+POINTS: Final = 50 if SOAK else 6
 LOGS: Final = [Log("prices", 0), Log("prices", 1)]
 KEYS: Final = [b"k%d" % number for number in range(12)]
 

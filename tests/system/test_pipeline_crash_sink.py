@@ -31,7 +31,7 @@ from tests.servers import need_spark
 from tests.system.crashing import DIED, ROOT, SOAK, kills_spark_drivers, run_crasher, settings_at
 from tests.system.sink_crasher import ROWS, TOPICS
 
-POINTS: Final = 200 if SOAK else 10
+POINTS: Final = 200 if SOAK else 6
 KILLS: Final = 3
 START_SECONDS_MAX: Final = 120.0
 

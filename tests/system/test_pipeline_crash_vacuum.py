@@ -30,7 +30,7 @@ from tests.filling import append, group_of
 from tests.system.crashing import DIED, SOAK, run_crasher
 from tests.system.vacuum_crasher import LOGS, PLANNED, PLANNED_ROWS, Expected, opened, records_of
 
-POINTS: Final = 60 if SOAK else 10
+POINTS: Final = 60 if SOAK else 6
 HOURS_AGO_MS: Final = 5 * 3_600_000
 
 
