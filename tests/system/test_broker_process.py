@@ -205,17 +205,28 @@ async def test_brokers_of_a_stack_see_each_others_appends_within_the_refresh(tmp
 
 
 @pytest.mark.skipif(not SOAK, reason="LLOG_SOAK=1; otherwise with small processes: tests/unit/cli/test_stack.py")
-@pytest.mark.parametrize("victim", ["a broker", "the supervisor"])
-def test_when_one_process_of_a_stack_dies_the_others_end_too(tmp_path: Path, victim: str) -> None:
+def test_when_the_supervisor_dies_its_brokers_end(tmp_path: Path) -> None:
     with LlogProcess("up", "--brokers", "2", "--port", "0", settings=at(tmp_path), log=tmp_path / "log") as stack:
         _brokers(stack)
         children = psutil.Process(stack.child.pid).children()
-        if victim == "a broker":
-            children[0].kill()
-            assert stack.child.wait(PATIENCE_SECONDS) == 128 + signal.SIGKILL
-        else:
-            stack.kill()
+        stack.kill()
         stack.wait(lambda: not any(map(_runs, children)), "end its brokers")
+
+
+async def test_a_killed_broker_of_a_stack_comes_back_while_the_other_serves(tmp_path: Path) -> None:
+    options = ("--brokers", "2", "--port", "0")
+    with LlogProcess("up", *options, settings=at(tmp_path), log=tmp_path / "log") as stack:
+        urls = _brokers(stack)
+        victim = psutil.Process(stack.child.pid).children()[0]
+        port = victim.net_connections("tcp")[0].laddr.port
+        [other] = [url for url in urls if not url.endswith(f":{port}")]
+        async with client() as http:
+            victim.kill()
+            await produce(http, other, batch(TOPIC, 0, ["meanwhile"]))
+            [back] = set(_brokers(stack, count=3)) - set(urls)
+            assert (await produce(http, back, batch(TOPIC, 0, ["again"])))["start_offset"] == 2
+        assert "SIGKILL" in stack.output()
+        assert stack.terminate() == 0, stack.output()
 
 
 def test_a_supervised_broker_ends_when_its_supervisor_is_gone(tmp_path: Path) -> None:
@@ -235,8 +246,8 @@ async def _buffered(http: httpx.AsyncClient, url: str) -> int:
     return int((await http.get(f"{url}/metrics")).json()["batching"]["buffered_requests"])
 
 
-def _brokers(stack: LlogProcess) -> list[str]:
-    stack.urls(3)
+def _brokers(stack: LlogProcess, count: int = 2) -> list[str]:
+    stack.urls(count + 1)  # and the compactor's
     return [line.rpartition(" ")[2] for line in stack.output().splitlines() if line.startswith("broker ")]
 
 

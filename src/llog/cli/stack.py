@@ -4,8 +4,9 @@
                   └─ stop, exit codes ──────► llog broker --port P+1     … that carries the state of Spark as JSON lines
 
 A Python process uses one core, and brokers share nothing but the stores, so several processes use several cores. All
-are in one process group. When one ends, the whole stack ends with its exit code. When this process is killed, the
-pipes end, and so do the brokers. If a store is unreachable at the start, every process waits for it (see `/health`).
+are in one process group. A broker that ends by itself is started again (`cli/supervisor.py`); when the compactor fails,
+the stack ends. When this process is killed, the pipes end, and so do the brokers. If a store is unreachable at the
+start, every process waits for it (see `/health`).
 """
 
 from __future__ import annotations
@@ -14,25 +15,22 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
-from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
+from llog.cli.supervisor import MESSAGE_BYTES_MAX, SupervisedBroker, keep_running
 from llog.errors import SettingsError, StoreError
-from llog.limits import KIB, STORE_PROBE_MS
+from llog.limits import STORE_PROBE_MS
 from llog.settings import Settings
 
 if TYPE_CHECKING:
     from llog.compactor.backends import Backend, JoinSpark
 
 PORT_MAX: Final = 65_535
-# The longest line from `llog up --brokers` to its brokers.
-MESSAGE_BYTES_MAX: Final = 16 * KIB
 
 OnMessage = Callable[[Mapping[str, object]], None]
 _log: Final = logging.getLogger("llog.compactor")
@@ -67,11 +65,6 @@ def plan_stack(
     return commands
 
 
-def plan_exit_code(returncode: int) -> int:
-    """As a shell reports it: 128 plus the signal, for a process that a signal ended."""
-    return 128 - returncode if returncode < 0 else returncode
-
-
 async def run_stack(
     settings: Settings,
     commands: Sequence[Sequence[str]],
@@ -81,67 +74,40 @@ async def run_stack(
     on_compactor: Callable[[str], None],
     on_spark: Callable[[str], None] | None = None,
 ) -> int:
-    """Run until `stop` is set or a process ends; the exit code of the first that ended by itself, else 0."""
-    children: list[Process] = []
-    spark = {"spark": first_spark_state(settings)}
+    """Run until `stop` is set, the compactor ends, or no broker is left to run; the exit code of the stack."""
+    spark: dict[str, object] = {"spark": first_spark_state(settings)}
+    brokers = [SupervisedBroker(_name_of(command), command, lambda: spark) for command in commands]
 
     def spark_changed(state: str) -> None:
         spark["spark"] = state
-        send_message(children, spark)
+        for broker in brokers:
+            broker.send(spark)
         if on_spark is not None:
             on_spark(state)
 
-    hurrying = asyncio.ensure_future(_pass_on_second_signal(children, at_once))
+    hurrying = asyncio.ensure_future(_pass_on_second_signal(brokers, at_once))
     compactor = asyncio.ensure_future(
         compact_patiently(settings, stop, at_once=at_once, on_started=on_compactor, on_spark=spark_changed)
     )
-    stopping = asyncio.ensure_future(stop.wait())
-    ended: list[asyncio.Task[int]] = []
     try:
-        for command in commands:
-            child = await asyncio.create_subprocess_exec(*command, stdin=PIPE)
-            children.append(child)
-            send_message([child], spark)
-            ended.append(asyncio.ensure_future(child.wait()))
-        await asyncio.wait([*ended, compactor, stopping], return_when=asyncio.FIRST_COMPLETED)
-        # A child that ended before the stop was requested ends the stack, even with exit code 0.
-        by_itself = [] if stop.is_set() else [task.result() for task in ended if task.done()]
+        return await keep_running(brokers, stop, [compactor])
     finally:
-        stop.set()
-        _terminate(children)
-        await asyncio.gather(*ended, stopping, return_exceptions=True)
         hurrying.cancel()
         await asyncio.gather(hurrying, return_exceptions=True)
         await compactor
-    # SIGTERM ends a child that has not installed its handler yet: this counts as an orderly stop.
-    stopped = [0 if task.result() == -signal.SIGTERM else task.result() for task in ended]
-    return max((plan_exit_code(code) for code in by_itself or stopped), default=0)
 
 
-async def _pass_on_second_signal(children: Sequence[Process], at_once: asyncio.Event) -> None:
+def _name_of(command: Sequence[str]) -> str:
+    return command[command.index("--broker-id") + 1] if "--broker-id" in command else command[-1]
+
+
+async def _pass_on_second_signal(brokers: Sequence[SupervisedBroker], at_once: asyncio.Event) -> None:
     await at_once.wait()
-    _terminate(children)
+    for broker in brokers:
+        broker.terminate()
 
 
-def _terminate(children: Sequence[Process]) -> None:
-    for child in children:
-        if child.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
-                child.send_signal(signal.SIGTERM)
-
-
-# -- messages to brokers ---------------------------------------------------------------------------------------------
-
-
-def send_message(children: Sequence[Process], message: Mapping[str, object]) -> None:
-    """Write one JSON line to each broker's standard input. Messages are news that a broker can do without."""
-    line = msgspec.json.encode(message) + b"\n"
-    if len(line) > MESSAGE_BYTES_MAX:
-        return
-    for child in children:
-        pipe = child.stdin
-        if child.returncode is None and pipe is not None and not pipe.is_closing():
-            pipe.write(line)  # a few hundred bytes a minute at most: the pipe takes them without waiting
+# -- messages from the supervisor ------------------------------------------------------------------------------------
 
 
 def read_messages(

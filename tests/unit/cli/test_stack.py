@@ -12,15 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from llog.cli import stack
-from llog.cli.stack import (
-    MESSAGE_BYTES_MAX,
-    compact_patiently,
-    plan_exit_code,
-    plan_stack,
-    read_messages,
-    run_stack,
-)
+from llog.cli import stack, supervisor
+from llog.cli.stack import compact_patiently, plan_stack, read_messages, run_stack
+from llog.cli.supervisor import MESSAGE_BYTES_MAX, RESTARTS_MAX, describe_end, plan_exit_code
 from llog.compactor import service
 from llog.errors import LlogError, MetadataUnavailable, ObjectStoreMisconfigured, SettingsError
 from llog.settings import Settings
@@ -92,21 +86,83 @@ def in_memory(name: str) -> Settings:
     return settings(metadata_url=url, objects_url=url, compactor_port=0)
 
 
-@pytest.mark.parametrize(("ending", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)])
-async def test_a_child_that_ends_stops_the_stack_with_its_exit_code(tmp_path: Path, ending: str, code: int) -> None:
-    notes, go = tmp_path / "notes", tmp_path / "go"
-    os.mkfifo(go)
-    dying = [sys.executable, "-c", f"import os, sys; open({str(go)!r}).read(); {ending}"]
-    stop, at_once = asyncio.Event(), asyncio.Event()
-    commands = [patient(notes), dying]
+# A child that notes its start and then ends as it is told.
+ENDING = """
+import os, pathlib, sys
+notes = pathlib.Path(sys.argv[1])
+notes.write_text((notes.read_text() if notes.exists() else "") + "started ")
+"""
+
+
+def ending(notes: Path, how: str) -> list[str]:
+    return [sys.executable, "-c", ENDING + how, str(notes)]
+
+
+@pytest.fixture
+def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "RESTART_DELAY_MS_MIN", 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"), [("os.kill(os.getpid(), 9)", "SIGKILL"), ("sys.exit(3)", "exit code 3"), ("", "exit code 0")]
+)
+async def test_a_broker_that_ends_is_started_again_and_the_others_keep_running(
+    tmp_path: Path, quick_restarts: None, caplog: pytest.LogCaptureFixture, how: str, reason: str
+) -> None:
+    notes, starts, stop, at_once = tmp_path / "notes", tmp_path / "starts", asyncio.Event(), asyncio.Event()
+    twice = f"if notes.read_text().count('started') < 3: {how or 'sys.exit(0)'}\n"
+    commands = [patient(notes), ending(starts, twice + PATIENT.replace("import pathlib, signal, sys", "import signal"))]
     running = asyncio.ensure_future(
-        run_stack(in_memory(f"stack-{code}"), commands, stop, at_once, on_compactor=lambda _url: None)
+        run_stack(in_memory(f"again-{len(how)}"), commands, stop, at_once, on_compactor=lambda _url: None)
     )
     await until_ready(notes)
-    await asyncio.to_thread(go.write_text, "now")
-    assert await running == code
-    assert stop.is_set()
+    await until_ready(starts)
+    lines = [record.__dict__["llog"] for record in caplog.records if record.name == "llog.supervisor"]
+    assert [line["restart"] for line in lines] == [1, 2]
+    assert all(line["reason"].startswith(reason) and line["broker"] == str(starts) for line in lines)
+    assert notes.read_text() == "ready"
+    stop.set()
+    assert await running == 0
     assert notes.read_text() == "stopped"
+
+
+async def test_a_broker_that_keeps_ending_is_given_up_and_the_others_keep_running(
+    tmp_path: Path, quick_restarts: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes, starts, stop, at_once = tmp_path / "notes", tmp_path / "starts", asyncio.Event(), asyncio.Event()
+    commands = [patient(notes), ending(starts, "sys.exit(3)")]
+    running = asyncio.ensure_future(
+        run_stack(in_memory("given-up"), commands, stop, at_once, on_compactor=lambda _url: None)
+    )
+    await until(lambda: "it is not started again" in caplog.text, "the supervisor gives up")
+    assert starts.read_text().count("started") == RESTARTS_MAX + 1
+    await until_ready(notes)
+    assert not running.done()
+    stop.set()
+    assert await running == 3, "a stack that lost a broker does not end with success"
+
+
+@pytest.mark.parametrize(("how", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137)])
+async def test_a_stack_without_brokers_ends_with_their_exit_code(
+    tmp_path: Path, quick_restarts: None, how: str, code: int
+) -> None:
+    stop, at_once = asyncio.Event(), asyncio.Event()
+    commands = [ending(tmp_path / "starts", how)]
+    assert await run_stack(in_memory(f"none-{code}"), commands, stop, at_once, on_compactor=lambda _url: None) == code
+    assert stop.is_set()
+
+
+@pytest.mark.parametrize("code", [2, 4])
+async def test_a_first_start_that_no_restart_cures_ends_the_stack(tmp_path: Path, code: int) -> None:
+    notes, stop, at_once = tmp_path / "notes", asyncio.Event(), asyncio.Event()
+    commands = [patient(notes), ending(tmp_path / "starts", f"sys.exit({code})")]
+    assert await run_stack(in_memory(f"cure-{code}"), commands, stop, at_once, on_compactor=lambda _url: None) == code
+    assert (tmp_path / "starts").read_text().count("started") == 1
+
+
+def test_the_reason_of_an_end_names_the_signal() -> None:
+    assert [describe_end(code) for code in (0, 3, -15)] == ["exit code 0", "exit code 3", "SIGTERM"]
+    assert "memory" in describe_end(-9)
 
 
 async def test_a_stop_is_passed_on_to_every_child_and_ends_with_0(tmp_path: Path) -> None:
