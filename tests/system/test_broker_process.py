@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import statistics
 import time
 from collections.abc import Iterator
