@@ -238,6 +238,10 @@ class RequestRefused(LlogError):
     """Nothing was done; the message says why."""
 
 
+class ClientDisconnected(RequestRefused):
+    """The client closed its connection, so nobody reads the answer."""
+
+
 class RequestTooLarge(RequestRefused):
     def __init__(self, limit_bytes: int, variable: str) -> None:
         self.limit_bytes = limit_bytes

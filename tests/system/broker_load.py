@@ -57,7 +57,8 @@ class Fates:
     def judge(self, answer: httpx.Response, batches: Sequence[tuple[int, list[str]]]) -> None:
         """Of one request, batch by batch."""
         body: dict[str, Any] = answer.json()
-        if answer.status_code == 503:
+        uncertain = [result.get("error_type") == UNCERTAIN for result in body.get("results", [])]
+        if answer.status_code == 503 and not any(uncertain):
             assert answer.headers.get("retry-after"), f"503 without Retry-After: {body}"
         if "results" not in body:
             # Refused whole: before anything was accepted.

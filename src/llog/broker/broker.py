@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from llog.broker.consume.consume import ConsumeService
 from llog.broker.groups.positions import GroupPositions
-from llog.broker.health import FencedLogs, StoreTroubles
+from llog.broker.health import AppendTroubles, FencedLogs, StoreTroubles
 from llog.broker.membership import Registration
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BatchingProducer, TimedOutcomes
@@ -72,6 +72,7 @@ class Broker:
             probe_key=self.context.keys.cluster_id(),
             on_refusing=self._shed,
         )
+        self._append_troubles = AppendTroubles(monotonic_ms)
         self._fenced = FencedLogs(self.context)
         self._producer = self._batching() if self.writes else None
         self._registration = Registration(self.context, broker_id, session_timeout_ms=settings.session_timeout_ms)
@@ -212,6 +213,7 @@ class Broker:
                 "this broker only reads; send records to a broker with role write or both",
             )
         done = await self._producer.append_timed(groups)
+        self._append_troubles.note(done.outcomes)
         self._fenced.refused(done.outcomes)
         return done
 
@@ -224,6 +226,8 @@ class Broker:
 
     def health(self) -> Mapping[str, object]:
         reasons = self._troubles.reasons()
+        if failing := self._append_troubles.reason():
+            reasons.append(failing)
         if self.pool.under_pressure:
             reasons.append("buffers are three quarters full: producers send faster than the object store accepts")
         if self._registration.lost:

@@ -1,10 +1,14 @@
-"""What a broker's health page reports: failing stores, and fenced logs that this broker met.
+"""What a broker's health page reports: failing stores, failing appends, and fenced logs that this broker met.
 
 `StoreTroubles` watches the stores. While a store fails, accepted records would only wait until their append fails. So
 the broker reports it (`/health`), refuses records at once with "try again", and fails those that wait for a flush that
 has not begun. A broker that is not ready may get no requests, so it probes the stores itself: one probe of a store at a
 time, at most every STORE_PROBE_MS, and none while all stores work. Only the store for blobs and the metadata store keep
 producers out.
+
+`AppendTroubles` watches what becomes of appends. A store may answer a probe and still fail every append: a disk with
+room for a few bytes, a policy that denies one prefix. Producers are not kept out for it, because an append that
+succeeds is the proof that appends work again.
 
 `FencedLogs` lists fenced logs with their reasons: the owner of refused producers asks the broker that refuses them. A
 broker knows the logs it was asked to append to or to fence; the compactor reports all of the cluster. The page shows
@@ -20,7 +24,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from llog.errors import LlogError, LogFenced, StoreError
+from llog.errors import AppendNotCommitted, AppendUncertain, LlogError, LogError, LogFenced, StoreError
 from llog.formats.values import ControlRecord, decode_value
 from llog.limits import STORE_PROBE_MS
 from llog.log.context import LogContext
@@ -29,6 +33,10 @@ from llog.stores.metadata.port import Key
 from llog.stores.metadata.wrappers import MeteredMetadataStore
 from llog.stores.metering import StorePulse
 from llog.stores.objects.wrappers import MeteredObjectStore
+
+# Without a success for so long, with at least two failures, appends count as failing, and so long after the last one.
+APPEND_TROUBLE_MS: Final = 1_000
+APPEND_TROUBLE_FORGET_MS: Final = 10_000
 
 # Fenced logs that are shown, and how often their control records are read.
 BROKER_FENCED_LOGS_MAX: Final = 100
@@ -107,6 +115,37 @@ class StoreTroubles:
             pulse.record(error, 0.0, writing=writing)
         else:
             pulse.well()
+
+
+class AppendTroubles:
+    """One per broker, on its event loop."""
+
+    def __init__(self, now_ms: Callable[[], float]) -> None:
+        self._now_ms = now_ms
+        self._since_ms = self._last_ms = 0.0
+        self._error: LogError | None = None
+
+    def note(self, outcomes: Sequence[object]) -> None:
+        """Note the outcomes of one request. Only failures that the stores caused count."""
+        if not all(isinstance(outcome, LogError) for outcome in outcomes):
+            self._error = None
+            return
+        failed = [outcome for outcome in outcomes if isinstance(outcome, AppendNotCommitted | AppendUncertain)]
+        if failed:
+            self._last_ms = self._now_ms()
+            if self._error is None:
+                self._since_ms = self._last_ms
+            self._error = failed[0]
+
+    def reason(self) -> str:
+        """Why appends count as failing; empty when they do not."""
+        now_ms = self._now_ms()
+        if self._error is None or self._last_ms - self._since_ms < APPEND_TROUBLE_MS:
+            return ""
+        if now_ms - self._last_ms > APPEND_TROUBLE_FORGET_MS:
+            return ""
+        seconds = (now_ms - self._since_ms) / 1_000
+        return f"no append has succeeded for {seconds:.0f} s; the last error was: {self._error}"
 
 
 class FencedLogs:

@@ -68,6 +68,7 @@ def broker(
             patient=True,
             on_started=started,
         ),
+        log_level=settings.log_level,
         on_message=beside.update if supervised else None,
     )
 
@@ -91,7 +92,8 @@ def compactor(as_json: JsonLines = False) -> None:
             at_once=at_once,
             on_started=started,
             on_spark=lambda state: print_spark(state, as_json),
-        )
+        ),
+        log_level=settings.log_level,
     )
 
 
@@ -117,7 +119,10 @@ def up(
     _check_compactor_exposure(settings)
     spark = SparkState(settings, lambda state: print_spark(state, as_json))
     if brokers == 1:
-        run_until_stopped(lambda stop, at_once: _up(settings, stop, at_once, spark, host, port, broker_id, as_json))
+        run_until_stopped(
+            lambda stop, at_once: _up(settings, stop, at_once, spark, host, port, broker_id, as_json),
+            log_level=settings.log_level,
+        )
         return
     commands = plan_stack(settings, brokers=brokers, host=host, port=port, broker_id=broker_id, as_json=as_json)
     code = 0
@@ -130,7 +135,7 @@ def up(
         nonlocal code
         code = await run_stack(settings, commands, stop, at_once, on_compactor=compacting, on_spark=spark.change)
 
-    run_until_stopped(run)
+    run_until_stopped(run, log_level=settings.log_level)
     if code:
         raise typer.Exit(code)
 
@@ -193,7 +198,10 @@ def _check_compactor_exposure(settings: Settings) -> None:
 
 
 def run_until_stopped(
-    serve: Callable[[asyncio.Event, asyncio.Event], Awaitable[None]], *, on_message: OnMessage | None = None
+    serve: Callable[[asyncio.Event, asyncio.Event], Awaitable[None]],
+    *,
+    log_level: str,
+    on_message: OnMessage | None = None,
 ) -> None:
     """Run `serve(stop, at_once)`. With `on_message`, standard input comes from a supervisor: each of its messages is
     passed on, and its end means stop."""
@@ -204,7 +212,7 @@ def run_until_stopped(
     from llog.telemetry.process_logs import configure_logging
 
     keep_freed_memory()
-    configure_logging()
+    configure_logging(level=log_level.upper())
 
     async def run() -> None:
         stop, at_once, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()

@@ -49,7 +49,7 @@ Headers = list[tuple[bytes, bytes]]
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in http.HTTPStatus
-}
+} | {499: b"HTTP/1.1 499 Client Closed Request\r\n"}
 _BODY_HEADERS: Final = frozenset({b"content-length", b"transfer-encoding"})
 _BODILESS: Final = frozenset({204, 304})
 _log: Final = logging.getLogger("llog.http")

@@ -53,6 +53,7 @@ TAIL: Final = "Tail cache"
 TIERS: Final = "WAL store and vacuum"
 COMPACTOR: Final = "Compaction service"
 HTTP: Final = "HTTP"
+LOGS: Final = "Logs"
 
 
 def setting(
@@ -324,6 +325,19 @@ class Settings:
         HTTP, kinds.BOOLEAN,
         "Allow listening on an address that other machines reach although a token or the certificate is missing.",
         False,
+    )
+
+    # -- logs -------------------------------------------------------------------------------------------------------
+    log_level: str = setting(
+        LOGS, kinds.choice("debug", "info", "warning", "error"), "Lines below this level are not written.", "info"
+    )
+    log_requests: str = setting(
+        LOGS, kinds.choice("all", "errors", "slow", "none"),
+        "HTTP requests that get a line: all, failed ones, failed and slow ones, or none.", "all",
+    )
+    log_slow_ms: int = setting(
+        LOGS, kinds.duration(1, 600 * _SECOND_MS),
+        "From this duration on a request is slow; the time that a consumer asked to wait does not count.", _SECOND_MS,
     )
 
     # fmt: on

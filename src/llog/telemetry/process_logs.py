@@ -87,7 +87,7 @@ class TerminalLines(logging.Formatter):
         return f"{text.rstrip()}\n{self.formatException(record.exc_info)}" if record.exc_info else text.rstrip()
 
 
-def configure_logging(stream: TextIO | None = None, level: int = logging.INFO) -> logging.Handler:
+def configure_logging(stream: TextIO | None = None, level: int | str = logging.INFO) -> logging.Handler:
     """Send llog's logs to `stream` (stderr). Replaces what an earlier call set up."""
     # Every request writes a line, and none of them says which thread or process it was.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False

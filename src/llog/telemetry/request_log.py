@@ -15,8 +15,15 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from llog.listener.http1 import Exchange, Reply
+from llog.settings import Settings
 
 REQUEST_ID_CHARS_MAX: Final = 64
+ERROR_CHARS_MAX: Final = 500
+"""Of the reason in the line of a failed request."""
+ALL: Final = "all"
+ERRORS: Final = "errors"
+SLOW: Final = "slow"
+NONE: Final = "none"
 
 UNMATCHED: Final = "unmatched"
 """The route of requests that match none."""
@@ -44,6 +51,7 @@ class RequestRecord:
 
     __slots__ = (
         "batches",
+        "error",
         "error_type",
         "exchange",
         "on_finished",
@@ -53,17 +61,25 @@ class RequestRecord:
         "started",
         "status",
         "timings",
+        "wait_ms",
     )
 
     def __init__(self, exchange: Exchange, started: float) -> None:
         self.exchange, self.started = exchange, started
         self.request_id = request_id_of(exchange)
-        self.route, self.error_type = UNMATCHED, ""
+        self.route, self.error_type, self.error = UNMATCHED, "", ""
+        self.wait_ms: float = 0
+        """How long the client asked to wait for records, which does not make a request slow."""
         self.status = self.response_bytes = self.batches = 0
         self.timings: tuple[float, float, float] | None = None
         """Milliseconds that a produce queued, uploaded and committed."""
         self.on_finished: Callable[[], None] | None = None
         """Called when the client has taken its answer, or is gone."""
+
+    def note_failures(self, error_type: str, error: str, failed: int, count: int) -> None:
+        """`failed` of the request's `count` partitions failed, the first of them in this way."""
+        self.error_type = error_type
+        self.error = error if count == 1 else f"{failed} of {count} failed, the first with: {error}"
 
     async def answer(self, reply: Reply) -> None:
         self.status, self.response_bytes = reply.status, len(reply.body)
@@ -71,8 +87,20 @@ class RequestRecord:
 
 
 class RequestLog:
-    def __init__(self, metrics: HttpMetrics, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        metrics: HttpMetrics,
+        now: Callable[[], float] = time.perf_counter,
+        *,
+        lines: str = ALL,
+        slow_ms: int = 0,
+    ) -> None:
         self._metrics, self._now = metrics, now
+        self._lines, self._slow_ms = lines, slow_ms
+
+    @classmethod
+    def of(cls, metrics: HttpMetrics, settings: Settings) -> RequestLog:
+        return cls(metrics, lines=settings.log_requests, slow_ms=settings.log_slow_ms)
 
     def begin(self, exchange: Exchange) -> RequestRecord:
         return RequestRecord(exchange, self._now())
@@ -84,9 +112,19 @@ class RequestLog:
         seconds, exchange, route = self._now() - record.started, record.exchange, record.route
         sizes = (exchange.received_bytes, record.response_bytes)
         self._metrics.observe_http(route, exchange.method, record.status, seconds, *sizes)
+        if not self._is_logged(record, seconds):
+            return
         level = logging.DEBUG if route in STATUS_PATHS and record.status < 500 else logging.INFO
         if _log.isEnabledFor(level):
             _log.handle(_line(level, fields_of(record, seconds)))
+
+    def _is_logged(self, record: RequestRecord, seconds: float) -> bool:
+        if self._lines == ALL:
+            return True
+        failed = record.status >= 400 or bool(record.error_type)
+        if self._lines == SLOW:
+            return failed or seconds * 1_000 - record.wait_ms >= self._slow_ms
+        return failed and self._lines == ERRORS
 
 
 def _line(level: int, fields: dict[str, object]) -> logging.LogRecord:
@@ -130,4 +168,5 @@ def fields_of(record: RequestRecord, seconds: float) -> dict[str, object]:
             fields[name] = round(value, 3)
     if record.error_type:
         fields["error_type"] = record.error_type
+        fields["error"] = record.error[:ERROR_CHARS_MAX]
     return fields

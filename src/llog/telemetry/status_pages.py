@@ -77,7 +77,7 @@ class StatusPages:
 
     def __init__(self, services: StatusServices, other: Callable[[RequestRecord], Reply] | None = None) -> None:
         self._services, self._other = services, other or _not_found
-        self._tokens, self._log = Tokens(services.settings), RequestLog(services.metrics)
+        self._tokens, self._log = Tokens(services.settings), RequestLog.of(services.metrics, services.settings)
 
     def connection(self, peers: ConnectionSet) -> HttpConnection:
         """For `SocketListener`."""

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from llog.broker.health import StoreTroubles
+from llog.broker.health import APPEND_TROUBLE_FORGET_MS, APPEND_TROUBLE_MS, AppendTroubles, StoreTroubles
 from llog.errors import (
+    AppendNotCommitted,
+    BackPressureRejected,
     ObjectNotFound,
     ObjectStoreThrottled,
     ObjectStoreTimeout,
@@ -179,3 +181,29 @@ def test_the_patience_is_the_named_one() -> None:
     assert pulse.trouble() is None
     clock.seconds += 0.2
     assert pulse.trouble() is not None
+
+
+def test_appends_that_fail_for_a_while_are_trouble_until_one_succeeds_or_none_is_tried() -> None:
+    now_ms = [0.0]
+    troubles = AppendTroubles(lambda: now_ms[0])
+    failed = AppendNotCommitted("orders", 0, "no space left")
+
+    def fail_for_a_while() -> None:
+        troubles.note([failed])
+        now_ms[0] += APPEND_TROUBLE_MS
+        troubles.note([failed])
+
+    troubles.note([failed])
+    assert troubles.reason() == "", "one failure is no trouble"
+    fail_for_a_while()
+    assert "no space left" in troubles.reason()
+    troubles.note([failed, object()])
+    assert troubles.reason() == "", "one of the two succeeded"
+    fail_for_a_while()
+    now_ms[0] += APPEND_TROUBLE_FORGET_MS + 1
+    assert troubles.reason() == "", "nobody has tried since"
+    troubles.note([object()])
+    for _ in range(2):
+        troubles.note([BackPressureRejected("orders", 0, "full")])
+        now_ms[0] += APPEND_TROUBLE_MS
+    assert troubles.reason() == "", "back-pressure is no failure of an append"

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,7 +22,10 @@ from llog.http.routes.errors import STATUSES, status_of
 from llog.http.routes.openapi import openapi_config
 from llog.listener.server import SocketListener
 from llog.listener.tokens import Access, Tokens
+from llog.log.fence import fence
+from llog.log.keys import Log
 from llog.telemetry.process_logs import LOG_LINES_WAITING_MAX, GatheredLines, configure_logging
+from llog.telemetry.request_log import RequestLog, RequestRecord
 from llog.telemetry.status_pages import StatusPages
 from tests.patience import until
 from tests.unit.http.broker_double import BrokerDouble, batch, client_of, consume_body, produce_body
@@ -168,6 +172,36 @@ async def test_a_request_is_one_json_line_with_its_id_and_stages(lines: Any) -> 
     text = json.dumps([produced, health])
     assert "secret" not in text
     assert "payload-xyz" not in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "statuses"), [("all", [200, 404, 409]), ("errors", [404, 409]), ("slow", [404, 409]), ("none", [])]
+)
+async def test_requests_that_get_a_line_are_a_setting_and_a_failed_one_says_why(
+    lines: Any, setting: str, statuses: list[int]
+) -> None:
+    broker = BrokerDouble(log_requests=setting, log_slow_ms="10min")
+    async with client_of(broker) as client:
+        await client.post("/produce", json=produce_body(batch("t", 0, "a")))
+        await client.get("/topics/missing")
+        await fence(broker.context, Log("t", 0), reason="moving away")
+        await client.post("/produce", json=produce_body(batch("t", 0, "b"), batch("t", 1, "c")))
+    logged = [line for line in lines() if line["event"] == "request"]
+    assert [line["status"] for line in logged] == statuses
+    for line in logged[-2:] if statuses else []:
+        expected = {404: "missing", 409: "1 of 2 failed, the first with: t:0: "}[line["status"]]
+        assert expected in line["error"]
+
+
+async def test_a_slow_request_gets_a_line_and_the_wait_of_a_long_poll_is_not_slow(lines: Any) -> None:
+    now = [0.0]
+    log = RequestLog(BrokerDouble().metrics, lambda: now[0], lines="slow", slow_ms=100)
+    for duration_ms, wait_ms in ((99, 0), (100, 0), (300, 250), (350, 250)):
+        record = RequestRecord(SimpleNamespace(headers=[], method="GET", received_bytes=0, client=None), now[0])
+        record.status, record.wait_ms = 200, wait_ms
+        now[0] += duration_ms / 1_000
+        log.finish(record)
+    assert [round(line["duration_ms"]) for line in lines()] == [100, 350]
 
 
 async def test_the_route_is_the_template_never_the_path() -> None:

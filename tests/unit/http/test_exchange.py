@@ -142,4 +142,4 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind() -> Non
         writer.close()
         await until(lambda: broker.pool.used == 0)
         await until(lambda: bool(broker.metrics.requests))
-        assert broker.metrics.requests[-1][2] == 400
+        assert broker.metrics.requests[-1][2] == 499

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from llog.errors import LogFenced
+from llog.broker.produce.producer import TimedOutcomes, Timings
+from llog.errors import AppendNotCommitted, AppendUncertain, LogError, LogFenced
+from llog.log.append.append import EncodedGroup
 from llog.log.fence import fence
 from llog.log.keys import Log
 from tests.unit.http.broker_double import BrokerDouble, batch, client_of, consume_body, produce_body
@@ -274,3 +277,36 @@ async def test_a_large_request_keeps_every_record_in_its_place() -> None:
         page = (await client.post("/consume", json={"topic_partitions": wanted})).json()["results"]
     assert [[record["payload"] for record in page[p]["records"]] for p in range(3)] == payloads
     assert [record["payload"] for record in page[3]["records"]] == raw
+
+
+class FailingAppends(BrokerDouble):
+    """Partition 0 fails with `error`; the others land."""
+
+    def __init__(self, error: type[LogError]) -> None:
+        super().__init__()
+        self._error = error
+
+    async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
+        kept = [group for group in groups if group.log.partition]
+        landed = iter((await super().produce(kept)).outcomes if kept else ())
+        outcomes = [next(landed) if group.log.partition else self._error(*group.log, "store away") for group in groups]
+        return TimedOutcomes(outcomes, Timings(1.0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize(
+    ("error", "partitions", "status", "again"),
+    [
+        (AppendNotCommitted, [0], 503, "1"),
+        (AppendUncertain, [0], 503, None),  # it may have happened
+        (AppendNotCommitted, [0, 1], 409, None),  # repeating the request would store partition 1 twice
+        (LogFenced, [0], 409, None),
+    ],
+)
+async def test_a_store_that_fails_every_batch_is_503_from_the_first_failure(
+    error: type[LogError], partitions: list[int], status: int, again: str | None
+) -> None:
+    async with client_of(FailingAppends(error)) as client:
+        body = produce_body(*[batch("t", partition, "a") for partition in partitions])
+        answer = await client.post("/produce", json=body)
+    assert (answer.status_code, answer.headers.get("retry-after")) == (status, again)
+    assert answer.json()["results"][0]["error_type"] == error.__name__

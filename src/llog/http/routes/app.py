@@ -97,7 +97,7 @@ class HttpApp:
             logging_config=None,
         )
         self._hot = {route.path.encode(): route for handler, route in HOT.items() if handler in routes}
-        self._log = RequestLog(services.metrics)
+        self._log = RequestLog.of(services.metrics, services.settings)
         self._held: asyncio.Future[None] | None = None
 
     def connection(self, peers: ConnectionSet) -> HttpConnection:

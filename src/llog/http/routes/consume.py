@@ -14,7 +14,7 @@ from typing import Any
 from litestar import Request, Response, post
 
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch, PartitionFetched
-from llog.errors import InvalidArgument, RequestRefused
+from llog.errors import ClientDisconnected, InvalidArgument
 from llog.http.json.consume_answer import PlainAnswer, answer_of
 from llog.http.json.decode import checked_log
 from llog.http.json.schemas import ConsumeAnswer, ConsumeBody
@@ -49,13 +49,16 @@ async def consume_records(runtime: Runtime, record: RequestRecord) -> Reply:
     exchange = record.exchange
     wanted = plan_consume(await decoded_small_body(runtime, exchange, ConsumeBody))
     share = AnswerShare(runtime.answers)
-    record.on_finished = share.give
+    record.on_finished, record.wait_ms = share.give, wanted.max_wait_ms
     plain = PlainAnswer()
     fetched = await fetch(runtime, replace(wanted, hold=share.hold, quick=plain), gone=lambda: _disconnected(exchange))
     if plain.text is not None:
         text: bytes | memoryview = plain.text
     else:
         share.hold(held_bytes(fetched))
+        failed = [partition.error for partition in fetched if partition.error is not None]
+        if failed:
+            record.note_failures(type(failed[0]).__name__, str(failed[0]), len(failed), len(fetched))
         size = sum(run.columns.values.data.nbytes for partition in fetched for run in partition.runs)
         text = await runtime.off_loop(size, lambda: ENCODER.encode(answer_of(fetched)))
     share.shrink(len(text))
@@ -89,7 +92,7 @@ async def fetch(
         if polling.done():
             return await polling
         if not stopping.done() and not runtime.stopping.is_set():
-            raise RequestRefused("the client closed the connection while its poll waited")
+            raise ClientDisconnected("the client closed the connection while its poll waited")
     finally:
         for task in (polling, stopping, leaving):
             task.cancel()

@@ -39,7 +39,6 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
         e.LogFenced,
         e.OutOfOrderSequence,
         e.ProducerEpochFenced,
-        e.AppendUncertain,
         e.TopicAlreadyExists,
         e.TopicBeingDeleted,
         e.IllegalSegmentState,
@@ -54,6 +53,7 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
     ),
     413: (e.ValueTooLarge, e.RequestTooLarge, e.RecordTooLarge),
     416: (e.OffsetOutOfRange, e.RecordsLost),
+    499: (e.ClientDisconnected,),  # in logs and metrics only: nobody is there to read it
     500: (
         e.LlogError,
         e.SettingsError,
@@ -99,6 +99,7 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
         e.RequestOverload,
         e.BackPressureRejected,
         e.AppendNotCommitted,
+        e.AppendUncertain,
         e.LogBusy,
         e.TopicBusy,
         e.SinkBusy,
@@ -184,7 +185,7 @@ def _reply(
     field: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    record.error_type = error_type
+    record.error_type, record.error = error_type, reason
     return json_reply(ErrorAnswer(error_type, reason, record.request_id, field), status, headers)
 
 

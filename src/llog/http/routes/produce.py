@@ -17,7 +17,7 @@ from litestar import Request, Response, post
 from llog.broker.topic_configs import Config
 from llog.errors import (
     AppendNotCommitted,
-    BackPressureRejected,
+    AppendUncertain,
     LlogError,
     LogError,
     RecordTooLarge,
@@ -25,6 +25,7 @@ from llog.errors import (
 )
 from llog.http.json.produce_encode import EncodedRequest, RequestBatch, encoded_request
 from llog.http.json.schemas import ProduceAnswer, ProduceRequest, ProduceResult
+from llog.http.routes.errors import status_of
 from llog.http.routes.openapi import operation
 from llog.http.routes.runtime import Runtime, TakenBody, record_of, response_of, runtime_of
 from llog.listener.http1 import RETRY_AFTER, ErrorAnswer, Reply, json_reply
@@ -43,9 +44,12 @@ from llog.telemetry.request_log import RequestRecord
         ProduceRequest,
         {
             200: (ProduceAnswer, "Every batch is durable, at these offsets."),
-            409: (ProduceAnswer, "At least one batch failed; the others are durable."),
+            409: (ProduceAnswer, "At least one batch failed, and a retry does not help; the others are durable."),
             413: (None, "The body is larger than LLOG_HTTP_BODY_MAX_BYTES."),
-            503: (ProduceAnswer | ErrorAnswer, "Back-pressure, for every batch: nothing was accepted, try again."),
+            503: (
+                ProduceAnswer | ErrorAnswer,
+                "No batch is known to be durable: back-pressure, or a store fails. With Retry-After, none was stored.",
+            ),
         },
     ),
 )
@@ -68,7 +72,11 @@ async def produce_records(runtime: Runtime, record: RequestRecord) -> Reply:
     produced = await services.produce(encoded.groups)
     record.timings, record.batches = produced.timings, len(encoded.batches)
     status, answer = answer_of(encoded, produced.outcomes)
-    return json_reply(answer, status, RETRY_AFTER if status == 503 else None)
+    if status != 200:
+        first = next(result for result in answer.results if not result.ok)
+        record.note_failures(first.error_type, first.error, answer.error_count, len(answer.results))
+    may_repeat = status == 503 and not any(result.error_type == AppendUncertain.__name__ for result in answer.results)
+    return json_reply(answer, status, RETRY_AFTER if may_repeat else None)
 
 
 # -- the topics' limits ------------------------------------------------------------------------------------------------
@@ -104,7 +112,9 @@ def _refusal(batch: RequestBatch, config: Config) -> LogError | None:
 
 
 def answer_of(encoded: EncodedRequest, outcomes: Sequence[Appended | LogError]) -> tuple[int, ProduceAnswer]:
-    """The status: 200 when every batch landed, 503 when every one met back-pressure, else 409."""
+    """The status: 200 when every batch landed; 503 when none did and the broker or its stores are the cause; else 409.
+
+    A mix is a 409: the same request, sent again, would store the batches that landed twice."""
     pieces = [piece_outcomes(group, outcome) for group, outcome in zip(encoded.groups, outcomes, strict=True)]
     results: list[ProduceResult] = []
     errors: list[LogError] = []
@@ -124,8 +134,8 @@ def answer_of(encoded: EncodedRequest, outcomes: Sequence[Appended | LogError]) 
     answer = ProduceAnswer(results, len(results) - len(errors), len(errors))
     if not errors:
         return 200, answer
-    refused = len(errors) == len(results) and all(isinstance(error, BackPressureRejected) for error in errors)
-    return (503 if refused else 409), answer
+    none_landed = len(errors) == len(results)
+    return (503 if none_landed and all(status_of(error) == 503 for error in errors) else 409), answer
 
 
 def _landed(batch: RequestBatch, piece: Landed, appended: Appended) -> ProduceResult:

@@ -23,7 +23,7 @@ from llog.broker.groups.positions import GroupPositions
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import REJECTIONS, TimedOutcomes
 from llog.broker.topic_configs import TopicConfigs
-from llog.errors import InvalidArgument, RequestOverload, RequestRefused, RequestTooLarge, RequestTooSlow
+from llog.errors import ClientDisconnected, InvalidArgument, RequestOverload, RequestTooLarge, RequestTooSlow
 from llog.http.json.decode import BODY, decoded
 from llog.limits import KIB, MIB
 from llog.listener.http1 import JSON, Exchange, Reply, json_reply
@@ -261,7 +261,7 @@ async def _read(exchange: Exchange, share: _PoolShare, limit_bytes: int, limit_n
     except TimeoutError:
         raise RequestTooSlow(round((now() - started) * 1_000)) from None
     if not exchange.is_complete:
-        raise RequestRefused("the request ended before its body was complete")
+        raise ClientDisconnected("the connection ended before the body was complete")
     return body
 
 

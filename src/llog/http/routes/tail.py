@@ -8,6 +8,7 @@ not read delays no other client, and stopping the broker ends every tail.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Final, Literal
 
@@ -57,13 +58,14 @@ async def tail(
     runtime, log = runtime_of(request), log_of(topic, partition)
     first_offset = await _first_offset(runtime, log, offset, start, request.headers.get("last-event-id"))
     share = AnswerShare(runtime.answers)
-    record_of(request).on_finished = share.give
+    record = record_of(request)
+    record.on_finished, record.wait_ms = share.give, math.inf
     first = await _fetched(runtime, log, first_offset, share, wait_ms=0)
     if first.error is not None:
         raise first.error
     runtime.enter_tail()
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    events = _Events(runtime, log, first, record_of(request), share)
+    events = _Events(runtime, log, first, record, share)
     return Stream(events, media_type=EVENT_STREAM, headers=headers)
 
 
