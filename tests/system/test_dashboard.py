@@ -307,6 +307,10 @@ def alert_tests() -> list[dict[str, Any]]:
             [("llog_batching_rejections_total", "0+1x60")],
             [("llog_batching_rejections_total", "9x60")],
         ),
+        "LlogWalFilling": (
+            [("llog_wal_bytes", "80x60"), ("llog_wal_max_bytes", "100x60")],
+            [("llog_wal_bytes", "70x60"), ("llog_wal_max_bytes", "100x60")],
+        ),
         "LlogCompactionLag": (
             [('llog_compaction_lag_seconds{topic="orders",partition="0"}', "0+60x60")],
             [('llog_compaction_lag_seconds{topic="orders",partition="0"}', "90x60")],

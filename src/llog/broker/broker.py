@@ -24,6 +24,7 @@ from llog.broker.produce.producer import BatchingProducer, TimedOutcomes
 from llog.broker.tail.cache import TailCache, feed, monotonic_ms
 from llog.broker.tail.shared import SharedTailCache
 from llog.broker.topic_configs import TopicConfigs
+from llog.broker.wal_usage import WalUsage
 from llog.errors import InvalidArgument, SettingsError
 from llog.formats.warm_up import warm_up
 from llog.log.append.append import Appender, EncodedGroup
@@ -72,6 +73,7 @@ class Broker:
             probe_key=self.context.keys.cluster_id(),
             on_refusing=self._shed,
         )
+        self._wal_usage = self._measured_wal(meters) if self.writes else None
         self._append_troubles = AppendTroubles(monotonic_ms)
         self._fenced = FencedLogs(self.context)
         self._producer = self._batching() if self.writes else None
@@ -120,6 +122,8 @@ class Broker:
         self._tasks.append(asyncio.create_task(self._billing.run(asyncio.sleep), name="llog-billing"))
         self._tasks.append(asyncio.create_task(self._troubles.run(), name="llog-store-troubles"))
         self._tasks.append(asyncio.create_task(self._fenced.run(), name="llog-fenced-logs"))
+        if self._wal_usage is not None:
+            self._tasks.append(asyncio.create_task(self._wal_usage.run(), name="llog-wal-usage"))
         self._state = "ok"
 
     def _tail_cache(self) -> TailCache:
@@ -138,6 +142,14 @@ class Broker:
         except OSError as error:
             reason = f"the directory cannot be used: {error}"
             raise SettingsError("LLOG_TAIL_CACHE_DIR", str(settings.tail_cache_dir), reason) from error
+
+    def _measured_wal(self, meters: Meters) -> WalUsage | None:
+        """None when blobs lie in the object store, which has no limit."""
+        if tier_of(self.settings.wal_url, self.settings) != "wal":
+            return None
+        usage = WalUsage(meters.named[STORE_NAMES["wal"]], self.context.keys.blobs(), self.settings.wal_max_bytes)
+        self.metrics.attach_wal_usage(lambda: usage.used_bytes, usage.max_bytes)
+        return usage
 
     def _batching(self) -> BatchingProducer:
         appender = Appender(self.context)
@@ -204,7 +216,7 @@ class Broker:
 
     def refusal(self) -> str:
         """Why no record can be accepted now; empty if records are accepted."""
-        return self._troubles.refusal()
+        return self._troubles.refusal() or (self._wal_usage.refusal() if self._wal_usage is not None else "")
 
     async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
         if self._producer is None:
@@ -228,6 +240,8 @@ class Broker:
         reasons = self._troubles.reasons()
         if failing := self._append_troubles.reason():
             reasons.append(failing)
+        if self._wal_usage is not None and (full := self._wal_usage.refusal()):
+            reasons.append(full)
         if self.pool.under_pressure:
             reasons.append("buffers are three quarters full: producers send faster than the object store accepts")
         if self._registration.lost:

@@ -209,7 +209,7 @@ class Settings:
     wal_max_bytes: int = setting(
         TIERS, kinds.size(MIB, 1024 * 1024 * GIB),
         "Most bytes in a separate WAL store. At three quarters compaction and vacuum run at once; at the limit"
-        " producers wait. The default fits a small disk.", 10 * GIB,
+        " produce is refused with status 503. The default fits a small disk.", 10 * GIB,
     )
     wal_grace_ms: int = setting(
         TIERS, kinds.duration(10 * _SECOND_MS, 30 * _DAY_MS),

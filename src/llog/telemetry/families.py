@@ -117,6 +117,10 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
             "Requests refused because of one field.", "route field"),
     ),
     "Batching": (
+        _gauge("llog_wal_bytes", "wal.bytes",
+            "Bytes of blobs in a separate WAL store, as this broker knows; 0 without one."),
+        _gauge("llog_wal_max_bytes", "wal.max_bytes",
+            "`LLOG_WAL_MAX_BYTES`: records are refused while the WAL store holds as much; 0 without one."),
         _gauge("llog_batch_buffered_bytes", "batching.buffered_bytes", "Bytes between socket and commit."),
         _gauge("llog_batch_buffered_requests", "batching.buffered_requests", "Requests that wait for their commit."),
         _counter("llog_batch_flushes_total", "batching.flushes.{reason}", "Flushes, by what triggered them.", "reason",

@@ -93,6 +93,10 @@ class BrokerMetrics:
         self._families.gauge("llog_batch_max_buffer_bytes").set(max_buffer_bytes)
         self._families.gauge("llog_tail_cache_max_bytes").set(tail_cache_max_bytes)
 
+    def attach_wal_usage(self, used_bytes: Callable[[], int], max_bytes: int) -> None:
+        self._families.gauge("llog_wal_bytes").set_function(used_bytes)
+        self._families.gauge("llog_wal_max_bytes").set(max_bytes)
+
     def set_compactor(
         self,
         *,
