@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import statistics
 import time
 from collections.abc import Iterator
@@ -91,6 +92,23 @@ async def test_a_stop_answers_what_is_under_way_and_everything_acknowledged_is_t
         for number, result in enumerate(answered):
             record = reader.read_offset(TOPIC, 1, int(result["start_offset"]))
             assert record.payload == f"late {number}".encode()
+
+
+async def test_a_draining_broker_says_that_it_is_not_ready_and_goes_on_serving(tmp_path: Path) -> None:
+    with LlogProcess("broker", settings=at(tmp_path, http_drain_ms="60s"), log=tmp_path / "log") as broker:
+        async with client() as http:
+            await produce(http, broker.url, batch(TOPIC, 0, ["before"]))
+            broker.child.send_signal(signal.SIGTERM)
+
+            async def is_draining() -> bool:
+                return (await http.get(f"{broker.url}/ready")).status_code == 503
+
+            await until(is_draining, "not ready")
+            assert (await produce(http, broker.url, batch(TOPIC, 0, ["meanwhile"])))["start_offset"] == 2
+            answer = await consume(http, broker.url, TOPIC, 0, 1)
+            assert [record["payload"] for record in answer["records"]] == ["before", "meanwhile"]
+        broker.child.send_signal(signal.SIGTERM)  # a second signal ends the wait
+        assert await asyncio.to_thread(broker.child.wait, PATIENCE_SECONDS) == 0, broker.output()
 
 
 async def test_a_kill_loses_nothing_acknowledged_and_what_is_sent_again_is_stored_once(tmp_path: Path) -> None:

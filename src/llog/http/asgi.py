@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from llog.listener.http1 import Exchange, Headers
-from llog.telemetry.request_log import RequestRecord
+from llog.telemetry.request_log import STATUS_PATHS, RequestRecord
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -57,7 +57,8 @@ def scope_of(exchange: Exchange) -> dict[str, Any]:
         "server": exchange.server,
         "client": exchange.client,
         "scheme": exchange.scheme,
-        "method": exchange.method,
+        # The connection sends no body to a HEAD request.
+        "method": "GET" if exchange.method == "HEAD" and path in STATUS_PATHS else exchange.method,
         "root_path": "",
         "path": unquote(path) if "%" in path else path,
         "raw_path": exchange.path,

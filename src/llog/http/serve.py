@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from llog.broker.broker import Broker, Role
@@ -27,7 +28,8 @@ async def serve(
     patient: bool = False,
     on_started: Callable[[str, Broker], None] | None = None,
 ) -> None:
-    """Serve until `stop` is set; then accept no more, answer requests in flight, flush and close the stores.
+    """Serve until `stop` is set and LLOG_HTTP_DRAIN_MS are over; then accept no more, answer requests in flight, flush
+    and close the stores.
 
     When `at_once` is set too, requests in flight are aborted; nothing acknowledged is lost either way. `on_started`
     gets the URL and the broker. With `warmed`, the caller loads the compiled kernels (`warm_up`): the broker listens at
@@ -53,6 +55,8 @@ async def serve(
             if on_started is not None:
                 on_started(server.url, broker)
             await stop.wait()
+            app.begin_drain()
+            await _either(settings.http_drain_ms / 1_000, at_once)
         finally:
             stopping = asyncio.ensure_future(server.stop())
             if at_once is not None:
@@ -64,6 +68,15 @@ async def serve(
             await stopping
     finally:
         await broker.close(at_once=at_once)
+
+
+async def _either(seconds: float, event: asyncio.Event | None) -> None:
+    """Returns after `seconds`, or when `event` is set."""
+    if event is None:
+        await asyncio.sleep(seconds)
+    elif seconds:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), seconds)
 
 
 async def _opened(settings: Settings, role: Role, broker_id: str | None, *, warm: bool) -> Broker:

@@ -3,7 +3,7 @@
 A handler gets an `Exchange` when a request's head is complete, reads the body from it and answers:
 
     async def handler(exchange: Exchange) -> None:
-        pieces = await exchange.read_body(length, deadline)
+        pieces = await exchange.read_body(length, deadline, make_room)
         await exchange.answer(Reply(200, b"{}"))
 
 Limits: a head has a size, a number of headers and a deadline; a body waits in memory up to `READ_AHEAD_BYTES_MAX`, or
@@ -41,6 +41,8 @@ DISCARD_MS_MAX: Final = 2_000
 """How long the rest of a refused body is read and thrown away, so that its sender can read the answer."""
 READ_AHEAD_BYTES_MAX: Final = 64 * KIB
 """Bytes of a body that wait for a reader which has not said how many it has room for."""
+BODY_PART_BYTES: Final = 64 * KIB
+"""The first part of a body of known length; each further part doubles what has arrived."""
 SEND_PIECE_BYTES: Final = 256 * KIB
 """A large answer is written in pieces of this size; each waits until the transport accepts more."""
 
@@ -112,16 +114,23 @@ class Exchange:
         return address(self._connection.transport.get_extra_info("sockname"))
 
     # -- the request's body --------------------------------------------------------------------------------------------
-    async def read_body(self, size: int, deadline: Callable[[int], float]) -> list[bytes]:
-        """The pieces of a body of `size` bytes, for which the reader has room: fewer when the client went away.
+    async def read_body(
+        self, size: int, deadline: Callable[[int], float], make_room: Callable[[int], None]
+    ) -> list[bytes]:
+        """The pieces of a body of `size` bytes: fewer when the client went away.
 
-        `TimeoutError` when the loop's clock passes `deadline(bytes received)`. The reader wakes once, when the whole
-        body has arrived.
+        `make_room(n)` is called before the first n bytes are read: for a first part of the body, and for twice as much
+        whenever that part has arrived, so that a client gets room for what it sends and not for what it announces. It
+        raises to refuse the rest. `TimeoutError` when the loop's clock passes `deadline(bytes received)`.
         """
         loop = asyncio.get_running_loop()
-        self._wanted_bytes = size
+        self._wanted_bytes = min(size, BODY_PART_BYTES)
+        make_room(self._wanted_bytes)
         self._ask_for_body()
         while not (self._complete or self._is_over):
+            if self._wanted_bytes <= self.received_bytes < size:
+                self._wanted_bytes = min(size, 2 * self.received_bytes)
+                make_room(self._wanted_bytes)
             due = deadline(self.received_bytes)
             if loop.time() >= due:
                 raise TimeoutError

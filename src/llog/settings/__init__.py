@@ -313,6 +313,11 @@ class Settings:
         HTTP, kinds.duration(100, 600 * _SECOND_MS),
         "How long a client may take to send the head of a request, or pause while sending the body.", 30 * _SECOND_MS,
     )
+    http_drain_ms: int = setting(
+        HTTP, kinds.duration(0, 600 * _SECOND_MS),
+        "How long a stopping broker goes on serving while `/ready` answers 503, so that a load balancer sends clients"
+        " elsewhere before the port closes.", 0,
+    )
     http_stop_timeout_ms: int = setting(
         HTTP, kinds.duration(0, 600 * _SECOND_MS), "How long a stopping broker waits for requests in progress.",
         30 * _SECOND_MS,

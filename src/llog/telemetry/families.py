@@ -90,6 +90,15 @@ _counter, _histogram = partial(_row, "counter"), partial(_row, "histogram")
 
 # fmt: off
 SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
+    "Process": (
+        _counter("process_cpu_seconds_total", "process.cpu_seconds", "CPU time, user and system.", collected=True),
+        _gauge("process_resident_memory_bytes", "process.resident_memory_bytes", "Memory in RAM.", collected=True),
+        _gauge("process_virtual_memory_bytes", "process.virtual_memory_bytes", "Address space.", collected=True),
+        _gauge("process_open_fds", "process.open_fds", "Open file descriptors.", collected=True),
+        _gauge("process_max_fds", "process.max_fds", "Most file descriptors it may open.", collected=True),
+        _gauge("process_start_time_seconds", "process.start_time_seconds", "When it started (Unix time).",
+            collected=True),
+    ),
     "Broker": (
         _info("llog_broker_info", "broker",
             "About this broker: `broker_id`, `host`, `port`, `role`, `version`, and the kinds of its stores."),

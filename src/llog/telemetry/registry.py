@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Metric, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    Metric,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -67,6 +76,7 @@ class Families:
         self._registry: Final = _Registry()
         self._own = {row.name: _make(row, self._registry) for row in FAMILIES if not row.collected}
         self._overflows = self.counter("llog_metrics_overflow_total")
+        ProcessCollector(registry=self._registry)  # collects nothing where the system has no /proc
 
     def register(self, *collectors: Collector) -> None:
         for collector in collectors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llog.broker.produce.pool import MemoryPool
+from llog.broker.produce.pool import IncompleteBodies, MemoryPool
 from llog.errors import InvalidArgument
 
 
@@ -53,3 +53,29 @@ def test_a_call_without_room_is_pressure_too() -> None:
 def test_a_pool_of_nothing_is_refused() -> None:
     with pytest.raises(InvalidArgument):
         MemoryPool(0)
+
+
+def test_incomplete_bodies_hold_a_share_of_the_pool_and_those_of_one_client_a_share_of_that() -> None:
+    pool = MemoryPool(100)
+    bodies = IncompleteBodies(pool)
+    for client in ("a", "a", "b", "c"):
+        bodies.begin(client)
+    assert bodies.try_take("a", 25)
+    assert not bodies.try_take("a", 1), "one client has its quarter"
+    assert bodies.try_take("b", 25)
+    assert not bodies.try_take("c", 1), "together they have their half"
+    bodies.end("a", 20)
+    assert (bodies.used, pool.used) == (30, 50), "a body that has arrived stays in the pool"
+    assert bodies.try_take("c", 20)
+    assert bodies.try_take("a", 0)
+
+
+def test_the_only_incomplete_body_may_take_the_whole_pool() -> None:
+    pool = MemoryPool(100)
+    bodies = IncompleteBodies(pool)
+    bodies.begin("a")
+    assert bodies.try_take("a", 100)
+    assert not bodies.try_take("a", 1)
+    bodies.end("a", 100)
+    pool.give(100)
+    assert (bodies.used, pool.used) == (0, 0)

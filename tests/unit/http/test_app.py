@@ -25,7 +25,7 @@ from llog.listener.tokens import Access, Tokens
 from llog.log.fence import fence
 from llog.log.keys import Log
 from llog.telemetry.process_logs import LOG_LINES_WAITING_MAX, GatheredLines, configure_logging
-from llog.telemetry.request_log import RequestLog, RequestRecord
+from llog.telemetry.request_log import STATUS_PATHS, RequestLog, RequestRecord
 from llog.telemetry.status_pages import StatusPages
 from tests.patience import until
 from tests.unit.http.broker_double import BrokerDouble, batch, client_of, consume_body, produce_body
@@ -131,6 +131,14 @@ async def test_a_kind_without_a_token_is_open() -> None:
         assert (await client.post("/consume", json=consume_body("t", 0, 1))).status_code == 200
     with pytest.raises(RequestUnauthenticated):
         Tokens(broker.settings).check(Access.WRITE, b"Bearer ")
+
+
+@pytest.mark.parametrize("path", sorted(STATUS_PATHS))
+async def test_a_status_page_answers_head_without_a_body(path: str) -> None:
+    async with client_of(BrokerDouble()) as client:
+        head = await client.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert int(head.headers["content-length"]) > 0
 
 
 # -- logs and metrics --------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def test_names_follow_the_conventions() -> None:
     names = [row.name for row in FAMILIES]
     assert len(set(names)) == len(names)
     for row in FAMILIES:
-        assert re.fullmatch(r"llog_[a-z0-9_]+", row.name)
+        assert re.fullmatch(r"(llog|process)_[a-z0-9_]+", row.name)
         assert row.name.endswith("_total") == (row.kind == "counter"), row.name
         assert row.name.endswith("_info") == (row.kind == "info"), row.name
         assert not re.search(r"_(ms|kb|mb|msec)(_|$)", row.name), "seconds and bytes only"

@@ -7,13 +7,17 @@ accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from llog.errors import InvalidArgument
 
 # From this fraction of LLOG_BATCH_MAX_BUFFER_BYTES on, the buffer is flushed without waiting.
 BATCH_PRESSURE_FRACTION: Final = 0.75
+# What bodies that have not arrived completely may hold of the pool: all of them, and those of one client.
+INCOMPLETE_FRACTION: Final = 0.5
+INCOMPLETE_CLIENT_FRACTION: Final = 0.25
 
 
 class MemoryPool:
@@ -59,3 +63,48 @@ class MemoryPool:
     def _notify(self) -> None:
         for listener in self._listeners:
             listener()
+
+
+class IncompleteBodies:
+    """Bounds what bodies hold of the pool before they have arrived, so that clients that stall cannot hold all of it.
+
+    A body that is the only incomplete one, or the only one of its client, may exceed the bound: it must be possible to
+    send a body as large as the pool.
+    """
+
+    def __init__(self, pool: MemoryPool) -> None:
+        self.pool = pool
+        self._bytes, self._bodies = 0, 0
+        self._client_bytes: Counter[Hashable] = Counter()
+        self._client_bodies: Counter[Hashable] = Counter()
+
+    @property
+    def used(self) -> int:
+        return self._bytes
+
+    def begin(self, client: Hashable) -> None:
+        self._bodies += 1
+        self._client_bodies[client] += 1
+
+    def try_take(self, client: Hashable, byte_length: int) -> bool:
+        """False: there is no room, and nothing was taken."""
+        limit_bytes = self.pool.limit_bytes
+        if self._bodies > 1 and self._bytes + byte_length > limit_bytes * INCOMPLETE_FRACTION:
+            return False
+        held = self._client_bytes[client]
+        if self._client_bodies[client] > 1 and held + byte_length > limit_bytes * INCOMPLETE_CLIENT_FRACTION:
+            return False
+        if not self.pool.try_take(byte_length):
+            return False
+        self._bytes += byte_length
+        self._client_bytes[client] += byte_length
+        return True
+
+    def end(self, client: Hashable, byte_length: int) -> None:
+        """The body has arrived, or was given up; its `byte_length` bytes stay taken from the pool."""
+        self._bytes -= byte_length
+        self._bodies -= 1
+        self._client_bytes[client] -= byte_length
+        self._client_bodies[client] -= 1
+        if not self._client_bodies[client]:
+            del self._client_bodies[client], self._client_bytes[client]

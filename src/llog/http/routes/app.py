@@ -134,8 +134,13 @@ class HttpApp:
 
         until.add_done_callback(release)
 
+    def begin_drain(self) -> None:
+        """`/ready` answers 503 from now on."""
+        self.runtime.draining = True
+
     def begin_stop(self) -> None:
         """Polls and tails that wait are answered, `/ready` answers 503, and producing is refused."""
+        self.begin_drain()
         self.runtime.stopping.set()
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from llog.telemetry.status_pages import Ready, status_page
 async def _page(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     runtime = runtime_of(request)
     path = record_of(request).route
-    return response_of(await status_page(path, runtime.services, stopping=runtime.stopping.is_set()))
+    return response_of(await status_page(path, runtime.services, stopping=runtime.draining))
 
 
 @get(

@@ -1,7 +1,8 @@
 """What routes share: the broker behind them, worker threads, the memory of bodies and answers, open tails.
 
-Bodies with records come out of the broker's pool before they are read, and never more is read than it gave; a client
-that sends slowly is given up, so that memory cannot be held by sending a byte now and then. Answers share a pool too:
+Bodies with records come out of the broker's pool as they arrive, a part at a time, and never more is read than it gave.
+Bodies that have not arrived completely hold at most a share of the pool, and those of one client a share of that, so
+clients that stall keep nobody else out; a client that sends slowly is given up. Answers share a pool too:
 clients decide how many there are at once, and a client that does not read keeps its answer in memory. An answer counts
 from the first byte found until the client has taken the last one, or is gone; waiting for records holds nothing. A
 request that does not fit is refused with 503 and Retry-After.
@@ -20,7 +21,7 @@ from litestar.connection import ASGIConnection
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetched
 from llog.broker.consume.request import CONSUME_RECORD_BYTES
 from llog.broker.groups.positions import GroupPositions
-from llog.broker.produce.pool import MemoryPool
+from llog.broker.produce.pool import IncompleteBodies, MemoryPool
 from llog.broker.produce.producer import REJECTIONS, TimedOutcomes
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import ClientDisconnected, InvalidArgument, RequestOverload, RequestTooLarge, RequestTooSlow
@@ -106,7 +107,10 @@ class Runtime:
     def __init__(self, services: BrokerServices) -> None:
         self.services, self.tokens = services, Tokens(services.settings)
         self.stopping = asyncio.Event()
+        self.draining = False
+        """`/ready` answers 503, and everything else is served."""
         self.answers = MemoryPool(HTTP_ANSWERS_BYTES_MAX)
+        self.bodies = IncompleteBodies(services.pool)
         self._threads = ThreadPoolExecutor(HTTP_WORKER_THREADS, thread_name_prefix="llog-http")
         self._tails = 0
 
@@ -185,62 +189,58 @@ class Body:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-class _PoolShare:
-    """What one request holds of the pool."""
-
-    def __init__(self, pool: MemoryPool | None = None, on_refused: Callable[[], None] = lambda: None) -> None:
-        self._pool, self._on_refused, self._size = pool, on_refused, 0
-
-    def raise_to(self, size: int) -> None:
-        if self._pool is None or size <= self._size:
-            return
-        if not self._pool.try_take(size - self._size):
-            self._on_refused()
-            raise RequestOverload(
-                "the broker's buffer (LLOG_BATCH_MAX_BUFFER_BYTES) is full: nothing was accepted, try again"
-            )
-        self._size = size
-
-    def give(self) -> None:
-        if self._pool is not None and self._size:
-            self._pool.give(self._size)
-            self._size = 0
-
-
 class TakenBody:
     """The body of a request that carries records; its bytes are taken from the pool until the block ends."""
 
     def __init__(self, runtime: Runtime, exchange: Exchange) -> None:
-        services = runtime.services
-        self._exchange, self._settings = exchange, services.settings
-        self._share = _PoolShare(services.pool, lambda: services.metrics.count(REJECTIONS))
+        self._exchange, self._services, self._bodies = exchange, runtime.services, runtime.bodies
+        self._client = exchange.client[0] if exchange.client else ""
+        self._size = 0
 
     async def __aenter__(self) -> Body:
-        limit_bytes, timeout_ms = self._settings.http_body_max_bytes, self._settings.http_read_timeout_ms
+        settings = self._services.settings
+        limit_bytes, timeout_ms = settings.http_body_max_bytes, settings.http_read_timeout_ms
+        self._bodies.begin(self._client)
         try:
-            return await _read(self._exchange, self._share, limit_bytes, "LLOG_HTTP_BODY_MAX_BYTES", timeout_ms)
+            return await _read(self._exchange, self._take, limit_bytes, "LLOG_HTTP_BODY_MAX_BYTES", timeout_ms)
         except BaseException:
-            self._share.give()
+            self._services.pool.give(self._size)
             raise
+        finally:
+            self._bodies.end(self._client, self._size)
 
     async def __aexit__(self, *_: object) -> None:
-        self._share.give()
+        self._services.pool.give(self._size)
+
+    def _take(self, size: int) -> None:
+        """Take `size` bytes in all."""
+        if not self._bodies.try_take(self._client, size - self._size):
+            self._services.metrics.count(REJECTIONS)
+            raise RequestOverload(
+                "the broker's buffer (LLOG_BATCH_MAX_BUFFER_BYTES) has no room: nothing was accepted, try again"
+            )
+        self._size = size
 
 
 async def decoded_small_body(runtime: Runtime, exchange: Exchange, kind: type[T], *, default: T | None = None) -> T:
     timeout_ms = runtime.services.settings.http_read_timeout_ms
-    body = await _read(exchange, _PoolShare(), HTTP_SMALL_BODY_BYTES_MAX, "HTTP_SMALL_BODY_BYTES_MAX", timeout_ms)
+    body = await _read(exchange, _no_pool, HTTP_SMALL_BODY_BYTES_MAX, "HTTP_SMALL_BODY_BYTES_MAX", timeout_ms)
     if not body.size and default is not None:
         return default
     text = body.joined()
     return await runtime.off_loop(len(text), lambda: decoded(kind, text))
 
 
-async def _read(exchange: Exchange, share: _PoolShare, limit_bytes: int, limit_name: str, timeout_ms: int) -> Body:
+def _no_pool(_: int) -> None:
+    """Room for a body without records, which is small."""
+
+
+async def _read(
+    exchange: Exchange, make_room: Callable[[int], None], limit_bytes: int, limit_name: str, timeout_ms: int
+) -> Body:
     declared = _declared_length(exchange)
     if declared > limit_bytes:
         raise RequestTooLarge(limit_bytes, limit_name)
-    share.raise_to(declared)
     now = asyncio.get_running_loop().time
     started = now()
 
@@ -250,13 +250,13 @@ async def _read(exchange: Exchange, share: _PoolShare, limit_bytes: int, limit_n
     body = Body()
     try:
         if declared:
-            for piece in await exchange.read_body(declared, deadline):
+            for piece in await exchange.read_body(declared, deadline, make_room):
                 body.add(piece)
         else:
             while piece := await exchange.receive(deadline(body.size)) or b"":
                 if body.size + len(piece) > limit_bytes:
                     raise RequestTooLarge(limit_bytes, limit_name)
-                share.raise_to(body.size + len(piece))
+                make_room(body.size + len(piece))
                 body.add(piece)
     except TimeoutError:
         raise RequestTooSlow(round((now() - started) * 1_000)) from None
