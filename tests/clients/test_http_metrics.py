@@ -92,7 +92,7 @@ def test_metrics_prometheus_is_text_that_prometheus_reads(http: httpx.Client) ->
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     families = list(text_string_to_metric_families(answer.text))
     assert {family.type for family in families} <= {"counter", "gauge", "histogram"}
-    assert all(family.name.startswith("llog_") and family.documentation for family in families)
+    assert all(family.name.startswith(("llog_", "process_")) and family.documentation for family in families)
 
 
 def test_both_pages_tell_the_same_numbers(broker: Running, topic: str) -> None:

@@ -99,7 +99,7 @@ def main(history: str) -> None:
             on_started=lambda url: print(f"started {url}", flush=True),
         )
 
-    run_until_stopped(serve_until)
+    run_until_stopped(serve_until, log_level="info")
 
 
 class Service:

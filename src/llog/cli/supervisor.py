@@ -14,7 +14,7 @@ import logging
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -101,21 +101,22 @@ class SupervisedBroker:
 
 
 async def keep_running(
-    brokers: Sequence[SupervisedBroker], stop: asyncio.Event, until: Iterable[asyncio.Future[None]]
+    brokers: Sequence[SupervisedBroker], stop: asyncio.Event, until: Iterable[asyncio.Future[Any]]
 ) -> int:
     """Run the brokers until `stop` is set, one of `until` is done, a broker cannot start, or none is left to restart.
 
     Sets `stop`, ends every process, and returns the exit code of the stack: 0 after an orderly stop, otherwise that of
     a broker that the supervisor gave up.
     """
-    running = {asyncio.ensure_future(broker.run(stop)): broker for broker in brokers}
+    running = [asyncio.ensure_future(broker.run(stop)) for broker in brokers]
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        left = set(running)
+        left: set[asyncio.Future[Any]] = set(running)
+        ends: set[asyncio.Future[Any]] = {stopping, *until}
         while left and not stop.is_set():
-            ended, _ = await asyncio.wait([*left, stopping, *until], return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(left | ends, return_when=asyncio.FIRST_COMPLETED)
             left -= ended
-            if any(task in running and running[task].refused for task in ended) or ended & {stopping, *until}:
+            if ended & ends or any(broker.refused for broker in brokers):
                 break
         given_up = [task.result() for task in running if task.done() and not stop.is_set()]
     finally:

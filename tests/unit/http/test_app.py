@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -20,6 +20,7 @@ from llog.errors import LlogError, MetadataUnavailable, MetadataUncertain, Reque
 from llog.http.routes.app import build_app
 from llog.http.routes.errors import STATUSES, status_of
 from llog.http.routes.openapi import openapi_config
+from llog.listener.http1 import Exchange
 from llog.listener.server import SocketListener
 from llog.listener.tokens import Access, Tokens
 from llog.log.fence import fence
@@ -205,7 +206,8 @@ async def test_a_slow_request_gets_a_line_and_the_wait_of_a_long_poll_is_not_slo
     now = [0.0]
     log = RequestLog(BrokerDouble().metrics, lambda: now[0], lines="slow", slow_ms=100)
     for duration_ms, wait_ms in ((99, 0), (100, 0), (300, 250), (350, 250)):
-        record = RequestRecord(SimpleNamespace(headers=[], method="GET", received_bytes=0, client=None), now[0])
+        exchange = SimpleNamespace(headers=[], method="GET", received_bytes=0, client=None)
+        record = RequestRecord(cast(Exchange, exchange), now[0])
         record.status, record.wait_ms = 200, wait_ms
         now[0] += duration_ms / 1_000
         log.finish(record)
