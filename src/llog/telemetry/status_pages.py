@@ -113,7 +113,7 @@ class StatusPages:
 def refused(
     record: RequestRecord, status: int, error_type: str, reason: str, headers: Mapping[str, str] | None = None
 ) -> Reply:
-    record.error_type = error_type
+    record.error_type, record.error = error_type, reason
     return json_reply(ErrorAnswer(error_type, reason, record.request_id), status, headers)
 
 

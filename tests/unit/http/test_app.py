@@ -214,6 +214,21 @@ async def test_a_slow_request_gets_a_line_and_the_wait_of_a_long_poll_is_not_slo
     assert [round(line["duration_ms"]) for line in lines()] == [100, 350]
 
 
+async def test_a_page_that_a_process_does_not_serve_is_logged_with_the_reason(lines: Any) -> None:
+    pages = StatusPages(BrokerDouble())
+    listener = SocketListener(
+        BrokerDouble().settings, pages.connection, host="127.0.0.1", port=0, variables="LLOG_HTTP"
+    )
+    await listener.start()
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.port}") as client:
+            assert (await client.get("/topics")).status_code == 404
+    finally:
+        await listener.stop()
+    [line] = [line for line in lines() if line["event"] == "request"]
+    assert "/health" in line["error"]
+
+
 async def test_the_route_is_the_template_never_the_path() -> None:
     broker = BrokerDouble()
     async with client_of(broker) as client:
