@@ -147,7 +147,12 @@ class Broker:
         """None when blobs lie in the object store, which has no limit."""
         if tier_of(self.settings.wal_url, self.settings) != "wal":
             return None
-        usage = WalUsage(meters.named[STORE_NAMES["wal"]], self.context.keys.blobs(), self.settings.wal_max_bytes)
+        usage = WalUsage(
+            meters.named[STORE_NAMES["wal"]],
+            self.context.keys.blobs(),
+            self.settings.wal_max_bytes,
+            accepted_bytes=lambda: self._producer.accepted_bytes if self._producer is not None else 0,
+        )
         self.metrics.attach_wal_usage(lambda: usage.used_bytes, usage.max_bytes)
         return usage
 
@@ -164,7 +169,7 @@ class Broker:
             now_ms=monotonic_ms,
             sleep=asyncio.sleep,
             on_committed=feed(self._cache, appender.committer.known),
-            trouble=self._troubles.refusal,
+            trouble=self.refusal,
         )
 
     def _shed(self, reason: str) -> None:

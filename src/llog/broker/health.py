@@ -34,8 +34,9 @@ from llog.stores.metadata.wrappers import MeteredMetadataStore
 from llog.stores.metering import StorePulse
 from llog.stores.objects.wrappers import MeteredObjectStore
 
-# Without a success for so long, with at least two failures, appends count as failing, and so long after the last one.
+# Appends count as failing when they have failed, and none has succeeded, for this long …
 APPEND_TROUBLE_MS: Final = 1_000
+# … and until this long after the last failure, because a broker that is not ready may get no further request.
 APPEND_TROUBLE_FORGET_MS: Final = 10_000
 
 # Fenced logs that are shown, and how often their control records are read.

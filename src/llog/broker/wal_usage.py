@@ -4,8 +4,8 @@ A WAL disk fills when compaction cannot move records away, for example while the
 were accepted are safe; the broker refuses new ones with "try again" while the store holds `LLOG_WAL_MAX_BYTES`. The
 compactor hurries at three quarters of it.
 
-The store is listed from time to time. Bytes that this broker uploads in between are added at once, so one broker passes
-the limit by no more than the flushes under way; several brokers pass it by what the others upload between two
+The store is listed from time to time. Bytes that this broker has accepted or uploaded since are added at once, so one
+broker passes the limit by one request at most; several brokers pass it by what the others upload between two
 measurements.
 """
 
@@ -36,10 +36,12 @@ class WalUsage:
         prefix: str,
         max_bytes: int,
         *,
+        accepted_bytes: Callable[[], int] = lambda: 0,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`prefix` is that of blobs in `store`."""
+        """`prefix` is that of blobs in `store`; `accepted_bytes` are on their way to it."""
         self._store, self._prefix, self.max_bytes, self._sleep = store, prefix, max_bytes, sleep
+        self._accepted_bytes = accepted_bytes
         self._measured_bytes = 0
         self._uploaded_before = self._uploaded_bytes()
         self._is_full = False
@@ -53,7 +55,7 @@ class WalUsage:
 
     def refusal(self) -> str:
         """Why no record can be accepted now; empty if records are accepted."""
-        used_bytes = self.used_bytes
+        used_bytes = self.used_bytes + self._accepted_bytes()
         if used_bytes < self.max_bytes:
             return ""
         return (

@@ -56,7 +56,7 @@ async def serve(
                 on_started(server.url, broker)
             await stop.wait()
             app.begin_drain()
-            await _either(settings.http_drain_ms / 1_000, at_once)
+            await _drain(settings.http_drain_ms / 1_000, at_once)
         finally:
             stopping = asyncio.ensure_future(server.stop())
             if at_once is not None:
@@ -70,13 +70,11 @@ async def serve(
         await broker.close(at_once=at_once)
 
 
-async def _either(seconds: float, event: asyncio.Event | None) -> None:
-    """Returns after `seconds`, or when `event` is set."""
-    if event is None:
-        await asyncio.sleep(seconds)
-    elif seconds:
+async def _drain(seconds: float, at_once: asyncio.Event | None) -> None:
+    """Wait for `seconds`, or until `at_once` is set."""
+    if seconds:
         with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), seconds)
+            await asyncio.wait_for((at_once or asyncio.Event()).wait(), seconds)
 
 
 async def _opened(settings: Settings, role: Role, broker_id: str | None, *, warm: bool) -> Broker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -67,3 +68,18 @@ def test_a_broker_refuses_records_at_the_limit_and_accepts_them_when_there_is_ro
             blob.unlink()
         wait_until(lambda: http.get("/ready").status_code == 200, "room again")
         assert http.post("/produce", json=body).status_code == 200
+
+
+def test_many_requests_at_the_same_moment_do_not_pass_the_limit(tmp_path: Path) -> None:
+    stores = {"wal_url": f"file://{tmp_path}/wal", "objects_url": f"file://{tmp_path}/far", "wal_max_bytes": MIB}
+    body = {"topic_partitions": [{"topic": "orders", "partition": 0, "records": ["x" * 50_000]}]}
+    with (
+        llog.testing.broker(tmp_path, batch_max_delay_ms=200, **stores) as running,
+        httpx.Client(base_url=running.url, timeout=PATIENCE_SECONDS, limits=httpx.Limits(max_connections=64)) as http,
+        ThreadPoolExecutor(64) as threads,
+    ):
+        answers = list(threads.map(lambda _: http.post("/produce", json=body).status_code, range(192)))
+        assert set(answers) == {200, 503}
+        assert answers.count(200) >= 5
+    stored = sum(path.stat().st_size for path in (tmp_path / "wal").rglob("*") if path.is_file())
+    assert stored <= MIB + 60_000, "one request may pass the limit"

@@ -122,6 +122,11 @@ class BatchingProducer:
         self._closing = False
         pool.on_pressure(self._on_pressure)
 
+    @property
+    def accepted_bytes(self) -> int:
+        """Bytes of calls that were accepted and not answered."""
+        return self._byte_length
+
     # -- calls --------------------------------------------------------------------------------------------------------
     async def append(self, groups: Sequence[EncodedGroup]) -> list[Appended | LogError]:
         """One outcome per group, in order; at most one group per log. Cancelling does not undo the append."""
