@@ -1,20 +1,24 @@
 """The backlog of each log, counted from the index and remembered, so that each entry is read about once.
 
 An inspection reads the two records that guard a log, for many logs in one request. It reads the index only where new
-entries arrived or grew old enough, from where the last inspection ended. The result may be stale: it only decides
-whether a visit is worth it, and the visit reads the log again.
+entries arrived or grew old enough, from where the last inspection ended. Its result says when time alone will change
+it, so that a log that does not change is not inspected before. The result may be stale: it only decides whether a visit
+is worth it, and the visit reads the log again.
 
 Counting stops where a run could not continue (a gap, an entry too young, another type). A log that was compacted, cut
 by retention or created again is counted anew.
+
+From time to time a log that changed is looked at as a whole, for retention and merges (`look`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from llog.compactor.look import Look, look
 from llog.compactor.plan import LogBacklog, Rules
 from llog.concurrency import batched
 from llog.errors import FormatError, InvalidArgument
@@ -28,6 +32,10 @@ from llog.stores.metadata.port import Record, after, last_segment
 
 COMPACTOR_SCANS_IN_FLIGHT_MAX: Final = 16
 COMPACTOR_SCAN_PAGE_ENTRIES: Final = 256
+# Offsets below the counter that no entry covers: the read was stale, or the entry is written late. Read again after the
+# trigger age, within these bounds.
+COMPACTOR_GAP_MS_MIN: Final = 1_000
+COMPACTOR_GAP_MS_MAX: Final = 60_000
 
 
 class BadLog(NamedTuple):
@@ -50,7 +58,12 @@ class _Backlog:
     young_ms: int | None = None
     """Creation time of the entry at which counting stopped because it was too young."""
     segments_since_merge: int = 0
-    retained_at_ms: int = 0
+    changed_at_ms: int = 0
+    looked_at_ms: int = 0
+    look_at_ms: int | None = None
+    """When the log is looked at as a whole; None: it did not change since the last look."""
+    retain_at_ms: int | None = None
+    """When retention has something to remove, according to that look."""
     view: LogBacklog | None = None
     """Result of the last inspection, at these versions of the two records."""
     versions: tuple[int, int] = (-1, -1)
@@ -80,9 +93,30 @@ class Backlogs:
             del self._known[log]
         return gone
 
+    def lagging(self) -> list[Log]:
+        """Logs with appends that are not compacted."""
+        return [log for log, known in self._known.items() if known.view is not None and known.view.lag_offsets]
+
+    def compaction_version(self, log: Log) -> int | None:
+        """Version of the compaction record at the last inspection."""
+        known = self._known.get(log)
+        return None if known is None or known.versions[0] < 0 else known.versions[0]
+
     def retained(self, log: Log) -> None:
+        """Retention was tried; the log is looked at again an interval later."""
         if (known := self._known.get(log)) is not None:
-            known.retained_at_ms, known.view = self._context.now_ms(), None
+            now_ms = self._context.now_ms()
+            known.looked_at_ms, known.look_at_ms = now_ms, now_ms + self._rules.retention_interval_ms
+            known.retain_at_ms, known.view = None, None
+
+    def look_again(self, topics: Collection[str]) -> list[Log]:
+        """The configs of these topics may have changed: their logs are looked at within an interval, not all at the
+        same moment. Returns these logs."""
+        logs = [log for log in self._known if log.topic in topics]
+        for log in logs:
+            known = self._known[log]
+            known.look_at_ms, known.view = self._some_time_ms(), None
+        return logs
 
     def nothing_to_merge(self, log: Log) -> None:
         if (known := self._known.get(log)) is not None:
@@ -115,7 +149,9 @@ class Backlogs:
             return None
         if known.versions != (compaction.version, control.version) or known.view.pending:
             return None
-        return None if self._is_worth_a_scan(known, known.view.counter) else known.view
+        if self._is_worth_a_scan(known, known.view.counter) or self._is_worth_a_look(known):
+            return None
+        return known.view
 
     async def _inspect(
         self, log: Log, compaction_record: Record | None, control_record: Record | None
@@ -128,15 +164,25 @@ class Backlogs:
             if control.log_state == "DELETED" or control.incarnation != compaction.incarnation:
                 return None
             known = self._remembered(log, control, compaction)
+            self._note_versions(known, (compaction_record.version, control_record.version))
             if self._is_worth_a_scan(known, control.sequence_counter):
                 async with self._scans:
                     await self._scan(log, known, control)
             run_state = await self._run_state(log, control, compaction)
         except (FormatError, InvalidArgument) as error:
             return BadLog(log, error)
+        if self._is_worth_a_look(known):
+            async with self._scans:
+                await self._look(log, known, control, compaction)
         known.view = self._view(log, known, control, compaction, run_state)
-        known.versions = (compaction_record.version, control_record.version)
         return known.view
+
+    def _note_versions(self, known: _Backlog, versions: tuple[int, int]) -> None:
+        if known.versions == versions:
+            return
+        known.versions, known.changed_at_ms = versions, self._context.now_ms()
+        if known.look_at_ms is None:
+            known.look_at_ms = known.looked_at_ms + self._rules.retention_interval_ms
 
     def _remembered(self, log: Log, control: ControlRecord, compaction: CompactionRecord) -> _Backlog:
         known = self._known.get(log)
@@ -149,15 +195,34 @@ class Backlogs:
             return known
         anew = _Backlog(control.incarnation, cursor, start, max(cursor, start))
         if known is not None and known.incarnation == control.incarnation:
-            anew.retained_at_ms = known.retained_at_ms
+            anew.versions, anew.changed_at_ms = known.versions, known.changed_at_ms
+            anew.looked_at_ms, anew.look_at_ms = known.looked_at_ms, known.look_at_ms
+            anew.retain_at_ms = known.retain_at_ms
             anew.segments_since_merge = known.segments_since_merge + (cursor > known.cursor)
         else:
-            # Its last retention is unknown: due soon, and not all logs at the same moment.
-            interval_ms = self._rules.retention_interval_ms
-            anew.retained_at_ms = self._context.now_ms() - interval_ms * self._context.random_bits(16) // 65_536
-            anew.segments_since_merge = self._rules.merge_inputs_min if cursor > start else 0
+            # It was never looked at: soon, and not all logs at the same moment.
+            anew.looked_at_ms, anew.look_at_ms = self._context.now_ms(), self._some_time_ms()
         self._known[log] = anew
         return anew
+
+    def _some_time_ms(self) -> int:
+        """A random instant within the next interval."""
+        return self._context.now_ms() + self._rules.retention_interval_ms * self._context.random_bits(16) // 65_536
+
+    def _is_worth_a_look(self, known: _Backlog) -> bool:
+        """A look in the future was noted before the clock was set back: it may be long ago."""
+        now_ms = self._context.now_ms()
+        return known.looked_at_ms > now_ms or (known.look_at_ms is not None and known.look_at_ms <= now_ms)
+
+    async def _look(self, log: Log, known: _Backlog, control: ControlRecord, compaction: CompactionRecord) -> None:
+        try:
+            seen = await look(self._context, log, control, compaction, self._rules)
+        except (FormatError, InvalidArgument):
+            seen = Look(self._context.now_ms(), is_mergeable=False)  # retention meets the same record and reports it
+        known.looked_at_ms, known.look_at_ms = self._context.now_ms(), None
+        known.retain_at_ms = seen.retain_at_ms
+        if seen.is_mergeable:
+            known.segments_since_merge = max(known.segments_since_merge, self._rules.merge_inputs_min)
 
     def _is_worth_a_scan(self, known: _Backlog, counter: int) -> bool:
         if counter <= known.next_offset or self._is_full(known):
@@ -226,6 +291,7 @@ class Backlogs:
                 # Its entry is not written yet: the next worker on the log settles it first.
                 ready = replace(known)
                 ready.count(pending.end_offset, pending.byte_length or 0, pending.created_at_ms)
+        wakes_at_ms = self._wakes_at_ms(ready, control, pending_is_old=pending_is_old)
         return LogBacklog(
             log=log,
             incarnation=control.incarnation,
@@ -241,5 +307,21 @@ class Backlogs:
             pending=pending is not None,
             pending_is_old=pending_is_old,
             segments_since_merge=known.segments_since_merge,
-            retained_at_ms=known.retained_at_ms,
+            retain_at_ms=known.retain_at_ms,
+            wakes_at_ms=wakes_at_ms,
+            changed_at_ms=known.changed_at_ms,
         )
+
+    def _wakes_at_ms(self, ready: _Backlog, control: ControlRecord, *, pending_is_old: bool) -> int | None:
+        """When time alone changes the view: it is looked at as a whole, or more entries are old enough. Every offset
+        below the counter has an entry or is pending (I4); what is neither counted nor young is read again."""
+        instants = [] if ready.look_at_ms is None else [ready.look_at_ms]
+        pending = control.pending
+        if ready.young_ms is not None:
+            instants.append(ready.young_ms + self._rules.min_age_ms)
+        elif pending is not None and pending.incarnation == control.incarnation and not pending_is_old:
+            instants.append(pending.created_at_ms + self._rules.min_age_ms)
+        elif ready.next_offset < control.sequence_counter and not self._is_full(ready):
+            pause_ms = min(max(self._rules.trigger_age_ms, COMPACTOR_GAP_MS_MIN), COMPACTOR_GAP_MS_MAX)
+            instants.append(self._context.now_ms() + pause_ms)
+        return min(instants, default=None)

@@ -1,24 +1,29 @@
 """Work done once for the whole cluster, on a timetable: vacuum, backups, unfinished deletions, key compaction.
 
 An ephemeral claim decides which service does a chore. Those of vacuum and backups stay with their service, so that
-there is one timetable, and are released when the chore fails, because another service may succeed. Measuring the WAL
-store and comparing clocks need no claim. Each chore is a coroutine that does it once, if it is due and claimed; the
-service calls it repeatedly.
+there is one timetable, and are released when the chore fails, because another service may succeed, and when there is
+nothing left to do. Measuring the WAL store and comparing clocks need no claim. Each chore is a coroutine that does it
+once, if it is due and claimed; the service calls it repeatedly.
+
+While nothing changes, no chore calls a store: each remembers a mark of the changes seen before it ran, and equal marks
+mean that its result still holds.
 
 Key compaction is a chore, not a visit: a pass reads whole logs at a limited speed and may take long, while a visit
 holds its log. Fresh bytes become segments during a pass, which gives way to them when it publishes. A log that was not
-worth a pass is inspected again when its segments or its config change, or after a while; a log that fails stops no
-other, and is left alone for longer than the failed pass took.
+worth a pass is inspected again when its segments or its config change, or when ages make it worth one; a log that fails
+stops no other, and is left alone for longer than the failed pass took.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from llog.compactor.claims import Claims
-from llog.compactor.discovery import DyingTopic, readable_topics
+from llog.compactor.discovery import DyingTopic
 from llog.compactor.jobs import CompactorJobs
 from llog.compactor.metrics import (
     DELETION_FINISHED,
@@ -36,11 +41,10 @@ from llog.compactor.plan import (
     plan_backup_interval_ms,
     plan_backups_to_remove,
     plan_hurried_vacuum_interval_ms,
+    plan_idle_vacuum_interval_ms,
     plan_vacuum_interval_ms,
 )
-from llog.concurrency import batched
-from llog.errors import ClusterMismatch, InvalidArgument, LlogError, VacuumRefused
-from llog.limits import METADATA_GET_MANY_MAX
+from llog.errors import ClusterMismatch, LlogError, VacuumRefused
 from llog.log.cleanup.vacuum_check import read_clocks
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -65,6 +69,29 @@ VACUUM_COUNTS: Final = (
 _log = logging.getLogger("llog.compactor")
 
 
+class Marks(Protocol):
+    """Marks of the changes seen so far (`Changes`)."""
+
+    def log_mark(self) -> int:
+        """Equal marks: between them no topic, no log and no plan of the sink changed."""
+
+    def full_mark(self) -> int:
+        """Equal marks: between them nothing changed that outlives its process."""
+
+
+class Unwatched:
+    """Marks where changes are not known: no two are equal."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def log_mark(self) -> int:
+        return next(self._numbers)
+
+    def full_mark(self) -> int:
+        return next(self._numbers)
+
+
 class Chores:
     def __init__(
         self,
@@ -74,8 +101,10 @@ class Chores:
         claims: Claims,
         jobs: CompactorJobs,
         metrics: CompactorMetrics,
+        marks: Marks | None = None,
     ) -> None:
         self._context, self._claims, self._jobs, self._metrics = context, claims, jobs, metrics
+        self._marks = Unwatched() if marks is None else marks
         self.has_own_wal = settings.wal_url != settings.objects_url
         self._wal_max_bytes = settings.wal_max_bytes
         self.wal_bytes: int | None = None
@@ -89,6 +118,12 @@ class Chores:
         # The time of the last vacuum is unknown; services that start together should not all begin with one.
         self._vacuumed_at_ms = context.now_ms() - self._vacuum_interval_ms * context.random_bits(16) // 65_536
         self.last_vacuum: VacuumReport | None = None
+        self._vacuum_left_nothing: int | None = None
+        """Mark of the changes before a vacuum after which nothing is left for a later one."""
+        self._wal_measured: int | None = None
+        self._clocks_compared: int | None = None
+        self._backed_up: int | None = None
+        """Marks of the changes before each of these."""
 
     @property
     def under_pressure(self) -> bool:
@@ -100,23 +135,34 @@ class Chores:
         return COMPACTOR_WAL_MEASURE_LOCAL_MS if local else COMPACTOR_WAL_MEASURE_REMOTE_MS
 
     async def measure_wal(self) -> None:
+        """Blobs come with appends and go with vacuum. A store that is nearly full is measured every time."""
+        mark = self._marks.log_mark()
         if not self.has_own_wal or self._context.wal is None:
             return
+        if mark == self._wal_measured and not self.under_pressure:
+            return
         blobs = self._context.wal.list(self._context.keys.blobs())
-        self.wal_bytes = sum([blob.byte_length async for blob in blobs])
+        self.wal_bytes, self._wal_measured = sum([blob.byte_length async for blob in blobs]), mark
         if self.under_pressure:
             _log.warning("the WAL store holds %d of %d bytes: hurrying", self.wal_bytes, self._wal_max_bytes)
             self.pressed.set()
 
     # -- vacuum -------------------------------------------------------------------------------------------------------
-    def vacuum_in_ms(self) -> int:
-        """Time until the next vacuum is due."""
+    def vacuum_in_ms(self, logs: int = 0) -> int:
+        """Time until it must be decided again whether a vacuum is due; 0: it is due. `logs` is their number."""
         interval_ms = self._hurried_interval_ms if self.under_pressure else self._vacuum_interval_ms
+        left_ms = self._left_ms(interval_ms)
+        if self._marks.log_mark() != self._vacuum_left_nothing or self.under_pressure:
+            return left_ms
+        return min(self._left_ms(plan_idle_vacuum_interval_ms(logs)), left_ms or interval_ms)
+
+    def _left_ms(self, interval_ms: int) -> int:
         return Pause(self._vacuumed_at_ms, self._vacuumed_at_ms + interval_ms).left_ms(self._context.now_ms())
 
     async def vacuum(self) -> None:
         """Begin the next interval, and run if this service holds the claim."""
-        self._vacuumed_at_ms = self._context.now_ms()
+        mark = self._marks.log_mark()
+        self._vacuumed_at_ms, self._vacuum_left_nothing = self._context.now_ms(), None
         if not await self._claims.take_chore(VACUUM):
             return
         try:
@@ -126,8 +172,12 @@ class Chores:
             self._metrics.vacuum_event(VACUUM_REFUSED if refused else VACUUM_FAILED, 1)
             raise
         self._metrics.vacuum_event(VACUUM_RUN, 1)
+        self._wal_measured = None
         for kind in VACUUM_COUNTS:
             self._metrics.vacuum_event(kind, getattr(self.last_vacuum, kind))
+        if self.last_vacuum.left_nothing and mark == self._marks.log_mark():
+            self._vacuum_left_nothing = mark
+            await self._claims.give_chore(VACUUM)
 
     # -- clocks -------------------------------------------------------------------------------------------------------
     @property
@@ -135,8 +185,13 @@ class Chores:
         return self._vacuum_interval_ms
 
     async def compare_clocks(self) -> None:
-        """Report the largest difference between the clocks that vacuum uses."""
+        """Report the largest difference between the clocks that vacuum uses. It costs requests, and while nothing
+        changes no decision depends on a clock."""
+        mark = self._marks.log_mark()
+        if mark == self._clocks_compared:
+            return
         clocks_ms = (await read_clocks(self._context)).values()
+        self._clocks_compared = mark
         self._metrics.clock_skew(max(clocks_ms) - min(clocks_ms))
 
     # -- deletions ----------------------------------------------------------------------------------------------------
@@ -161,18 +216,25 @@ class Chores:
 
     # -- backups ------------------------------------------------------------------------------------------------------
     async def backup(self) -> None:
-        """Only with a separate WAL store: the metadata then usually is on a disk that may be lost."""
-        if self.has_own_wal and await self._claims.take_chore(BACKUP):
-            await self._claims.do_chore(BACKUP, self._backup())
+        """Only with a separate WAL store: the metadata then usually is on a disk that may be lost. Nothing is backed up
+        while nothing changes."""
+        mark = self._marks.full_mark()
+        if mark == self._backed_up:
+            await self._claims.give_chore(BACKUP)
+        elif self.has_own_wal and await self._claims.take_chore(BACKUP):
+            self._backed_up = mark if await self._claims.do_chore(BACKUP, self._backup()) else None
 
-    async def _backup(self) -> None:
+    async def _backup(self) -> bool:
+        """True: the newest backup was made now."""
         seen = await self.backups()
-        if plan_backup_due(seen, self._context.now_ms(), self.backup_interval_ms):
+        due = plan_backup_due(seen, self._context.now_ms(), self.backup_interval_ms)
+        if due:
             manifest = await self._jobs.backup()
             _log.info("backed up %d records of %d logs", manifest.records, manifest.logs)
             seen = await self.backups()
         for old in plan_backups_to_remove(seen, self._context.now_ms()):
             await self._remove(old)
+        return due
 
     async def backups(self) -> list[SeenBackup]:
         """The objects below the prefix of backups, by backup."""
@@ -205,8 +267,6 @@ class Chores:
 
 # -- key compaction ----------------------------------------------------------------------------------------------------
 
-# How long an unchanged log that was not worth a pass is left alone.
-COMPACTOR_KEYS_REST_MS: Final = 600_000
 # How long a failed log is left alone, at least and as a multiple of the pass: it may have read a large log in vain.
 COMPACTOR_KEYS_RETRY_MS: Final = 60_000
 COMPACTOR_KEYS_RETRY_TIMES: Final = 10
@@ -235,7 +295,11 @@ class _Segments(NamedTuple):
 class _Rest(NamedTuple):
     segments: _Segments | None
     """A change of these ends the rest early; None: nothing does."""
-    pause: Pause
+    pause: Pause | None = None
+    """None: only a change ends the rest."""
+
+    def is_over(self, now_ms: int) -> bool:
+        return self.pause is not None and not self.pause.left_ms(now_ms)
 
 
 class KeyChore:
@@ -261,53 +325,34 @@ class KeyChore:
         log, more = min(self._failing), len(self._failing) - 1
         return [f"{log}: by key: {self._failing[log]}" + (f" (and {more} more logs)" if more else "")]
 
-    async def clean(self) -> None:
-        """One pass over the logs that may be worth it, if this service holds the claim."""
-        configs = await self._configs()
-        if not configs or not await self._claims.take_chore(KEYS):
-            self._resting, self._failing = {}, {}
-            return
-        await self._claims.do_chore(KEYS, self._clean(configs))
-
-    async def _configs(self) -> dict[Log, TopicConfig]:
-        """Logs that are compacted by key; a topic with an invalid config is logged and skipped."""
-        configs: dict[Log, TopicConfig] = {}
-        topics, _ = await readable_topics(self._context, ["LIVE"])  # discovery reports the others
-        for topic, record in topics:
-            try:
-                config = TopicConfig.of(record.config)
-            except InvalidArgument as error:
-                _log.warning("%s is not compacted by key: %s", topic, error)
-                continue
-            if config.compact:
-                configs |= {Log(topic, number): config for number in range(record.partition_count)}
-        return configs
-
-    async def _clean(self, configs: dict[Log, TopicConfig]) -> None:
-        segments = await self._segments(configs)
+    async def clean(self, configs: Mapping[Log, TopicConfig], version_of: Callable[[Log], int | None]) -> None:
+        """One pass over the logs that may be worth it, if this service holds the claim. `configs` are those of the logs
+        that are compacted by key; `version_of` is the version of a log's compaction record, None if it is not known."""
+        segments = {
+            log: _Segments(version, config)
+            for log, config in configs.items()
+            if (version := version_of(log)) is not None
+        }
         now_ms = self._context.now_ms()
         self._resting = {
             log: rest
             for log, rest in self._resting.items()
-            if log in segments and rest.segments in (None, segments[log]) and rest.pause.left_ms(now_ms)
+            if log in segments and rest.segments in (None, segments[log]) and not rest.is_over(now_ms)
         }
         self._failing = {log: error for log, error in self._failing.items() if log in self._resting}
         due = [log for log in segments if log not in self._resting]
         if not due:
-            return
+            await self._claims.give_chore(KEYS)
+        elif await self._claims.take_chore(KEYS):
+            await self._claims.do_chore(KEYS, self._clean(due, segments))
+        else:
+            self._failing = {}
+
+    async def _clean(self, due: list[Log], segments: Mapping[Log, _Segments]) -> None:
+        now_ms = self._context.now_ms()
         report = await self._jobs.key_compact(due, bytes_per_second=self._bytes_per_second)
         for done in report.logs:
             self._note(done, segments[done.log], now_ms)
-
-    async def _segments(self, configs: dict[Log, TopicConfig]) -> dict[Log, _Segments]:
-        """Only of logs with a compaction record."""
-        segments: dict[Log, _Segments] = {}
-        for logs in batched(list(configs), METADATA_GET_MANY_MAX):
-            records = await self._context.metadata.get_many([self._context.keys.compaction(log) for log in logs])
-            for log, record in zip(logs, records, strict=True):
-                if record is not None:
-                    segments[log] = _Segments(record.version, configs[log])
-        return segments
 
     def _note(self, done: KeyCompacted, segments: _Segments, now_ms: int) -> None:
         self._metrics.observe_compaction(OUTCOMES[done.state], KIND, done.segments_replaced, done.bytes_after, {})
@@ -323,9 +368,6 @@ class KeyChore:
             pause_ms = max(COMPACTOR_KEYS_RETRY_MS, COMPACTOR_KEYS_RETRY_TIMES * (ended_ms - now_ms))
             self._resting[done.log] = _Rest(None, Pause(ended_ms, ended_ms + pause_ms))
             return
-        from llog.pipeline.key_compact.plan import limits_lag  # loaded by the pass
-
-        # Where ages decide, time alone makes a log worth a pass.
-        by_age = segments.config.min_compaction_lag_ms > 0 or limits_lag(segments.config)
-        if done.state in ("clean", "not dirty enough") and not by_age:
-            self._resting[done.log] = _Rest(segments, Pause(now_ms, now_ms + COMPACTOR_KEYS_REST_MS))
+        if done.state in ("clean", "not dirty enough", "not by key"):
+            pause = None if done.due_at_ms is None else Pause(now_ms, done.due_at_ms)
+            self._resting[done.log] = _Rest(segments, pause)

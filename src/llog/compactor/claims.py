@@ -1,7 +1,8 @@
 """The session of this process with the metadata store, and the claims under it.
 
 A claim saves work and guards nothing (R12): work under a lost claim fails at publishing. When the session is lost other
-services take over, so the work under way is stopped, and the next claim opens a new session.
+services take over, so the work under way is stopped, and the next claim opens a new session. A service without claims
+ends its session after a while, because its heartbeats are writes.
 
 A claim names its process, not only the service, because two services may share a name by mistake. A process that
 crashed and restarted waits until its old claims end with their session.
@@ -12,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from llog.compactor.metrics import (
     CLAIM_ACQUIRED,
     CLAIM_ELSEWHERE,
     CLAIM_RELEASE_FAILED,
     CLAIM_RELEASED,
+    SESSION_CLOSED,
     SESSION_LOST,
     SESSION_OPENED,
     CompactorMetrics,
@@ -29,6 +31,9 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.runtime.log_choice import claim, release
 from llog.stores.metadata.port import ABSENT, Record, Session
+
+# How long a session without claims is kept: claims often follow each other.
+COMPACTOR_SESSION_IDLE_MS: Final = 60_000
 
 T = TypeVar("T")
 _log = logging.getLogger("llog.compactor")
@@ -45,6 +50,10 @@ class Claims:
         self._session: Session | None = None
         self._opening = asyncio.Lock()
         self._at_work: set[asyncio.Task[Any]] = set()
+        self._logs: set[Log] = set()
+        """Logs whose claim this process holds or is about to take."""
+        self._taking_chores = 0
+        self._used_at_ms = 0
         self._chores: set[str] = set()
         self._written: dict[str, CompactorClaim] = {}
         """The claims on chores that this session tried to write, whether or not the store is known to hold them."""
@@ -76,6 +85,7 @@ class Claims:
         if session is None or session is not self._session:
             return
         self._session = None
+        self._logs.clear()
         self._forget_chores()
         self._metrics.claim_event(SESSION_LOST)
         _log.warning("the metadata session is lost: %d tasks stop, their claims are gone", len(self._at_work))
@@ -105,16 +115,39 @@ class Claims:
         if session is not None:
             await session.close()
 
+    async def close_unused(self) -> None:
+        """End a session without claims, because keeping it alive costs writes. The next claim opens another."""
+        async with self._opening:
+            session, now_ms = self._session, self._context.now_ms()
+            in_use = self._logs or self._chores or self._taking_chores or self._at_work
+            if session is None or in_use or 0 <= now_ms - self._used_at_ms < COMPACTOR_SESSION_IDLE_MS:
+                return
+            self._session = None
+        self._forget_chores()
+        await session.close()
+        self._metrics.claim_event(SESSION_CLOSED)
+
     # -- logs ---------------------------------------------------------------------------------------------------------
     async def take(self, log: Log, incarnation: int) -> bool:
-        session = await self.session()
-        taken = await claim(self._context, log, session, compactor_id=self.owner, incarnation=incarnation)
+        self._logs.add(log)
+        taken = False
+        try:
+            session = await self.session()
+            taken = await claim(self._context, log, session, compactor_id=self.owner, incarnation=incarnation)
+        finally:
+            self._used_at_ms = self._context.now_ms()
+            if not taken:
+                self._logs.discard(log)
         self._metrics.claim_event(CLAIM_ACQUIRED if taken else CLAIM_ELSEWHERE)
         return taken
 
     async def give(self, log: Log) -> None:
         """A claim that cannot be released now ends with the session, or with the next visit of this process."""
-        await self._release(log, release(self._context, log, compactor_id=self.owner))
+        try:
+            await self._release(log, release(self._context, log, compactor_id=self.owner))
+        finally:
+            self._used_at_ms = self._context.now_ms()
+            self._logs.discard(log)
 
     async def _release(self, claimed: Log | str, deletion: Awaitable[object]) -> None:
         try:
@@ -127,6 +160,14 @@ class Claims:
     # -- chores of the cluster ----------------------------------------------------------------------------------------
     async def take_chore(self, chore: str) -> bool:
         """Claim a chore until it is released or the session ends, so that it stays with one service."""
+        self._taking_chores += 1
+        try:
+            return await self._take_chore(chore)
+        finally:
+            self._taking_chores -= 1
+            self._used_at_ms = self._context.now_ms()
+
+    async def _take_chore(self, chore: str) -> bool:
         session = await self.session()
         if chore in self._chores:
             return True

@@ -14,6 +14,7 @@ CLAIM_RELEASED: Final = "released"
 CLAIM_RELEASE_FAILED: Final = "release_failed"
 SESSION_OPENED: Final = "session_opened"
 SESSION_LOST: Final = "session_lost"
+SESSION_CLOSED: Final = "session_closed"
 
 RUN_RESUMED: Final = "run_resumed"
 PENDING_SETTLED: Final = "pending_settled"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -32,6 +32,19 @@ class ServicePace:
 
     def stop(self) -> None:
         self._stop.set()
+
+    async def until_stop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work; a stop cancels it."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+        finally:
+            for task in (working, stopping):
+                task.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
 
     async def rest(self, pause_ms: int, wake: asyncio.Event | None = None) -> None:
         """Returns when the time is over, `wake` is set (`rest` clears it), or the service stops."""

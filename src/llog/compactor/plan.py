@@ -1,4 +1,5 @@
-"""What the service does next: pure functions. `plan_work` decides what one log needs, `plan_pass` the order of visits.
+"""What the service does next: pure functions. `plan_work` decides what one log needs now, `plan_next_ms` when it may
+need something although it does not change, `plan_pass` the order of visits.
 
 A run in flight is finished before anything else. Entries younger than the minimum age never count, so a writer that
 waits for an answer still finds its append (R4). An append that is ahead of this clock never makes work due.
@@ -20,16 +21,32 @@ from llog.settings import Settings
 COMPACTOR_MERGE_INPUTS_MIN: Final = 8
 # After this many missed merges, a log that always has fresh bytes is merged before it is compacted again.
 COMPACTOR_MERGES_OVERDUE: Final = 4
+# A log that changed is looked at for retention this often. One that did not change is not looked at again.
 COMPACTOR_RETENTION_INTERVAL_MS: Final = 300_000
+# Without a watch an idle log is read ever more seldom: after this share of the time since it changed, up to this long.
+COMPACTOR_POLL_IDLE_SHARE: Final = 8
+COMPACTOR_POLL_MS_MAX: Final = 300_000
+# Everything is read once more although no change was reported, in case a report was lost: at most this often, and on
+# average at most this many keys in an hour, so that the cost of idle logs does not grow with their number.
+COMPACTOR_SWEEP_INTERVAL_MS_MIN: Final = 3_600_000
+COMPACTOR_SWEEP_KEYS_PER_HOUR: Final = 1_000
+COMPACTOR_SWEEP_KEYS_PER_LOG: Final = 3
 # As often as objects outlive the grace, within these bounds: each vacuum lists the bucket and reads every index.
 COMPACTOR_VACUUM_INTERVAL_MS_MIN: Final = 10_000
 COMPACTOR_VACUUM_INTERVAL_MS_MAX: Final = 900_000
+# While nothing changes and the last vacuum left nothing for later, this seldom: objects that were uploaded and never
+# committed change no metadata. On average at most this many keys in an hour; each vacuum reads about so many per log.
+COMPACTOR_VACUUM_IDLE_INTERVAL_MS_MIN: Final = 86_400_000
+COMPACTOR_VACUUM_IDLE_KEYS_PER_HOUR: Final = 500
+COMPACTOR_VACUUM_KEYS_PER_LOG: Final = 4
 # Producers wait at LLOG_WAL_MAX_BYTES; the service hurries from this share of it on.
 COMPACTOR_WAL_PRESSURE: Final = 0.75
 COMPACTOR_BACKUP_INTERVAL_MS_MAX: Final = 900_000
 COMPACTOR_BACKUPS_KEPT: Final = 8
 # A scheduled backup without a manifest that is older than this was abandoned by a crashed process.
 COMPACTOR_BACKUP_TORN_MS: Final = 3_600_000
+
+_HOUR_MS: Final = 3_600_000
 
 T = TypeVar("T")
 RandomBits = Callable[[int], int]
@@ -88,7 +105,12 @@ class LogBacklog(NamedTuple):
     """An append was reserved long ago and never cleared: its writer may be gone."""
     segments_since_merge: int = 0
     """Lower bound of the number of new segments since a merge attempt had nothing to do."""
-    retained_at_ms: int = 0
+    retain_at_ms: int | None = None
+    """When retention has something to remove; None: not as long as the log does not change."""
+    wakes_at_ms: int | None = None
+    """When time alone changes this view; None: never."""
+    changed_at_ms: int = 0
+    """When an inspection last saw a change of the log."""
 
 
 def plan_work(
@@ -98,16 +120,37 @@ def plan_work(
     the WAL store is nearly full."""
     if view.run_state:
         return Kind.RESUME
-    # Retention has a timetable, so it cannot starve the other kinds, which could starve it.
-    # A time in the future was noted before the clock was set back: it may be long ago, so retention is due.
-    if not 0 <= now_ms - view.retained_at_ms < rules.retention_interval_ms:
+    # Retention is planned at most once per interval, so it cannot starve the other kinds, which could starve it.
+    if view.retain_at_ms is not None and view.retain_at_ms <= now_ms:
         return Kind.RETAIN
-    merges_due = view.segments_since_merge // rules.merge_inputs_min if may_merge else 0
+    merges_due = plan_merges_due(view, rules) if may_merge else 0
     if merges_due >= COMPACTOR_MERGES_OVERDUE and not hurry:
         return Kind.MERGE
     if _is_due(view, rules, now_ms, hurry=hurry):
         return Kind.COMPACT
     return Kind.MERGE if merges_due else None
+
+
+def plan_merges_due(view: LogBacklog, rules: Rules) -> int:
+    return view.segments_since_merge // rules.merge_inputs_min
+
+
+def plan_next_ms(view: LogBacklog, rules: Rules) -> int | None:
+    """When a log without work may need some although it does not change; None: it needs none."""
+    ready_ms = None if view.oldest_created_at_ms is None else view.oldest_created_at_ms + rules.trigger_age_ms
+    return min((at_ms for at_ms in (ready_ms, view.retain_at_ms, view.wakes_at_ms) if at_ms is not None), default=None)
+
+
+def plan_poll_ms(quiet_ms: int, idle_ms: int, trigger_age_ms: int) -> int:
+    """Pause before a log is read again, without a watch, that did not change for so long. Not longer than the trigger
+    age: an append is then seen before it is due."""
+    longest_ms = max(idle_ms, min(COMPACTOR_POLL_MS_MAX, trigger_age_ms))
+    return min(max(quiet_ms // COMPACTOR_POLL_IDLE_SHARE, idle_ms), longest_ms)
+
+
+def plan_sweep_interval_ms(topics: int, logs: int) -> int:
+    keys = topics + logs * COMPACTOR_SWEEP_KEYS_PER_LOG
+    return max(COMPACTOR_SWEEP_INTERVAL_MS_MIN, keys * _HOUR_MS // COMPACTOR_SWEEP_KEYS_PER_HOUR)
 
 
 def _is_due(view: LogBacklog, rules: Rules, now_ms: int, *, hurry: bool) -> bool:
@@ -155,6 +198,11 @@ def plan_vacuum_interval_ms(grace_ms: int, wal_grace_ms: int | None) -> int:
     """As long as the shorter grace, within bounds. `wal_grace_ms` None: there is no WAL store of its own."""
     shortest = grace_ms if wal_grace_ms is None else min(grace_ms, wal_grace_ms)
     return min(max(shortest, COMPACTOR_VACUUM_INTERVAL_MS_MIN), COMPACTOR_VACUUM_INTERVAL_MS_MAX)
+
+
+def plan_idle_vacuum_interval_ms(logs: int) -> int:
+    keys = logs * COMPACTOR_VACUUM_KEYS_PER_LOG
+    return max(COMPACTOR_VACUUM_IDLE_INTERVAL_MS_MIN, keys * _HOUR_MS // COMPACTOR_VACUUM_IDLE_KEYS_PER_HOUR)
 
 
 def plan_hurried_vacuum_interval_ms(wal_grace_ms: int) -> int:

@@ -1,12 +1,12 @@
 """The service: discovers logs, visits those that need work, does the chores of the cluster, and stops gracefully.
 
-    discovery   ──►  targets  ──►  pass: inspect, plan, visit (bounded workers)  ──►  the next pass, or a pause
+    changes     ──►  topics and logs that changed
+    discovery   ──►  targets
+    passes      ──►  logs that are due: inspect, plan, visit (bounded workers)
     chores: compact by key, measure the WAL store, vacuum, compare clocks, finish deletions, back up
 
-Each is a loop that no error ends: the health page shows the error, and the loop continues after a pause. There is at
-most one visit per log, and at most `LLOG_COMPACTOR_WORKERS` × `logs_per_worker` visits at once; a pass visits logs in
-random order, topics in turn. After a stop nothing begins, work under way may end within a time limit, and all claims
-are released.
+Each is a loop that no error ends: the health page shows the error, and the loop continues after a pause. After a stop
+nothing begins, work under way may end within a time limit, and all claims are released.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from llog.compactor.backends import Backends, JoinSpark, OnSparkState
-from llog.compactor.backlog import Backlogs, BadLog
+from llog.compactor.backlog import Backlogs
+from llog.compactor.changes import Changes
 from llog.compactor.chores import Chores, KeyChore
 from llog.compactor.claims import Claims
-from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind
+from llog.compactor.discovery import DyingTopic
 from llog.compactor.jobs import CompactorJobs
 from llog.compactor.metrics import CompactorMetrics
-from llog.compactor.pace import Pause, ServicePace
-from llog.compactor.plan import Kind, LogBacklog, Rules, plan_pass, plan_pause_ms, plan_work
+from llog.compactor.pace import ServicePace
+from llog.compactor.passes import Passes
+from llog.compactor.plan import (
+    Rules,
+)
+from llog.compactor.targets import Targets
 from llog.compactor.troubles import Troubles
-from llog.compactor.worker import Visit, Worker
-from llog.concurrency import batched
+from llog.compactor.worker import Worker
 from llog.errors import LlogError
 from llog.formats.warm_up import warm_up
 from llog.limits import (
     COMPACTOR_BACKUP_INTERVAL_MS_MIN,
-    COMPACTOR_INSPECT_LOGS_MAX,
-    COMPACTOR_MERGES_AT_ONCE,
     COMPACTOR_TROUBLES_SHOWN_MAX,
 )
 from llog.log.context import LogContext
@@ -47,8 +48,8 @@ from llog.telemetry.metrics import BrokerMetrics
 from llog.telemetry.scenario import scenario_from_env
 from llog.wiring import Use, opened_log
 
-# Shortest pause between passes: the event loop also answers pages and keeps sessions alive.
-COMPACTOR_PASS_PAUSE_MS_MIN: Final = 5
+# How often the service checks whether its session is in use; an idle service has none.
+COMPACTOR_SESSION_CHECK_MS: Final = 30_000
 # How long work under way may continue after a stop request; the next service resumes interrupted work.
 COMPACTOR_STOP_MS_MAX: Final = 30_000
 # How often the service checks whether logs are worth a key compaction.
@@ -75,39 +76,52 @@ class CompactorService:
         session_timeout_ms, read_speed = settings.session_timeout_ms, settings.key_compact_bytes_per_second
         claims = Claims(context, metrics, compactor_id=settings.compactor_id, session_timeout_ms=session_timeout_ms)
         jobs, self._claims = self._jobs, claims
-        self._chores = Chores(context, settings, claims=claims, jobs=jobs, metrics=metrics)
+        self._configured = tuple(Log(*target) for target in settings.compactor_targets)
+        self._targets = Targets(context, self._configured, interval_ms=settings.compactor_discovery_interval_ms)
+        self._changes = Changes(
+            context, on_log=self._log_changed, on_topic=self._targets.topic_changed, on_all=self._all_changed
+        )
+        self._chores = Chores(context, settings, claims=claims, jobs=jobs, metrics=metrics, marks=self._changes)
         self._keys = KeyChore(context, claims=claims, jobs=jobs, metrics=metrics, bytes_per_second=read_speed)
-        self._worker = Worker(
+        worker = Worker(
             context, self._rules, backlogs=self._backlogs, claims=claims, jobs=jobs, metrics=metrics, hurry=self._hurry
         )
-        self._configured = tuple(Log(*target) for target in settings.compactor_targets)
-        self._discovered = Discovered(self._configured)
+        self._passes = Passes(
+            context,
+            settings,
+            self._rules,
+            backlogs=self._backlogs,
+            targets=self._targets,
+            worker=worker,
+            metrics=metrics,
+            troubles=self._troubles,
+            pace=self._pace,
+            logs_per_worker=jobs.logs_per_worker,
+            watched=lambda: self._changes.live,
+            hurry=self._hurry,
+        )
         self._left_behind: list[DyingTopic] = []
-        self._slots = asyncio.Semaphore(settings.compactor_workers * self._jobs.logs_per_worker)
-        self._visits: dict[Log, tuple[Kind, asyncio.Task[None]]] = {}
-        self._paused: dict[Log, Pause] = {}
-        """Logs that are left alone."""
-        self._again: set[Log] = set()
-        """Logs worked on since the last pass, which likely need more work."""
-        self._between_passes = Pause()
-        self._wake, self._dying = asyncio.Event(), asyncio.Event()
+        self._dying = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
-        self._passes = 0
         self.started_at_ms = context.now_ms()
         self.host, self.port = settings.compactor_bind_host, settings.compactor_port
         """Address of the status pages; `serve` sets the actual port."""
 
     # -- start and stop ------------------------------------------------------------------------------------------------
     async def start(self) -> None:
+        self._passes.inspect_now(self._configured)  # without waiting for a discovery
         self._metrics.set_workers(0, self._settings.compactor_workers)
         loops: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("discovery", self._discover),
-            ("passes", self._pass),
+            ("passes", self._passes.one),
+            ("sessions", self._end_idle_session),
             ("key compaction", self._compact_by_key),
             ("vacuum", self._vacuum),
             ("clocks", self._compare_clocks),
             ("topic deletions", self._finish_deletions),
         ]
+        if self._changes.possible:
+            loops.append(("changes", self._follow_changes))
         if self._chores.has_own_wal:
             loops += [("WAL store", self._measure_wal), ("backups", self._back_up)]
         self._loops = [asyncio.create_task(self._keep_on(name, step), name=name) for name, step in loops]
@@ -116,7 +130,7 @@ class CompactorService:
         """Begin no new work, and wait for work under way until the timeout or until `at_once` is set. The rest is
         cancelled; the next service resumes it."""
         self._pace.stop()
-        under_way = [*self._loops, *(task for _, task in self._visits.values())]
+        under_way = [*self._loops, *(task for _, task in self._passes.visits.values())]
         if under_way:
             ends = [asyncio.ensure_future(self._context.sleep(timeout_ms / 1_000))]
             ends += [] if at_once is None else [asyncio.ensure_future(at_once.wait())]
@@ -141,141 +155,54 @@ class CompactorService:
                 foreseen = isinstance(error, LlogError)
                 _log.warning("%s: %s: %s", name, type(error).__name__, error, exc_info=not foreseen)
                 self._troubles.note(name, error)
-                await self._pace.rest(self._error_pause_ms())
+                await self._pace.rest(self._passes.error_pause_ms())
 
     # -- targets ------------------------------------------------------------------------------------------------------
     async def _discover(self) -> None:
-        before, now = self._discovered, await discover(self._context, self._configured)
-        self._discovered = now
-        gone = self._backlogs.keep(now.logs)
-        self._troubles.keep_logs(now.logs)
-        for log in gone:
-            self._metrics.set_compaction_lag(log.topic, log.partition, 0, 0)
-        self._metrics.set_discovery(len(now.logs), now.at_ms)
-        self._metrics.fenced_logs(len(now.fenced))
-        self._left_behind = plan_left_behind(before, now)
-        if self._left_behind:
-            self._dying.set()
-        if set(now.logs) - set(before.logs):
-            self._hurry_on()
+        targets = self._targets
+        refreshed = await targets.refresh(watched=self._changes.live)
+        found = targets.discovered
+        self._passes.keep(targets.logs)
+        self._metrics.set_discovery(len(found.logs), found.at_ms)
+        self._metrics.fenced_logs(len(found.fenced))
+        if refreshed.left_behind is not None:
+            self._left_behind = refreshed.left_behind
+            if self._left_behind:
+                self._dying.set()
+        self._passes.inspect_now(refreshed.inspect)
+        self._passes.inspect_now(self._backlogs.look_again(refreshed.reconfigured))
         self._troubles.clear("discovery")
-        await self._pace.rest(self._settings.compactor_discovery_interval_ms)
+        await self._pace.rest(self._passes.idle_pause_ms())  # topics often change together
+        await self._pace.rest(targets.wait_ms(), targets.changed)
 
-    # -- visits -------------------------------------------------------------------------------------------------------
-    async def _pass(self) -> None:
-        """Inspect every log once per idle pause; in between, only logs that were just worked on."""
-        now_ms = self._context.now_ms()
-        self._paused = {log: pause for log, pause in self._paused.items() if pause.left_ms(now_ms)}
-        logs: Collection[Log] = self._again
-        self._again = set()
-        if full := not self._between_passes.left_ms(now_ms):
-            self._between_passes = self._pause(self._idle_pause_ms())
-            self._passes += 1
-            logs = self._discovered.logs
-        free = (log for log in logs if log not in self._visits and log not in self._paused)
-        order = plan_pass(free, self._context.random_bits)
-        runs, appends = Counter[str](), 0
-        for batch in batched(order, COMPACTOR_INSPECT_LOGS_MAX):
-            views = await self._backlogs.inspect(batch)
-            for gone in set(batch) - {view.log for view in views}:  # a configured log stays a target when it is deleted
-                self._metrics.set_compaction_lag(gone.topic, gone.partition, 0, 0)
-            for view in views:
-                if isinstance(view, LogBacklog):
-                    runs[view.run_state] += bool(view.run_state)
-                    appends += view.pending_is_old
-                await self._consider(view)
-                if self._pace.stopping:
-                    return
-        if full:
-            self._metrics.set_compaction_pending(runs, appends)
-        self._troubles.clear("passes")
-        pause_ms = max(self._between_passes.left_ms(self._context.now_ms()), COMPACTOR_PASS_PAUSE_MS_MIN)
-        await self._pace.rest(pause_ms, self._wake)
+    # -- changes ------------------------------------------------------------------------------------------------------
+    async def _follow_changes(self) -> None:
+        await self._pace.until_stop(self._changes.follow())
+        await self._pace.rest(self._passes.error_pause_ms())
 
-    def _hurry_on(self) -> None:
-        self._between_passes = Pause()
-        self._wake.set()
+    def _log_changed(self, log: Log) -> None:
+        if log in self._targets.logs:
+            self._passes.changed(log)
+        else:
+            self._targets.log_changed(log)
 
-    async def _consider(self, view: LogBacklog | BadLog) -> None:
-        """Begin a visit if the log needs one, as soon as a worker is free."""
-        if isinstance(view, BadLog):
-            self._ended(Visit(view.log, "failed", Kind.COMPACT, error=f"{type(view.error).__name__}: {view.error}"))
-            self._metrics.observe_compaction("failed", Kind.COMPACT.value, 0, 0, {})
-            return
-        self._metrics.set_compaction_lag(
-            view.log.topic, view.log.partition, view.lag_offsets, view.ready_bytes, view.oldest_created_at_ms
-        )
-        merging = sum(kind is Kind.MERGE for kind, _ in self._visits.values())
-        work = plan_work(
-            view,
-            self._rules,
-            self._context.now_ms(),
-            may_merge=merging < COMPACTOR_MERGES_AT_ONCE,
-            hurry=self._hurry(),
-        )
-        if work is None:
-            self._troubles.log_is_idle(view.log)
-            self._metrics.observe_compaction("idle", Kind.COMPACT.value, 0, 0, {})
-            return
-        await self._slots.acquire()
-        if self._pace.stopping:
-            self._slots.release()
-            return
-        task = asyncio.create_task(self._visit(view, work), name=f"visit {view.log}")
-        self._visits[view.log] = (work, task)
-        self._metrics.set_workers(self._workers_busy(), self._settings.compactor_workers)
-
-    async def _visit(self, view: LogBacklog, work: Kind) -> None:
-        try:
-            self._ended(await self._worker.visit(view, work))
-        finally:
-            del self._visits[view.log]
-            self._slots.release()
-            self._metrics.set_workers(self._workers_busy(), self._settings.compactor_workers)
+    def _all_changed(self) -> None:
+        """A watch began, was lost or missed changes."""
+        if self._changes.live:
+            self._troubles.clear("changes")
+        self._targets.all_changed()
 
     def _hurry(self) -> bool:
         return self._chores.under_pressure
-
-    def _workers_busy(self) -> int:
-        return -(-len(self._visits) // self._jobs.logs_per_worker)
-
-    def _ended(self, visit: Visit) -> None:
-        if visit.outcome == "failed":
-            # Another service may do the work, and the log is idle then. For retention and merges an idle log proves
-            # nothing: they may only be waiting for their turn.
-            until_idle = visit.kind in (Kind.COMPACT, Kind.RESUME)
-            self._troubles.note_log(visit.log, visit.error, until_idle=until_idle)
-            self._paused[visit.log] = self._pause(self._error_pause_ms())
-            return
-        self._troubles.clear_log(visit.log)
-        if visit.worked:
-            self._again.add(visit.log)
-            self._wake.set()
-        else:
-            self._paused[visit.log] = self._pause(self._idle_pause_ms())
-
-    def _pause(self, pause_ms: int) -> Pause:
-        now_ms = self._context.now_ms()
-        return Pause(now_ms, now_ms + pause_ms)
-
-    def _idle_pause_ms(self) -> int:
-        settings = self._settings
-        sleep_ms, jitter_ms = settings.compactor_idle_sleep_ms, settings.compactor_idle_jitter_ms
-        return plan_pause_ms(sleep_ms, jitter_ms, self._context.random_bits)
-
-    def _error_pause_ms(self) -> int:
-        settings = self._settings
-        sleep_ms, jitter_ms = settings.compactor_error_sleep_ms, settings.compactor_error_jitter_ms
-        return max(plan_pause_ms(sleep_ms, jitter_ms, self._context.random_bits), COMPACTOR_PASS_PAUSE_MS_MIN)
 
     # -- chores -------------------------------------------------------------------------------------------------------
     async def _compact_by_key(self) -> None:
         await self._pace.rest(COMPACTOR_KEYS_INTERVAL_MS)
         if not self._pace.stopping and not self._chores.under_pressure:
-            await self._keys.clean()
+            await self._keys.clean(self._targets.by_key(), self._backlogs.compaction_version)
 
     async def _vacuum(self) -> None:
-        while (wait_ms := self._chores.vacuum_in_ms()) and not self._pace.stopping:
+        while (wait_ms := self._chores.vacuum_in_ms(len(self._targets.logs))) and not self._pace.stopping:
             await self._pace.rest(wait_ms, self._chores.pressed)
         if not self._pace.stopping:
             await self._chores.vacuum()
@@ -283,7 +210,7 @@ class CompactorService:
     async def _measure_wal(self) -> None:
         await self._chores.measure_wal()
         if self._chores.under_pressure:
-            self._hurry_on()
+            self._passes.inspect_now(self._backlogs.lagging())
         self._troubles.clear("WAL store")
         await self._pace.rest(self._chores.wal_interval_ms())
 
@@ -303,9 +230,17 @@ class CompactorService:
         self._troubles.clear("backups")
         await self._pace.rest(COMPACTOR_BACKUP_INTERVAL_MS_MIN)
 
+    async def _end_idle_session(self) -> None:
+        await self._pace.rest(COMPACTOR_SESSION_CHECK_MS)
+        await self._claims.close_unused()
+
+    def change_mark(self) -> int:
+        """Equal marks: between them no object was written for a log."""
+        return self._changes.log_mark()
+
     # -- the health page ----------------------------------------------------------------------------------------------
     def health(self) -> dict[str, Any]:
-        targets, chores, settings = self._discovered, self._chores, self._settings
+        targets, chores, settings = self._targets.discovered, self._chores, self._settings
         reasons = [*self._troubles.reasons(), *self._keys.reasons]
         if chores.under_pressure:
             reasons.append(f"the WAL store holds {chores.wal_bytes} bytes of {settings.wal_max_bytes}")
@@ -325,10 +260,10 @@ class CompactorService:
             "host": self.host,
             "port": self.port,
             "started_at_ms": self.started_at_ms,
-            "workers": {"busy": self._workers_busy(), "total": settings.compactor_workers},
+            "workers": {"busy": self._passes.workers_busy, "total": settings.compactor_workers},
             "discovery": {"targets": len(targets.logs), "configured": len(self._configured), "at_ms": targets.at_ms},
             "in_session": self._claims.in_session,
-            "passes": self._passes,
+            "passes": self._passes.count,
             "failing_logs": self._troubles.failing_logs,
             "fenced_logs": len(targets.fenced),
             # Not a reason for `degraded`: an operator may have closed the log on purpose.
@@ -363,9 +298,11 @@ async def serve(
     meters = Meters(settings, metrics)
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT, wrapping=meters.wrapping) as opened:
         context = opened.context
-        billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=context.now_ms)
         backends = Backends(context, join_spark, on_state=on_spark)
         service = CompactorService(context, settings, metrics, jobs=make_jobs(context, backends))
+        billing = Billing(
+            meters.stores, root_prefix=settings.root_prefix, now_ms=context.now_ms, mark=service.change_mark
+        )
         async with serving(settings, health=service.health, metrics=metrics) as pages:
             service.host, service.port = pages.host, pages.port
             metrics.set_compactor(

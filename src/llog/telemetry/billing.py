@@ -50,6 +50,7 @@ class BilledStore:
     footprint: StorageFootprint | None = None
     """None: it was never listed."""
     listed_at_ms: int = 0
+    listed_mark: int | None = None
     due_ms: int = 0
     """When its objects are listed next."""
     list_failures: int = 0
@@ -79,10 +80,18 @@ def plan_next_listing_ms(ended_at_ms: int, took_ms: int) -> int:
 class Billing:
     """Keeps the footprints of stores fresh. `now_ms` is wall-clock time."""
 
-    def __init__(self, stores: Sequence[BilledStore], *, root_prefix: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        stores: Sequence[BilledStore],
+        *,
+        root_prefix: str,
+        now_ms: Callable[[], int],
+        mark: Callable[[], int] | None = None,
+    ) -> None:
+        """`mark`: equal marks mean that no object came or went in between, so a listing still holds; None: unknown."""
         self.stores = stores
         """May grow, because a reader opens stores as entries name them."""
-        self._prefix, self._now_ms = f"{root_prefix}/", now_ms
+        self._prefix, self._now_ms, self._mark = f"{root_prefix}/", now_ms, mark
         self._one_at_a_time = asyncio.Lock()
 
     async def refresh(self) -> bool:
@@ -90,9 +99,12 @@ class Billing:
         async with self._one_at_a_time:
             due = [billed for billed in self.stores if billed.listed and billed.due_ms <= self._now_ms()]
             for billed in due:
-                began_ms = self._now_ms()
+                began_ms, mark = self._now_ms(), None if self._mark is None else self._mark()
+                if mark is not None and mark == billed.listed_mark:
+                    billed.due_ms = plan_next_listing_ms(began_ms, 0)
+                    continue
                 try:
-                    await self._measure(billed)
+                    await self._measure(billed, mark)
                 finally:
                     ended_ms = self._now_ms()
                     billed.due_ms = plan_next_listing_ms(ended_ms, max(0, ended_ms - began_ms))
@@ -104,11 +116,11 @@ class Billing:
             await self.refresh()
             await sleep(BILLING_CHECK_MS / 1_000)
 
-    async def _measure(self, billed: BilledStore) -> None:
+    async def _measure(self, billed: BilledStore, mark: int | None) -> None:
         try:
             billed.footprint = await measure_footprint(billed.store, self._prefix)
         except StoreError as error:
             billed.list_failures += 1
             _log.warning("listing the objects of the %s store failed, its last figures stay: %s", billed.tier, error)
         else:
-            billed.listed_at_ms = self._now_ms()
+            billed.listed_at_ms, billed.listed_mark = self._now_ms(), mark

@@ -43,7 +43,7 @@ COMPACTION_OUTCOMES: Final = ("compacted", "resumed", "idle", "busy", "claimed_e
 COMPACTION_KINDS: Final = ("compact", "key_compact", "merge", "retain", "resume")
 RUN_STATES: Final = ("WRITING_COMPACTED_INDEX", "UPDATING_CURSOR", "DELETING_OLD")
 CLAIM_EVENTS: Final = (
-    "acquired", "claimed_elsewhere", "released", "release_failed", "session_opened", "session_lost",
+    "acquired", "claimed_elsewhere", "released", "release_failed", "session_opened", "session_lost", "session_closed",
 )  # fmt: skip
 RECOVERY_EVENTS: Final = ("run_resumed", "pending_settled", "deletion_finished")
 VACUUM_EVENTS: Final = (

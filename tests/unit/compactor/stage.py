@@ -75,8 +75,8 @@ async def settle() -> None:
 class Cluster:
     """Stores that several services share; `open` is what a process has of them."""
 
-    def __init__(self, *, atomic: bool = True, own_wal: bool = False, **options: Any) -> None:
-        self.clock = Clock()
+    def __init__(self, *, atomic: bool = True, own_wal: bool = False, watch: bool = True, **options: Any) -> None:
+        self.clock, self._watch = Clock(), watch
         self.backing = MemoryBacking(atomic_groups=atomic, clock_ms=self.clock.now_ms)
         number = next(_numbers)
         self.objects = MemoryObjectStore(f"memory://objects-{number}", clock_ms=self.clock.now_ms)
@@ -93,8 +93,10 @@ class Cluster:
             store = self.wal if uri.startswith(self.wal.url + "/") else self.objects
             return store, store.name_of(uri)
 
+        metadata = MemoryStore(self.backing)
+        metadata.capabilities = metadata.capabilities._replace(watch=self._watch)
         return LogContext(
-            metadata=MemoryStore(self.backing),
+            metadata=metadata,
             wal=self.wal,
             segments=self.objects,
             find_object=find,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 
-from llog.compactor.discovery import Discovered, DyingTopic, discover, plan_left_behind, plan_targets
+from llog.compactor.discovery import Catalogue, Discovered, DyingTopic, plan_left_behind, plan_targets
+from llog.log.context import LogContext
 from llog.log.fence import fence
 from llog.log.keys import Log
 from llog.log.topics.admin import change_topic, create_topic
 from llog.log.topics.delete import delete_topic
 from tests.unit.compactor.stage import ORDERS, START_MS, Cluster, Writer
+
+
+async def discover(context: LogContext, configured: tuple[Log, ...]) -> Discovered:
+    return await Catalogue(context, configured).read_all()
 
 
 async def test_partitions_that_are_there_are_found_and_deleted_topics_dropped() -> None:
@@ -53,10 +58,10 @@ async def test_a_topic_is_left_behind_when_two_discoveries_saw_it_dying() -> Non
     await change_topic(context, "orders", die)
     first = await discover(context, ())
     assert first.logs == ()
-    assert plan_left_behind(Discovered(), first) == []
-    assert plan_left_behind(first, await discover(context, ())) == [DyingTopic("orders", 1)]
+    assert plan_left_behind(frozenset(), first.dying) == []
+    assert plan_left_behind(first.dying, (await discover(context, ())).dying) == [DyingTopic("orders", 1)]
     await delete_topic(context, "orders", 1)
-    assert plan_left_behind(first, await discover(context, ())) == []
+    assert plan_left_behind(first.dying, (await discover(context, ())).dying) == []
 
 
 def test_of_too_many_logs_others_are_taken_each_time() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from llog.compactor.backends import Backend, Backends
-from llog.compactor.chores import COMPACTOR_KEYS_REST_MS, COMPACTOR_KEYS_RETRY_MS, KeyChore
+from llog.compactor.chores import COMPACTOR_KEYS_RETRY_MS, KeyChore
 from llog.compactor.claims import Claims
+from llog.compactor.discovery import Catalogue
 from llog.compactor.jobs import CompactorJobs
 from llog.compactor.service import COMPACTOR_KEYS_INTERVAL_MS
 from llog.errors import ObjectStoreUnavailable, SparkJobFailed
@@ -52,11 +53,30 @@ class Watching(ScriptedJobs):
         return await super().key_compact(logs, bytes_per_second=bytes_per_second)
 
 
-def chore_of(cluster: Cluster, name: str = "one") -> tuple[KeyChore, Watching, RememberingMetrics]:
+class Cleaning:
+    """The chore of a service that knows every topic and every compaction record."""
+
+    def __init__(self, context: LogContext, chore: KeyChore) -> None:
+        self._context, self._chore, self._catalogue = context, chore, Catalogue(context)
+
+    @property
+    def reasons(self) -> list[str]:
+        return self._chore.reasons
+
+    async def clean(self) -> None:
+        await self._catalogue.read_all()
+        configs = self._catalogue.by_key()
+        found = await self._context.metadata.get_many([self._context.keys.compaction(log) for log in configs])
+        versions = {log: None if one is None else one.version for log, one in zip(configs, found, strict=True)}
+        await self._chore.clean(configs, versions.get)
+
+
+def chore_of(cluster: Cluster, name: str = "one") -> tuple[Cleaning, Watching, RememberingMetrics]:
     context, metrics = cluster.open(sum(name.encode())), RememberingMetrics()
     claims = Claims(context, metrics, compactor_id=name, session_timeout_ms=10_000)
     runner = Watching(context, cluster.clock)
-    return KeyChore(context, claims=claims, jobs=runner, metrics=metrics, bytes_per_second=0), runner, metrics
+    chore = KeyChore(context, claims=claims, jobs=runner, metrics=metrics, bytes_per_second=0)
+    return Cleaning(context, chore), runner, metrics
 
 
 async def write(context: LogContext, log: Log, *keys: bytes) -> None:
@@ -89,7 +109,7 @@ async def test_topics_compacted_by_key_are_cleaned_and_no_others() -> None:
     assert all(log.topic == "prices" for asked in runner.asked for log in asked)
 
 
-async def test_a_log_that_is_not_worth_a_pass_is_looked_at_again_when_it_changed_or_after_a_while() -> None:
+async def test_a_log_that_is_not_worth_a_pass_is_looked_at_again_only_when_it_changed() -> None:
     cluster = Cluster()
     context = cluster.open()
     chore, runner, _ = chore_of(cluster)
@@ -110,22 +130,30 @@ async def test_a_log_that_is_not_worth_a_pass_is_looked_at_again_when_it_changed
     assert 2 not in await offsets_of(context, PRICES)
     await chore.clean()
     looks = len(runner.asked)
-    cluster.clock.now += COMPACTOR_KEYS_REST_MS
+    cluster.clock.now += 3_600_000
     await chore.clean()
-    assert len(runner.asked) == looks + 1
+    assert len(runner.asked) == looks
 
 
-async def test_where_ages_decide_a_log_is_looked_at_every_time() -> None:
+@pytest.mark.parametrize("config", [{"min.compaction.lag.ms": "60000"}, {"max.compaction.lag.ms": "60000"}])
+async def test_where_ages_decide_a_log_is_looked_at_when_it_is_old_enough(config: dict[str, str]) -> None:
     cluster = Cluster()
     context = cluster.open()
-    chore, _, _ = chore_of(cluster)
-    await create_topic(context, "prices", partitions=1, config={**BY_KEY, "min.compaction.lag.ms": "60000"})
+    chore, runner, _ = chore_of(cluster)
+    dirty = {"min.cleanable.dirty.ratio": "0" if "min.compaction.lag.ms" in config else "1"}
+    await create_topic(context, "prices", partitions=1, config=BY_KEY | dirty | config)
+    await write(context, PRICES, b"b")
+    await chore.clean()
     await write(context, PRICES, b"a", b"a")
+    for _ in range(3):
+        await chore.clean()
+    looks = len(runner.asked)
+    cluster.clock.now += 59_000
     await chore.clean()
-    assert await offsets_of(context, PRICES) == [1, 2]
-    cluster.clock.now += 60_000
+    assert (len(runner.asked), await offsets_of(context, PRICES)) == (looks, [1, 2, 3])
+    cluster.clock.now += 1_000
     await chore.clean()
-    assert await offsets_of(context, PRICES) == [2]
+    assert (len(runner.asked), await offsets_of(context, PRICES)) == (looks + 1, [1, 3])
 
 
 async def test_a_log_that_fails_is_told_of_and_does_not_keep_the_others_waiting() -> None:

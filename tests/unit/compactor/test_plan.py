@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from llog.compactor.plan import (
     COMPACTOR_BACKUP_TORN_MS,
     COMPACTOR_MERGES_OVERDUE,
+    COMPACTOR_POLL_MS_MAX,
+    COMPACTOR_SWEEP_KEYS_PER_LOG,
+    COMPACTOR_VACUUM_KEYS_PER_LOG,
     Kind,
     LogBacklog,
     Rules,
@@ -21,8 +24,12 @@ from llog.compactor.plan import (
     plan_backup_interval_ms,
     plan_backups_to_remove,
     plan_hurried_vacuum_interval_ms,
+    plan_idle_vacuum_interval_ms,
+    plan_next_ms,
     plan_pass,
     plan_pause_ms,
+    plan_poll_ms,
+    plan_sweep_interval_ms,
     plan_vacuum_interval_ms,
     plan_work,
 )
@@ -32,7 +39,7 @@ from llog.settings import Settings
 
 NOW = 10_000_000
 RULES = Rules(trigger_bytes=1_000, trigger_age_ms=60_000, min_age_ms=20_000, max_offsets_per_run=500)
-IDLE = LogBacklog(Log("orders", 0), 1, cursor=10, counter=10, lag_offsets=0, retained_at_ms=NOW)
+IDLE = LogBacklog(Log("orders", 0), 1, cursor=10, counter=10, lag_offsets=0)
 FRESH = IDLE._replace(counter=20, lag_offsets=10, ready_bytes=10, ready_entries=1, oldest_created_at_ms=NOW - 30_000)
 
 
@@ -42,7 +49,7 @@ def test_a_log_without_fresh_entries_is_left_alone() -> None:
 
 
 def test_a_run_in_flight_comes_before_everything() -> None:
-    view = FRESH._replace(run_state="DELETING_OLD", ready_bytes=10_000, segments_since_merge=100, retained_at_ms=0)
+    view = FRESH._replace(run_state="DELETING_OLD", ready_bytes=10_000, segments_since_merge=100, retain_at_ms=0)
     assert plan_work(view, RULES, NOW) is Kind.RESUME
 
 
@@ -67,10 +74,33 @@ def test_whatever_is_ready_goes_when_the_wal_store_fills_up() -> None:
     assert plan_work(FRESH, RULES, NOW, hurry=True) is Kind.COMPACT
 
 
-def test_retention_has_its_timetable_even_in_a_log_that_always_has_fresh_bytes() -> None:
-    view = FRESH._replace(ready_bytes=10_000, retained_at_ms=NOW - RULES.retention_interval_ms)
+def test_retention_comes_at_its_time_even_in_a_log_that_always_has_fresh_bytes() -> None:
+    view = FRESH._replace(ready_bytes=10_000, retain_at_ms=NOW)
     assert plan_work(view, RULES, NOW) is Kind.RETAIN
-    assert plan_work(view._replace(retained_at_ms=NOW - 1), RULES, NOW) is Kind.COMPACT
+    assert plan_work(view, RULES, NOW - 1) is Kind.COMPACT
+    assert plan_work(view._replace(retain_at_ms=None), RULES, NOW) is Kind.COMPACT
+
+
+def test_a_log_that_does_not_change_waits_for_the_first_instant_that_may_give_it_work() -> None:
+    assert plan_next_ms(IDLE, RULES) is None
+    assert plan_next_ms(FRESH, RULES) == NOW - 30_000 + RULES.trigger_age_ms
+    assert plan_next_ms(FRESH._replace(retain_at_ms=NOW + 1), RULES) == NOW + 1
+    assert plan_next_ms(IDLE._replace(retain_at_ms=NOW + 9, wakes_at_ms=NOW + 5), RULES) == NOW + 5
+
+
+def test_without_a_watch_an_idle_log_is_read_ever_more_seldom_but_before_an_append_is_due() -> None:
+    assert plan_poll_ms(0, 1_000, 60_000) == 1_000
+    assert plan_poll_ms(80_000, 1_000, 60_000) == 10_000
+    assert plan_poll_ms(10**9, 1_000, 60_000) == 60_000
+    assert plan_poll_ms(10**9, 1_000, 10**9) == COMPACTOR_POLL_MS_MAX
+    assert plan_poll_ms(10**9, 1_000, 0) == 1_000
+
+
+@pytest.mark.parametrize("logs", [1, 10_000, 100_000])
+def test_what_is_read_in_case_a_change_was_not_reported_does_not_grow_with_the_logs(logs: int) -> None:
+    swept = logs * COMPACTOR_SWEEP_KEYS_PER_LOG / (plan_sweep_interval_ms(0, logs) / 3_600_000)
+    vacuumed = logs * COMPACTOR_VACUUM_KEYS_PER_LOG / (plan_idle_vacuum_interval_ms(logs) / 3_600_000)
+    assert swept + vacuumed <= 1_501
 
 
 def test_neighbours_are_merged_when_there_are_enough_of_them_and_room_for_a_merge() -> None:

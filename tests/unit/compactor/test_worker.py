@@ -7,8 +7,9 @@ from llog.compactor.claims import Claims
 from llog.compactor.plan import Kind, LogBacklog, Rules
 from llog.compactor.worker import Worker
 from llog.errors import MetadataStoreError
+from llog.log.topics.admin import alter_topic
 from llog.log.topics.delete import delete_topic
-from llog.pipeline.compact.once import compact_once
+from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.runtime.log_choice import holder
 from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedJobs, Writer, leave_pending
 
@@ -80,13 +81,13 @@ async def test_a_visit_planned_for_compaction_never_turns_into_a_merge() -> None
 
 async def test_a_merge_that_found_nothing_is_not_asked_for_again() -> None:
     stage = Stage()
-    await stage.planned()
-    await compact_once(stage.context, ORDERS)
-    stage.start()  # a merge may be worth it again
-    [view] = await stage.backlogs.inspect([ORDERS])
-    stage.backlogs.retained(ORDERS)
-    assert isinstance(view, LogBacklog)
+    view = await stage.planned()
+    for _ in range(RULES.merge_inputs_min):
+        await Writer(stage.context).append(ORDERS)
+        await compact_once(stage.context, ORDERS, max_offsets=1)
+        [view] = [one for one in await stage.backlogs.inspect([ORDERS]) if isinstance(one, LogBacklog)]
     assert view.segments_since_merge == RULES.merge_inputs_min
+    await merge_once(stage.cluster.open(2), ORDERS, min_inputs=2)
     for _ in range(2):
         assert (await stage.worker.visit(view, Kind.MERGE)).outcome == "idle"
     assert stage.runner.calls == [("merge", ORDERS)]
@@ -125,6 +126,7 @@ async def test_damaged_records_fail_the_visit_and_the_claim_is_given_back() -> N
 async def test_a_log_whose_retention_fails_is_still_compacted() -> None:
     stage = Stage()
     view = await stage.planned()
+    await alter_topic(stage.context, "orders", put={"retention.ms": "1000"})
     stage.cluster.clock.now += RULES.retention_interval_ms
     stage.runner.failing[ORDERS] = MetadataStoreError("get", "somewhere", "permission denied")
     assert (await stage.worker.visit(view, Kind.COMPACT)).outcome == "failed"

@@ -63,8 +63,7 @@ def plan_log_start(
     start = log_start_offset
     size_bytes = sum(entry.value.byte_length or 0 for entry in kept)
     for entry in kept:
-        newest_ms = entry.value.max_timestamp_ms if entry.value.max_timestamp_ms >= 0 else entry.value.created_at_ms
-        too_old = retention_ms is not None and newest_ms < now_ms - retention_ms
+        too_old = retention_ms is not None and _newest_ms(entry) < now_ms - retention_ms
         size_bytes -= entry.value.byte_length or 0
         too_much = retention_bytes is not None and size_bytes >= retention_bytes
         if too_old or too_much:
@@ -72,6 +71,48 @@ def plan_log_start(
         elif entry.value.record_count != 0:
             break
     return min(start, next_offset)
+
+
+def plan_retention_ms(
+    entries: Sequence[Entry],
+    segments_known: Iterable[SegmentRecord],
+    control: ControlRecord,
+    limits: Limits,
+    *,
+    in_flight: str | None,
+    now_ms: int,
+    grace_ms: int,
+) -> int | None:
+    """When `retain` has something to do for a log that does not change; an instant up to `now_ms` means now, and None
+    never. The arguments are the log's entries and segment records, and the object of its run in flight."""
+    start = control.log_start_offset
+    planned = plan_log_start(
+        entries,
+        log_start_offset=start,
+        next_offset=control.sequence_counter,
+        now_ms=now_ms,
+        retention_ms=limits.retention_ms,
+        retention_bytes=limits.retention_bytes,
+    )
+    if planned > start or any(entry.end_offset < start for entry in entries):
+        return now_ms
+    named = {in_flight, *(entry.value.data_key for entry in entries)}
+    leaving = [
+        _leaves_at_ms(control, segment, grace_ms)
+        for segment in segments_known
+        if segment.incarnation == control.incarnation and segment.data_key not in named
+    ]
+    instants = [at_ms for at_ms in leaving if at_ms is not None]
+    if limits.retention_ms is not None:
+        for entry in _uncovered(entries):
+            instants.append(_newest_ms(entry) + limits.retention_ms + 1)
+            if entry.value.record_count != 0:
+                break
+    return min(instants, default=None)
+
+
+def _newest_ms(entry: Entry) -> int:
+    return entry.value.max_timestamp_ms if entry.value.max_timestamp_ms >= 0 else entry.value.created_at_ms
 
 
 def _uncovered(entries: Sequence[Entry]) -> list[Entry]:
@@ -93,9 +134,9 @@ class Limits(NamedTuple):
     """The topic's incarnation that these limits belong to; None: any."""
 
 
-async def configured_limits(context: LogContext, topic: str) -> Limits:
+async def configured_limits(context: LogContext, topic: str, *, strict: bool = True) -> Limits:
     """The limits in the topic's config."""
-    found = await load_topic(context, topic, strict=True)
+    found = await load_topic(context, topic, strict=strict)
     if found is None:
         return Limits()
     record = found[0]
@@ -232,9 +273,14 @@ async def _segments_to_remove(context: LogContext, log: Log, control: ControlRec
 
 
 def _is_leaving(context: LogContext, control: ControlRecord, segment: SegmentRecord) -> bool:
+    at_ms = _leaves_at_ms(control, segment, context.options.vacuum_grace_ms)
+    return at_ms is not None and at_ms <= context.now_ms()
+
+
+def _leaves_at_ms(control: ControlRecord, segment: SegmentRecord, grace_ms: int) -> int | None:
+    """From when on a segment that nothing names may be removed; None: it is not marked for deletion."""
     if segment.state == "DELETE_SEGMENT_FINISHED":
-        return True
+        return 0
     if segment.state != "DELETE_SEGMENT_STARTED":
-        return False
-    retired_ms = segment.state_changed_at_ms + context.options.vacuum_grace_ms
-    return segment.end_offset < control.log_start_offset or retired_ms < context.now_ms()
+        return None
+    return 0 if segment.end_offset < control.log_start_offset else segment.state_changed_at_ms + grace_ms + 1

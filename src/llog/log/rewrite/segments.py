@@ -56,11 +56,11 @@ async def load(context: LogContext, log: Log, segment_id: str) -> KnownSegment |
     return None if found is None else KnownSegment(_decoded(found.value, found.key.path), found.version)
 
 
-async def list_segments(context: LogContext, log: Log) -> list[KnownSegment]:
+async def list_segments(context: LogContext, log: Log, *, strict: bool = True) -> list[KnownSegment]:
     """In order of creation: ids begin with the time."""
     return [
         KnownSegment(_decoded(found.value, found.key.path), found.version)
-        async for found in context.metadata.scan_all(context.keys.segments(log), strict=True)
+        async for found in context.metadata.scan_all(context.keys.segments(log), strict=strict)
     ]
 
 

@@ -77,8 +77,12 @@ def _is_too_young(entry: Entry, config: TopicConfig, now_ms: int) -> bool:
     """Judged by the newest record, as Kafka judges its segments. Without a minimum lag no entry is too young."""
     if config.min_compaction_lag_ms == 0 or entry.value.record_count == 0:
         return False
+    return _newest_ms(entry) > now_ms - config.min_compaction_lag_ms
+
+
+def _newest_ms(entry: Entry) -> int:
     newest_ms = known_newest_ms(entry)
-    return (entry.value.created_at_ms if newest_ms is None else newest_ms) > now_ms - config.min_compaction_lag_ms
+    return entry.value.created_at_ms if newest_ms is None else newest_ms
 
 
 def _is_dirty(entry: Entry, clean_until: int) -> bool:
@@ -98,6 +102,19 @@ def plan_due(chosen: LogRange, config: TopicConfig, now_ms: int, *, oldest_dirty
         return "yes"
     waited_too_long = oldest_dirty_ms is not None and oldest_dirty_ms <= now_ms - config.max_compaction_lag_ms
     return "yes" if waited_too_long else "not dirty enough"
+
+
+def plan_due_at_ms(
+    entries: Sequence[Entry], chosen: LogRange, config: TopicConfig, *, oldest_dirty_ms: int | None
+) -> int | None:
+    """When time alone may make a range worth a pass that is not: its next entry is old enough, or its records waited
+    for as long as the topic allows. None: never."""
+    instants: list[int] = []
+    if config.min_compaction_lag_ms and len(chosen.entries) < len(entries):
+        instants.append(_newest_ms(entries[len(chosen.entries)]) + config.min_compaction_lag_ms)
+    if oldest_dirty_ms is not None and chosen.dirty_bytes:
+        instants.append(oldest_dirty_ms + config.max_compaction_lag_ms)
+    return min(instants, default=None)
 
 
 def limits_lag(config: TopicConfig) -> bool:
@@ -210,7 +227,8 @@ async def inspect_log(
         cursor = (await settled_compaction(context, log, control)).value.offset
     report.not_in_segments = control.sequence_counter - max(cursor, control.log_start_offset)
     now_ms = context.now_ms()
-    chosen = plan_range(await _compacted_entries(context, log, control, cursor), config, now_ms)
+    entries = await _compacted_entries(context, log, control, cursor)
+    chosen = plan_range(entries, config, now_ms)
     report.dirty_ratio, report.clean_until = round(chosen.dirty_ratio, 4), chosen.clean_until
     oldest_ms = await _oldest_dirty_ms(context, chosen) if limits_lag(config) else None
     due = plan_due(chosen, config, now_ms, oldest_dirty_ms=oldest_ms, force=force)
@@ -218,6 +236,7 @@ async def inspect_log(
         report.state = "compacted"
         return LogCandidate(config, control, chosen, now_ms)
     report.state = "clean" if due == "nothing to clean" else "not dirty enough"
+    report.due_at_ms = plan_due_at_ms(entries, chosen, config, oldest_dirty_ms=oldest_ms)
     return None
 
 

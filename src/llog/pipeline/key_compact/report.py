@@ -60,6 +60,8 @@ class KeyCompacted(msgspec.Struct, kw_only=True):
     """Size of the replaced segments."""
     bytes_after: int = 0
     error: str = ""
+    due_at_ms: int | None = None
+    """When ages make an unchanged log that was not worth a pass worth one; None: never."""
 
     @property
     def log(self) -> Log:

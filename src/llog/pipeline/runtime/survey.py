@@ -146,6 +146,14 @@ async def survey_blobs(
         yield page
 
 
+async def has_younger_blob(context: LogContext, store: ObjectStore, before_ms: int) -> bool:
+    """Whether there is a blob that `survey_blobs` does not list, because it was created at `before_ms` or later."""
+    blobs = context.keys.blobs()
+    async for _ in store.list(blobs, start_after=f"{blobs}{before_ms:0{_TIME_DIGITS}x}"):
+        return True
+    return False
+
+
 async def survey_segments(
     context: LogContext,
     runner: TaskRunner,

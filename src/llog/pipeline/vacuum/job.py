@@ -42,7 +42,7 @@ from llog.log.cleanup.vacuum_check import NamedObjects, named_blobs, plan_now, r
 from llog.log.cluster import compare_cluster, join_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.pipeline.runtime.survey import Seen, survey_blobs, survey_segments
+from llog.pipeline.runtime.survey import Seen, has_younger_blob, survey_blobs, survey_segments
 from llog.pipeline.runtime.tasks import LocalTasks, Task, TaskFailed, TaskRunner, TaskTools, tools_of
 from llog.pipeline.vacuum.references import Overview, PlannedBlobs, in_batches, planned_blobs, read_overview
 from llog.stores.objects.port import ObjectMeta, ObjectStore
@@ -78,6 +78,8 @@ class VacuumReport(msgspec.Struct, kw_only=True):
     """Blobs that an unfinished commit plan of the sink names."""
     kept_unread: int = 0
     """Objects that an unreadable record may name."""
+    left_for_later: int = 0
+    """Objects that are too young to judge (of blobs, at least one is counted), and segments on their way out."""
     plans_expired: list[str] = []
     """Keys of plans that stayed unfinished for too long to keep their blobs."""
     unreadable_count: int = 0
@@ -87,6 +89,19 @@ class VacuumReport(msgspec.Struct, kw_only=True):
     """By URI prefix."""
     names: list[str] = []
     """URIs of deleted objects (at most VACUUM_REPORT_NAMES_MAX)."""
+
+    @property
+    def left_nothing(self) -> bool:
+        """Another vacuum finds nothing to do, as long as no metadata changes and no object is written."""
+        return not (
+            self.left_for_later
+            or self.blobs_deleted
+            or self.segments_marked
+            or self.segments_deleted
+            or self.phantoms_removed
+            or self.kept_unchecked
+            or self.kept_planned
+        )
 
 
 # -- task --------------------------------------------------------------------------------------------------------------
@@ -171,6 +186,7 @@ class _Done(protocol.Vacuumed):
     places: dict[str, Swept] = field(default_factory=dict)
     kept_planned: int = 0
     kept_unread: int = 0
+    left_for_later: int = 0
 
     def note(self, uri: str, byte_length: int) -> None:
         protocol.Vacuumed.note(self, uri, byte_length)
@@ -203,6 +219,7 @@ class _Sweep:
         async for _, page in survey_blobs(self.context, self.runner, store, before_ms=before_ms):
             place.surveyed += len(page.old)
             place.surveyed_bytes += sum(seen.byte_length for seen in page.old)
+            self.done.left_for_later += page.objects - len(page.old)
             unnamed = [seen for seen in page.old if store.uri(seen.name) not in self.overview.named]
             unplanned = self._not_planned(unnamed, lambda seen: store.uri(seen.name))
             batches = batched(unplanned, VACUUM_TASK_HEADERS_MAX)
@@ -211,6 +228,7 @@ class _Sweep:
             judged = [self._judged(store, chunk, answer) for chunk, answer in zip(chunks, answers, strict=True)]
             for candidates in judged:
                 await self._delete_blobs(store, candidates)
+        self.done.left_for_later += await has_younger_blob(self.context, store, before_ms)
 
     def _not_planned(self, blobs: list[T], uri_of: Callable[[T], str]) -> list[T]:
         """Without blobs that a plan keeps, whatever their logs name."""
@@ -255,6 +273,9 @@ class _Sweep:
     # -- segments ------------------------------------------------------------------------------------------------------
     async def segments(self, store: ObjectStore) -> None:
         named, known = self.overview.named, self.overview.segments
+        self.done.left_for_later += sum(
+            segment.record.state != "COPY_SEGMENT_FINISHED" for segments in known.values() for segment in segments
+        )
         await protocol.vacuum_segments(self.context, store, self._old_segments(store), named, known, self.done)
 
     async def _old_segments(self, store: ObjectStore) -> AsyncIterator[tuple[Log, ObjectMeta]]:
@@ -262,6 +283,7 @@ class _Sweep:
         weights = {log: len(known) for log, known in self.overview.segments.items()}
         before_ms = self.done.segments_before_ms
         async for _, page in survey_segments(self.context, self.runner, store, before_ms=before_ms, weights=weights):
+            self.done.left_for_later += page.objects - len(page.old)
             for seen in page.old:
                 place = self.done.place(store.uri(seen.name))
                 place.surveyed += 1

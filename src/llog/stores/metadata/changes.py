@@ -34,6 +34,14 @@ class ChangeQueue(AsyncIterator[Change]):
         self._changes.append(change)
         self._wake.set()
 
+    def offer_all(self, changes: list[Change]) -> None:
+        """`offer` of at most METADATA_WATCH_QUEUE_MAX changes, all of them below the prefix."""
+        if len(self._changes) + len(changes) > METADATA_WATCH_QUEUE_MAX:
+            self.resync()
+        if changes:
+            self._changes.extend(changes)
+            self._wake.set()
+
     def resync(self) -> None:
         self._changes.clear()
         self._changes.append(RESYNC)

@@ -1,7 +1,7 @@
 """The embedded metadata store `lmdb:///path/to/directory`, shared by processes of one machine.
 
 ACID, one fsync per transaction, no server. Read `store` first, then `transaction` (semantics of a write), `writer`
-(group commit), `environment` (opening, growing, forking) and `layout` (the bytes).
+(group commit), `environment` (opening, growing, forking), `layout` (the bytes), `feed` and `watch` (changes).
 """
 
 from llog.stores.metadata.lmdb.store import LmdbStore, open_from_url

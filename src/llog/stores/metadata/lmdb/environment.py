@@ -178,6 +178,16 @@ class Environment:
                     raise
         raise MetadataUnavailable("read", self.url, f"the map changed {MAP_ATTEMPTS_MAX} times while it was read")
 
+    def last_transaction(self) -> int | None:
+        """Number of the last transaction of any process that changed something, without a transaction of its own; None
+        while the map changes."""
+        if not self.gate.try_enter():
+            return None
+        try:
+            return int(self._lmdb.info()["last_txnid"])
+        finally:
+            self.gate.leave()
+
     def begin_write(self) -> lmdb.Transaction[bytes]:
         """Waits for the single write lock of the machine. The caller is inside the gate."""
         return self._lmdb.begin(write=True)

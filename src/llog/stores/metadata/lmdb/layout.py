@@ -7,6 +7,7 @@ One unnamed database holds everything; the first byte of a key is its kind.
     0xfe · session id          session lease  16 bytes boot id · u64 expires at, ms since boot · u32 timeout ms
     0xff · "version"           the counter    u64: the highest version assigned
     0xff · "format"            the format     its name
+    0xfc · u64 version         change feed    for watches, see `feed`; 0xff · "watch" is its lease
 
 - Keys begin with their depth (the number of slashes), so the direct children of a parent are contiguous in byte order.
 - A version is never reused: the counter increases in the transaction that uses it.

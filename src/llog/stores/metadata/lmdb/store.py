@@ -4,6 +4,7 @@
 - Small reads run on the event loop: a lookup in memory takes about 1 µs, a hop to a thread a hundred times that. After
   a read that waited for the disk, reads use threads for a while.
 - Every read sees the last commit of any process, so every read is strict.
+- A watch reads the change feed (`feed`, `watch`).
 - A record of an expired session is never returned. A reader cannot decide expiry alone, because the lease may be in
   renewal: the writer decides under its lock, and the reader reads again.
 """
@@ -14,7 +15,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,7 +24,6 @@ from urllib.parse import unquote, urlsplit
 import lmdb
 
 from llog.errors import (
-    InvalidArgument,
     MetadataStoreError,
     MetadataTimeout,
     SettingsError,
@@ -32,6 +32,7 @@ from llog.errors import (
 from llog.limits import LMDB_WAIT_MS_MAX, METADATA_SCAN_PAGE_RECORDS_MAX, METADATA_WRITE_GROUPS_MAX
 from llog.stores.metadata.lmdb.environment import Environment, give_back, lease_out
 from llog.stores.metadata.lmdb.failures import translate
+from llog.stores.metadata.lmdb.feed import FeedPage, FeedStart
 from llog.stores.metadata.lmdb.layout import (
     BootClock,
     Page,
@@ -44,6 +45,7 @@ from llog.stores.metadata.lmdb.layout import (
     record_keys,
 )
 from llog.stores.metadata.lmdb.transaction import LmdbBatch, Transaction
+from llog.stores.metadata.lmdb.watch import LmdbWatcher
 from llog.stores.metadata.port import (
     Capabilities,
     Change,
@@ -153,11 +155,12 @@ class LmdbSession(Session):
 class LmdbStore(MetadataStore):
     """Made by `LmdbStore.open`."""
 
-    capabilities = Capabilities(atomic_groups=True, watch=False, server_clock=False, shared=True)
+    capabilities = Capabilities(atomic_groups=True, watch=True, server_clock=False, shared=True)
 
     def __init__(self, environment: Environment) -> None:
         self.environment, self.url = environment, environment.url
         self._sessions: list[LmdbSession] = []
+        self._watchers: set[LmdbWatcher] = set()
         self._stored_keys = StoredKeys()
         self._pool_slots = asyncio.Semaphore(LMDB_POOL_READS_MAX)
         self._inline_from = 0.0
@@ -290,8 +293,27 @@ class LmdbStore(MetadataStore):
         self._sessions.append(session)
         return session
 
-    def watch(self, prefix: str, *, route: str = "") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        raise InvalidArgument("watch", "LMDB has no watch; read again instead")
+    @asynccontextmanager
+    async def watch(self, prefix: str, *, route: str = "") -> AsyncIterator[AsyncIterator[Change]]:
+        self._begin("watch")
+        watcher = LmdbWatcher(self, self.environment, prefix)
+        self._watchers.add(watcher)
+        try:
+            await watcher.start()
+            yield watcher
+        finally:
+            self._watchers.discard(watcher)
+            await watcher.close()
+
+    async def extend_feed(self) -> FeedStart:
+        """For watchers."""
+        self._begin("watch")
+        started: FeedStart = await self._write("watch", lambda transaction: transaction.extend_feed())
+        return started
+
+    async def read_feed(self, work: Callable[[lmdb.Transaction[bytes]], FeedPage]) -> FeedPage:
+        """For watchers; in a thread, because one flush may have thousands of changes."""
+        return await self._read("watch", METADATA_SCAN_PAGE_RECORDS_MAX, lambda reader: work(reader.txn))
 
     async def raise_versions(self, floor: int) -> bool:
         check_version_floor(floor)
@@ -317,6 +339,7 @@ class LmdbStore(MetadataStore):
         self._closed = True
         if self.environment.forked:
             return
+        await asyncio.gather(*(watcher.close() for watcher in list(self._watchers)))
         try:
             for session in self._sessions:
                 await session.close()

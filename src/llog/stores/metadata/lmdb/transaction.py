@@ -21,7 +21,17 @@ from typing import Final
 import lmdb
 
 from llog.errors import InvalidArgument, MetadataStoreError, SessionLost, VersionConflict
+from llog.stores.metadata.lmdb.feed import (
+    DELETED,
+    LMDB_WATCH_LEASE_MS,
+    PUT,
+    WATCH_KEY,
+    FeedStart,
+    Section,
+    write_feed,
+)
 from llog.stores.metadata.lmdb.layout import (
+    BINDING_PREFIX,
     EPHEMERAL_VALUE_AT,
     SESSION_ID_BYTES,
     SESSION_PREFIX,
@@ -137,13 +147,31 @@ class Transaction:
         counter = txn.get(VERSION_KEY)
         self.version = self._version_before = 0 if counter is None else int.from_bytes(counter, "big")
         self._alive: dict[bytes, bool] = {}
+        self._changed: list[Section] = []
+        """The records that this transaction changed, in order."""
 
     def finish(self) -> None:
         """The last step before commit."""
+        if self._changed and self._is_watched():
+            # Deletes take versions too, so that no change leaves the counter where it was.
+            self.version += sum(len(section.keys) for section in self._changed if section.kind == DELETED)
+            write_feed(self.txn, self._version_before, self.version, self._changed)
         if self.version != self._version_before:
             self.txn.put(VERSION_KEY, U64.pack(self.version))
             # Only now it is certain that the commit writes and uses its number.
             self.known.commits(self.txn.id())
+
+    def _is_watched(self) -> bool:
+        lease = self.txn.get(WATCH_KEY)
+        return lease is not None and self._runs(unpack_lease(lease))
+
+    def extend_feed(self) -> FeedStart:
+        """Have every transaction from this one on write the change feed for a while."""
+        self.sweep()
+        unbroken, expires_at_ms = self._is_watched(), self.now_ms + LMDB_WATCH_LEASE_MS
+        self.txn.put(WATCH_KEY, pack_lease(Lease(self.boot_id, expires_at_ms, LMDB_WATCH_LEASE_MS)))
+        # Other calls of this transaction count as later, before or after this one.
+        return FeedStart(self._version_before, expires_at_ms, unbroken)
 
     def raise_version(self, floor: int) -> None:
         self.version = max(self.version, floor)
@@ -159,6 +187,7 @@ class Transaction:
             framed = map(operator.add, map(U64.pack, headers), batch.values)
             self.txn.cursor().putmulti(zip(batch.keys, framed, strict=True))
             self.known.note(batch, first_version)
+            self._changed.append(Section(PUT, batch.keys))
             return first_version
         self.known.forget(batch.keys)
         return self._write_carefully(batch)
@@ -197,9 +226,13 @@ class Transaction:
             outcomes.append(tuple(map(self._plan, group, stored, itertools.repeat(puts), itertools.repeat(deletes))))
         if puts:
             self.txn.cursor().putmulti(puts)
-        for key in deletes:
-            self.txn.delete(key)
+            self._note_changed(PUT, [key for key, _ in puts if not key.startswith(BINDING_PREFIX)])
+        self._note_changed(DELETED, [key for key in deletes if self.txn.delete(key)])
         return outcomes
+
+    def _note_changed(self, kind: bytes, keys: Sequence[bytes]) -> None:
+        if keys:
+            self._changed.append(Section(kind, keys))
 
     def _plan(self, write: Write, key: bytes, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> int:
         """Record the change of this write; returns its version."""
@@ -262,7 +295,7 @@ class Transaction:
     def close_session(self, session_id: bytes) -> None:
         self._alive[session_id] = False
         self.txn.delete(session_key(session_id))
-        prefix = bindings_prefix(session_id)
+        prefix, ended = bindings_prefix(session_id), list[bytes]()
         for binding in keys_with(self.txn, prefix):
             key = binding[len(prefix) :]
             stored = self.txn.get(key)
@@ -272,7 +305,9 @@ class Transaction:
                 and stored[VALUE_AT:EPHEMERAL_VALUE_AT] == session_id
             ):
                 self.txn.delete(key)
+                ended.append(key)
             self.txn.delete(binding)
+        self._note_changed(DELETED, ended)
 
     def sweep(self) -> None:
         """End every session with an expired lease."""
