@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from llog.errors import FormatError
-from llog.formats.records.cut import Cut, cut, sum_records
+from llog.formats.records.cut import Cut, CutEnd, cut, sum_records
 from llog.formats.records.decode import decode_records
 from llog.formats.records.encode import encode_columns
 from llog.formats.records.record_batch import BatchRule, Codec, TimestampType, patch_offsets, verify_crcs, walk
@@ -110,8 +110,9 @@ def test_a_cut_is_the_longest_prefix_that_fits(
     assert rows_of(taken) == expected
     assert taken.records == (len(expected), size)
     if len(expected) == len(wanted):
-        assert taken.next_offset is None
+        assert taken.end is CutEnd.ALL
     else:
+        assert taken.end is CutEnd.LIMIT
         assert taken.next_offset == (expected[-1][0] + 1 if expected else from_offset)
 
 
@@ -120,11 +121,11 @@ def test_a_cut_is_the_longest_prefix_that_fits(
 def test_cuts_one_behind_another_hold_every_record_once(batches: list[StoredBatch], limit: int) -> None:
     data, rows = stored(batches)
     found: list[tuple[int, Row]] = []
-    offset: int | None = 1
-    while offset is not None:
+    offset, end = 1, CutEnd.LIMIT
+    while end is not CutEnd.ALL:
         taken = cut_of(data, offset, record_bytes_max=limit, at_least_one=True)
         found += rows_of(taken)
-        offset = taken.next_offset
+        offset, end = taken.next_offset, taken.end
     assert found == rows
 
 
@@ -140,7 +141,7 @@ def test_a_limit_of_batch_bytes_ends_records_that_have_no_bytes() -> None:
     data, rows = stored([StoredBatch([Row(None)] * 50)] * 4)
     assert len(rows_of(cut_of(data, 1, record_bytes_max=1))) == 200
     taken = cut_of(data, 1, record_bytes_max=1, batch_bytes_max=500)
-    assert taken.too_long
+    assert taken.end is CutEnd.TOO_LONG
     found = rows_of(taken)
     assert found == rows[: len(found)]
     assert 0 < len(found) < 72
@@ -169,9 +170,9 @@ def test_an_unsound_batch_is_left_to_the_decoder(codec: Codec) -> None:
     bad = bytearray(broken(codec))
     patch_offsets(bad, walk(bad, SOURCE), 3, 0)
     taken = cut_of(good + bytes(bad), 1, record_bytes_max=100)
-    assert (taken.records, taken.next_offset, taken.unsound) == ((2, 8), 3, False)
+    assert (taken.records, taken.next_offset, taken.end) == ((2, 8), 3, CutEnd.UNSOUND)
     taken = cut_of(good + bytes(bad), 3, record_bytes_max=100)
-    assert (taken.records, taken.next_offset, taken.unsound) == ((0, 0), 6, True)
+    assert (taken.records, taken.next_offset, taken.end) == ((0, 0), 6, CutEnd.UNSOUND)
     with pytest.raises(FormatError):
         decode_records(b"".join(taken.batches), SOURCE, rule=BatchRule.COMPACTED, verify=False)
 

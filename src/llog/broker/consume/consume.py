@@ -249,9 +249,10 @@ class ConsumeService:
                     part.batches = part.batches[: list(part.batches).index(item)]
 
     async def _take(self, parts: Sequence[PartitionFill], fill: AnswerFill) -> None:
-        cost_bytes = fill.take_cost_bytes(parts)
-        fill.hold(fill.byte_length + min(cost_bytes, CONSUME_DECODED_BYTES_MAX))
-        await self._offload.run(cost_bytes, lambda: fill.take_all(parts))
+        cost = fill.take_cost(parts)
+        if cost.inflated_bytes:
+            fill.hold(fill.byte_length + min(cost.inflated_bytes, CONSUME_DECODED_BYTES_MAX))
+        await self._offload.run(sum(cost), lambda: fill.take_all(parts))
         now = self._clock()
         for part in parts:
             for item in part.delivered:

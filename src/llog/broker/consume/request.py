@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 from llog.broker.tail.batches import CachedBatch
 from llog.errors import FormatError, InvalidArgument, LlogError
 from llog.formats.buffers import Buffer, total_length
-from llog.formats.records.cut import Cut, cut
+from llog.formats.records.cut import Cut, CutEnd, cut
 from llog.formats.records.decode import decode_batches, decode_in_chunks
 from llog.formats.records.record_batch import BatchColumns, BatchRule, walk
 from llog.formats.records.record_columns import RecordColumns
@@ -136,6 +136,15 @@ class PartitionFill:
             self.answer.error = error
 
 
+class TakeCost(NamedTuple):
+    """What `AnswerFill.take_all` will do; nothing where all batches are taken whole."""
+
+    read_bytes: int
+    """Bytes that it walks over or copies."""
+    inflated_bytes: int
+    """Bytes that compressed batches may have."""
+
+
 class AnswerFill:
     """An answer that is being filled, in request order."""
 
@@ -189,6 +198,7 @@ class AnswerFill:
 
     def _batch_bytes(self, record_bytes: int) -> int:
         """By the batches in the answer so far; without any, records are assumed to be most of a batch."""
+        record_bytes = max(record_bytes, 0)
         if self.record_bytes:
             record_bytes = record_bytes * max(self.byte_length, self.record_bytes) // self.record_bytes
         return min(record_bytes + record_bytes // _SPARE, self._batch_bytes_left)
@@ -200,21 +210,23 @@ class AnswerFill:
             return False
         return part.passed_over or part.found_bytes >= part.wanted_bytes
 
-    def take_cost_bytes(self, parts: Sequence[PartitionFill]) -> int:
-        """Bytes that `take_all` reads, copies or decompresses; 0 where all batches are taken whole."""
-        cost_bytes, left = 0, self.bytes_left
+    def take_cost(self, parts: Sequence[PartitionFill]) -> TakeCost:
+        read_bytes = packed = 0
+        left = self.bytes_left
         for part in parts:
-            records = packed = 0
+            records = 0
             for item in part.batches:
                 if item.records is None:
                     packed += item.byte_length
                 else:
                     records += item.records.byte_length
             left -= records
-            begins_inside = bool(part.batches) and part.offset > part.batches[0].start_offset
-            if packed or begins_inside or left < 0 or records > part.bytes_left:
-                cost_bytes += min(part.found_bytes, part.wanted_bytes) + packed * _INFLATION
-        return cost_bytes
+            if part.batches and part.offset > part.batches[0].start_offset:
+                read_bytes += part.batches[0].batch_length_average()
+            elif left >= 0 and records <= part.bytes_left:
+                continue
+            read_bytes += min(part.found_bytes, part.wanted_bytes)
+        return TakeCost(read_bytes, packed * _INFLATION)
 
     # -- taking ----------------------------------------------------------------------------------------------------
     def take_all(self, parts: Sequence[PartitionFill]) -> None:
@@ -249,17 +261,15 @@ class AnswerFill:
             batch_bytes_max=self._batch_bytes_left,
             at_least_one=not self.record_count,
         )
-        if taken.unsound:
+        if taken.end is CutEnd.UNSOUND:
             part.full = part.ended = True
-            if part.answer.batches:
+            if part.answer.batches and not taken.records.record_count:
                 return False  # the next request meets the error
         self._add(part, item, taken)
-        if taken.next_offset is not None and not taken.unsound:
-            # A limit ended inside the batch: the one of the whole answer, or only the partition's.
-            self.full = self.full or taken.too_long or self.bytes_left <= part.bytes_left
-            part.full = True
+        if taken.end is CutEnd.TOO_LONG or (taken.end is CutEnd.LIMIT and self.bytes_left <= part.bytes_left):
+            self.full = True
         self.full = self.full or self.bytes_left <= 0
-        part.full = part.full or self.full or part.bytes_left <= 0
+        part.full = part.full or self.full or taken.end is CutEnd.LIMIT or part.bytes_left <= 0
         return not part.full
 
     def _whole(self, part: PartitionFill, item: CachedBatch, left: int) -> Cut | None:
@@ -269,7 +279,7 @@ class AnswerFill:
             return None
         if records.byte_length > left or len(chunk.data) > self._batch_bytes_left:
             return None
-        return Cut([chunk.data] if records.record_count else [], records, None)
+        return Cut([chunk.data] if records.record_count else [], records, CutEnd.ALL)
 
     def _add(self, part: PartitionFill, item: CachedBatch, taken: Cut) -> None:
         size, (count, record_bytes) = total_length(taken.batches), taken.records
@@ -280,7 +290,7 @@ class AnswerFill:
         self.byte_length += size
         self.record_count += count
         self.record_bytes += record_bytes
-        next_offset = item.end_offset + 1 if taken.next_offset is None else taken.next_offset
+        next_offset = item.end_offset + 1 if taken.end is CutEnd.ALL else taken.next_offset
         part.offset = part.answer.next_fetch_offset = max(part.offset, next_offset)
 
 

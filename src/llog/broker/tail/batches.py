@@ -87,6 +87,11 @@ class CachedBatch:
         growth = 16 * (self.end_offset - self.start_offset + 1) if self.encoding == BYTES_BATCH else 0
         return self.byte_length + TAIL_CACHE_BATCH_OVERHEAD_BYTES + growth
 
+    def batch_length_average(self) -> int:
+        """Of the chunk, which there must be."""
+        assert self.chunk is not None
+        return self.byte_length // max(1, len(self.chunk.batches))
+
     def prepare(self) -> Chunk:
         """The batches with their offsets. Raises `FormatError` if the body does not hold the given offsets."""
         body = self._body  # read first: another thread may create the chunk and drop the body

@@ -8,6 +8,7 @@ compressed batch is decompressed, because only then its records can be counted.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,16 +28,24 @@ class RecordSum(NamedTuple):
     byte_length: int
 
 
+class CutEnd(Enum):
+    ALL = "all"
+    """No record is left out."""
+    LIMIT = "limit"
+    """The next record does not fit into `record_bytes_max`."""
+    TOO_LONG = "too long"
+    """The next record does not fit into `batch_bytes_max`."""
+    UNSOUND = "unsound"
+    """The next batch is not sound. If no record precedes it, it is returned alone, and decoding it raises the error."""
+
+
 class Cut(NamedTuple):
     batches: list[Buffer]
     """Whole batches, with exactly the records that fit."""
     records: RecordSum
-    next_offset: int | None
-    """Behind the last record that fits; None if all records do."""
-    too_long: bool = False
-    """`batch_bytes_max` was reached."""
-    unsound: bool = False
-    """`batches` is the first batch alone: it is not sound, and decoding it raises the error."""
+    end: CutEnd
+    next_offset: int = -1
+    """Behind the last record that fits; without a meaning for `CutEnd.ALL`."""
 
 
 def sum_records(buffer: Buffer, batches: BatchColumns) -> RecordSum | None:
@@ -59,14 +68,15 @@ def cut(
     record_bytes_max: int,
     batch_bytes_max: int = _NO_LIMIT,
     at_least_one: bool = False,
+    inflated_bytes_max: int = RECORD_BATCH_DECODED_BYTES_MAX,
 ) -> Cut:
     """The records from `from_offset` on: as many as have `record_bytes_max` bytes together, in batches of about
     `batch_bytes_max` bytes; with `at_least_one`, the first record in any case.
 
-    Batches must have been walked and their checksums compared. The cut ends before a batch that is not sound; if no
-    record precedes that batch, it is returned alone.
+    Batches must have been walked and their checksums compared.
     """
-    return _Cutting(buffer, batches, from_offset, source, record_bytes_max, batch_bytes_max, at_least_one).run()
+    limits = record_bytes_max, batch_bytes_max, inflated_bytes_max
+    return _Cutting(buffer, batches, from_offset, source, *limits, at_least_one=at_least_one).run()
 
 
 class _Cutting:
@@ -78,14 +88,22 @@ class _Cutting:
         source: str,
         record_bytes_max: int,
         batch_bytes_max: int,
+        inflated_bytes_max: int,
+        *,
         at_least_one: bool,
     ) -> None:
         from llog.formats.records import decode_kernels as kernels
 
         self._kernels, self._result = kernels, np.empty(kernels.CUT_FIELDS, np.int64)
+        self._ends = {
+            kernels.RECORD_TOO_MANY: CutEnd.LIMIT,
+            kernels.BATCHES_TOO_LONG: CutEnd.TOO_LONG,
+            kernels.AT_UNSOUND: CutEnd.UNSOUND,
+        }
         self._view, self._data, self._batches = memoryview(buffer).cast("B"), _array(buffer), batches
         self._from_offset, self._source, self._at_least_one = from_offset, source, at_least_one
         self._record_bytes_left, self._batch_bytes_left = record_bytes_max, batch_bytes_max
+        self._inflated_bytes_max = inflated_bytes_max
         self._pieces: list[Buffer] = []
         self._count = self._record_bytes = 0
         self._next_offset = from_offset
@@ -106,17 +124,17 @@ class _Cutting:
             if reason == kernels.AT_UNSOUND and not self._count:
                 return self._unsound(batch)
             if reason != kernels.ALL_TAKEN:
-                return self._cut(self._next_offset, too_long=reason == kernels.BATCHES_TOO_LONG)
-        return self._cut(None)
+                return self._cut(self._ends[reason])
+        return self._cut(CutEnd.ALL)
 
-    def _cut(self, next_offset: int | None, *, too_long: bool = False) -> Cut:
+    def _cut(self, end: CutEnd) -> Cut:
         pieces = self._pieces if self._count else []  # batches whose records were all removed are of no use
-        return Cut(pieces, RecordSum(self._count, self._record_bytes), next_offset, too_long)
+        return Cut(pieces, RecordSum(self._count, self._record_bytes), end, self._next_offset)
 
     def _unsound(self, batch: int) -> Cut:
         position, length = int(self._batches.position[batch]), int(self._batches.length[batch])
         next_offset = int(self._batches.last_offset[batch]) + 1
-        return Cut([self._view[position : position + length]], RecordSum(0, 0), next_offset, unsound=True)
+        return Cut([self._view[position : position + length]], RecordSum(0, 0), CutEnd.UNSOUND, next_offset)
 
     def _count_records(self, data: Bytes, first: int, stop: int, *, plain: bool) -> int:
         """Why the count stopped, with its result added to the sums."""
@@ -167,11 +185,8 @@ class _Cutting:
     def _take_compressed(self, batch: int) -> int:
         kernels, batches = self._kernels, self._batches
         position, length = int(batches.position[batch]), int(batches.length[batch])
-        packed = self._view[position + HEADER_BYTES : position + length]
-        inflated = decompress(
-            batches.header(batch).codec, packed, self._source, bytes_max=RECORD_BATCH_DECODED_BYTES_MAX
-        )
-        data = _array(inflated)
+        packed, codec = self._view[position + HEADER_BYTES : position + length], batches.header(batch).codec
+        data = _array(decompress(codec, packed, self._source, bytes_max=self._inflated_bytes_max))
         reason = self._count_records(data, batch, batch + 1, plain=False)
         begin = int(self._result[kernels.CUT_FIRST_BEGIN])
         if reason == kernels.ALL_TAKEN:
