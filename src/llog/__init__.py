@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from llog.api.groups import AppendResult, SharedAppendGroup
     from llog.api.sync import LeaderlessLogCompactor, LeaderlessLogReader, LeaderlessLogWriter
     from llog.embedding import embedded  # for its type alone: the import contract lets this one line point upwards
+    from llog.formats.partitioner import partition_of_key
     from llog.log.read.records import LogRecord
     from llog.pipeline.scan.scan import scan
     from llog.settings import Settings
@@ -36,6 +37,7 @@ __all__ = [
     "SharedAppendGroup",
     "__version__",
     "embedded",
+    "partition_of_key",
     "scan",
 ]
 __all__ += errors.__all__
@@ -53,6 +55,7 @@ _HOMES = {
     "Settings": "llog.settings",
     "SharedAppendGroup": "llog.api.groups",
     "embedded": "llog.embedding",
+    "partition_of_key": "llog.formats.partitioner",
     "scan": "llog.pipeline.scan.scan",
 }
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from llog.formats.arrow import to_arrow
 from llog.formats.records.compression import compress, decompress
+from llog.formats.records.cut import CutEnd, cut
 from llog.formats.records.decode import decode_batches, decode_records
 from llog.formats.records.encode import encode_columns
 from llog.formats.records.record_batch import HEADER, BatchRule, Codec, walk
@@ -37,6 +38,25 @@ def section(data: bytes) -> None:
     to_arrow(columns)
 
 
+def cut_batches(data: bytes) -> None:
+    """A cut holds the first of the records that the decoder finds, or a batch that the decoder refuses."""
+    batches = walk(data, SOURCE, rule=BatchRule.COMPACTED)
+    limit = data[-1] if data else 0
+    taken = cut(
+        data, batches, 0, SOURCE, record_bytes_max=limit, at_least_one=True, inflated_bytes_max=INFLATED_BYTES_MAX // 4
+    )
+    found = decode_records(b"".join(taken.batches), SOURCE, rule=BatchRule.COMPACTED, verify=False)
+    assert len(found) == taken.records.record_count
+    if taken.end is CutEnd.ALL:
+        whole = decode_batches(
+            data, batches, SOURCE, rule=BatchRule.COMPACTED, inflated_bytes_max=INFLATED_BYTES_MAX // 4
+        )
+        assert whole.offsets.tolist() == found.offsets.tolist()
+        assert whole.values.tolist() == found.values.tolist()
+    elif len(found) > 1:
+        assert taken.records.byte_length <= limit
+
+
 def inflate(codec: Codec, data: bytes) -> None:
     assert len(decompress(codec, data, SOURCE, bytes_max=INFLATED_BYTES_MAX)) <= INFLATED_BYTES_MAX
 
@@ -55,10 +75,12 @@ _TEXT = b"some text that repeats, some text that repeats, some more of it " * 4
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "records": records,
     "records_section": section,
+    "records_cut": cut_batches,
     **{f"decompress_{codec.name.lower()}": partial(inflate, codec) for codec in _PACKED},
 }
 SEEDS: dict[str, list[bytes]] = {
     "records": [_PLAIN, _PLAIN + _PLAIN, *_PACKED.values(), _PLAIN + _PACKED[Codec.SNAPPY] + _PLAIN],
+    "records_cut": [_PLAIN, _SMALL * 3, _PLAIN + _PACKED[Codec.LZ4] + _PLAIN],
     "records_section": [
         b"\x04" + _PLAIN[61:],
         b"\x01" + bytes(encode_columns(columns_from_rows([b"v"], timestamps_ms=5)))[61:],

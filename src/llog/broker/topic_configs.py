@@ -1,4 +1,4 @@
-"""Topic configs as a broker knows them: how large a record may be, whether keys are compacted.
+"""Topic configs as a broker knows them: how large a record may be, whether keys are compacted, how many partitions.
 
 Every append is judged by its topic's config, and reading it for each append would double the cost. So a config counts
 for TOPIC_CONFIG_FRESH_MS after it was read; a change through this broker is read at once (`forget`), a change through
@@ -27,9 +27,15 @@ Config = TopicConfig | LlogError
 """The config, or the error of reading it."""
 
 
+# Partitions of a topic that its first record creates.
+TOPIC_PARTITIONS_CREATED: Final = 1
+
+
 class _Known(NamedTuple):
     config: TopicConfig
     read_ms: float
+    partition_count: int | None
+    """None: there is no such topic."""
 
 
 class TopicConfigs:
@@ -38,25 +44,43 @@ class TopicConfigs:
     def __init__(self, context: LogContext, now_ms: Callable[[], float]) -> None:
         self._context, self._now_ms = context, now_ms
         self._known: dict[str, _Known] = {}
-        self._reading: dict[str, asyncio.Task[Config]] = {}
+        self._reading: dict[str, asyncio.Task[_Known | LlogError]] = {}
         self._slots = asyncio.Semaphore(BATCH_NEW_LOGS_IN_FLIGHT_MAX)
 
     async def of(self, topics: Iterable[str]) -> dict[str, Config]:
         """The configs of these topics, without waiting if all are fresh. A missing topic has the defaults."""
+        known = await self._look_up(topics)
+        return {topic: one if isinstance(one, LlogError) else one.config for topic, one in known.items()}
+
+    async def partition_counts(self, topics: Iterable[str]) -> dict[str, int | LlogError]:
+        """How many partitions each topic has; for a missing one, how many it gets with its first record. That a topic
+        is missing is never remembered: its keys would go elsewhere than those of other producers."""
+        wanted = list(topics)
+        for topic in wanted:
+            known = self._known.get(topic)
+            if known is not None and known.partition_count is None:
+                self.forget(topic)
+        found = await self._look_up(wanted)
+        return {
+            topic: one if isinstance(one, LlogError) else one.partition_count or TOPIC_PARTITIONS_CREATED
+            for topic, one in found.items()
+        }
+
+    async def _look_up(self, topics: Iterable[str]) -> dict[str, _Known | LlogError]:
         fresh_since_ms = self._now_ms() - TOPIC_CONFIG_FRESH_MS
-        configs: dict[str, Config] = {}
+        found: dict[str, _Known | LlogError] = {}
         missing: list[str] = []
         for topic in topics:
             known = self._known.get(topic)
             if known is not None and known.read_ms > fresh_since_ms:
-                configs[topic] = known.config
+                found[topic] = known
             else:
                 missing.append(topic)
         if missing:
             # Shielded: others may wait for the same read when this caller is cancelled.
             read = await asyncio.gather(*(asyncio.shield(self._task(topic)) for topic in missing))
-            configs |= zip(missing, read, strict=True)
-        return configs
+            found |= zip(missing, read, strict=True)
+        return found
 
     async def compacted_by_key(self, topics: Iterable[str]) -> set[str]:
         """The topics compacted by key, and those with an unreadable config: that costs a few extra reads at most."""
@@ -68,27 +92,27 @@ class TopicConfigs:
         self._known.pop(topic, None)
         self._reading.pop(topic, None)
 
-    def _task(self, topic: str) -> asyncio.Task[Config]:
+    def _task(self, topic: str) -> asyncio.Task[_Known | LlogError]:
         task = self._reading.get(topic)
         if task is None:
             task = self._reading[topic] = asyncio.create_task(self._read(topic))
         return task
 
-    async def _read(self, topic: str) -> Config:
+    async def _read(self, topic: str) -> _Known | LlogError:
         own_task = asyncio.current_task()
         try:
             async with self._slots:
                 asked_ms = self._now_ms()
                 loaded = await load_topic(self._context, topic, strict=True)
-            record = None if loaded is None else loaded[0]
-            config = TopicConfig.of(record.config if record is not None and record.state == "LIVE" else {})
+            record = None if loaded is None or loaded[0].state != "LIVE" else loaded[0]
+            config = TopicConfig.of({} if record is None else record.config)
+            known = _Known(config, asked_ms, None if record is None else record.partition_count)
         except LlogError as error:
-            known = self._known.get(topic)
-            return error if known is None else known.config
+            return self._known.get(topic, error)
         else:
             if self._reading.get(topic) is own_task:  # else `forget` was called meanwhile
-                self._remember(topic, _Known(config, asked_ms))
-            return config
+                self._remember(topic, known)
+            return known
         finally:
             if self._reading.get(topic) is own_task:
                 del self._reading[topic]

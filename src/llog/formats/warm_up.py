@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llog.formats.records.cut import sum_records
 from llog.formats.records.decode import decode_records
 from llog.formats.records.encode import encode_records
 from llog.formats.records.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
@@ -20,4 +21,5 @@ def warm_up() -> None:
     headers = walk(batch, _SOURCE)
     verify_crcs(batch, headers, _SOURCE)
     patch_offsets(batch, headers, 0, 0)
+    sum_records(batch, headers)
     encode_plain_batches([["v"] * PLAIN_KERNEL_RECORDS_MIN], timestamp_ms=0)

@@ -183,7 +183,3 @@ def batches(log: Log, *payloads: bytes) -> EncodedGroup:
     bodies = [encode_records([payload], timestamps_ms=5) for payload in payloads]
     pieces = tuple(Piece(1, len(body)) for body in bodies)
     return EncodedGroup(log, len(payloads), "kafka-v2", bodies, 5, pieces=pieces)
-
-
-def batch_bytes(payload: bytes) -> int:
-    return len(encode_records([payload], timestamps_ms=5))

@@ -40,7 +40,6 @@ from tests.unit.broker.consuming import (
     Clock,
     Stores,
     TestBroker,
-    batch_bytes,
     batches,
     group,
     rows,
@@ -126,10 +125,10 @@ async def test_a_consumer_that_reads_on_gets_a_window_fetched_ahead(stores: Stor
     for i in range(20):
         await writer.append(group(ORDERS, b"%02d" % i))
     gets = stores.gets()
-    assert len(await _small_steps(reader, batch_bytes(b"00"))) == 20
+    assert len(await _small_steps(reader, len(b"00"))) == 20
     assert stores.gets() - gets == 20, "each append is a blob of its own and fetched once"
     reads = reader.metadata.reads
-    assert len(await _small_steps(reader, batch_bytes(b"00"))) == 20
+    assert len(await _small_steps(reader, len(b"00"))) == 20
     assert stores.gets() - gets == 20
     assert reader.metadata.reads - reads < 40, "the index was not scanned again"
     await writer.close()
@@ -153,7 +152,7 @@ async def test_compacted_records_are_read_in_parts(stores: Stores, broker: TestB
         await broker.append(batches(ORDERS, *payloads[first : first + 10]))
     assert await compact_once(broker.context, ORDERS) is not None
     other = stores.broker()
-    found = await other.drain(ORDERS, max_bytes=3 * batch_bytes(payloads[0]))
+    found = await other.drain(ORDERS, max_bytes=3 * len(payloads[0]))
     assert found == list(enumerate(payloads, start=1))
     assert await other.drain(ORDERS, 31) == found[30:]
     await other.close()
@@ -260,7 +259,7 @@ async def test_an_empty_log_answers_with_the_offset_below_its_first(stores: Stor
 
 
 @pytest.mark.parametrize("max_bytes", [1 << 20, 0], ids=["cache", "store"])
-async def test_one_batch_is_returned_however_large(stores: Stores, max_bytes: int) -> None:
+async def test_one_record_is_returned_however_large(stores: Stores, max_bytes: int) -> None:
     broker = stores.broker(max_bytes)
     await broker.append(batches(ORDERS, b"a" * 1_000, b"b"))
     for limits in ({"max_bytes": 1}, {"max_bytes": 0}):
@@ -276,22 +275,20 @@ async def test_partitions_fill_the_answer_in_request_order(stores: Stores, max_b
     broker = stores.broker(max_bytes)
     logs = [Log("orders", partition) for partition in range(3)]
     await broker.append(*(batches(log, b"a", b"b", b"c") for log in logs))
-    size = batch_bytes(b"a")
-    fetches = [PartitionFetch(log, 1, 2 * size) for log in reversed(logs)]
-    answers = await broker.fetch(*fetches, max_bytes=3 * size)
+    fetches = [PartitionFetch(log, 1, 2) for log in reversed(logs)]
+    answers = await broker.fetch(*fetches, max_bytes=3)
     assert [values(answer) for answer in answers] == [[b"a", b"b"], [b"a"], []]
     assert [answer.next_fetch_offset for answer in answers] == [3, 2, 1]
     assert {answer.high_watermark for answer in answers} == {3}
-    # Only the first batch of the whole answer may pass a limit.
-    answers = await broker.fetch(*fetches, max_bytes=size // 2)
+    # Only the first record of the whole answer may pass a limit.
+    answers = await broker.fetch(*fetches, max_bytes=0)
     assert [values(answer) for answer in answers] == [[b"a"], [], []]
     await broker.close()
 
 
 async def test_an_answer_waits_for_min_bytes_and_returns_what_came(broker: TestBroker) -> None:
     await broker.append(group(ORDERS, b"a"))
-    size = batch_bytes(b"a")
-    waiting = asyncio.create_task(broker.fetch(ORDERS, min_bytes=3 * size, max_wait_ms=LONG_POLL_MS))
+    waiting = asyncio.create_task(broker.fetch(ORDERS, min_bytes=3, max_wait_ms=LONG_POLL_MS))
     for payload in (b"b", b"c"):
         await broker.at_the_end(1)
         await broker.append(group(ORDERS, payload))
@@ -320,7 +317,7 @@ async def test_min_bytes_zero_answers_at_once(broker: TestBroker) -> None:
 
 async def test_min_bytes_above_max_bytes_is_met_by_max_bytes(broker: TestBroker) -> None:
     await broker.append(batches(ORDERS, b"a", b"b"))
-    [answer] = await broker.fetch(ORDERS, min_bytes=10_000, max_bytes=2 * batch_bytes(b"a"), max_wait_ms=LONG_POLL_MS)
+    [answer] = await broker.fetch(ORDERS, min_bytes=10_000, max_bytes=2, max_wait_ms=LONG_POLL_MS)
     assert values(answer) == [b"a", b"b"]
     assert broker.metrics.waits_ms == [0]
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from llog.broker.produce.groups import CommittedBatch
-from llog.broker.tail.batches import BatchCache, CachedBatch, clip
+from llog.broker.tail.batches import BatchCache, CachedBatch
 from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMiss
 from llog.errors import FormatError
 from llog.formats.records.bytes_batch import encode_bytes_batch
@@ -276,24 +276,3 @@ def test_a_batch_cache_is_a_bounded_map_of_ranges(seed: int) -> None:
                 wanted.append((begin, end))
                 offset = end + 1
         assert run == wanted
-
-
-def test_a_clip_is_whole_batches_within_the_limit() -> None:
-    bodies = [encode_records([b"%d" % i], timestamps_ms=5) for i in range(4)]
-    chunk = CachedBatch(10, 13, bodies).prepare()
-    size = len(bodies[0])
-    for offset in range(10, 14):
-        for limit in range(0, 5 * size, size // 2):
-            taken = clip(chunk, offset, limit, at_least_one=False)
-            fit = min(limit // size, 14 - offset)
-            assert (taken is None) == (fit == 0)
-            if taken is not None:
-                assert len(taken.data) == fit * size
-                assert taken.next_offset == offset + fit
-                assert taken.more == (taken.next_offset < 14)
-        first = clip(chunk, offset, 0, at_least_one=True)
-        assert first is not None
-        assert first.next_offset == offset + 1
-    behind = clip(chunk, 14, 0, at_least_one=False)
-    assert behind is not None
-    assert (behind.data, behind.next_offset) == (b"", 14)

@@ -126,3 +126,17 @@ async def test_topics_that_cannot_be_looked_up_count_as_compacted_by_key(looked:
     assert await looked.configs.compacted_by_key(["keyed", "plain", "new"]) == {"keyed"}
     looked.failing = True
     assert await looked.configs.compacted_by_key(["keyed", "plain", "unknown"]) == {"keyed", "unknown"}
+
+
+async def test_partition_counts_are_kept_like_configs_but_that_a_topic_is_missing_is_not(looked: Looked) -> None:
+    await create_topic(looked.context, "t", partitions=6)
+    assert await looked.configs.partition_counts(["t", "new"]) == {"t": 6, "new": 1}
+    reads = looked.reads
+    await create_topic(looked.context, "new", partitions=3)
+    assert await looked.configs.partition_counts(["t", "new"]) == {"t": 6, "new": 3}
+    assert looked.reads == reads + 1
+    await delete_topic(looked.context, "t")
+    looked.now_ms = TOPIC_CONFIG_FRESH_MS + 1
+    assert await looked.configs.partition_counts(["t"]) == {"t": 1}
+    looked.failing = True
+    assert isinstance((await looked.configs.partition_counts(["unknown"]))["unknown"], MetadataUnavailable)

@@ -11,18 +11,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llog.cli.exits import NOT_FOUND
 from llog.cli.records import produce, record_text
 from llog.cli.records.consume import RecordOutput, follow
+from llog.cli.records.produce import PartitionChoice
 from llog.cli.records.record_text import (
     LineParser,
     LineSplitter,
     ParsedRecord,
     parse_format,
-    partition_of,
     unescaped,
     writer,
 )
@@ -77,10 +78,23 @@ def test_a_line_that_is_no_base64_is_named_by_its_number() -> None:
         parser.parse(b"?", 7)
 
 
+def chosen(keys: list[bytes | None], count: int, batch_number: int = 0, **more: Any) -> list[int]:
+    choice = PartitionChoice(more.get("partition"), more.get("partitioner", "murmur2"))
+    choice.partition_count = count
+    return choice.of([ParsedRecord(key, b"v") for key in keys], batch_number)
+
+
 def test_records_of_one_key_share_a_partition_and_keyless_ones_go_round() -> None:
-    assert len({partition_of(b"k", batch, 7) for batch in range(20)}) == 1
-    assert {partition_of(None, batch, 3) for batch in range(3)} == {0, 1, 2}
-    assert partition_of(b"123456789", 0, 2**32) == 0xCBF43926  # the check value of CRC-32, as other clients have it
+    assert len({chosen([b"k"], 7, batch)[0] for batch in range(20)}) == 1
+    assert [chosen([None, b"k", None], 3, batch)[::2] for batch in range(3)] == [[0, 0], [1, 1], [2, 2]]
+    assert chosen([b"k", None], 7, partition=5) == [5, 5]
+
+
+def test_keys_go_where_kafka_clients_send_them_and_with_crc32_where_librdkafka_does() -> None:
+    assert chosen([b"abc", b"foobar"], 1_000) == [479470107 % 1_000, (-790332482 & 0x7FFFFFFF) % 1_000]
+    assert chosen([b"123456789"], 2**32, partitioner="crc32") == [0xCBF43926]  # the check value of CRC-32
+    assert chosen([b""], 7, 3, partitioner="crc32") == [3], "librdkafka treats an empty key like none"
+    assert chosen([b""], 7, 3) == chosen([b""], 7, 4)
 
 
 RECORD = LogRecord(7, b"v\xff", b"k", (("h", b"1"), ("n", None)), 1_234)
@@ -154,7 +168,7 @@ def test_offsets_are_printed_as_they_land(cluster: FedCluster, monkeypatch: pyte
 
 def test_a_topic_is_copied_with_all_that_its_records_carry(cluster: FedCluster) -> None:
     document = {"key": {"base64": "/w=="}, "payload": "v", "headers": [["h", "1"], ["n", None]], "timestamp_ms": 7}
-    lines = b"\n".join(json.dumps(one).encode() for one in (document, {"payload": None}))
+    lines = b"\n".join(json.dumps(one).encode() for one in (document, {"value": None}))
     assert cluster.run("produce", "orders", "--input", "json", "-H", "by=hand", stdin=lines).exit_code == 0
     first, second = map(json.loads, cluster.run("consume", "orders", "--json").stdout.splitlines())
     assert (first["key"], first["payload"], first["timestamp_ms"]) == ({"base64": "/w=="}, "v", 7)
@@ -168,7 +182,16 @@ def test_a_topic_is_copied_with_all_that_its_records_carry(cluster: FedCluster) 
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"text", b'{"key": "k"}', b'{"payload": 1}', b'{"payload": {"base64": "?"}}', b"\xff"]
+    "line",
+    [
+        b"",
+        b"text",
+        b'{"key": "k"}',
+        b'{"payload": "a", "value": "a"}',
+        b'{"payload": 1}',
+        b'{"payload": {"base64": "?"}}',
+        b"\xff",
+    ],
 )
 def test_a_line_that_is_no_record_is_named_by_its_number(cluster: FedCluster, line: bytes) -> None:
     done = cluster.run("produce", "orders", "--input", "json", stdin=b'{"payload": "ok"}\n' + line + b"\n")

@@ -25,6 +25,7 @@ def encoded(body: bytes, scan_bytes_min: int) -> object:
         encoded = encoded_request(body, encoding=KAFKA, now_ms=NOW_MS, scan_bytes_min=scan_bytes_min)
     except LlogError as error:
         return type(error), str(error)
+    assert isinstance(encoded, EncodedRequest), "every batch names its partition"
     return shown(encoded)
 
 

@@ -244,7 +244,10 @@ async def test_a_bad_batch_is_named(bad: Any, field: str) -> None:
         (b"null", "body"),
         (b"\xff", "body"),
         (b'{"topic_partitions": [{"topic": "t", "partition": 0, "records": ["\xff"]}]}', "body"),
-        (b'{"topic_partitions": [{"topic": "t", "partition": 0, "records": ["\\ud800"]}]}', "body"),
+        (
+            b'{"topic_partitions": [{"topic": "t", "partition": 0, "records": ["\\ud800"]}]}',
+            "topic_partitions[0].records[0]",
+        ),
         (b"{}", "topic_partitions"),
         (b'{"topic_partitions": []}', "topic_partitions"),
         (b'{"topic_partitions": {}}', "topic_partitions"),

@@ -3,7 +3,7 @@
     1. the tail cache, then the read-ahead                  no store is read
     2. control records of logs with stale cached state, in one call; then the caches again
     3. the stores for the rest                              (store_read: one request per object)
-    4. fill the answer in request order                     (request)
+    4. fill the answer in request order, record by record   (request); once more where records were smaller than assumed
     5. with too few bytes, wait for an append               (wait) and continue where each log stands
 
 The caches never change which records a consumer gets. For up to `refresh_ms` after a change, a consumer may still read
@@ -28,7 +28,6 @@ from llog.broker.consume.request import (
     PartitionFill,
     Source,
     decode_partition,
-    decoded_bytes_estimate,
     quick_bytes,
 )
 from llog.broker.consume.store_read import LogFetch, StoreRead, StoreReader
@@ -56,6 +55,8 @@ CONSUME_PARTITIONS_PER_TURN: Final = 128
 # How long `close` waits for requests that are being answered.
 CONSUME_CLOSE_WAIT_MS: Final = 10_000
 CONSUME_WAIT_MS_MAX: Final = 300_000
+# Lookups for one answer: each but the last found batches whose records do not fill it.
+CONSUME_LOOKUPS_MAX: Final = 8
 # Pause of a request that was woken without getting new bytes.
 CONSUME_PAUSE_MS_MIN: Final = 5
 
@@ -143,6 +144,17 @@ class ConsumeService:
     # -- finding -----------------------------------------------------------------------------------------------------
     async def _fill(self, parts: Sequence[PartitionFill], fill: AnswerFill) -> None:
         parts = [part for part in parts if part.open]
+        for _ in range(CONSUME_LOOKUPS_MAX):
+            await self._find(parts, fill)
+            await self._take(parts, fill)
+            unfilled = [part for part in parts if fill.wants_more(part)]
+            for part in parts:
+                part.batches = part.delivered = ()
+            if not unfilled:
+                return
+            parts = unfilled
+
+    async def _find(self, parts: Sequence[PartitionFill], fill: AnswerFill) -> None:
         missed: list[PartitionFill] = []
         for number, part in enumerate(parts, start=1):
             if not self._from_memory(part, fill):
@@ -158,7 +170,6 @@ class ConsumeService:
         if missed:
             await self._from_stores(missed, fill)
         await self._prepare(parts)
-        self._take(parts, fill)
 
     async def _confirm(self, parts: Sequence[PartitionFill]) -> None:
         failed = await self.watch.confirm(part.log for part in parts)
@@ -168,8 +179,8 @@ class ConsumeService:
 
     def _from_memory(self, part: PartitionFill, fill: AnswerFill) -> bool:
         """Look up one partition in the caches; False if it must be read from the stores."""
-        part.batches, part.unconfirmed, part.cache_result = (), False, "miss"
-        wanted = fill.wanted_bytes(part)
+        part.batches, part.unconfirmed, part.passed_over, part.cache_result = (), False, False, "miss"
+        part.wanted_bytes = wanted = fill.wanted_bytes(part)
         answer = self._cache.lookup(part.log, part.offset, wanted, at_ms=fill.at_ms)
         if isinstance(answer, TailEmpty):
             part.cache_result, part.answer.high_watermark = "empty", answer.high_watermark
@@ -222,6 +233,7 @@ class ConsumeService:
         assert tail is not None
         part.answer.high_watermark = max(tail.next_offset, control.sequence_counter) - 1
         part.batches = outcome.batches
+        part.passed_over = not outcome.batches and part.offset < outcome.view.next_offset
 
     async def _prepare(self, parts: Sequence[PartitionFill]) -> None:
         """Give cached appends their offsets, once each, when they are first read."""
@@ -236,37 +248,38 @@ class ConsumeService:
                 if item in part.batches:  # not already cut off with an earlier one
                     part.batches = part.batches[: list(part.batches).index(item)]
 
-    def _take(self, parts: Sequence[PartitionFill], fill: AnswerFill) -> None:
+    async def _take(self, parts: Sequence[PartitionFill], fill: AnswerFill) -> None:
+        cost = fill.take_cost(parts)
+        if cost.inflated_bytes:
+            fill.hold(fill.byte_length + min(cost.inflated_bytes, CONSUME_DECODED_BYTES_MAX))
+        await self._offload.run(sum(cost), lambda: fill.take_all(parts))
         now = self._clock()
         for part in parts:
-            for item in part.batches:
-                if not fill.take(part, item):
-                    break
+            for item in part.delivered:
                 if not item.delivered and item.committed_at_ms > 0:
                     item.delivered = True
                     self._metrics.observe_append_to_consume(now - item.committed_at_ms)
             if part.batches:
                 self._ahead.expect(part.log, part.offset)
-            part.batches = ()
 
     async def _decode(self, fill: AnswerFill) -> int:
         """Decode the batches, or let the request's `quick` do it; returns the number of records."""
-        estimate = sum(decoded_bytes_estimate(part.answer.batches) for part in fill.parts)
-        answers = [part.answer for part in fill.parts]
+        answers, size = [part.answer for part in fill.parts], fill.byte_length
         quick = fill.quick
-        if quick is not None and estimate == fill.byte_length:  # nothing is compressed
-            fill.hold(fill.byte_length + quick_bytes(fill.byte_length))
-            quick_records = await self._offload.run(estimate, lambda: quick(answers))
+        if quick is not None:
+            fill.hold(size + quick_bytes(size))
+            quick_records = await self._offload.run(size, lambda: quick(answers))
             if quick_records is not None:
                 return quick_records
-        fill.hold(fill.byte_length + min(estimate, CONSUME_DECODED_BYTES_MAX))
+        fill.hold(2 * size)
         parts = [part for part in fill.parts if part.answer.batches]
         # All in one call: a trip to a thread and back costs more than decoding a small partition.
-        outcomes = await self._offload.run(estimate, lambda: [decode_partition(part.answer) for part in parts])
+        outcomes = await self._offload.run(size, lambda: [decode_partition(part.answer) for part in parts])
         records = 0
         for part, outcome in zip(parts, outcomes, strict=True):
             if isinstance(outcome, FormatError):
                 # The checksums match, so the producer sent these bytes.
+                part.answer.batches = []
                 part.fail(InconsistentReadState(*part.log, f"offset {part.answer.fetch_offset}: {outcome}"))
                 continue
             part.answer.runs, part.answer.next_fetch_offset = outcome.runs, outcome.next_offset

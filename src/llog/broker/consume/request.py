@@ -1,8 +1,10 @@
 """A consume request, its answer per partition, and the answer while it is being filled.
 
-Limits mean what they mean in Kafka: whole batches are returned, in request order, up to `max_bytes` in total and
-`partition_max_bytes` per log; the first batch of the answer is returned whatever its size, so every consumer advances.
-With less than `min_bytes` the answer waits up to `max_wait_ms`. An error is answered at once, for its own partition.
+Limits count the bytes of records: key, value and headers. Records are returned in request order as long as the next one
+fits, up to `max_bytes` in total and `partition_max_bytes` per log; the first record of the answer is returned whatever
+its size, so every consumer advances. How the records are stored does not matter: a batch is divided where a limit ends
+inside it. With less than `min_bytes` the answer waits up to `max_wait_ms`. An error is answered at once, for its own
+partition.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from llog.broker.tail.batches import CachedBatch, clip
+from llog.broker.tail.batches import CachedBatch
 from llog.errors import FormatError, InvalidArgument, LlogError
-from llog.formats.buffers import Buffer
+from llog.formats.buffers import Buffer, total_length
+from llog.formats.records.cut import Cut, CutEnd, cut
 from llog.formats.records.decode import decode_batches, decode_in_chunks
-from llog.formats.records.record_batch import CODEC_MASK, CRC_START, BatchColumns, BatchRule, walk
+from llog.formats.records.record_batch import BatchColumns, BatchRule, walk
 from llog.formats.records.record_columns import RecordColumns
 from llog.limits import MIB, RECORDS_CHUNK_BYTES
 from llog.log.keys import Log
@@ -24,7 +27,8 @@ from llog.log.read.slices import runs_of
 
 # Partitions of one consume request.
 CONSUME_PARTITIONS_MAX: Final = 10_000
-# One answer holds at most this much, unless a single batch is larger; Kafka brokers have a similar limit.
+# Bytes of records in one answer, and bytes of the batches that hold them, unless a single record is larger; Kafka
+# brokers have a similar limit.
 CONSUME_BYTES_MAX: Final = 64 * MIB
 # Decoding stops after the run of records that passes this; the rest is for the next request.
 CONSUME_DECODED_BYTES_MAX: Final = 128 * MIB
@@ -32,10 +36,10 @@ assert CONSUME_BYTES_MAX <= CONSUME_DECODED_BYTES_MAX
 # Memory of a decoded record besides its bytes, until it is text again.
 CONSUME_RECORD_BYTES: Final = 256
 
-_ATTRIBUTES_LOW: Final = CRC_START + 1
-"""Position of the byte of a batch that holds its codec."""
 _INFLATION: Final = 16
 """Assumed ratio of decompressed to compressed bytes."""
+_SPARE: Final = 8
+"""Batches are looked up for an eighth more bytes than records may have, because a batch adds some to its records."""
 
 Source = Literal["cache", "empty", "store"]
 
@@ -78,7 +82,7 @@ class PartitionFetched:
     next_fetch_offset: int = -1
     runs: list[RecordRun] = field(default_factory=list)
     batches: list[Buffer] = field(default_factory=list)
-    """Whole RecordBatches with their offsets; the first may begin below `fetch_offset`."""
+    """RecordBatches, not compressed, with exactly the records of the answer and their offsets."""
     error: LlogError | None = None
     log_start_offset: int = -1
     """-1 if unknown: an answer from the cache does not need it."""
@@ -101,6 +105,12 @@ class PartitionFill:
         self.answer = PartitionFetched(fetch.log, fetch.fetch_offset, next_fetch_offset=fetch.fetch_offset)
         self.batches: Sequence[CachedBatch] = ()
         """Batches to take next."""
+        self.wanted_bytes = 0
+        """Bytes of batches that were looked up."""
+        self.passed_over = False
+        """The stores hold records that were not read, because the logs before this one seemed to fill the answer."""
+        self.delivered: Sequence[CachedBatch] = ()
+        """Batches that records were taken of in the last round."""
         self.cache_result: Literal["hit", "empty", "miss"] = "miss"
         self.unconfirmed = False
         """A cache holds an answer that the control record must confirm."""
@@ -115,11 +125,24 @@ class PartitionFill:
     def open(self) -> bool:
         return not self.full and self.answer.error is None
 
+    @property
+    def found_bytes(self) -> int:
+        return sum(item.byte_length for item in self.batches)
+
     def fail(self, error: LlogError) -> None:
         """End with an error. Records already taken are answered instead; the next request meets the error."""
         self.full = self.ended = True
         if not self.answer.batches:
             self.answer.error = error
+
+
+class TakeCost(NamedTuple):
+    """What `AnswerFill.take_all` will do; nothing where all batches are taken whole."""
+
+    read_bytes: int
+    """Bytes that it walks over or copies."""
+    inflated_bytes: int
+    """Bytes that compressed batches may have."""
 
 
 class AnswerFill:
@@ -129,7 +152,12 @@ class AnswerFill:
         self.parts = [PartitionFill(fetch) for fetch in request.partitions]
         self.bytes_left = min(request.max_bytes, CONSUME_BYTES_MAX)
         self._bytes_min = min(request.min_bytes, self.bytes_left)
+        self._batch_bytes_left = CONSUME_BYTES_MAX
         self.byte_length = 0
+        """Bytes of the batches in the answer."""
+        self.record_count = self.record_bytes = 0
+        self.full = False
+        """`max_bytes` is reached, or the next record does not fit."""
         self.at_ms = 0.0
         """When the request arrived or was woken; caches answer as of this time."""
         self.source: Source = "cache"
@@ -141,8 +169,10 @@ class AnswerFill:
 
     def is_done(self) -> bool:
         """Whether the answer has `min_bytes` or an error, or waiting can add nothing."""
-        ended = any(part.ended for part in self.parts)
-        return ended or self.byte_length >= self._bytes_min or not any(part.open for part in self.parts)
+        if self.full or any(part.ended for part in self.parts) or not any(part.open for part in self.parts):
+            return True
+        # A record without a key and a value counts as one byte here: there is no reason to wait with it.
+        return max(self.record_bytes, min(self.record_count, 1)) >= self._bytes_min
 
     def next_offsets(self) -> dict[Log, int]:
         """The next offset of each log that may still add to the answer."""
@@ -152,39 +182,116 @@ class AnswerFill:
                 offsets[part.log] = min(part.offset, offsets.get(part.log, part.offset))
         return offsets
 
+    # -- how much to look up ---------------------------------------------------------------------------------------
     def wanted_bytes(self, part: PartitionFill) -> int:
-        return min(part.bytes_left, self.bytes_left)
+        """Bytes of batches that probably hold the records that still fit."""
+        return self._batch_bytes(min(part.bytes_left, self.bytes_left))
 
     def store_bytes(self, first: PartitionFill) -> int:
         """Bytes left for logs read from the stores, without what the partitions before them take from memory."""
-        left = self.bytes_left
+        left = self._batch_bytes(self.bytes_left)
         for part in self.parts:
             if part is first:
                 break
-            left -= min(sum(item.byte_length for item in part.batches), part.bytes_left)
-        return max(left, 0 if self.byte_length else 1)
+            left -= min(part.found_bytes, self._batch_bytes(part.bytes_left))
+        return max(left, 0 if self.record_count else 1)
 
-    def take(self, part: PartitionFill, item: CachedBatch) -> bool:
-        """Add a batch; returns whether the partition can take more."""
+    def _batch_bytes(self, record_bytes: int) -> int:
+        """By the batches in the answer so far; without any, records are assumed to be most of a batch."""
+        record_bytes = max(record_bytes, 0)
+        if self.record_bytes:
+            record_bytes = record_bytes * max(self.byte_length, self.record_bytes) // self.record_bytes
+        return min(record_bytes + record_bytes // _SPARE, self._batch_bytes_left)
+
+    def wants_more(self, part: PartitionFill) -> bool:
+        """Whether the limits allow further records that exist and were not looked up: the batches found for the
+        partition were as long as wanted, and yet their records were not."""
+        if self.full or not part.open or part.offset > part.answer.high_watermark:
+            return False
+        return part.passed_over or part.found_bytes >= part.wanted_bytes
+
+    def take_cost(self, parts: Sequence[PartitionFill]) -> TakeCost:
+        read_bytes = packed = 0
+        left = self.bytes_left
+        for part in parts:
+            records = 0
+            for item in part.batches:
+                if item.records is None:
+                    packed += item.byte_length
+                else:
+                    records += item.records.byte_length
+            left -= records
+            if part.batches and part.offset > part.batches[0].start_offset:
+                read_bytes += part.batches[0].batch_length_average()
+            elif left >= 0 and records <= part.bytes_left:
+                continue
+            read_bytes += min(part.found_bytes, part.wanted_bytes)
+        return TakeCost(read_bytes, packed * _INFLATION)
+
+    # -- taking ----------------------------------------------------------------------------------------------------
+    def take_all(self, parts: Sequence[PartitionFill]) -> None:
+        for part in parts:
+            taken: list[CachedBatch] = []
+            for item in part.batches:
+                before = self.byte_length
+                more = self._take(part, item)
+                if self.byte_length > before:
+                    taken.append(item)
+                if not more:
+                    break
+            part.delivered = taken
+
+    def _take(self, part: PartitionFill, item: CachedBatch) -> bool:
+        """Add the records of a batch that fit; returns whether the partition can take more."""
         assert item.chunk is not None
         if part.incarnation is not None and item.incarnation not in (None, part.incarnation):
             part.full = part.ended = True  # the topic was re-created: not in the same answer
             return False
         part.incarnation = item.incarnation
-        taken = clip(item.chunk, part.offset, self.wanted_bytes(part), at_least_one=self.byte_length == 0)
-        if taken is None:
+        left = min(part.bytes_left, self.bytes_left)
+        if self.full or (self.record_count and left <= 0):
             part.full = True
             return False
-        size = len(taken.data)
-        if size:
-            part.answer.batches.append(taken.data)
-        part.bytes_left -= size
-        self.bytes_left -= size
-        self.byte_length += size
-        part.offset = max(part.offset, taken.next_offset)
-        part.answer.next_fetch_offset = part.offset
-        part.full = taken.more or part.bytes_left <= 0 or self.bytes_left <= 0
+        taken = self._whole(part, item, left) or cut(
+            item.chunk.data,
+            item.chunk.batches,
+            part.offset,
+            str(part.log),
+            record_bytes_max=left,
+            batch_bytes_max=self._batch_bytes_left,
+            at_least_one=not self.record_count,
+        )
+        if taken.end is CutEnd.UNSOUND:
+            part.full = part.ended = True
+            if part.answer.batches and not taken.records.record_count:
+                return False  # the next request meets the error
+        self._add(part, item, taken)
+        if taken.end is CutEnd.TOO_LONG or (taken.end is CutEnd.LIMIT and self.bytes_left <= part.bytes_left):
+            self.full = True
+        self.full = self.full or self.bytes_left <= 0
+        part.full = part.full or self.full or taken.end is CutEnd.LIMIT or part.bytes_left <= 0
         return not part.full
+
+    def _whole(self, part: PartitionFill, item: CachedBatch, left: int) -> Cut | None:
+        """The usual case: everything fits, and nothing is looked at."""
+        chunk, records = item.chunk, item.records
+        if chunk is None or records is None or part.offset > chunk.start_offset:
+            return None
+        if records.byte_length > left or len(chunk.data) > self._batch_bytes_left:
+            return None
+        return Cut([chunk.data] if records.record_count else [], records, CutEnd.ALL)
+
+    def _add(self, part: PartitionFill, item: CachedBatch, taken: Cut) -> None:
+        size, (count, record_bytes) = total_length(taken.batches), taken.records
+        part.answer.batches += taken.batches
+        part.bytes_left -= record_bytes
+        self.bytes_left -= record_bytes
+        self._batch_bytes_left -= size
+        self.byte_length += size
+        self.record_count += count
+        self.record_bytes += record_bytes
+        next_offset = item.end_offset + 1 if taken.end is CutEnd.ALL else taken.next_offset
+        part.offset = part.answer.next_fetch_offset = max(part.offset, next_offset)
 
 
 # -- decoding an answer ------------------------------------------------------------------------------------------------
@@ -195,11 +302,6 @@ class DecodedPartition(NamedTuple):
     record_count: int
     next_offset: int
     """Behind the decoded records; below the end of the batches if they inflate to too much."""
-
-
-def decoded_bytes_estimate(batches: Sequence[Buffer]) -> int:
-    """Estimated bytes of the decoded batches: compressed ones inflate."""
-    return sum(len(data) * (_INFLATION if data[_ATTRIBUTES_LOW] & CODEC_MASK else 1) for data in batches)
 
 
 def decode_partition(answer: PartitionFetched) -> DecodedPartition | FormatError:
@@ -225,6 +327,6 @@ def decode_partition(answer: PartitionFetched) -> DecodedPartition | FormatError
 
 
 def _columns(data: Buffer, batches: BatchColumns, source: str) -> Iterable[RecordColumns]:
-    if len(data) <= RECORDS_CHUNK_BYTES and not batches.codec.any():
+    if len(data) <= RECORDS_CHUNK_BYTES:
         return (decode_batches(data, batches, source, rule=BatchRule.COMPACTED),)
     return decode_in_chunks(data, batches, source, rule=BatchRule.COMPACTED)

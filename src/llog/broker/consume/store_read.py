@@ -25,6 +25,7 @@ from llog.broker.tail.cache import LONG_AGO
 from llog.concurrency import ByteBudget, Offload
 from llog.errors import FormatError, InconsistentReadState, LlogError, ObjectNotFound, ObjectRangeInvalid, StoreError
 from llog.formats.buffers import Buffer
+from llog.formats.records.cut import RecordSum, sum_records
 from llog.formats.segment import SegmentFooter
 from llog.limits import LOG_READ_ROUNDS_MAX, LOG_READ_STRICT_ROUNDS, MIB
 from llog.log.context import LogContext, get_all
@@ -266,17 +267,17 @@ class StoreReader:
         assert read.view is not None
         slices = read.slices
         try:
-            chunks = await self._offload.run(sum(map(len, buffers)), lambda: chunks_of(slices, buffers))
+            chunks = await self._offload.run(sum(map(len, buffers)), lambda: _counted_chunks(slices, buffers))
         except FormatError as error:
             read.error = InconsistentReadState(*read.log, f"offset {read.offset}: {error}")
             return
-        self._metrics.count(READ_RECORDS, sum(int(chunk.batches.record_count.sum()) for chunk in chunks))
-        for chunk in chunks:
-            batch = _cached(chunk, read.view)
+        self._metrics.count(READ_RECORDS, sum(int(chunk.batches.record_count.sum()) for chunk, _ in chunks))
+        for chunk, records in chunks:
+            batch = _cached(chunk, records, read.view)
             read.batches.append(batch)
             if len(chunk.data):
                 self._ahead.put(read.log, batch)
-        read.offset = max(read.offset, chunks[-1].end_offset + 1)
+        read.offset = max(read.offset, chunks[-1][0].end_offset + 1)
 
     async def _get(self, uri: str, byte_offset: int, byte_length: int | None) -> Buffer:
         key = uri, byte_offset, byte_length
@@ -328,7 +329,11 @@ def _is_certain(log_view: LogView, fetch: LogFetch) -> bool:
     return _covers(log_view, fetch.offset) and not stale
 
 
-def _cached(chunk: Chunk, log_view: LogView) -> CachedBatch:
+def _counted_chunks(slices: Sequence[EntrySlice], buffers: Sequence[Buffer]) -> list[tuple[Chunk, RecordSum | None]]:
+    return [(chunk, sum_records(chunk.data, chunk.batches)) for chunk in chunks_of(slices, buffers)]
+
+
+def _cached(chunk: Chunk, records: RecordSum | None, log_view: LogView) -> CachedBatch:
     return CachedBatch(
         chunk.start_offset,
         chunk.end_offset,
@@ -337,4 +342,5 @@ def _cached(chunk: Chunk, log_view: LogView) -> CachedBatch:
         committed_at_ms=LONG_AGO,
         compaction_version=log_view.compaction_version,
         chunk=chunk,
+        records=records,
     )

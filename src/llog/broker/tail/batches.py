@@ -9,12 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
-
-import numpy as np
+from typing import Final
 
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
+from llog.formats.records.cut import RecordSum, sum_records
 from llog.limits import MIB
 from llog.log.keys import Log
 from llog.log.read.slices import Chunk, patch_slices, payload_chunk
@@ -27,39 +26,6 @@ READ_AHEAD_WINDOW_BYTES: Final = 4 * MIB
 assert READ_AHEAD_WINDOW_BYTES <= READ_AHEAD_BYTES_MAX
 # Answer ends that are remembered to recognise such consumers.
 READ_AHEAD_READERS_MAX: Final = 10_000
-
-
-class Clip(NamedTuple):
-    """The part of a chunk that an answer takes; without bytes if the chunk has no record from the offset on."""
-
-    data: Buffer
-    next_offset: int
-    more: bool
-    """The chunk has further batches."""
-
-
-def clip(chunk: Chunk, offset: int, bytes_max: int, *, at_least_one: bool) -> Clip | None:
-    """Whole batches from the one with `offset` on, as many as fit; None if not even the first fits."""
-    batches, view = chunk.batches, memoryview(chunk.data)
-    if len(batches) == 1:
-        if int(batches.last_offset[0]) < offset:
-            return Clip(b"", chunk.end_offset + 1, more=False)
-        fits = at_least_one or len(view) <= bytes_max
-        return Clip(view, chunk.end_offset + 1, more=False) if fits else None
-    last_offsets, ends = batches.last_offset, batches.position + batches.length
-    first = int(np.searchsorted(last_offsets, offset))
-    if first == len(batches):
-        return Clip(b"", chunk.end_offset + 1, more=False)
-    begin = int(batches.position[first])
-    stop = int(np.searchsorted(ends, begin + bytes_max, side="right"))
-    if stop <= first:
-        if not at_least_one:
-            return None
-        stop = first + 1
-    more = stop < len(batches)
-    return Clip(
-        view[begin : int(ends[stop - 1])], int(last_offsets[stop - 1]) + 1 if more else chunk.end_offset + 1, more
-    )
 
 
 class CachedBatch:
@@ -78,6 +44,7 @@ class CachedBatch:
         "epoch",
         "incarnation",
         "incarnation_before",
+        "records",
         "start_offset",
     )
 
@@ -94,6 +61,7 @@ class CachedBatch:
         created_at_ms: int = 0,
         compaction_version: int = 0,
         chunk: Chunk | None = None,
+        records: RecordSum | None = None,
     ) -> None:
         self.start_offset, self.end_offset = start_offset, end_offset
         self.encoding, self.epoch, self.created_at_ms = encoding, epoch, created_at_ms
@@ -107,6 +75,8 @@ class CachedBatch:
         """Version of the log's compaction record when the batch was read from the stores."""
         self.delivered = False
         self.chunk = chunk
+        self.records = records
+        """All records of the chunk; None if there is no chunk yet, or a batch of it is compressed or not sound."""
         self._body: Sequence[Buffer] = body if chunk is None else ()
         """The body as appended, not copied, because many appends are never read. Empty once there is a chunk."""
         self.byte_length = total_length(body) if chunk is None else len(chunk.data)
@@ -116,6 +86,11 @@ class CachedBatch:
         """Bytes it counts against a limit; bare payloads grow a little when they become a RecordBatch."""
         growth = 16 * (self.end_offset - self.start_offset + 1) if self.encoding == BYTES_BATCH else 0
         return self.byte_length + TAIL_CACHE_BATCH_OVERHEAD_BYTES + growth
+
+    def batch_length_average(self) -> int:
+        """Of the chunk, which there must be."""
+        assert self.chunk is not None
+        return self.byte_length // max(1, len(self.chunk.batches))
 
     def prepare(self) -> Chunk:
         """The batches with their offsets. Raises `FormatError` if the body does not hold the given offsets."""
@@ -128,6 +103,7 @@ class CachedBatch:
             else:
                 batches = patch_slices(data, [len(data)], [count], start, self.epoch, source, verify=False)
                 chunk = Chunk(start, self.end_offset, memoryview(data).toreadonly(), batches)
+            self.records = sum_records(chunk.data, chunk.batches)
             self.chunk, self._body = chunk, ()
         return self.chunk
 

@@ -42,6 +42,10 @@ def produce(
         int | None,
         typer.Option("--partition", "-p", help="By default: by the key, and in turn for records without a key."),
     ] = None,
+    partitioner: Annotated[
+        Literal["murmur2", "crc32"],
+        typer.Option("--partitioner", help="How a key chooses: as Kafka's Java clients, or as librdkafka by default."),
+    ] = "murmur2",
     key_separator: Annotated[
         str | None,
         typer.Option("--key-separator", "-K", help=r"Separates key and payload, as in ':' or '\t'."),
@@ -61,13 +65,13 @@ def produce(
     """Append each line of standard input as a record. Ctrl-C ends the input; --json prints offsets as they land."""
     import asyncio
 
-    from llog.cli.records.produce import Producing
+    from llog.cli.records.produce import PartitionChoice, Producing
     from llog.cli.records.record_text import parser_of
 
     parser = parser_of(
         read_as, key_separator=key_separator, decode_base64=as_base64, tombstones=tombstones, headers=header or ()
     )
-    producing = Producing(settings, topic, partition, parser, as_json=as_json)
+    producing = Producing(settings, topic, PartitionChoice(partition, partitioner), parser, as_json=as_json)
     try:
         asyncio.run(producing.run(typer.get_binary_stream("stdin")))
     except Exception:

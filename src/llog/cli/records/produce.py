@@ -18,8 +18,9 @@ from typing import Any, BinaryIO, Final
 from llog.api.aio import AsyncLeaderlessLogWriter
 from llog.api.groups import SharedAppendGroup
 from llog.cli.output import print_json_line, progress_line
-from llog.cli.records.record_text import LineSplitter, ParsedRecord, Parser, partition_of
+from llog.cli.records.record_text import LineSplitter, ParsedRecord, Parser
 from llog.errors import LogError
+from llog.formats.partitioner import Partitioner, has_partition, partitions_of_keys
 from llog.limits import KIB
 from llog.log.append.append import Appended
 from llog.log.keys import check_partition, check_topic
@@ -33,21 +34,48 @@ INPUT_CHUNK_BYTES: Final = 256 * KIB
 INPUT_CHUNKS_MAX: Final = 4
 
 
+class PartitionChoice:
+    """The partition of each record: the given one, else that of its key, else all in turn, batch by batch."""
+
+    def __init__(self, partition: int | None, partitioner: Partitioner) -> None:
+        self._partition = None if partition is None else check_partition(partition)
+        self._partitioner: Partitioner = partitioner
+        self.partition_count = 1
+
+    def of(self, records: Sequence[ParsedRecord], batch_number: int) -> list[int]:
+        if self._partition is not None:
+            return [self._partition] * len(records)
+        chosen = [batch_number % self.partition_count] * len(records)
+        keyed = [row for row, record in enumerate(records) if has_partition(record.key, self._partitioner)]
+        if keyed:
+            keys = [records[row].key or b"" for row in keyed]
+            by_key = partitions_of_keys(keys, self.partition_count, self._partitioner)
+            for row, partition in zip(keyed, by_key.tolist(), strict=True):
+                chosen[row] = partition
+        return chosen
+
+
 class LineBatch:
-    """Records of one append, by partition."""
+    """Records of one append."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.records: dict[int, list[ParsedRecord]] = {}
-        self.count = self.size_bytes = 0
+        self.records: list[ParsedRecord] = []
+        self.size_bytes = 0
 
-    def add(self, partition: int, record: ParsedRecord) -> None:
-        self.records.setdefault(partition, []).append(record)
-        self.count += 1
+    def add(self, record: ParsedRecord) -> None:
+        self.records.append(record)
         self.size_bytes += len(record.key or b"") + len(record.payload or b"")
         self.size_bytes += sum(len(name) + len(value or b"") for name, value in record.headers)
 
-    def groups(self, topic: str, now_ms: int) -> list[SharedAppendGroup]:
+    @property
+    def count(self) -> int:
+        return len(self.records)
+
+    def groups(self, topic: str, choice: PartitionChoice, now_ms: int) -> list[SharedAppendGroup]:
+        by_partition: dict[int, list[ParsedRecord]] = {}
+        for record, partition in zip(self.records, choice.of(self.records, self.number), strict=True):
+            by_partition.setdefault(partition, []).append(record)
         return [
             SharedAppendGroup(
                 topic,
@@ -58,7 +86,7 @@ class LineBatch:
                 headers=[record.headers for record in records] if any(r.headers for r in records) else None,
                 timestamps_ms=timestamps_of(records, now_ms),
             )
-            for partition, records in sorted(self.records.items())
+            for partition, records in sorted(by_partition.items())
         ]
 
 
@@ -70,10 +98,11 @@ def timestamps_of(records: Sequence[ParsedRecord], now_ms: int) -> list[int] | N
 
 
 class Producing:
-    def __init__(self, settings: Settings, topic: str, partition: int | None, parser: Parser, *, as_json: bool) -> None:
+    def __init__(
+        self, settings: Settings, topic: str, choice: PartitionChoice, parser: Parser, *, as_json: bool
+    ) -> None:
         self._settings, self._topic, self._parser, self._as_json = settings, check_topic(topic), parser, as_json
-        self._partition = None if partition is None else check_partition(partition)
-        self._partitions = 1
+        self._choice = choice
         self.appended = 0
         self._landed: dict[int, tuple[int, int, int]] = {}
         """By partition: records, first offset, last offset."""
@@ -83,7 +112,7 @@ class Producing:
         async with await AsyncLeaderlessLogWriter.open(self._settings) as writer:
             loaded = await load_topic(writer.context, self._topic)
             if loaded is not None and loaded[0].state == "LIVE":
-                self._partitions = loaded[0].partition_count
+                self._choice.partition_count = loaded[0].partition_count
             source = StandardInput(stream)
 
             def interrupted() -> None:
@@ -114,7 +143,7 @@ class Producing:
                 record = self._parser.parse(line, line_number)
                 if not batch.count:
                     due_s = loop.time() + delay_s
-                batch.add(self._choose(record.key, batch.number), record)
+                batch.add(record)
                 if self._full(batch):
                     yield batch
                     batch = LineBatch(batch.number + 1)
@@ -122,15 +151,13 @@ class Producing:
                 yield batch
                 batch = LineBatch(batch.number + 1)
 
-    def _choose(self, key: bytes | None, batch_number: int) -> int:
-        return partition_of(key, batch_number, self._partitions) if self._partition is None else self._partition
-
     def _full(self, batch: LineBatch) -> bool:
         return batch.size_bytes >= self._settings.batch_max_bytes or batch.count >= PRODUCE_RECORDS_MAX
 
     async def _append(self, writer: AsyncLeaderlessLogWriter, batch: LineBatch) -> None:
         try:
-            results = await writer.append_shared(batch.groups(self._topic, writer.context.now_ms()))
+            groups = batch.groups(self._topic, self._choice, writer.context.now_ms())
+            results = await writer.append_shared(groups)
         except LogError as error:
             # Some partitions may have succeeded; a user who repeats the rest needs to know which.
             for outcome in error.outcomes:

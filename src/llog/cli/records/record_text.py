@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Final, NamedTuple, Protocol
 
@@ -128,9 +127,11 @@ class Base64Text(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RecordDocument(msgspec.Struct):
-    """A record as `json_line` writes it. Its topic, partition and offset are ignored."""
+    """A record as `json_line` writes it; `value` is another name of its payload. Its topic, partition and offset are
+    ignored."""
 
-    payload: str | Base64Text | None
+    payload: str | Base64Text | msgspec.UnsetType | None = msgspec.UNSET
+    value: str | Base64Text | msgspec.UnsetType | None = msgspec.UNSET
     key: str | Base64Text | None = None
     headers: list[tuple[str, str | Base64Text | None]] = []
     timestamp_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -147,9 +148,14 @@ class JsonParser:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"stdin, line {number}", f"is not a record: {error}") from error
         own = tuple((name, self._bytes(value, number)) for name, value in document.headers)
+        given = [text for text in (document.payload, document.value) if not isinstance(text, msgspec.UnsetType)]
+        if len(given) != 1:
+            raise InvalidArgument(
+                f"stdin, line {number}", "is not a record: it needs a payload (or a value)"
+            )
         return ParsedRecord(
             self._bytes(document.key, number),
-            self._bytes(document.payload, number),
+            self._bytes(given[0], number),
             own + self._headers,
             document.timestamp_ms,
         )
@@ -165,11 +171,6 @@ def _from_base64(text: bytes, number: int) -> bytes:
         return base64.b64decode(text.strip(), validate=True)
     except ValueError as error:
         raise InvalidArgument(f"stdin, line {number}", f"is not base64: {error}") from error
-
-
-def partition_of(key: bytes | None, batch_number: int, partitions: int) -> int:
-    """By the CRC-32 of the key. Records without a key take the partitions in turn, batch by batch."""
-    return batch_number % partitions if key is None else zlib.crc32(key) % partitions
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Kernels over the records of whole batches: bytes to Arrow-shaped columns.
+"""Kernels over the records of whole batches: bytes to Arrow-shaped columns, and how many records fit a limit.
 
 Two passes over the same bytes: `measure` checks everything and adds up sizes, `fill` copies into buffers of exactly
 those sizes and checks nothing. So no allocation depends on an unchecked count, and `fill` must only see bytes that
-`measure` accepted. Call them through `decode`.
+`measure` accepted. Call them through `decode`. `cut`, which is called through `cut`, checks as `measure` does.
 
 A record: varint length · i8 attributes · varlong timestamp delta · varint offset delta · varint key length · key ·
 varint value length · value · varint header count · (varint key length · key · varint value length · value)…
@@ -33,7 +33,9 @@ _BASE_TIMESTAMP = 7
 _MAX_TIMESTAMP = 8
 _RECORD_COUNT = 12
 _HEADER = 61
+_CODEC = 0x07
 _LOG_APPEND_TIME = 0x08
+_CONTROL = 0x20
 
 # Faults that `measure` returns; `decode` has the messages.
 SOUND = 0
@@ -60,6 +62,26 @@ KEY_NULLS = 6
 VALUE_NULLS = 7
 HEADER_VALUE_NULLS = 8
 SUMS = 9
+
+# Why `cut` stopped.
+ALL_TAKEN = 0
+RECORD_TOO_MANY = 1
+BATCHES_TOO_LONG = 2
+AT_COMPRESSED = 3
+AT_UNSOUND = 4
+
+# Indexes of what `cut` returns; "first" and "last" are the batches where it began and stopped.
+CUT_RECORDS = 0
+CUT_RECORD_BYTES = 1
+CUT_LAST_OFFSET = 2
+CUT_FIRST_BEGIN = 3
+CUT_FIRST_SKIPPED = 4
+CUT_FIRST_RECORDS = 5
+CUT_LAST_BATCH = 6
+CUT_LAST_END = 7
+CUT_LAST_RECORDS = 8
+CUT_LAST_DELTA = 9
+CUT_FIELDS = 10
 
 
 @inlined
@@ -297,3 +319,90 @@ def fill(
             row += 1
             header_lists[row] = header
     return row, header
+
+
+@inlined
+def _record_end(data: Bytes, at: int, end: int, sums: Longs) -> tuple[int, int, int]:
+    """(position after the record that begins at `at`, its offset delta, its bytes); the position is -1 if unsound."""
+    length, at = _varint(data, at, end, 32)
+    if at < 0 or length < 1 or length > end - at:
+        return -1, 0, 0
+    sums[:] = 0
+    fault, delta = _measure_record(data, at, at + length, sums)
+    if fault != SOUND:
+        return -1, 0, 0
+    size = sums[KEY_BYTES] + sums[VALUE_BYTES] + sums[HEADER_KEY_BYTES] + sums[HEADER_VALUE_BYTES]
+    return at + length, delta, size
+
+
+@kernel
+def cut(
+    data: Bytes,
+    fields: Longs,
+    first: int,
+    stop: int,
+    plain: bool,
+    from_offset: int,
+    record_bytes_max: int,
+    batch_bytes_max: int,
+    at_least_one: bool,
+    result: Longs,
+) -> int:
+    """Count the records of the batches `first` … `stop` - 1 from `from_offset` on, as long as the next one fits: its
+    key, value and headers into `record_bytes_max`, it and what was passed into `batch_bytes_max`.
+
+    Returns why it stopped; `result` says where. An unsound batch, and a compressed one in a buffer of batches, ends the
+    count before its first record. Control batches are passed without being counted.
+    """
+    sums = np.zeros(SUMS, np.int64)
+    result[:] = 0
+    result[CUT_LAST_OFFSET] = -1
+    records, record_bytes, passed, last_offset = 0, 0, 0, np.int64(-1)
+    for batch in range(first, stop):
+        result[CUT_LAST_BATCH] = batch
+        attributes, base_offset = fields[_ATTRIBUTES, batch], fields[_BASE_OFFSET, batch]
+        if plain and attributes & _CODEC != 0:
+            return AT_COMPRESSED
+        at, end = _bounds(data, fields, batch, plain)
+        if attributes & _CONTROL != 0:
+            passed += end - at
+            continue
+        begin, skipped, taken, previous = at, 0, 0, np.int64(-1)
+        reason = ALL_TAKEN
+        for _ in range(fields[_RECORD_COUNT, batch]):
+            behind, delta, size = _record_end(data, at, end, sums)
+            if behind < 0 or delta <= previous or delta > fields[_LAST_OFFSET_DELTA, batch]:
+                return AT_UNSOUND
+            if base_offset + delta < from_offset:
+                skipped += 1
+                begin = behind
+            else:
+                if records > 0 or not at_least_one:
+                    if record_bytes >= record_bytes_max or size > record_bytes_max - record_bytes:
+                        reason = RECORD_TOO_MANY
+                        break
+                    if behind - at > batch_bytes_max - passed:
+                        reason = BATCHES_TOO_LONG
+                        break
+                taken += 1
+                records += 1
+                record_bytes += size
+                passed += behind - at
+                last_offset = base_offset + delta
+            previous, at = delta, behind
+        if batch == first:
+            result[CUT_FIRST_BEGIN] = begin
+            result[CUT_FIRST_SKIPPED] = skipped
+            result[CUT_FIRST_RECORDS] = taken
+        if reason == ALL_TAKEN and at != end:
+            return AT_UNSOUND
+        result[CUT_RECORDS] = records
+        result[CUT_RECORD_BYTES] = record_bytes
+        result[CUT_LAST_OFFSET] = last_offset
+        if reason != ALL_TAKEN:
+            result[CUT_LAST_END] = at
+            result[CUT_LAST_RECORDS] = taken
+            result[CUT_LAST_DELTA] = previous
+            return reason
+    result[CUT_LAST_BATCH] = stop
+    return ALL_TAKEN

@@ -7,7 +7,7 @@ between two calls other threads run. Result and error paths are the same with an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Annotated, Any, Final, TypeVar, cast
 
@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from llog.errors import InvalidArgument
 from llog.http.json import schemas
+from llog.http.json.body_check import duplicate_key, lone_surrogate
 from llog.http.json.schemas import BatchHead, ProduceBatch, ProduceRequest, RecordObject, Records, RequestBody
 from llog.limits import HTTP_TOPIC_PARTITIONS_MAX, MIB
 from llog.log.keys import Log, check_topic
@@ -44,8 +45,8 @@ class RawProduceRequest(RequestBody, frozen=True):
 
 def decoded(kind: type[T], body: bytes) -> T:
     """Raises `InvalidArgument` with the path of the field that is wrong."""
-    request: T = _decode(_decoder(cast(Any, kind)), body, "")
-    return request
+    decoder: msgspec.json.Decoder[T] = _decoder(cast(Any, kind))
+    return _checked(body, lambda: _decode(decoder, body, ""))
 
 
 def decoded_produce(body: bytes, piece_bytes: int = HTTP_DECODE_PIECE_BYTES) -> ProduceRequest:
@@ -53,7 +54,29 @@ def decoded_produce(body: bytes, piece_bytes: int = HTTP_DECODE_PIECE_BYTES) -> 
     if len(body) <= piece_bytes:
         return decoded(ProduceRequest, body)
     _check_strings(body, piece_bytes)
-    raw = decoded(RawProduceRequest, body)
+    return _checked(body, lambda: _decoded_in_pieces(body, piece_bytes))
+
+
+class _NotJson(Exception):
+    def __init__(self, error: InvalidArgument) -> None:
+        self.error = error
+
+
+def _checked(body: bytes, decode: Callable[[], T]) -> T:
+    """What `decode` makes of a body in which no object has a key twice. Says so when half a surrogate pair is why the
+    body is not JSON."""
+    try:
+        request = decode()
+    except _NotJson as broken:
+        raise lone_surrogate(body, BODY) or broken.error from None
+    error = duplicate_key(body)
+    if error is not None:
+        raise error
+    return request
+
+
+def _decoded_in_pieces(body: bytes, piece_bytes: int) -> ProduceRequest:
+    raw: RawProduceRequest = _decode(_decoder(cast(Any, RawProduceRequest)), body, "")
     batches = []
     for number, batch in enumerate(raw.topic_partitions):
         records = _records(batch.records, f"topic_partitions[{number}].records", piece_bytes)
@@ -113,7 +136,7 @@ def _decode(decoder: msgspec.json.Decoder[T], text: bytes | msgspec.Raw, path: s
     except msgspec.ValidationError as error:
         raise _named(str(error), path, first_row) from None
     except msgspec.DecodeError as error:
-        raise InvalidArgument(path or BODY, f"is not JSON: {error}") from None
+        raise _NotJson(InvalidArgument(path or BODY, f"is not JSON: {error}")) from None
     except UnicodeDecodeError as error:
         raise InvalidArgument(path or BODY, f"is not UTF-8: {error.reason}") from None
     except RecursionError:

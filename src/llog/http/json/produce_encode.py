@@ -3,15 +3,18 @@
 Several batches for one log become pieces of one record group, in order. A plain body is never made into Python objects
 (`plain_scan`); any other is decoded, and its batches of text are encoded together. A malformed request is refused
 whole, with its field named. Both ways of reading give the same groups.
+
+A batch without a partition is divided by its records' keys into a batch for each partition. That needs the topic's
+number of partitions, which is not in the request: such a request is encoded in a second step (`KeyedRequest`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from llog.errors import InvalidArgument, LogError
 from llog.formats.buffers import Buffer, total_length
@@ -26,11 +29,13 @@ from llog.formats.records.plain_batches import (
     encode_plain_batches,
 )
 from llog.formats.records.record_batch import TimestampType
-from llog.formats.records.record_columns import Header, columns_from_rows
+from llog.formats.records.record_columns import columns_from_rows
 from llog.http.json.decode import checked_log, decoded_produce
 from llog.http.json.plain_scan import ScannedRequest, scan
-from llog.http.json.schemas import Base64, ProduceBatch, RecordObject, Text
-from llog.limits import KIB
+from llog.http.json.produce_route import Origin, PlannedBatch, divided, keyed_rows
+from llog.http.json.produce_rows import rows_of
+from llog.http.json.schemas import ProduceBatch
+from llog.limits import HTTP_TOPIC_PARTITIONS_MAX, KIB
 from llog.log.append.append import EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.keys import Log
@@ -54,6 +59,8 @@ class RequestBatch(NamedTuple):
     """Size of its largest record as a batch of its own."""
     refusal: LogError | None = None
     """Why it is not appended; then it is in no group."""
+    origin: Origin | None = None
+    """None if all batches of the request name their partition."""
 
 
 class EncodedRequest(NamedTuple):
@@ -71,65 +78,93 @@ class EncodedBatch(NamedTuple):
     record_bytes_max: int
 
 
-class Rows(NamedTuple):
-    """The records of a batch, column by column; None where no record has that part."""
-
-    values: list[bytes | None]
-    keys: list[bytes | None] | None = None
-    headers: list[list[Header]] | None = None
-    timestamps_ms: list[int] | None = None
-
-    def bare_values(self) -> list[bytes] | None:
-        """The values when no record has anything else and none is null."""
-        if self.keys is None and self.headers is None and self.timestamps_ms is None and None not in self.values:
-            return cast(list[bytes], self.values)
-        return None
-
-
 def encoded_request(
     body: bytes, *, encoding: str, now_ms: int, scan_bytes_min: int = HTTP_SCAN_BYTES_MIN
-) -> EncodedRequest:
+) -> EncodedRequest | KeyedRequest:
     """`InvalidArgument` names the field that cannot be accepted."""
     if encoding == KAFKA and len(body) >= scan_bytes_min:
         scanned = scan(body)
         if scanned is not None:
-            logs = _checked_logs(scanned.topics, scanned.partitions)
+            _check_topics(scanned.topics)
+            logs = list(map(Log, scanned.topics, scanned.partitions))
             return _arranged(logs, _scanned_batches(scanned, now_ms))
     batches = decoded_produce(body).topic_partitions
-    logs = _checked_logs([batch.topic for batch in batches], [batch.partition for batch in batches])
+    _check_topics([batch.topic for batch in batches])
+    planned: list[PlannedBatch] = []
+    for number, batch in enumerate(batches):
+        if isinstance(batch.partition, UnsetType):
+            return KeyedRequest(batches, encoding, now_ms)
+        planned.append(PlannedBatch(Log(batch.topic, batch.partition), batch, number))
+    return _encoded(planned, encoding, now_ms)
+
+
+class KeyedRequest:
+    """A request in which the keys of some batches choose the partitions: well-formed, and not encoded yet."""
+
+    def __init__(self, batches: Sequence[ProduceBatch], encoding: str, now_ms: int) -> None:
+        self._batches, self._encoding, self._now_ms = batches, encoding, now_ms
+        self._rows = {
+            number: keyed_rows(batch, f"topic_partitions[{number}]", now_ms)
+            for number, batch in enumerate(batches)
+            if isinstance(batch.partition, UnsetType)
+        }
+        self.topics = {batches[number].topic for number in self._rows}
+        """Topics whose number of partitions is needed."""
+
+    def encoded(self, partition_counts: Mapping[str, int]) -> EncodedRequest:
+        planned: list[PlannedBatch] = []
+        for number, batch in enumerate(self._batches):
+            if isinstance(batch.partition, UnsetType):
+                planned += divided(batch, number, self._rows[number], partition_counts[batch.topic])
+            else:
+                log = Log(batch.topic, batch.partition)
+                planned.append(PlannedBatch(log, batch, number, origin=Origin(number)))
+        if len(planned) > HTTP_TOPIC_PARTITIONS_MAX:
+            reason = f"its keys lead to {len(planned)} partitions; at most {HTTP_TOPIC_PARTITIONS_MAX} in one request"
+            raise InvalidArgument("topic_partitions", reason)
+        return _encoded(planned, self._encoding, self._now_ms)
+
+
+def _check_topics(topics: Sequence[str]) -> None:
+    for topic in dict.fromkeys(topics):
+        checked_log(topic, 0, f"topic_partitions[{topics.index(topic)}].topic")
+
+
+def _encoded(planned: Sequence[PlannedBatch], encoding: str, now_ms: int) -> EncodedRequest:
+    logs = [plan.log for plan in planned]
     # A slice of bare payloads holds one batch, so a log that is named twice gets the other encoding.
     times = Counter(logs)
     wanted = [encoding if times[log] == 1 else KAFKA for log in logs]
-    return _arranged(logs, _encoded_batches(batches, wanted, now_ms))
+    return _arranged(logs, _encoded_batches(planned, wanted, now_ms), [plan.origin for plan in planned])
 
 
-def _checked_logs(topics: Sequence[str], partitions: Sequence[int]) -> list[Log]:
-    for topic in dict.fromkeys(topics):
-        checked_log(topic, 0, f"topic_partitions[{topics.index(topic)}].topic")
-    return list(map(Log, topics, partitions))
-
-
-def _arranged(logs: Sequence[Log], batches: Sequence[EncodedBatch]) -> EncodedRequest:
+def _arranged(
+    logs: Sequence[Log], batches: Sequence[EncodedBatch], origins: Sequence[Origin | None] | None = None
+) -> EncodedRequest:
     """Batches of one log become pieces of one group, in order."""
+    origins = [None] * len(logs) if origins is None else origins
     if len(set(logs)) == len(logs):  # nearly always
-        rows = list(zip(logs, batches, strict=True))
+        rows = list(zip(logs, batches, origins, strict=True))
         return EncodedRequest(
-            [_single(log, batch) for log, batch in rows],
+            [_single(log, batch) for log, batch, _ in rows],
             [
-                RequestBatch(log, batch.piece.msg_count, number, 0, batch.record_bytes_max)
-                for number, (log, batch) in enumerate(rows)
+                RequestBatch(log, batch.piece.msg_count, number, 0, batch.record_bytes_max, None, origin)
+                for number, (log, batch, origin) in enumerate(rows)
             ],
         )
     by_log: dict[Log, list[EncodedBatch]] = {}
     places = []
-    for log, batch in zip(logs, batches, strict=True):
+    for log, batch, origin in zip(logs, batches, origins, strict=True):
         own = by_log.setdefault(log, [])
         own.append(batch)
-        places.append((log, batch.piece.msg_count, len(own) - 1, batch.record_bytes_max))
+        places.append((log, batch.piece.msg_count, len(own) - 1, batch.record_bytes_max, origin))
     group_of = {log: number for number, log in enumerate(by_log)}
     return EncodedRequest(
         [_group(log, own) for log, own in by_log.items()],
-        [RequestBatch(log, count, group_of[log], piece, largest) for log, count, piece, largest in places],
+        [
+            RequestBatch(log, count, group_of[log], piece, largest, None, origin)
+            for log, count, piece, largest, origin in places
+        ],
     )
 
 
@@ -162,21 +197,19 @@ def _scanned_batches(scanned: ScannedRequest, now_ms: int) -> list[EncodedBatch]
     return _as_pieces(encoded, counts, claims, now_ms)
 
 
-def _encoded_batches(batches: Sequence[ProduceBatch], encodings: Sequence[str], now_ms: int) -> list[EncodedBatch]:
+def _encoded_batches(planned: Sequence[PlannedBatch], encodings: Sequence[str], now_ms: int) -> list[EncodedBatch]:
     """One for each. Batches of nothing but text, which nearly all are, are encoded together."""
-    claims = [_claim(batch, number) for number, batch in enumerate(batches)]
+    claims = [_claim(plan.batch, plan.path) for plan in planned]
     plain = [
-        number
-        for number, batch in enumerate(batches)
-        if encodings[number] == KAFKA and set(map(type, batch.records)) == _TEXTS
+        place
+        for place, plan in enumerate(planned)
+        if plan.rows is None and encodings[place] == KAFKA and set(map(type, plan.batch.records)) == _TEXTS
     ]
-    together = iter(_plain_batches([batches[n] for n in plain], [claims[n] for n in plain], now_ms))
+    together = iter(_plain_batches([planned[n].batch for n in plain], [claims[n] for n in plain], now_ms))
     taken = set(plain)
     return [
-        next(together)
-        if number in taken
-        else _encoded_batch(batch, claims[number], f"topic_partitions[{number}]", encodings[number], now_ms)
-        for number, batch in enumerate(batches)
+        next(together) if place in taken else _encoded_batch(plan, claims[place], encodings[place], now_ms)
+        for place, plan in enumerate(planned)
     ]
 
 
@@ -203,10 +236,8 @@ def _as_pieces(
     ]
 
 
-def _encoded_batch(
-    batch: ProduceBatch, claim: ProducerClaim | None, path: str, encoding: str, now_ms: int
-) -> EncodedBatch:
-    rows = _rows(batch.records, f"{path}.records", now_ms)
+def _encoded_batch(plan: PlannedBatch, claim: ProducerClaim | None, encoding: str, now_ms: int) -> EncodedBatch:
+    rows = rows_of(plan.batch.records, f"{plan.path}.records", now_ms) if plan.rows is None else plan.rows
     largest = largest_record_bytes(rows.values, rows.keys, rows.headers)
     count, bare = len(rows.values), rows.bare_values()
     if bare is not None and encoding == BYTES_BATCH:
@@ -231,55 +262,9 @@ def _producer_fields(claim: ProducerClaim) -> dict[str, int]:
     return {"producer_id": claim.producer_id, "producer_epoch": claim.epoch, "base_sequence": claim.first_sequence}
 
 
-def _rows(records: Sequence[str | RecordObject], path: str, now_ms: int) -> Rows:
-    if set(map(type, records)) == {str}:
-        return Rows(list(map(str.encode, cast(Sequence[str], records))))
-    objects = [record if isinstance(record, RecordObject) else None for record in records]
-    values = [
-        record.encode() if isinstance(record, str) else _payload(record, f"{path}[{row}]")
-        for row, record in enumerate(records)
-    ]
-    keyed = any(record is not None and record.key is not None for record in objects)
-    headed = any(record is not None and record.headers for record in objects)
-    stamped = any(record is not None and record.timestamp_ms is not UNSET for record in objects)
-    return Rows(
-        values,
-        [None if record is None else _bytes(record.key) for record in objects] if keyed else None,
-        [[] if record is None else _headers(record) for record in objects] if headed else None,
-        [now_ms if record is None or record.timestamp_ms is UNSET else record.timestamp_ms for record in objects]
-        if stamped
-        else None,
-    )
-
-
-def _payload(record: RecordObject, path: str) -> bytes | None:
-    if isinstance(record.base64, bytes):
-        if record.value is not UNSET:
-            raise InvalidArgument(f"{path}.value", "a record has a value or base64, not both: leave one out")
-        return record.base64
-    if record.value is UNSET:
-        raise InvalidArgument(f"{path}.value", "missing: a record has a value (null for a tombstone) or base64")
-    return _bytes(record.value)
-
-
-def _bytes(text: Text) -> bytes | None:
-    if text is None:
-        return None
-    return text.base64 if isinstance(text, Base64) else text.encode()
-
-
-def _headers(record: RecordObject) -> list[Header]:
-    return [
-        (name, _bytes(value))
-        for name, values in record.headers.items()
-        for value in (values if isinstance(values, list) else [values])
-    ]
-
-
-def _claim(batch: ProduceBatch, number: int) -> ProducerClaim | None:
+def _claim(batch: ProduceBatch, path: str) -> ProducerClaim | None:
     if batch.producer_id is batch.epoch is batch.sequence is UNSET:
         return None
-    path = f"topic_partitions[{number}]"
     given = {name: getattr(batch, name) for name in ("producer_id", "epoch", "sequence")}
     missing = [name for name, value in given.items() if value is UNSET]
     if missing:

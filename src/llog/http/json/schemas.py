@@ -56,10 +56,13 @@ Text = str | Base64 | None
 
 
 class RecordObject(RequestBody, frozen=True):
-    """A record with more than a payload; `value` (null: a tombstone) or `base64` is its payload."""
+    """A record with more than a payload; one of `payload` (null: a tombstone), `value` and `base64` is its payload."""
 
     base64: bytes | UnsetType = UNSET
+    payload: Text | UnsetType = UNSET
+    """As `/consume` calls it."""
     value: Text | UnsetType = UNSET
+    """The same under Kafka's name."""
     key: Text = None
     headers: dict[str, Text | list[Text]] = {}
     """A name that occurs several times has a list."""
@@ -73,7 +76,8 @@ class BatchHead(RequestBody, frozen=True, kw_only=True):
     """A batch without its records."""
 
     topic: TopicText
-    partition: PartitionNumber
+    partition: PartitionNumber | UnsetType = UNSET
+    """Without it every record has a key, which chooses the partition as in Kafka's clients (murmur2)."""
     producer_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     epoch: Annotated[int, Meta(ge=0, le=2**15 - 1)] | UnsetType = UNSET
     sequence: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
@@ -81,8 +85,9 @@ class BatchHead(RequestBody, frozen=True, kw_only=True):
 
 
 class ProduceBatch(BatchHead, frozen=True, kw_only=True):
-    """Records for one log. `producer_id` (a random number will do), `epoch` and `sequence` are sent together: a batch
-    that is sent again with the same three is stored once."""
+    """Records for one log, or without `partition` for any logs of the topic. `producer_id` (a random number will do),
+    `epoch` and `sequence` are sent together, and with `partition`: a batch that is sent again with the same three is
+    stored once."""
 
     records: Records
 
@@ -102,6 +107,11 @@ class ProduceResult(Answer, frozen=True):
     wal_uri: str | UnsetType = UNSET
     repeated: bool = False
     """It was stored before, at these offsets."""
+    batch: int | UnsetType = UNSET
+    """The batch in `topic_partitions` that the result belongs to. Only sent if a batch of the request names no
+    partition: such a batch has a result for each partition that its keys lead to."""
+    records: list[int] | UnsetType = UNSET
+    """Of a batch that names no partition: which of its records went here, in the order of their offsets."""
     error_type: str = ""
     error: str = ""
 

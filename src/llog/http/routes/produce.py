@@ -4,6 +4,8 @@ One log may be named by several batches of a request: they become pieces of one 
 own outcome. A record larger than its topic's `max.message.bytes` fails its batch, and no other; the broker makes the
 batches that are stored, so the limit applies to the record as a batch of its own.
 
+A batch may leave its partition to the keys of its records; then it has a result for each partition they lead to.
+
 A malformed request is refused whole, before anything is appended. A body's bytes are counted from the socket on and
 handed over to the producer without a moment in which they count twice or not at all.
 """
@@ -11,8 +13,10 @@ handed over to the producer without a moment in which they count twice or not at
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from litestar import Request, Response, post
+from msgspec import UNSET
 
 from llog.broker.topic_configs import Config
 from llog.errors import (
@@ -23,7 +27,8 @@ from llog.errors import (
     RecordTooLarge,
     RequestOverload,
 )
-from llog.http.json.produce_encode import EncodedRequest, RequestBatch, encoded_request
+from llog.http.json.produce_encode import EncodedRequest, KeyedRequest, RequestBatch, encoded_request
+from llog.http.json.produce_route import Origin
 from llog.http.json.schemas import ProduceAnswer, ProduceRequest, ProduceResult
 from llog.http.routes.errors import status_of
 from llog.http.routes.openapi import operation
@@ -63,9 +68,13 @@ async def produce_records(runtime: Runtime, record: RequestRecord) -> Reply:
         raise RequestOverload(f"{refusal}; nothing was accepted")
     async with TakenBody(runtime, record.exchange) as body:
         now_ms, encoding = services.context.now_ms(), services.settings.encoding
-        encoded = await runtime.off_loop(
+        request = await runtime.off_loop(
             body.size, lambda: encoded_request(body.joined(), encoding=encoding, now_ms=now_ms)
         )
+        if isinstance(request, KeyedRequest):
+            encoded = await _routed(runtime, request, body.size)
+        else:
+            encoded = request
         configs = await services.topic_configs.of({batch.log.topic for batch in encoded.batches})
         encoded = within_limits(encoded, configs)
     # The body's bytes were given back just now, and `produce` takes the groups' before any other task runs.
@@ -77,6 +86,16 @@ async def produce_records(runtime: Runtime, record: RequestRecord) -> Reply:
         record.note_failures(first.error_type, first.error, answer.error_count, len(answer.results))
     may_repeat = status == 503 and not any(result.error_type == AppendUncertain.__name__ for result in answer.results)
     return json_reply(answer, status, RETRY_AFTER if may_repeat else None)
+
+
+async def _routed(runtime: Runtime, request: KeyedRequest, size: int) -> EncodedRequest:
+    """With a partition for each record. A topic that cannot be read fails the request: nothing was accepted."""
+    counts: dict[str, int] = {}
+    for topic, count in (await runtime.services.topic_configs.partition_counts(request.topics)).items():
+        if isinstance(count, LlogError):
+            raise count
+        counts[topic] = count
+    return await runtime.off_loop(size, lambda: request.encoded(counts))
 
 
 # -- the topics' limits ------------------------------------------------------------------------------------------------
@@ -149,6 +168,7 @@ def _landed(batch: RequestBatch, piece: Landed, appended: Appended) -> ProduceRe
         index_key=appended.index_key,
         wal_uri=appended.wal_uri,
         repeated=piece.repeated,
+        **_origin(batch.origin),
     )
 
 
@@ -159,4 +179,11 @@ def _failed(batch: RequestBatch, error: LogError) -> ProduceResult:
         ok=False,
         error_type=type(error).__name__,
         error=str(error),
+        **_origin(batch.origin),
     )
+
+
+def _origin(origin: Origin | None) -> dict[str, Any]:
+    if origin is None:
+        return {}
+    return {"batch": origin.number, "records": UNSET if origin.records is None else origin.records}

@@ -145,9 +145,12 @@ async def alter(request: Request, topic: TopicInPath) -> Response[bytes]:  # typ
 )
 async def grow(request: Request, topic: TopicInPath) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, PartitionsAdd)
-    return json_response(
-        _summary(await add_partitions(runtime_of(request).services.context, check_topic(topic), body.count))
-    )
+    services = runtime_of(request).services
+    try:
+        grown = await add_partitions(services.context, check_topic(topic), body.count)
+    finally:
+        services.topic_configs.forget(topic)
+    return json_response(_summary(grown))
 
 
 @delete(

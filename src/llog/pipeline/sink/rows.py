@@ -1,7 +1,7 @@
 """Rows of a table to record groups: which log each row goes to, and the encoded bytes of each log. No I/O.
 
 The columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic`, `partition`,
-`timestamp`. A row goes to the partition it names, else to the partition of its key (as Kafka's clients compute it),
+`timestamp`. A row goes to the partition it names, else to the partition of its key (`partitioner`),
 else to the topic's partitions in turn. Rows of one log keep their order. No Python runs per row, and the encoder reads
 the rows of a log from where they are: apart from joining the batches, nothing is copied before it is encoded.
 """
@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 from llog.errors import InvalidArgument, RecordTooLarge, ValueTooLarge
 from llog.formats.arrow import HEADERS_TYPE, from_arrow
 from llog.formats.buffers import Buffer
+from llog.formats.partitioner import murmur2_partitions
 from llog.formats.records.encode import encode_columns, record_bytes
 from llog.formats.records.record_batch import Codec
-from llog.formats.records.record_columns import BINARY_COLUMN_BYTES_MAX
+from llog.formats.records.record_columns import BINARY_COLUMN_BYTES_MAX, NOTHING
 from llog.limits import MIB
 from llog.log.keys import PARTITION_MAX, Log, check_topic
 
@@ -123,17 +124,10 @@ def _named_partitions(batch: pa.RecordBatch) -> Longs:
 
 def _key_partitions(keys: pa.Array, counts: Longs) -> Longs:
     """The partition of each key among `counts[row]`; meaningless for rows without a key."""
-    from llog.pipeline.sink import key_hash
-
     keys = keys.cast(pa.binary())
     _, offsets, data = keys.buffers()
     positions = np.frombuffer(offsets, np.int32, len(keys) + 1, keys.offset * 4)
-    content = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    partitions = np.empty(len(keys), np.int64)
-    bad = key_hash.partitions_of_keys(positions, content, counts, partitions)
-    if bad >= 0:
-        raise InvalidArgument("key", f"row {bad}: the column's offsets contradict each other")
-    return partitions
+    return murmur2_partitions(positions, NOTHING if data is None else np.frombuffer(data, np.uint8), counts)
 
 
 # -- encoding ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Murmur2 of many keys in one call: Kafka's default partitioner, so that a key goes where Kafka's clients send it."""
+"""Murmur2 of many keys in one call. Call it through `partitioner`."""
 
 # Inside a kernel an int is whatever numba infers.
 # mypy: disable-error-code="return-value, arg-type, assignment, call-arg"
@@ -50,7 +50,7 @@ def _hash(data: Bytes, at: int, end: int) -> int:
 
 
 @kernel
-def partitions_of_keys(offsets: Ints, data: Bytes, counts: Longs, output: Longs) -> int:
+def murmur2_partitions(offsets: Ints, data: Bytes, counts: Longs, output: Longs) -> int:
     """Fill `output` with the partition of each key among `counts[row]`; returns the first unsound row, or -1."""
     for row in range(output.size):
         at, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
