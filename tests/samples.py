@@ -126,6 +126,7 @@ VALUE_SAMPLES: list[Value] = [
         partition_count=8,
         config={"retention.ms": "604800000", "cleanup.policy": "compact"},
         created_at_ms=NOW_MS,
+        auto_created=True,
     ),
     ProducerSnapshot(incarnation=2, as_of=73, pages=1),
     ProducerPage(

@@ -61,11 +61,12 @@ an `UncertainOutcome`: the caller must read before it tries again, and must not 
     │   ├── InconsistentReadState      metadata and objects still contradict each other after a strict read
     │   ├── LogFenced                  closed to appends by an operator, or by llog with a reason
     │   ├── LogDeleted                 its topic is deleted or being deleted
-    │   ├── PartitionOutOfRange        the topic has no such partition and cannot grow to it
+    │   ├── PartitionOutOfRange        the topic has no such partition, and this call does not add it
     │   ├── SegmentNotFound            the catalogue has no segment with this id
     │   ├── OutOfOrderSequence         an idempotent producer skipped a sequence number
     │   ├── ProducerEpochFenced        a newer epoch of the producer exists
     │   ├── RecordTooLarge             a record exceeds its topic's max.message.bytes; carries both sizes
+    │   ├── TimestampOutOfWindow       a record is older or newer than its topic allows; carries the window
     │   ├── LogBusy                    its records kept changing; try again
     │   ├── CompactionFailed           a task could not rewrite a run; carries the task's error
     │   ├── AppendNotCommitted         nothing was appended; try again
@@ -371,6 +372,20 @@ class RecordTooLarge(LogError):
         self.size, self.limit = size, limit
         super().__init__(
             topic, partition, f"a record takes {size} bytes, more than the topic's max.message.bytes of {limit}"
+        )
+
+
+class TimestampOutOfWindow(LogError):
+    """`timestamp_ms` is the offending timestamp, `earliest_ms` and `latest_ms` are the window at that moment."""
+
+    def __init__(self, topic: str, partition: int, timestamp_ms: int, earliest_ms: int, latest_ms: int) -> None:
+        self.timestamp_ms, self.earliest_ms, self.latest_ms = timestamp_ms, earliest_ms, latest_ms
+        limit = "message.timestamp.before.max.ms" if timestamp_ms < earliest_ms else "message.timestamp.after.max.ms"
+        super().__init__(
+            topic,
+            partition,
+            f"a record has the timestamp {timestamp_ms}, outside the window from {earliest_ms} to {latest_ms} that the "
+            f"topic accepts now ({limit}); correct the timestamp, or change the topic's config",
         )
 
 

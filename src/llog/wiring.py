@@ -374,4 +374,5 @@ def _options(settings: Settings) -> LogOptions:
         wal_grace_ms=settings.vacuum_grace_ms if settings.wal_url == settings.objects_url else settings.wal_grace_ms,
         auto_create_topics=settings.auto_create_topics,
         topic_partitions_max=settings.topic_partitions_max,
+        auto_partitions_max=settings.auto_partitions_max,
     )

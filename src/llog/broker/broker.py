@@ -28,6 +28,7 @@ from llog.broker.wal_usage import WalUsage
 from llog.errors import InvalidArgument, SettingsError
 from llog.formats.warm_up import warm_up
 from llog.log.append.append import Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.keys import Log
 from llog.settings import Settings
 from llog.telemetry.billing import Billing
@@ -157,7 +158,7 @@ class Broker:
         return usage
 
     def _batching(self) -> BatchingProducer:
-        appender = Appender(self.context)
+        appender = Appender(self.context, growth=Growth.HTTP)
         self._appender = appender
         self.metrics.attach_appender(appender.counters)
         return BatchingProducer(

@@ -72,6 +72,7 @@ class Rules:
             trigger_age_ms=settings.compactor_trigger_age_ms,
             min_age_ms=settings.compactor_min_age_ms,
             max_offsets_per_run=settings.compactor_max_offsets_per_run,
+            retention_interval_ms=settings.retention_interval_ms,
         )
 
 

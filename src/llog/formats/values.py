@@ -149,6 +149,9 @@ class TopicRecord(Value, frozen=True, kw_only=True):
     """First offset of its logs: 1 for topics of the direct writer and the HTTP API, 0 for those of the Kafka API."""
     config: dict[str, str] = {}
     created_at_ms: Count = 0
+    auto_created: bool = False
+    """A first write created the topic, so HTTP produce may add partitions. Without the field (records of earlier
+    releases) the topic counts as created explicitly: no write adds partitions."""
 
 
 class ProducerState(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,6 +34,8 @@ class LogOptions:
     """Grace of a separate WAL store; None: `vacuum_grace_ms` applies to it too."""
     auto_create_topics: bool = True
     topic_partitions_max: int = 1_024
+    auto_partitions_max: int = 128
+    """Most partitions of a topic that writes create or extend."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,11 @@ class Settings:
     topic_partitions_max: int = setting(
         LOG, kinds.integer(1, 100_000), "Most partitions of a topic.", 1_024
     )
+    auto_partitions_max: int = setting(
+        LOG, kinds.integer(1, 100_000),
+        "Most partitions of a topic that a first write creates. HTTP produce adds partitions to such a topic up to this"
+        " number; a topic that was created explicitly gets partitions by administration only.", 128,
+    )
 
     # -- tail cache -----------------------------------------------------------------------------------------------
     tail_cache_dir: Path | None = setting(
@@ -274,6 +279,10 @@ class Settings:
         COMPACTOR, kinds.duration(0, _DAY_MS),
         "The compactor leaves younger entries alone, so that a writer that got no answer can still find its append.",
         derive=derive.compactor_min_age_ms, default_doc="twice `LLOG_REQUEST_TIMEOUT_MS`",
+    )
+    retention_interval_ms: int = setting(
+        COMPACTOR, kinds.duration(_SECOND_MS, _DAY_MS),
+        "How often the compactor applies `retention.ms` and `retention.bytes` to a log.", 300 * _SECOND_MS,
     )
     key_compact_bytes_per_second: int = setting(
         COMPACTOR, kinds.size(0, 1024 * GIB),

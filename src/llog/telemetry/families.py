@@ -33,7 +33,7 @@ APPEND_TROUBLES: Final = ("AppendNotCommitted", "AppendUncertain", "LogBusy", "I
 """Errors that are not the producer's fault."""
 APPEND_REFUSALS: Final = (
     "BackPressureRejected", "LogDeleted", "LogFenced", "OutOfOrderSequence", "PartitionNotInitialized",
-    "PartitionOutOfRange", "ProducerEpochFenced", "RecordTooLarge",
+    "PartitionOutOfRange", "ProducerEpochFenced", "RecordTooLarge", "TimestampOutOfWindow",
 )  # fmt: skip
 """Errors that are the producer's fault; alerts leave these out."""
 FLUSH_REASONS: Final = ("size", "delay", "idle", "pressure", "call", "close")

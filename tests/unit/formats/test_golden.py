@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from llog.formats.records.bytes_batch import decode_bytes_batch
 from llog.formats.records.record_batch import BatchRule, walk
 from llog.formats.segment import parse_footer, verify_data
 from llog.formats.shared_blob import parse_shared_blob
-from llog.formats.values import decode_value
+from llog.formats.values import TopicRecord, decode_value
 from llog.log.keys import Keys
 from tests import samples
 from tests.golden.write import BYTES_BATCH, FIRST, HERE, current, newest
@@ -54,6 +55,14 @@ def test_the_golden_segments_are_read(name: str) -> None:
 def test_the_golden_values_are_read(name: str) -> None:
     value = samples.VALUE_SAMPLES[int(name.split("_")[1])]
     assert decode_value(type(value), golden(name), name) == value
+
+
+def test_a_topic_record_of_an_earlier_release_counts_as_created_explicitly() -> None:
+    [name] = [name for name in NAMES if "TopicRecord" in name]
+    before = decode_value(TopicRecord, (HERE / "v1" / name).read_bytes(), name)
+    now = decode_value(TopicRecord, (HERE / "v2" / name).read_bytes(), name)
+    assert (before.auto_created, now.auto_created) == (False, True)
+    assert replace(before, auto_created=True) == now
 
 
 def test_the_golden_keys_are_parsed() -> None:

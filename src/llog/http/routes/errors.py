@@ -23,7 +23,7 @@ _log: Final = logging.getLogger("llog.http")
 _UNEXPECTED: Final = "the request failed unexpectedly: the broker logged the traceback under this request id"
 
 STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
-    400: (e.InvalidArgument, e.RequestRefused),
+    400: (e.InvalidArgument, e.RequestRefused, e.TimestampOutOfWindow),
     401: (e.RequestUnauthenticated,),
     403: (e.RequestForbidden,),
     404: (

@@ -24,7 +24,7 @@ from llog.errors import AppendNotCommitted, InvalidArgument, LogError, StoreErro
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.log.append.commit import Committer
-from llog.log.append.known import PieceOutcomes
+from llog.log.append.known import Growth, PieceOutcomes
 from llog.log.append.pieces import AppendSlice, Landed, Piece, PieceOutcome, bytes_of, check_pieces, place
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
@@ -32,7 +32,7 @@ from llog.log.keys import Keys, Log
 from llog.log.metrics import AppendCounters
 from llog.log.producers import ProducerClaim
 
-# Uploads of one record group: again when its blob was too old to be committed, or of another incarnation.
+# Uploads of one record group: again when its blob was too old to be committed, or of a deleted incarnation.
 LOG_UPLOADS_MAX: Final = 3
 
 
@@ -178,11 +178,11 @@ class _Append:
 class Appender:
     """The append path of one process. One per metadata store; used on one event loop."""
 
-    def __init__(self, context: LogContext, *, first_offset: int = 1) -> None:
+    def __init__(self, context: LogContext, *, first_offset: int = 1, growth: Growth = Growth.FIRST_WRITE) -> None:
         if context.wal is None:
             raise InvalidArgument("context", "has no store for blobs")
         self.context, self._wal = context, context.wal
-        self.committer = Committer(context, first_offset=first_offset)
+        self.committer = Committer(context, first_offset=first_offset, growth=growth)
 
     @property
     def counters(self) -> AppendCounters:
@@ -216,7 +216,7 @@ class Appender:
             if not call.remaining():
                 break
         for delivery in call.remaining():
-            reason = f"{LOG_UPLOADS_MAX} blobs in a row were too old to be committed; append again"
+            reason = f"{LOG_UPLOADS_MAX} blobs in a row were too old, or of a deleted topic; append again"
             call.fail(delivery, AppendNotCommitted(*delivery.log, reason))
         return [call.outcomes[group.log] for group in groups]
 
@@ -243,8 +243,9 @@ class Appender:
     async def _know(self, call: _Append, deliveries: Sequence[_Delivery]) -> dict[Log, int]:
         """The incarnation of every log that takes appends; the others get their error. Raises when the store answered
         for none of them."""
-        know = self.committer.known.know
-        answers = await asyncio.gather(*(know(delivery.log) for delivery in deliveries), return_exceptions=True)
+        logs = [delivery.log for delivery in deliveries]
+        know, counts = self.committer.known.know, self.committer.known.partition_counts(logs)
+        answers = await asyncio.gather(*(know(log, counts.get(log.topic, 0)) for log in logs), return_exceptions=True)
         incarnations: dict[Log, int] = {}
         unanswered: list[tuple[_Delivery, StoreError]] = []
         failure: BaseException | None = None

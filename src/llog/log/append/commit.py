@@ -29,7 +29,7 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import ControlRecord, Pending, decode_value, encode_value
-from llog.log.append.known import CommitAttempt, KnownLogs, OnDone, PieceOutcomes
+from llog.log.append.known import CommitAttempt, Growth, KnownLogs, OnDone, PieceOutcomes
 from llog.log.append.pieces import AppendSlice
 from llog.log.append.resolve import resolve
 from llog.log.append.settle import Settlements, StaleSelf, free_entry_key, settle
@@ -57,10 +57,10 @@ class _ControlWrite(NamedTuple):
 
 
 class Committer:
-    def __init__(self, context: LogContext, *, first_offset: int) -> None:
+    def __init__(self, context: LogContext, *, first_offset: int, growth: Growth = Growth.FIRST_WRITE) -> None:
         self._context = context
         self._atomic = context.metadata.capabilities.atomic_groups
-        self.known = KnownLogs(context, first_offset=first_offset)
+        self.known = KnownLogs(context, first_offset=first_offset, growth=growth)
         self.counters = AppendCounters()
         self._settlements = Settlements(context, self.known, self.counters)
 

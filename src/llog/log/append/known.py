@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Final
 
-from llog.errors import AppendNotCommitted, LogDeleted, LogError, LogFenced, OutOfOrderSequence, ProducerEpochFenced
+from llog.errors import AppendNotCommitted, LogError, LogFenced, OutOfOrderSequence, ProducerEpochFenced
 from llog.formats.values import ControlRecord
 from llog.log.append.pieces import AppendSlice, Landed, PieceOutcome, PlacedPiece
 from llog.log.context import LogContext
 from llog.log.control import PieceVerdict, Refusal, refusal_of
 from llog.log.keys import Log
 from llog.log.producers import KnownProducers
-from llog.log.topics.create import initialize
+from llog.log.topics.create import FirstWrite, initialize
 
 LOG_KNOWN_MAX: Final = 100_000
 # A writer that won this many commits in a row on a log with other writers pauses once …
@@ -113,11 +114,22 @@ class KnownLog:
         return pending is None or pending.append_id == self.settled_append_id
 
 
+class Growth(Enum):
+    """What appends of a process may do to the partition count of a topic."""
+
+    FIRST_WRITE = "first write"
+    """Create a missing topic with the partitions that the append names; an existing topic keeps its count."""
+    HTTP = "http"
+    """Also add partitions to a topic that a first write created."""
+    ADMINISTERED = "administered"
+    """Create and extend any topic: recovery restores what administration had created."""
+
+
 class KnownLogs:
     """Bounded: idle logs are forgotten, oldest first, and read again at the next append."""
 
-    def __init__(self, context: LogContext, *, first_offset: int) -> None:
-        self._context, self._first_offset = context, first_offset
+    def __init__(self, context: LogContext, *, first_offset: int, growth: Growth) -> None:
+        self._context, self._first_offset, self._growth = context, first_offset, growth
         self._known: dict[Log, KnownLog] = {}
 
     def __getitem__(self, log: Log) -> KnownLog:
@@ -129,11 +141,25 @@ class KnownLogs:
     def logs(self) -> list[Log]:
         return list(self._known)
 
-    async def know(self, log: Log) -> int:
-        """The incarnation to append under; initializes the log if necessary. Pins the log until `release`."""
+    def partition_counts(self, logs: Iterable[Log]) -> dict[str, int]:
+        """Per topic with a log that `know` must look up: how many partitions these logs name."""
+        counts: dict[str, int] = {}
+        for log in logs:
+            known = self._known.get(log)
+            if known is None or not known.fresh:
+                counts[log.topic] = max(counts.get(log.topic, 0), log.partition + 1)
+        return counts
+
+    async def know(self, log: Log, partitions: int = 0) -> int:
+        """The incarnation to append under; initializes the log if necessary. Pins the log until `release`.
+
+        `partitions`: how many partitions the whole append names, for a topic that the append creates."""
         known = self._known.get(log)
         if known is None or not known.fresh:
-            stored = await initialize(self._context, log, first_offset=self._first_offset)
+            write = None
+            if self._growth is not Growth.ADMINISTERED:
+                write = FirstWrite(max(partitions, log.partition + 1), grows=self._growth is Growth.HTTP)
+            stored = await initialize(self._context, log, first_offset=self._first_offset, write=write)
             if len(self._known) >= LOG_KNOWN_MAX:
                 self._forget_idle()
             # A concurrent call may have been faster; its lock is the one that orders appends.
@@ -248,13 +274,13 @@ class CommitAttempt:
 
     def refuse(self, refusal: Refusal) -> None:
         """Apply a refusal of the whole log."""
-        if refusal.kind in ("fenced", "deleted"):
-            # A deleted topic may be created again before the next append, which then reads its record anew.
-            self.known.fresh = refusal.kind == "fenced"
+        if refusal.kind == "fenced":
             self.fail(_error_of(self.log, refusal))
         elif refusal.kind == "expired":
             self._needs_upload = True
-        else:  # stale_control, stale_self
+        else:
+            # deleted, stale_control, stale_self: nothing of the open pieces is in a log. The next look-up reads the
+            # topic's record: it finds or creates the current incarnation, or says why the topic takes no appends.
             self.set_stale()
 
     def set_stale(self) -> None:
@@ -265,7 +291,6 @@ class CommitAttempt:
 
 _ERRORS: Final[Mapping[str, type[LogError]]] = {
     "fenced": LogFenced,
-    "deleted": LogDeleted,
     "old_epoch": ProducerEpochFenced,
     "out_of_order": OutOfOrderSequence,
 }

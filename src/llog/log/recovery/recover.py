@@ -32,6 +32,7 @@ from llog.formats.shared_blob import BlobSlice, parse_shared_blob
 from llog.formats.values import TopicRecord
 from llog.limits import RESTORE_BLOB_SLACK_MS
 from llog.log.append.commit import Committer
+from llog.log.append.known import Growth
 from llog.log.append.pieces import AppendSlice, Landed, PieceOutcome, PlacedPiece
 from llog.log.append.settle import settle_and_clear
 from llog.log.context import LogContext
@@ -132,7 +133,7 @@ class _Recovery:
         self._context, self._wal, self._segments = context, wal, segments
         self._hold, self._dry_run = hold, dry_run
         self._since_ms = hold.recover_since_ms
-        self.committer = Committer(context, first_offset=1)
+        self.committer = Committer(context, first_offset=1, growth=Growth.ADMINISTERED)
         self._ranges: dict[Log, ReferencedRanges] = {}
         self._damaged: dict[Log, str] = {}
         self._batches: dict[Log, KnownBatches] = {}
@@ -400,4 +401,4 @@ def is_of_dead_incarnation(topic: TopicRecord, created_at_ms: int, *, restored_a
 def _outcome_text(outcome: PieceOutcome | None) -> str:
     if isinstance(outcome, Landed):
         return "repeated" if outcome.repeated else "appended"
-    return "refused: the topic was created again" if outcome is None else f"refused: {outcome.reason}"
+    return "refused: the topic was deleted or created again" if outcome is None else f"refused: {outcome.reason}"

@@ -3,6 +3,10 @@
 A topic's record is never removed: it holds the current incarnation of the name, and every value under a log carries
 that number. Any process that meets a half-initialized log of a LIVE topic finishes it. Values of an earlier incarnation
 are replaced by version; values of a later one are never touched.
+
+The number of partitions decides where a key goes, so only administration changes the number of an existing topic. One
+exception: a topic that a first write created (`TopicRecord.auto_created`) gets further partitions by HTTP produce, up
+to `auto_partitions_max`.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from llog.errors import (
     AppendNotCommitted,
     LlogError,
     LogDeleted,
+    LogError,
     MetadataStoreError,
     PartitionOutOfRange,
 )
@@ -50,13 +55,28 @@ class KnownControl(NamedTuple):
     version: int
 
 
+class FirstWrite(NamedTuple):
+    """What a write may do where the topic or its partition is missing. (Administration passes none, and may create the
+    topic and add partitions up to `topic_partitions_max`.)"""
+
+    partitions: int = 1
+    """Partitions of the topic, if the write creates it."""
+    grows: bool = False
+    """The write adds partitions to a topic that a first write created: HTTP produce."""
+
+
 async def load_topic(context: LogContext, topic: str, *, strict: bool = False) -> tuple[TopicRecord, int] | None:
     record = await context.metadata.get(context.keys.topic(topic), strict=strict)
     return None if record is None else (decode_value(TopicRecord, record.value, record.key.path), record.version)
 
 
 async def initialize(
-    context: LogContext, log: Log, *, first_offset: int = 1, topic_id: str | None = None
+    context: LogContext,
+    log: Log,
+    *,
+    first_offset: int = 1,
+    topic_id: str | None = None,
+    write: FirstWrite | None = None,
 ) -> KnownControl:
     """The log's control record of the topic's current incarnation; creates it, and the records beside it, if missing.
 
@@ -64,12 +84,13 @@ async def initialize(
     comes late: by the time a topic is DELETED, a tombstone is at every control key, so the last step of a delayed
     initialization fails (h01e, h23), and its first steps only wrote values of a dead incarnation.
 
-    With `topic_id`, nothing is created or grown unless the LIVE topic has this id.
+    With `topic_id`, nothing is created or grown unless the LIVE topic has this id. `write` limits what a write may do
+    to the topic; `PartitionOutOfRange` names the topic's partition count.
     """
     async for round_number in context.rounds(LOG_INITIALIZE_ROUNDS_MAX):
         strict = round_number > 0
         try:
-            topic = await _live_topic(context, log, first_offset, topic_id, strict=strict)
+            topic = await _live_topic(context, log, first_offset, topic_id, write, strict=strict)
             if topic is not None:
                 # Control comes last: if it exists, so do the others. The empty producer snapshot records from which
                 # offset on producer state is read; that is unknown later, when the log's first entries are gone.
@@ -88,7 +109,7 @@ async def initialize(
 
 
 async def _live_topic(
-    context: LogContext, log: Log, first_offset: int, topic_id: str | None, *, strict: bool
+    context: LogContext, log: Log, first_offset: int, topic_id: str | None, write: FirstWrite | None, *, strict: bool
 ) -> TopicRecord | None:
     """The topic's record if it is LIVE and has the partition; None after a change, to read again."""
     if log.partition >= context.options.topic_partitions_max:
@@ -97,13 +118,16 @@ async def _live_topic(
     key = context.keys.topic(log.topic)
     found = await load_topic(context, log.topic, strict=strict)
     topic, version = found if found is not None else (None, ABSENT)
-    refusal = _refusal(context.options, topic, log.partition, topic_id)
+    refusal = _refusal(context.options, topic, log, topic_id, write)
     if refusal is not None:
         if not strict:
             return None  # no write proves a refusal, so it takes a strict read (R7)
-        raise LogDeleted(*log, refusal)
+        raise refusal
     if topic is None or topic.state == "DELETED":
-        created = new_topic(context, topic, partition_count=log.partition + 1, first_offset=first_offset)
+        count = log.partition + 1 if write is None else min(write.partitions, _auto_partitions_max(context.options))
+        created = new_topic(
+            context, topic, partition_count=count, first_offset=first_offset, auto_created=write is not None
+        )
         await context.metadata.put(key, encode_value(created, key.path), expected=version)
         return None
     if log.partition >= topic.partition_count:
@@ -113,19 +137,62 @@ async def _live_topic(
     return topic
 
 
-def _refusal(options: LogOptions, topic: TopicRecord | None, partition: int, topic_id: str | None) -> str | None:
+def _refusal(
+    options: LogOptions, topic: TopicRecord | None, log: Log, topic_id: str | None, write: FirstWrite | None
+) -> LogError | None:
     """Why the log cannot be initialized; None when it can."""
     if topic is not None and topic.state == "DELETING":
-        return "the topic is being deleted"
+        return LogDeleted(*log, "the topic is being deleted")
     gone = topic is None or topic.state == "DELETED"
     if topic_id is not None:
         if topic is None or gone or topic.topic_id != topic_id:
-            return "the topic was deleted"
-        return None if partition < topic.partition_count else "the topic has no such partition"
+            return LogDeleted(*log, "the topic was deleted")
+        return None if log.partition < topic.partition_count else LogDeleted(*log, "the topic has no such partition")
     if gone and not options.auto_create_topics:
         state = "no such topic" if topic is None else "the topic was deleted"
-        return f"{state}, and automatic creation is off (LLOG_AUTO_CREATE_TOPICS); create it first"
-    return None
+        reason = f"{state}, and automatic creation is off (LLOG_AUTO_CREATE_TOPICS); create it first"
+        return LogDeleted(*log, reason)
+    return None if write is None else _growth_refusal(options, None if gone else topic, log, write)
+
+
+def _growth_refusal(
+    options: LogOptions, topic: TopicRecord | None, log: Log, write: FirstWrite
+) -> PartitionOutOfRange | None:
+    """Why this write may not create the topic (None: it does not exist) with the partition, or add the partition."""
+    most = _auto_partitions_max(options)
+    if topic is None:
+        count = min(write.partitions, most)
+        if log.partition < count:
+            return None
+        limit = " (LLOG_AUTO_PARTITIONS_MAX)" if count == most else ""
+        reason = (
+            f"no such topic, and this write would create it with {_counted(count)}{limit}; create it first with "
+            f"`llog topic create {log.topic} --partitions {log.partition + 1}` or POST /topics"
+        )
+        return PartitionOutOfRange(*log, reason)
+    if log.partition < topic.partition_count:
+        return None
+    if not topic.auto_created:
+        rule = "no write adds partitions, because it was created explicitly"
+    elif not write.grows:
+        rule = "only HTTP produce adds partitions to it"
+    elif log.partition < most:
+        return None
+    else:
+        rule = f"HTTP produce adds partitions only up to {most} (LLOG_AUTO_PARTITIONS_MAX)"
+    reason = (
+        f"the topic has {_counted(topic.partition_count)}, numbered from 0, and {rule}; add partitions with "
+        f"`llog topic partitions {log.topic} {log.partition + 1}` or POST /topics/{log.topic}/partitions"
+    )
+    return PartitionOutOfRange(*log, reason)
+
+
+def _auto_partitions_max(options: LogOptions) -> int:
+    return min(options.auto_partitions_max, options.topic_partitions_max)
+
+
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition" if partitions == 1 else f"{partitions} partitions"
 
 
 def new_topic(
@@ -135,6 +202,7 @@ def new_topic(
     partition_count: int,
     first_offset: int,
     config: Mapping[str, str] | None = None,
+    auto_created: bool = False,
 ) -> TopicRecord:
     """The record of a new topic, after the `dead` one of the same name; its random id lets the creator recognise it."""
     return TopicRecord(
@@ -148,6 +216,7 @@ def new_topic(
         first_offset=first_offset,
         config=dict(config or {}),
         created_at_ms=context.now_ms(),
+        auto_created=auto_created,
     )
 
 

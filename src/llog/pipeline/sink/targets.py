@@ -18,7 +18,7 @@ from llog.limits import SINK_LOGS_IN_FLIGHT_MAX, SINK_ROUNDS_MAX
 from llog.log.context import LogContext, get_all
 from llog.log.keys import Log, check_topic
 from llog.log.topics.config import TopicConfig
-from llog.log.topics.create import initialize, load_topic
+from llog.log.topics.create import FirstWrite, initialize, load_topic
 from llog.pipeline.sink.plan import UNKNOWN_INCARNATION
 from llog.pipeline.sink.task import SinkOrder, SinkTarget, codec_of
 from llog.stores.metadata.port import Record
@@ -53,13 +53,15 @@ async def _create_target(context: LogContext, topic: str) -> SinkTarget:
     async for round_number in context.rounds(SINK_ROUNDS_MAX):
         loaded = await load_topic(context, topic, strict=round_number > 0)
         if loaded is None or loaded[0].state != "LIVE":
-            await initialize(context, Log(topic, 0))
+            await initialize(context, Log(topic, 0), write=FirstWrite())
             continue
         target = await _target(context, topic, loaded[0])
         if not target.missing:
             return target
         missing = [Log(topic, partition) for partition in sorted(target.missing)]
-        await gather_bounded(missing, lambda log: initialize(context, log), limit=SINK_LOGS_IN_FLIGHT_MAX)
+        await gather_bounded(
+            missing, lambda log: initialize(context, log, write=FirstWrite()), limit=SINK_LOGS_IN_FLIGHT_MAX
+        )
     raise TopicBusy(topic, f"its records kept changing for {SINK_ROUNDS_MAX} rounds")
 
 

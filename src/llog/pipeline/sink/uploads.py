@@ -22,7 +22,7 @@ from llog.log.context import LogContext, get_all
 from llog.log.ids import new_object_id
 from llog.log.keys import Log
 from llog.log.topics.config import TopicConfig
-from llog.log.topics.create import initialize, load_topic
+from llog.log.topics.create import FirstWrite, initialize, load_topic
 from llog.pipeline.sink.plan import PlanSlice, UploadedSlice
 from llog.pipeline.sink.query import SinkBatch, persist
 
@@ -92,7 +92,9 @@ async def _controls(context: LogContext, batch: SinkBatch, logs: Sequence[Log]) 
         if len(controls) == len(logs):
             return controls
         missing = [log for log in logs if log not in controls]
-        await gather_bounded(missing, lambda log: initialize(context, log), limit=SINK_LOGS_IN_FLIGHT_MAX)
+        await gather_bounded(
+            missing, lambda log: initialize(context, log, write=FirstWrite()), limit=SINK_LOGS_IN_FLIGHT_MAX
+        )
         return None
 
     return await persist(context, batch, read)
