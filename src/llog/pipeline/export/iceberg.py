@@ -23,7 +23,8 @@ import pyarrow as pa
 from llog.errors import ExportFailed, ExportNotInstalled, ExportRefused, ExportUncertain, InvalidArgument
 from llog.limits import EXPORT_CONFLICTS_MAX
 from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, check_subject
-from llog.pipeline.export.task import ExportWritten
+from llog.pipeline.export.schema_ids import WriterSchemas
+from llog.pipeline.export.task import ExportWritten, schema_ids_of
 from llog.settings import Settings
 from llog.settings.urls import mask_url
 
@@ -50,6 +51,8 @@ class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
     next_offsets: dict[int, int]
     quarantine: tuple[str, ...] = ()
     """Files with records of this commit that could not be decoded."""
+    schema_ids: tuple[int, ...] = ()
+    """The schema ids that values of this commit named."""
 
 
 def open_catalogue(settings: Settings, url: str | None = None, *, warehouse: str | None = None) -> Catalog:
@@ -132,10 +135,14 @@ class IcebergTarget:
         if self._before is None:
             return Progress(1, {})
         check_subject(self.title, subject, self._before.subject)
-        return Progress(self._before.number + 1, self._before.next_offsets)
+        return Progress(self._before.number + 1, self._before.next_offsets, schema_ids=self._before.schema_ids)
 
     async def begin(self, plan: ExportPlan) -> ExportPlan:
         return plan
+
+    async def record_writers(self, plan: ExportPlan, writers: WriterSchemas) -> WriterSchemas:
+        """Nothing to record: no other driver finishes this plan."""
+        return writers
 
     def file_name(self, plan: ExportPlan, split: int) -> str:
         return f"{plan.number:012d}-{split:06d}-{self._export_id}"
@@ -149,6 +156,7 @@ class IcebergTarget:
             subject=plan.subject,
             next_offsets=plan.next_offsets,
             quarantine=tuple(file.name for one in written for file in one.quarantine),
+            schema_ids=schema_ids_of(written),
         )
         for _ in range(EXPORT_CONFLICTS_MAX):
             if await self._try_commit(files, now):

@@ -9,6 +9,7 @@ operator discards it.) The commit (`….commit`, created if absent) lists the fi
     _llog/orders/999999999998.plan      a later plan has a lower name, so a listing begins with the latest;
     _llog/orders/999999999999.commit    and a commit comes before its own plan
     _llog/orders/999999999999.plan
+    _llog/orders/999999999999.schemas-000    what drivers learnt of schema ids while they performed the plan
 
 As in Hive, the partition is in the directory name and not in the file, because pyarrow and pandas refuse a column that
 is in both. A column `date` of the records would be hidden by the directory's, so it is refused. Readers that skip names
@@ -22,6 +23,7 @@ from contextlib import aclosing
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from llog.errors import (
     ExportRefused,
@@ -32,13 +34,16 @@ from llog.errors import (
     UnsupportedFormat,
 )
 from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, check_subject
-from llog.pipeline.export.task import ExportWritten, WrittenFile
+from llog.pipeline.export.schema_ids import WriterSchemas
+from llog.pipeline.export.task import ExportWritten, WrittenFile, schema_ids_of
 from llog.stores.objects.port import Buffer, ObjectStore
 
 STATE_PREFIX: Final = "_llog"
 QUARANTINE_PREFIX: Final = "_quarantine"
 _NUMBER_MAX: Final = 10**12 - 1
 _FORMAT: Final = 1
+# Records of schema ids that one plan may have: one for each time that a driver learnt some.
+EXPORT_WRITERS_RECORDED_MAX: Final = 100
 
 
 class ExportCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +55,18 @@ class ExportCommit(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: tuple[WrittenFile, ...]
     created_at_ms: int
     by_date: bool | None = None
+    schema_ids: tuple[int, ...] = ()
+    """The schema ids that values of this commit named."""
 
 
-S = TypeVar("S", ExportPlan, ExportCommit)
+class RecordedWriters(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver learnt of schema ids while it performed a plan."""
+
+    v: int = _FORMAT
+    writers: WriterSchemas
+
+
+S = TypeVar("S", ExportPlan, ExportCommit, RecordedWriters)
 
 
 class ParquetTarget:
@@ -81,7 +95,8 @@ class ParquetTarget:
                 check_subject(self.title, subject, held.subject)
         reached = {} if committed is None else committed.next_offsets
         self._by_date = None if committed is None else committed.by_date
-        return Progress(number + 1, reached) if plan is None else Progress(number, reached, plan)
+        schema_ids = () if committed is None else committed.schema_ids
+        return Progress(number + (plan is None), reached, plan, schema_ids)
 
     async def begin(self, plan: ExportPlan) -> ExportPlan:
         if plan.by_date and any(name.lower() == "date" for name, _ in plan.subject.columns):
@@ -98,6 +113,22 @@ class ParquetTarget:
             check_subject(self.title, plan.subject, recorded.subject)
             return recorded
 
+    async def record_writers(self, plan: ExportPlan, writers: WriterSchemas) -> WriterSchemas:
+        """A value must be good for every driver that performs the plan, or bad for every one: a record could otherwise
+        be neither in the files of the first nor in those of the second."""
+        for number in range(EXPORT_WRITERS_RECORDED_MAX):
+            name = self._name(plan.number, f"schemas-{number:03d}")
+            record = RecordedWriters(writers=writers)
+            try:
+                await self._store.put(name, [msgspec.json.encode(record)], if_absent=True)
+                return writers
+            except ObjectAlreadyExists:
+                recorded = _decoded(await self._store.get(name), RecordedWriters, name).writers
+                writers = recorded.merged(writers, self.title)
+                if writers == recorded:
+                    return writers
+        raise ExportRefused(self.title, f"plan {plan.number} has {number + 1} records of schema ids; discard the plan")
+
     async def commit(self, plan: ExportPlan, written: Sequence[ExportWritten]) -> bool:
         commit = ExportCommit(
             number=plan.number,
@@ -107,6 +138,7 @@ class ParquetTarget:
             quarantine=tuple(file for one in written for file in one.quarantine),
             created_at_ms=plan.created_at_ms,
             by_date=plan.by_date,
+            schema_ids=schema_ids_of(written),
         )
         try:
             await self._store.put(self._name(plan.number, "commit"), [msgspec.json.encode(commit)], if_absent=True)
@@ -128,6 +160,9 @@ class ParquetTarget:
             async with aclosing(_names(self._store, f"{prefix}/")) as names:
                 files += [name async for name in names if name.rpartition("/")[2].startswith(begins)]
         await self._store.delete_many(files)
+        state = f"{STATE_PREFIX}/{self._topic}/{_NUMBER_MAX + 1 - latest[0]:012d}.schemas-"
+        async with aclosing(_names(self._store, state)) as names:
+            await self._store.delete_many([name async for name in names])
         # The plan goes last: as long as it exists, its files can be found by its number.
         await self._store.delete(self._name(latest[0], "plan"))
         return len(files)
@@ -149,7 +184,19 @@ class ParquetTarget:
         return None
 
     async def _load_plan(self, number: int) -> ExportPlan:
-        return _decoded(await self._store.get(self._name(number, "plan")), ExportPlan, self._name(number, "plan"))
+        """The plan with what was recorded of schema ids since."""
+        plan = _decoded(await self._store.get(self._name(number, "plan")), ExportPlan, self._name(number, "plan"))
+        if plan.decoding.kind != "avro-confluent":
+            return plan
+        writers = plan.writers
+        for count in range(EXPORT_WRITERS_RECORDED_MAX):
+            name = self._name(number, f"schemas-{count:03d}")
+            try:
+                recorded = _decoded(await self._store.get(name), RecordedWriters, name)
+            except ObjectNotFound:
+                break
+            writers = writers.merged(recorded.writers, self.title)
+        return replace(plan, writers=writers)
 
     async def _load_commit(self, number: int) -> ExportCommit | None:
         if number == 0:

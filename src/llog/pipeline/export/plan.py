@@ -20,6 +20,7 @@ from llog.limits import GIB, MIB
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.export.decode import Decoding
+from llog.pipeline.export.schema_ids import WriterSchemas
 from llog.pipeline.export.task import ExportWritten
 from llog.pipeline.scan.plan import gather_parts, plan_again
 from llog.pipeline.scan.splits import ScanRange, Split, SplitPart, plan_splits
@@ -61,6 +62,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     by_date: bool
     """Part of the plan, with `decoding`, so that every driver that finishes it writes the same files."""
     created_at_ms: int
+    writers: WriterSchemas = WriterSchemas()
+    """The schemas of the ids that were known when the plan was made, and those that its target recorded since."""
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -109,6 +112,7 @@ async def plan_round(
     *,
     decoding: Decoding,
     by_date: bool,
+    writers: WriterSchemas,
 ) -> tuple[ExportPlan, list[Split]]:
     """The next round, of about `commit_bytes`: the beginning of each range."""
     parts: list[SplitPart] = []
@@ -126,6 +130,7 @@ async def plan_round(
         decoding=decoding,
         by_date=by_date,
         created_at_ms=context.now_ms(),
+        writers=writers,
     )
     return plan, splits
 
@@ -198,6 +203,8 @@ class Progress(NamedTuple):
     """The first offset of each partition that the target does not hold. Partitions that it never had are missing."""
     unfinished: ExportPlan | None = None
     """A recorded plan that is not committed: it must be finished first."""
+    schema_ids: tuple[int, ...] = ()
+    """The ids that the values of the last commit named: those of the next are likely the same."""
 
 
 class ExportTarget(Protocol):
@@ -213,6 +220,10 @@ class ExportTarget(Protocol):
 
     async def begin(self, plan: ExportPlan) -> ExportPlan:
         """Record the plan. Returns the plan to perform: this one, or another that was recorded first."""
+
+    async def record_writers(self, plan: ExportPlan, writers: WriterSchemas) -> WriterSchemas:
+        """Record what was learnt of schema ids since the plan was recorded, before tasks write by it. Returns what to
+        write by: an answer that another driver recorded first counts."""
 
     def file_name(self, plan: ExportPlan, split: int) -> str: ...
 
