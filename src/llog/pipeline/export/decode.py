@@ -68,7 +68,7 @@ class Values(Protocol):
         """One row per value; no value is null. Raises `ValueError` if one of them cannot be read."""
 
     def refused(self, value: bytes) -> str | None:
-        """Why the value cannot be read, if that is quickly found. `parse` refuses every value that this refuses."""
+        """Why the value is bad, if that is quickly found. `parse` or `checked` finds every such value too."""
 
     def checked(self, values: pa.BinaryArray, rows: pa.StructArray) -> dict[int, str]:
         """By row: why a value that was read is still not one of the schema."""
