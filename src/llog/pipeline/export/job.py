@@ -22,6 +22,7 @@ from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.topics.create import load_topic
 from llog.pipeline.export.decode import Decoder, Decoding
+from llog.pipeline.export.evolution import columns_of, packed
 from llog.pipeline.export.plan import (
     ExportPlan,
     ExportTarget,
@@ -120,7 +121,7 @@ async def export(
                 break
             made, splits = await plan_round(
                 context,
-                subject,
+                progress.subject,
                 progress.number,
                 ranges,
                 ends,
@@ -184,13 +185,14 @@ async def _subject(context: LogContext, topic: str, decoding: Decoding) -> Subje
     loaded = await load_topic(context, topic, strict=True)
     if loaded is None or loaded[0].state != "LIVE":
         raise TopicNotFound(topic, "no such topic")
-    columns = tuple((field.name, str(field.type)) for field in Decoder(decoding).schema)
+    schema = Decoder(decoding).schema
     return Subject(
         topic=topic,
         topic_id=loaded[0].topic_id,
         incarnation=loaded[0].incarnation,
         first_offset=loaded[0].first_offset,
-        columns=columns,
+        columns=columns_of(schema),
+        arrow=packed(schema),
     )
 
 

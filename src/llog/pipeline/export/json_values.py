@@ -96,11 +96,10 @@ class JsonValues:
         for text in _NOT_NUMBERS:
             if text in everything:
                 doubtful |= _matching(values, text)
-        nulls = _NULL in everything
         for place, array, of_rows in _places(self._root, rows, np.arange(len(rows))):
             for member, child in zip(place.inner(), _children(place, array), strict=True):
                 # A field that is not required may be missing, but not be null.
-                if child.null_count and (member.required or (nulls and not member.nullable)):
+                if child.null_count and (member.required or (not member.nullable and _NULL in everything)):
                     without = _rows_of(place, array, of_rows)[np.asarray(child.is_null())]
                     if not member.required:
                         without = without[_matching(values.take(pa.array(without)), _NULL)]

@@ -14,6 +14,9 @@ operator discards it.) The commit (`….commit`, created if absent) lists the fi
 As in Hive, the partition is in the directory name and not in the file, because pyarrow and pandas refuse a column that
 is in both. A column `date` of the records would be hidden by the directory's, so it is refused. Readers that skip names
 with a leading underscore (Spark, Hive) can read the whole directory.
+
+Later plans may add columns or make them wider (`evolution`). Then the files of a directory differ, and readers must
+take the columns of all: the commits hold them, and a file `_common_metadata` in the directory.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from contextlib import aclosing
 from typing import Final, TypeVar
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from llog.errors import (
@@ -33,13 +38,15 @@ from llog.errors import (
     ObjectNotFound,
     UnsupportedFormat,
 )
-from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, check_subject
+from llog.pipeline.export.evolution import Columns, unpacked
+from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, evolved_subject
 from llog.pipeline.export.schema_ids import WriterSchemas
 from llog.pipeline.export.task import ExportWritten, WrittenFile, schema_ids_of
 from llog.stores.objects.port import Buffer, ObjectStore
 
 STATE_PREFIX: Final = "_llog"
 QUARANTINE_PREFIX: Final = "_quarantine"
+NEWEST_SCHEMA: Final = "_common_metadata"
 _NUMBER_MAX: Final = 10**12 - 1
 _FORMAT: Final = 1
 # Records of schema ids that one plan may have: one for each time that a driver learnt some.
@@ -75,6 +82,8 @@ class ParquetTarget:
         self.title = f"parquet:{store.url}/{topic}"
         self._by_date: bool | None = None
         """Of the last commit. All files must be equally deep, so that readers know which directories are columns."""
+        self._columns: Columns | None = None
+        """Of the last commit."""
 
     def paths(self) -> ExportPaths:
         quarantine = f"{QUARANTINE_PREFIX}/{self._topic}"
@@ -85,18 +94,20 @@ class ParquetTarget:
 
     async def progress(self, subject: Subject) -> Progress:
         latest = await self._latest()
+        self._columns = self._by_date = None
         if latest is None:
-            return Progress(1, {})
+            return Progress(1, subject, {})
         number, kind = latest
         plan = await self._load_plan(number) if kind == "plan" else None
         committed = await self._load_commit(number if plan is None else number - 1)
-        for held in (plan, committed):
+        for held in (committed, plan):
             if held is not None:
-                check_subject(self.title, subject, held.subject)
+                subject = evolved_subject(self.title, subject, held.subject)
         reached = {} if committed is None else committed.next_offsets
-        self._by_date = None if committed is None else committed.by_date
         schema_ids = () if committed is None else committed.schema_ids
-        return Progress(number + (plan is None), reached, plan, schema_ids)
+        if committed is not None:
+            self._by_date, self._columns = committed.by_date, committed.subject.columns
+        return Progress(number + (plan is None), subject, reached, plan, schema_ids)
 
     async def begin(self, plan: ExportPlan) -> ExportPlan:
         if plan.by_date and any(name.lower() == "date" for name, _ in plan.subject.columns):
@@ -110,7 +121,7 @@ class ParquetTarget:
             return plan
         except ObjectAlreadyExists:
             recorded = await self._load_plan(plan.number)
-            check_subject(self.title, plan.subject, recorded.subject)
+            evolved_subject(self.title, plan.subject, recorded.subject)
             return recorded
 
     async def record_writers(self, plan: ExportPlan, writers: WriterSchemas) -> WriterSchemas:
@@ -140,11 +151,21 @@ class ParquetTarget:
             by_date=plan.by_date,
             schema_ids=schema_ids_of(written),
         )
+        if self._columns not in (None, plan.subject.columns):
+            await self._put_schema(plan)
         try:
             await self._store.put(self._name(plan.number, "commit"), [msgspec.json.encode(commit)], if_absent=True)
         except ObjectAlreadyExists:
             pass  # another driver performed the same plan: the same files
         return True
+
+    async def _put_schema(self, plan: ExportPlan) -> None:
+        """A file with nothing but the newest columns. Spark takes the columns of a directory from it; without it Spark
+        would take those of any file."""
+        columns = [field for field in unpacked(plan.subject.arrow) if field.name not in self.paths().path_columns]
+        sink = pa.BufferOutputStream()
+        pq.write_metadata(pa.schema(columns), sink)
+        await self._store.put(f"{self.paths().data_prefix}/{NEWEST_SCHEMA}", [memoryview(sink.getvalue())])
 
     async def discard(self) -> int | None:
         """Drop an unfinished plan and the files written for it; returns their number, or None without such a plan.
