@@ -34,10 +34,26 @@ Warehouse = Annotated[
 ]
 Decode = Annotated[
     Literal["raw", "json", "avro", "avro-confluent"],
-    typer.Option("--decode", help="How values become columns; avro-confluent skips the 5 bytes of the schema id."),
+    typer.Option(
+        "--decode",
+        help="How values become columns; avro-confluent reads each value by the schema whose id it begins with, from "
+        "LLOG_SCHEMA_REGISTRY_URL or --schema-dir.",
+    ),
 ]
 Schema = Annotated[
-    Path | None, typer.Option("--schema", help="A file with the JSON Schema or the Avro schema of the values.")
+    Path | None,
+    typer.Option(
+        "--schema",
+        help="A file with the JSON Schema or the Avro schema of the columns. For avro-confluent the default is the "
+        "newest schema of --subject, or the file with the highest id in --schema-dir.",
+    ),
+]
+SchemaDir = Annotated[
+    Path | None,
+    typer.Option("--schema-dir", help="For avro-confluent: a directory with the Avro schemas by id, as {id}.avsc."),
+]
+SubjectName = Annotated[
+    str, typer.Option("--subject", help="The registry's subject with the columns' schema; by default TOPIC-value.")
 ]
 OnError = Annotated[
     Literal["column", "quarantine", "fail"],
@@ -71,6 +87,8 @@ def export(
     warehouse: Warehouse = None,
     decode: Decode = "raw",
     schema: Schema = None,
+    schema_dir: SchemaDir = None,
+    subject: SubjectName = "",
     on_error: OnError = "column",
     prefix: Prefix = "",
     dates: Dates = True,
@@ -84,7 +102,7 @@ def export(
     from llog.errors import ExportFailed
     from llog.log.keys import check_topic
     from llog.pipeline.export.decode import Decoding
-    from llog.spark.export_work import do_export, parse_destination, refuse_unfit, url_of
+    from llog.spark.export_work import Schemas, do_export, parse_destination, refuse_unfit, url_of
 
     destination = parse_destination(to, "--to")
     of_iceberg, of_parquet = {"--catalog": catalog, "--warehouse": warehouse}, {"--discard-plan": discard_plan}
@@ -93,11 +111,12 @@ def export(
     destination = destination._replace(catalog=catalog, warehouse=warehouse, by_date=dates)
     check_topic(topic)
     decoding = Decoding(decode, _text(schema), on_error, prefix)
+    schemas = Schemas("" if schema_dir is None else str(schema_dir), subject)
 
     async def work(job: Job) -> ExportReport:
         if discard_plan:
             await _discard(job, topic, destination)
-        return await do_export(job, topic, destination, decoding, allow_gaps=allow_gaps)
+        return await do_export(job, topic, destination, decoding, allow_gaps=allow_gaps, schemas=schemas)
 
     try:
         report = run_job(settings, f"exporting {topic}", work, master=master, in_process=in_process)

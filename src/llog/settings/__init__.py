@@ -53,6 +53,7 @@ TAIL: Final = "Tail cache"
 TIERS: Final = "WAL store and vacuum"
 COMPACTOR: Final = "Compaction service"
 HTTP: Final = "HTTP"
+EXPORT: Final = "Export"
 LOGS: Final = "Logs"
 
 
@@ -298,6 +299,23 @@ class Settings:
         COMPACTOR, kinds.BOOLEAN,
         "Whether the compactor uses Spark, if installed, for large rounds. Small rounds run in its own process.",
         True,
+    )
+
+    # -- export -----------------------------------------------------------------------------------------------------
+    schema_registry_url: str | None = setting(
+        EXPORT, kinds.REGISTRY_URL,
+        "The schema registry (with Confluent's interface) that `llog pipeline export --decode avro-confluent` asks for"
+        " the schemas of values. Certificates of `https://` are checked against those of the system.",
+    )
+    schema_registry_user: str | None = setting(
+        EXPORT, kinds.text("text without colons", r"[^:]+"),
+        "User for the registry, sent with `LLOG_SCHEMA_REGISTRY_PASSWORD`; the URL may hold both instead.",
+    )
+    schema_registry_password: str | None = setting(
+        EXPORT, kinds.SECRET, "Password of that user.", secret=True
+    )
+    schema_registry_token: str | None = setting(
+        EXPORT, kinds.SECRET, "Bearer token for the registry, instead of a user and a password.", secret=True
     )
 
     # -- http -------------------------------------------------------------------------------------------------------

@@ -129,6 +129,23 @@ def whole_credentials(draft: Draft) -> Sequence[SettingsError]:
     return (SettingsError(f"LLOG_{present[0].upper()}", draft.shown(present[0]), wanted),)
 
 
+def one_registry_login(draft: Draft) -> Sequence[SettingsError]:
+    """The registry gets a token, or a user with a password."""
+    user, password = draft.value("schema_registry_user"), draft.value("schema_registry_password")
+    if (user is None) != (password is None):
+        present, missing = ("user", "password") if password is None else ("password", "user")
+        name = f"schema_registry_{present}"
+        wanted = f"also needs LLOG_SCHEMA_REGISTRY_{missing.upper()}"
+        return (SettingsError(draft.called(name), draft.shown(name), wanted),)
+    if user is not None and draft.value("schema_registry_token") is not None:
+        names = [draft.called(f"schema_registry_{name}") for name in ("user", "token")]
+        shown = [draft.shown(f"schema_registry_{name}") for name in ("user", "token")]
+        return (
+            SettingsError(" and ".join(names), " and ".join(shown), "set one of them: the registry takes one login"),
+        )
+    return ()
+
+
 def buffer_holds_a_batch(draft: Draft) -> Sequence[SettingsError]:
     if draft.value("batch_max_buffer_bytes") >= draft.value("batch_max_bytes"):
         return ()
@@ -149,5 +166,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     one_oxia_namespace,
     one_object_store,
     whole_credentials,
+    one_registry_login,
     buffer_holds_a_batch,
 )

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from llog.limits import KIB
 from llog.settings.units import format_bytes, format_ms, parse_bytes, parse_ms
-from llog.settings.urls import check_bucket, mask_url, normalise_url, parse_host_port
+from llog.settings.urls import MASK, check_bucket, mask_url, normalise_url, parse_host_port
 
 SETTINGS_TEXT_BYTES_MAX: Final = 4 * KIB
 # A segment of the root must leave room for topic, partition and offset within METADATA_KEY_BYTES_MAX.
@@ -162,6 +162,24 @@ def _check_http_url(value: str) -> str:
     return f"{scheme.lower()}://{rest}"
 
 
+def _check_registry_url(value: str) -> str:
+    """An HTTP URL that may hold `user:password@` and a path, but nothing behind it."""
+    scheme, separator, rest = value.partition("://")
+    host, slash, path = rest.partition("/")
+    credentials, at, host = host.rpartition("@")
+    if at and not all(credentials.partition(":")):
+        raise ValueError("has a user without a password before the @")
+    if "?" in value or "#" in value or not value.isprintable() or " " in value:
+        raise ValueError("has a query, a fragment, a space or an unprintable character")
+    url = _check_http_url(f"{scheme}{separator}{host}{slash}{path}")
+    return url.replace("://", f"://{credentials}{at}", 1)
+
+
+def _mask_login(value: str) -> str:
+    """The URL without user and password: a lone user may be a token."""
+    return re.sub(r"//.*@", f"//{MASK}@", mask_url(value), flags=re.DOTALL)
+
+
 def _check_root_prefix(value: str) -> str:
     if len(value) > SETTINGS_ROOT_PREFIX_BYTES_MAX:
         raise ValueError(f"longer than {SETTINGS_ROOT_PREFIX_BYTES_MAX} characters")
@@ -222,6 +240,9 @@ DATA_DIR: Final = ValueKind("a path without `?`, `#` and `%`; `~` is the home di
 STORE_URL: Final = ValueKind("a store's URL, `scheme://…`", str, _checked_text(normalise_url), show=mask_url)
 HTTP_URL: Final = ValueKind(
     "`http://host[:port]` or `https://host[:port]`", str, _checked_text(_check_http_url), show=mask_url
+)
+REGISTRY_URL: Final = ValueKind(
+    "`http(s)://[user:password@]host[:port][/path]`", str, _checked_text(_check_registry_url), show=_mask_login
 )
 HOST_PORT: Final = ValueKind("`host:port`", str, _checked_text(_check_address))
 BUCKET: Final = ValueKind("a bucket's name", str, _checked_text(check_bucket))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from llog.errors import InvalidArgument
 from llog.pipeline.export.decode import Decoder, Decoding
@@ -12,6 +12,7 @@ from llog.pipeline.export.iceberg import IcebergTarget, open_catalogue
 from llog.pipeline.export.job import ExportReport, export, export_tools
 from llog.pipeline.export.parquet import ParquetTarget
 from llog.pipeline.export.plan import ExportTarget
+from llog.pipeline.export.schema_source import SchemaLookup, schema_source
 from llog.pipeline.runtime.tasks import LocalTasks
 from llog.pipeline.scan.subscription import Subscription, find_logs
 from llog.spark.jobs import Job
@@ -26,6 +27,17 @@ class Destination(NamedTuple):
     catalog: str | None = None
     warehouse: str | None = None
     by_date: bool = True
+
+
+class Schemas(NamedTuple):
+    """Where the schemas of `avro-confluent` values are, if not where the settings say."""
+
+    directory: str = ""
+    subject: str = ""
+    """The registry's subject with the schema of the columns, if no schema is given."""
+
+
+FROM_SETTINGS: Final = Schemas()
 
 
 def parse_destination(text: str, option: str = "to") -> Destination:
@@ -50,9 +62,18 @@ def url_of(place: str) -> str:
 
 
 async def do_export(
-    job: Job, topic: str, to: Destination, decoding: Decoding, *, allow_gaps: bool = False
+    job: Job,
+    topic: str,
+    to: Destination,
+    decoding: Decoding,
+    *,
+    allow_gaps: bool = False,
+    schemas: Schemas = FROM_SETTINGS,
 ) -> ExportReport:
     await _check_there(job, topic)
+    lookup = _lookup(job, decoding, schemas)
+    if lookup is not None:
+        decoding = await lookup.with_columns(decoding, topic)
     async with ObjectStores(job.settings) as objects:
         runner = job.runner
         if job.spark is None:
@@ -60,8 +81,24 @@ async def do_export(
             runner = LocalTasks(export_tools(job.context, objects), on_progress=job.on_progress)
         target = await _target(job, objects, topic, to, decoding)
         return await export(
-            job.context, runner, topic, target, decoding=decoding, by_date=to.by_date, allow_gaps=allow_gaps
+            job.context,
+            runner,
+            topic,
+            target,
+            decoding=decoding,
+            by_date=to.by_date,
+            allow_gaps=allow_gaps,
+            schemas=lookup,
         )
+
+
+def _lookup(job: Job, decoding: Decoding, schemas: Schemas) -> SchemaLookup | None:
+    if decoding.kind == "avro-confluent":
+        return SchemaLookup(schema_source(job.settings, *schemas))
+    if any(schemas):
+        name = "schema_dir" if schemas.directory else "subject"
+        raise InvalidArgument(name, f"means nothing for {decoding.kind} values; it is for avro-confluent")
+    return None
 
 
 async def discard_plan(job: Job, topic: str, to: Destination) -> int | None:

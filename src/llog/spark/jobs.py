@@ -120,6 +120,8 @@ def export(
     *,
     decode: Literal["raw", "json", "avro", "avro-confluent"] = "raw",
     schema: str = "",
+    schema_dir: str = "",
+    subject: str = "",
     on_error: Literal["column", "quarantine", "fail"] = "column",
     prefix: str = "",
     by_date: bool = True,
@@ -131,9 +133,10 @@ def export(
     settings: Settings | None = None,
 ) -> ExportReport:
     """Export the records since the last export `to` `parquet:URL` or `iceberg:namespace.table`, each once. `schema` is
-    the text of a JSON Schema or Avro schema."""
+    the text of a JSON Schema or Avro schema. For `avro-confluent` the registry of the settings, or `schema_dir`, has
+    the schemas by id; without `schema`, the columns are those of the newest one of `subject` (`{topic}-value`)."""
     from llog.pipeline.export.decode import Decoding
-    from llog.spark.export_work import do_export, parse_destination, refuse_unfit, url_of
+    from llog.spark.export_work import Schemas, do_export, parse_destination, refuse_unfit, url_of
 
     destination = parse_destination(to)
     refuse_unfit(destination.kind, {"catalog": catalog, "warehouse": warehouse}, {})
@@ -142,7 +145,14 @@ def export(
     )
     decoding = Decoding(decode, schema, on_error, prefix)
     return _run(
-        lambda job: do_export(job, check_topic(topic), destination, decoding, allow_gaps=allow_gaps),
+        lambda job: do_export(
+            job,
+            check_topic(topic),
+            destination,
+            decoding,
+            allow_gaps=allow_gaps,
+            schemas=Schemas(schema_dir, subject),
+        ),
         settings,
         Place(spark, in_process=in_process),
     )

@@ -22,6 +22,7 @@ import pyarrow as pa
 from llog.errors import ExportFailed, InvalidArgument, ValueTooLarge
 from llog.formats.arrow import SCHEMA
 from llog.limits import EXPORT_SCHEMA_BYTES_MAX
+from llog.pipeline.export.schema_ids import WriterSchemas, ids_in
 
 # Characters kept of the reason why a value could not be decoded.
 EXPORT_ERROR_CHARS_MAX: Final = 500
@@ -39,10 +40,13 @@ QUARANTINE_SCHEMA: Final = pa.schema([*SCHEMA, pa.field(ERROR, pa.string())])
 class Decoding(msgspec.Struct, frozen=True):
     kind: DecodeKind = "raw"
     schema: str = ""
-    """The text of a JSON Schema or of an Avro schema."""
+    """The text of a JSON Schema or of an Avro schema: that of the columns. Empty for `avro-confluent` until it is known
+    which of the registry's schemas that is."""
     on_error: OnError = "column"
     prefix: str = ""
     """Prepended to the names of the schema's columns."""
+    references: tuple[str, ...] = ()
+    """The texts of the Avro schemas that `schema` refers to."""
 
     def __post_init__(self) -> None:
         for name, given, known in (("decode", self.kind, DecodeKind), ("on_error", self.on_error, OnError)):
@@ -50,7 +54,7 @@ class Decoding(msgspec.Struct, frozen=True):
                 raise InvalidArgument(name, f"{given!r} must be one of {', '.join(get_args(known))}")
         if len(self.schema) > EXPORT_SCHEMA_BYTES_MAX:
             raise ValueTooLarge("schema", len(self.schema), EXPORT_SCHEMA_BYTES_MAX)
-        if (self.kind == "raw") != (self.schema == ""):
+        if self.kind != "avro-confluent" and (self.kind == "raw") != (self.schema == ""):
             needs = "raw values take no schema" if self.schema else f"{self.kind} values need a schema"
             raise InvalidArgument("schema", needs)
 
@@ -64,7 +68,10 @@ class Values(Protocol):
         """One row per value; no value is null. Raises `ValueError` if one of them cannot be read."""
 
     def refused(self, value: bytes) -> str | None:
-        """Why the value cannot be read, if that is quickly found. `parse` refuses every value that this refuses."""
+        """Why the value is bad, if that is quickly found. `parse` or `checked` finds every such value too."""
+
+    def checked(self, values: pa.BinaryArray, rows: pa.StructArray) -> dict[int, str]:
+        """By row: why a value that was read is still not one of the schema."""
 
 
 class DecodedBatch(NamedTuple):
@@ -78,9 +85,10 @@ class DecodedBatch(NamedTuple):
 class Decoder:
     """Decodes batches of records. Not thread-safe."""
 
-    def __init__(self, decoding: Decoding) -> None:
-        self._on_error = decoding.on_error
-        self._values = _values_of(decoding)
+    def __init__(self, decoding: Decoding, writers: WriterSchemas | None = None) -> None:
+        self._on_error, self._writers = decoding.on_error, writers or WriterSchemas()
+        self._framed = decoding.kind == "avro-confluent"
+        self._values = _values_of(decoding, self._writers)
         if self._values is None:
             self.schema = SCHEMA
             return
@@ -93,6 +101,10 @@ class Decoder:
             raise InvalidArgument("schema", f"column {twice!r} exists already; set a prefix for the schema's columns")
         _check_cases(own)
         self.schema = pa.schema([*ENVELOPE, *own, *errors])
+
+    def schema_ids(self, batch: pa.RecordBatch) -> set[int]:
+        """The schema ids that the values name; none if they are not of a kind that does."""
+        return ids_in(batch["value"]) if self._framed else set()
 
     def decode(self, batch: pa.RecordBatch) -> DecodedBatch:
         """A batch of records as rows of the table."""
@@ -138,7 +150,7 @@ def _members(kind: pa.DataType) -> Iterable[pa.Field]:
     return kind if pa.types.is_struct(kind) else ()
 
 
-def _values_of(decoding: Decoding) -> Values | None:
+def _values_of(decoding: Decoding, writers: WriterSchemas) -> Values | None:
     if decoding.kind == "raw":
         return None
     if decoding.kind == "json":
@@ -147,7 +159,10 @@ def _values_of(decoding: Decoding) -> Values | None:
         return JsonValues(decoding.schema)
     from llog.pipeline.export.avro import AvroValues
 
-    return AvroValues(decoding.schema, confluent=decoding.kind == "avro-confluent")
+    if not decoding.schema:
+        raise InvalidArgument("schema", "the schema of the columns is not known yet")
+    by_id = writers if decoding.kind == "avro-confluent" else None
+    return AvroValues(decoding.schema, decoding.references, writers=by_id)
 
 
 def _spread(errors: pa.Array, values: pa.Array, bad: Flags) -> list[pa.Array]:
@@ -173,7 +188,13 @@ def _parsed(values: Values, column: pa.Array) -> tuple[pa.StructArray, dict[int,
         places, sifted = left.pop()
         block = texts if len(places) == len(texts) else texts.take(pa.array(places))
         try:
-            blocks.append(values.parse(block))
+            parsed = values.parse(block)
+            reasons = values.checked(block, parsed)
+            if reasons:
+                errors |= {int(valid[places[row]]): _shortened(reason) for row, reason in reasons.items()}
+                kept = np.delete(np.arange(len(places)), list(reasons))
+                parsed, places = parsed.take(pa.array(kept)), places[kept]
+            blocks.append(parsed)
             good.append(valid[places])
         except (ValueError, pa.ArrowException) as error:
             if not sifted:

@@ -15,15 +15,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 
 from llog.errors import ExportFailed, ExportNotInstalled, ExportRefused, ExportUncertain, InvalidArgument
 from llog.limits import EXPORT_CONFLICTS_MAX
-from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, check_subject
-from llog.pipeline.export.task import ExportWritten
+from llog.pipeline.export.evolution import evolved
+from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, check_topic_id
+from llog.pipeline.export.schema_ids import WriterSchemas
+from llog.pipeline.export.task import ExportWritten, schema_ids_of
 from llog.settings import Settings
 from llog.settings.urls import mask_url
 
@@ -50,6 +53,8 @@ class TableProgress(msgspec.Struct, frozen=True, kw_only=True):
     next_offsets: dict[int, int]
     quarantine: tuple[str, ...] = ()
     """Files with records of this commit that could not be decoded."""
+    schema_ids: tuple[int, ...] = ()
+    """The schema ids that values of this commit named."""
 
 
 def open_catalogue(settings: Settings, url: str | None = None, *, warehouse: str | None = None) -> Catalog:
@@ -97,8 +102,11 @@ def _s3_properties(settings: Settings) -> dict[str, str | None]:
 class IcebergTarget:
     """One table, created by `open`. For one task at a time."""
 
-    def __init__(self, catalogue: Catalog, table: Table, name: str, random_bits: Callable[[int], int]) -> None:
+    def __init__(
+        self, catalogue: Catalog, table: Table, name: str, schema: pa.Schema, random_bits: Callable[[int], int]
+    ) -> None:
         self._catalogue, self._table, self._name, self._random_bits = catalogue, table, name, random_bits
+        self._schema = schema
         self.title = f"iceberg:{name}"
         self._export_id = ""
         self._before: TableProgress | None = None
@@ -113,13 +121,12 @@ class IcebergTarget:
         *,
         by_date: bool = True,
     ) -> IcebergTarget:
-        """Load the table or create it with these columns. Raises `ExportRefused` if it has other columns."""
+        """Load the table or create it with these columns."""
         table = await _in_thread(f"iceberg:{name}", _load_or_create, catalogue, name, schema, by_date)
-        _check_columns(name, table, schema)
         if not by_date and {field.source_id for field in table.spec().fields} - {_id_of(table, "partition")}:
             reason = "is divided by more than the partition; export with dates"
             raise ExportRefused(f"iceberg:{name}", reason)
-        return cls(catalogue, table, name, random_bits)
+        return cls(catalogue, table, name, schema, random_bits)
 
     def paths(self) -> ExportPaths:
         return ExportPaths(store_url_of(self._table.location()), "data", "quarantine")
@@ -129,13 +136,31 @@ class IcebergTarget:
         self._before = progress_of(self._table, subject.topic)
         # New names for each round: files of a failed round may still exist.
         self._export_id = f"{self._random_bits(64):016x}"
+        self._check_columns()
+        # The table has the columns; a snapshot's summary names only those of the export.
+        subject = replace(subject, arrow="")
         if self._before is None:
-            return Progress(1, {})
-        check_subject(self.title, subject, self._before.subject)
-        return Progress(self._before.number + 1, self._before.next_offsets)
+            return Progress(1, subject, {})
+        check_topic_id(self.title, subject, self._before.subject)
+        return Progress(self._before.number + 1, subject, self._before.next_offsets, schema_ids=self._before.schema_ids)
+
+    def _check_columns(self) -> None:
+        """Raise `ExportRefused` unless the table can take the export's columns."""
+        held = _columns(self._table)
+        kept = () if self._before is None else (name for name, _ in self._before.subject.columns)
+        evolved(self.title, held, self._schema, kept=kept)
+        names = set(self._schema.names)
+        needed = next((field.name for field in held if not field.nullable and field.name not in names), None)
+        if needed is not None:
+            reason = f"its column {needed} is required, and the export has no such column; make it optional"
+            raise ExportRefused(self.title, f"{reason}, or export to another table")
 
     async def begin(self, plan: ExportPlan) -> ExportPlan:
         return plan
+
+    async def record_writers(self, plan: ExportPlan, writers: WriterSchemas) -> WriterSchemas:
+        """Nothing to record: no other driver finishes this plan."""
+        return writers
 
     def file_name(self, plan: ExportPlan, split: int) -> str:
         return f"{plan.number:012d}-{split:06d}-{self._export_id}"
@@ -149,6 +174,7 @@ class IcebergTarget:
             subject=plan.subject,
             next_offsets=plan.next_offsets,
             quarantine=tuple(file.name for one in written for file in one.quarantine),
+            schema_ids=schema_ids_of(written),
         )
         for _ in range(EXPORT_CONFLICTS_MAX):
             if await self._try_commit(files, now):
@@ -156,6 +182,7 @@ class IcebergTarget:
             self._table = await _in_thread(self.title, self._catalogue.load_table, self._name)
             if progress_of(self._table, plan.subject.topic) != self._before:
                 return False
+            self._check_columns()
         raise ExportFailed(self.title, "other writers of the table kept committing first", retriable=True)
 
     async def close(self) -> None:
@@ -166,7 +193,7 @@ class IcebergTarget:
         from pyiceberg.exceptions import CommitFailedException
 
         try:
-            await asyncio.to_thread(_commit, self._table, files, now)
+            await asyncio.to_thread(_commit, self._table, files, now, self._schema)
             return True
         except CommitFailedException:
             return False
@@ -215,13 +242,17 @@ def _decoded(text: str, table: Table) -> TableProgress:
     return progress
 
 
-def _commit(table: Table, files: list[str], now: TableProgress) -> None:
-    """One snapshot with the files and the offsets. Blocks."""
+def _commit(table: Table, files: list[str], now: TableProgress, schema: pa.Schema) -> None:
+    """One snapshot with the files and the offsets, and with columns that the table lacks or that are wider. Blocks."""
     # Only in this copy: the table keeps its own properties.
     properties = {**table.metadata.properties, _RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": properties})
     summary = {OFFSETS + now.subject.topic: msgspec.json.encode(now).decode()}
     changes = table.transaction()
+    held = _columns(table)
+    if evolved("", held, schema, kept=()) != evolved("", held, held):
+        with changes.update_schema() as update:
+            update.union_by_name(schema, format_version=table.format_version)
     if files:
         changes.add_files(files, snapshot_properties=summary, check_duplicate_files=False)
     else:
@@ -259,25 +290,14 @@ def _load_or_create(catalogue: Catalog, name: str, schema: pa.Schema, by_date: b
         return catalogue.load_table(name)
 
 
-def _check_columns(name: str, table: Table, schema: pa.Schema) -> None:
+def _columns(table: Table) -> pa.Schema:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    held = {field.name: field.type for field in schema_to_pyarrow(table.schema(), include_field_ids=False)}
-    for field in schema:
-        if field.name not in held:
-            raise ExportRefused(f"iceberg:{name}", f"has no column {field.name}; it was created for another export")
-        if _plain(held[field.name]) != _plain(field.type):
-            kinds = f"{held[field.name]}, but must be {field.type}"
-            raise ExportRefused(f"iceberg:{name}", f"its column {field.name} is {kinds}")
+    return schema_to_pyarrow(table.schema(), include_field_ids=False)
 
 
 def _id_of(table: Table, column: str) -> int:
     return table.schema().find_field(column).field_id
-
-
-def _plain(kind: Any) -> str:
-    """The type without differences that do not exist on disk: large variants, and the name of a list's member."""
-    return str(kind).replace("large_", "").replace("list<item: ", "list<element: ")
 
 
 def store_url_of(location: str) -> str:

@@ -10,18 +10,19 @@ and concurrent runs, every record below the target's offsets is in the target ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from llog.errors import ExportFailed, TopicNotFound
+from llog.errors import ExportFailed, InvalidArgument, TopicNotFound
 from llog.limits import EXPORT_CONFLICTS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.topics.create import load_topic
 from llog.pipeline.export.decode import Decoder, Decoding
+from llog.pipeline.export.evolution import columns_of, packed
 from llog.pipeline.export.plan import (
     ExportPlan,
     ExportTarget,
@@ -32,6 +33,8 @@ from llog.pipeline.export.plan import (
     splits_again,
     wanted_ranges,
 )
+from llog.pipeline.export.schema_ids import WriterSchemas
+from llog.pipeline.export.schema_source import SchemaLookup
 from llog.pipeline.export.task import EXPORT_SPLIT, ExportItem, ExportWritten
 from llog.pipeline.runtime.tasks import TaskRunner, TaskTools
 from llog.pipeline.scan.splits import Split
@@ -42,6 +45,8 @@ from llog.wiring import ObjectStores
 
 # Rounds in which splits with missing objects are planned again.
 EXPORT_REPLANS_MAX: Final = 5
+# Rounds in which schema ids that splits met are looked up: one round finds all ids of the splits that can be read.
+EXPORT_LOOKUPS_MAX: Final = 5
 # Errors of a task after which the same offsets are planned again, because objects changed since (R10).
 _GONE: Final = frozenset({"ObjectNotFound", "ObjectRangeInvalid"})
 
@@ -94,8 +99,9 @@ async def export(
     sizes: Sizes | None = None,
     by_date: bool = True,
     allow_gaps: bool = False,
+    schemas: SchemaLookup | None = None,
 ) -> ExportReport:
-    """Export up to the current ends of the topic's logs."""
+    """Export up to the current ends of the topic's logs. `schemas` answers for the ids in `avro-confluent` values."""
     decoding, sizes = decoding or Decoding(), sizes or Sizes()
     began_ms, report = context.now_ms(), ExportReport(topic=topic, target=target.title)
     subject = await _subject(context, topic, decoding)
@@ -103,6 +109,8 @@ async def export(
     # Read after the target's progress: everything the target holds is below these ends.
     ends = await find_logs(context, Subscription(topics=(topic,)))
     check_not_ahead(target.title, ends, progress.reached)
+    ids = _SchemaIds(schemas, target)
+    await ids.expect(progress.schema_ids)
     while True:
         splits: list[Split] | None = None
         plan = progress.unfinished
@@ -113,7 +121,7 @@ async def export(
                 break
             made, splits = await plan_round(
                 context,
-                subject,
+                progress.subject,
                 progress.number,
                 ranges,
                 ends,
@@ -121,11 +129,12 @@ async def export(
                 sizes,
                 decoding=decoding,
                 by_date=by_date,
+                writers=ids.known(),
             )
             plan = await target.begin(made)
             splits = splits if plan == made else None
         report.resumed += splits is None
-        plan_run = _PlanRun(context, runner, target, resumable(plan, decoding), allow_gaps)
+        plan_run = _PlanRun(context, runner, target, resumable(plan, decoding), allow_gaps, ids)
         written = await plan_run.run(splits)
         report.tasks += plan_run.tasks
         if await target.commit(plan, written):
@@ -176,18 +185,47 @@ async def _subject(context: LogContext, topic: str, decoding: Decoding) -> Subje
     loaded = await load_topic(context, topic, strict=True)
     if loaded is None or loaded[0].state != "LIVE":
         raise TopicNotFound(topic, "no such topic")
-    columns = tuple((field.name, str(field.type)) for field in Decoder(decoding).schema)
+    schema = Decoder(decoding).schema
     return Subject(
         topic=topic,
         topic_id=loaded[0].topic_id,
         incarnation=loaded[0].incarnation,
         first_offset=loaded[0].first_offset,
-        columns=columns,
+        columns=columns_of(schema),
+        arrow=packed(schema),
     )
 
 
+class _SchemaIds:
+    """What the driver knows of schema ids, over all rounds of one export."""
+
+    def __init__(self, lookup: SchemaLookup | None, target: ExportTarget) -> None:
+        self._lookup, self._target = lookup, target
+
+    async def expect(self, ids: Iterable[int]) -> None:
+        """Look up ids that values are likely to name, so that the first tasks can write at once."""
+        if self._lookup is not None:
+            await self._lookup.look_up(ids, WriterSchemas(), self._target.title)
+
+    def known(self) -> WriterSchemas:
+        return WriterSchemas() if self._lookup is None else self._lookup.known()
+
+    async def learn(self, plan: ExportPlan, known: WriterSchemas, ids: Iterable[int]) -> WriterSchemas:
+        """`known` with answers for these ids, recorded for other drivers of the plan."""
+        if self._lookup is None:
+            reason = "avro-confluent values name their schemas by id: a registry or a directory must have them"
+            raise InvalidArgument("decode", reason)
+        learnt = await self._lookup.look_up(ids, known, self._target.title)
+        if plan.decoding.on_error != "fail":
+            return await self._target.record_writers(plan, learnt)
+        # A task that meets an id without a schema will fail and write nothing. So the id may get its schema before the
+        # plan is performed again.
+        recorded = await self._target.record_writers(plan, WriterSchemas(learnt.found))
+        return recorded.merged(learnt, self._target.title)
+
+
 class _PlanRun:
-    """Performs one plan: every split, and again those with missing objects."""
+    """Performs one plan: every split, and again those with missing objects or with schema ids that were not known."""
 
     def __init__(
         self,
@@ -196,22 +234,28 @@ class _PlanRun:
         target: ExportTarget,
         plan: ExportPlan,
         allow_gaps: bool,
+        ids: _SchemaIds,
     ) -> None:
         self._context, self._runner, self._target, self._plan = context, runner, target, plan
-        self._allow_gaps, self.tasks = allow_gaps, 0
+        self._allow_gaps, self._ids, self._writers, self.tasks = allow_gaps, ids, plan.writers, 0
 
     async def run(self, splits: list[Split] | None) -> list[ExportWritten]:
         done: dict[int, ExportWritten] = {}
         left = list(range(len(self._plan.splits)))
-        for _ in range(EXPORT_REPLANS_MAX + 1):
+        lookups = replans = 0
+        while lookups <= EXPORT_LOOKUPS_MAX and replans <= EXPORT_REPLANS_MAX:
             if splits is None:
                 splits = await splits_again(self._context, self._plan, left, allow_gaps=self._allow_gaps)
             items = [self._item(number, split) for number, split in zip(left, splits, strict=True)]
             self.tasks += len(items)
             outcomes = await self._runner.run(EXPORT_SPLIT, items)
             gone: list[int] = []
+            unknown: set[int] = set()
             for number, outcome in zip(left, outcomes, strict=True):
-                if isinstance(outcome, ExportWritten):
+                if isinstance(outcome, ExportWritten) and outcome.unknown_ids:
+                    gone.append(number)
+                    unknown.update(outcome.unknown_ids)
+                elif isinstance(outcome, ExportWritten):
                     done[number] = outcome
                 elif outcome.error_type in _GONE:
                     gone.append(number)
@@ -221,8 +265,11 @@ class _PlanRun:
                     )
             if not gone:
                 return [done[number] for number in range(len(self._plan.splits))]
+            lookups, replans = lookups + bool(unknown), replans + (not unknown)
+            if unknown:
+                self._writers = await self._ids.learn(self._plan, self._writers, unknown)
             left, splits = gone, None
-        reason = f"objects of {len(left)} splits were missing in each of {EXPORT_REPLANS_MAX + 1} rounds"
+        reason = f"objects or schemas of {len(left)} splits were missing in each of {lookups + replans} rounds"
         raise ExportFailed(self._target.title, reason, retriable=True)
 
     def _item(self, number: int, split: Split) -> ExportItem:
@@ -230,6 +277,7 @@ class _PlanRun:
         return ExportItem(
             split=split,
             decoding=self._plan.decoding,
+            writers=self._writers,
             store_url=paths.store_url,
             data_prefix=paths.data_prefix,
             quarantine_prefix=paths.quarantine_prefix,

@@ -9,10 +9,14 @@ operator discards it.) The commit (`….commit`, created if absent) lists the fi
     _llog/orders/999999999998.plan      a later plan has a lower name, so a listing begins with the latest;
     _llog/orders/999999999999.commit    and a commit comes before its own plan
     _llog/orders/999999999999.plan
+    _llog/orders/999999999999.schemas-000    what drivers learnt of schema ids while they performed the plan
 
 As in Hive, the partition is in the directory name and not in the file, because pyarrow and pandas refuse a column that
 is in both. A column `date` of the records would be hidden by the directory's, so it is refused. Readers that skip names
 with a leading underscore (Spark, Hive) can read the whole directory.
+
+Later plans may add columns or make them wider (`evolution`). Then the files of a directory differ, and readers must
+take the columns of all: the commits hold them, and a file `_common_metadata` in the directory.
 """
 
 from __future__ import annotations
@@ -22,6 +26,9 @@ from contextlib import aclosing
 from typing import Final, TypeVar
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from llog.errors import (
     ExportRefused,
@@ -31,14 +38,19 @@ from llog.errors import (
     ObjectNotFound,
     UnsupportedFormat,
 )
-from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, check_subject
-from llog.pipeline.export.task import ExportWritten, WrittenFile
+from llog.pipeline.export.evolution import Columns, unpacked
+from llog.pipeline.export.plan import ExportPaths, ExportPlan, Progress, Subject, evolved_subject
+from llog.pipeline.export.schema_ids import WriterSchemas
+from llog.pipeline.export.task import ExportWritten, WrittenFile, schema_ids_of
 from llog.stores.objects.port import Buffer, ObjectStore
 
 STATE_PREFIX: Final = "_llog"
 QUARANTINE_PREFIX: Final = "_quarantine"
+NEWEST_SCHEMA: Final = "_common_metadata"
 _NUMBER_MAX: Final = 10**12 - 1
 _FORMAT: Final = 1
+# Records of schema ids that one plan may have: one for each time that a driver learnt some.
+EXPORT_WRITERS_RECORDED_MAX: Final = 100
 
 
 class ExportCommit(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +62,18 @@ class ExportCommit(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: tuple[WrittenFile, ...]
     created_at_ms: int
     by_date: bool | None = None
+    schema_ids: tuple[int, ...] = ()
+    """The schema ids that values of this commit named."""
 
 
-S = TypeVar("S", ExportPlan, ExportCommit)
+class RecordedWriters(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver learnt of schema ids while it performed a plan."""
+
+    v: int = _FORMAT
+    writers: WriterSchemas
+
+
+S = TypeVar("S", ExportPlan, ExportCommit, RecordedWriters)
 
 
 class ParquetTarget:
@@ -61,6 +82,8 @@ class ParquetTarget:
         self.title = f"parquet:{store.url}/{topic}"
         self._by_date: bool | None = None
         """Of the last commit. All files must be equally deep, so that readers know which directories are columns."""
+        self._columns: Columns | None = None
+        """Of the last commit."""
 
     def paths(self) -> ExportPaths:
         quarantine = f"{QUARANTINE_PREFIX}/{self._topic}"
@@ -71,17 +94,20 @@ class ParquetTarget:
 
     async def progress(self, subject: Subject) -> Progress:
         latest = await self._latest()
+        self._columns = self._by_date = None
         if latest is None:
-            return Progress(1, {})
+            return Progress(1, subject, {})
         number, kind = latest
         plan = await self._load_plan(number) if kind == "plan" else None
         committed = await self._load_commit(number if plan is None else number - 1)
-        for held in (plan, committed):
+        for held in (committed, plan):
             if held is not None:
-                check_subject(self.title, subject, held.subject)
+                subject = evolved_subject(self.title, subject, held.subject)
         reached = {} if committed is None else committed.next_offsets
-        self._by_date = None if committed is None else committed.by_date
-        return Progress(number + 1, reached) if plan is None else Progress(number, reached, plan)
+        schema_ids = () if committed is None else committed.schema_ids
+        if committed is not None:
+            self._by_date, self._columns = committed.by_date, committed.subject.columns
+        return Progress(number + (plan is None), subject, reached, plan, schema_ids)
 
     async def begin(self, plan: ExportPlan) -> ExportPlan:
         if plan.by_date and any(name.lower() == "date" for name, _ in plan.subject.columns):
@@ -95,8 +121,24 @@ class ParquetTarget:
             return plan
         except ObjectAlreadyExists:
             recorded = await self._load_plan(plan.number)
-            check_subject(self.title, plan.subject, recorded.subject)
+            evolved_subject(self.title, plan.subject, recorded.subject)
             return recorded
+
+    async def record_writers(self, plan: ExportPlan, writers: WriterSchemas) -> WriterSchemas:
+        """A value must be good for every driver that performs the plan, or bad for every one: a record could otherwise
+        be neither in the files of the first nor in those of the second."""
+        for number in range(EXPORT_WRITERS_RECORDED_MAX):
+            name = self._name(plan.number, f"schemas-{number:03d}")
+            record = RecordedWriters(writers=writers)
+            try:
+                await self._store.put(name, [msgspec.json.encode(record)], if_absent=True)
+                return writers
+            except ObjectAlreadyExists:
+                recorded = _decoded(await self._store.get(name), RecordedWriters, name).writers
+                writers = recorded.merged(writers, self.title)
+                if writers == recorded:
+                    return writers
+        raise ExportRefused(self.title, f"plan {plan.number} has {number + 1} records of schema ids; discard the plan")
 
     async def commit(self, plan: ExportPlan, written: Sequence[ExportWritten]) -> bool:
         commit = ExportCommit(
@@ -107,12 +149,23 @@ class ParquetTarget:
             quarantine=tuple(file for one in written for file in one.quarantine),
             created_at_ms=plan.created_at_ms,
             by_date=plan.by_date,
+            schema_ids=schema_ids_of(written),
         )
+        if self._columns not in (None, plan.subject.columns):
+            await self._put_schema(plan)
         try:
             await self._store.put(self._name(plan.number, "commit"), [msgspec.json.encode(commit)], if_absent=True)
         except ObjectAlreadyExists:
             pass  # another driver performed the same plan: the same files
         return True
+
+    async def _put_schema(self, plan: ExportPlan) -> None:
+        """A file with nothing but the newest columns. Spark takes the columns of a directory from it; without it Spark
+        would take those of any file."""
+        columns = [field for field in unpacked(plan.subject.arrow) if field.name not in self.paths().path_columns]
+        sink = pa.BufferOutputStream()
+        pq.write_metadata(pa.schema(columns), sink)
+        await self._store.put(f"{self.paths().data_prefix}/{NEWEST_SCHEMA}", [memoryview(sink.getvalue())])
 
     async def discard(self) -> int | None:
         """Drop an unfinished plan and the files written for it; returns their number, or None without such a plan.
@@ -128,6 +181,9 @@ class ParquetTarget:
             async with aclosing(_names(self._store, f"{prefix}/")) as names:
                 files += [name async for name in names if name.rpartition("/")[2].startswith(begins)]
         await self._store.delete_many(files)
+        state = f"{STATE_PREFIX}/{self._topic}/{_NUMBER_MAX + 1 - latest[0]:012d}.schemas-"
+        async with aclosing(_names(self._store, state)) as names:
+            await self._store.delete_many([name async for name in names])
         # The plan goes last: as long as it exists, its files can be found by its number.
         await self._store.delete(self._name(latest[0], "plan"))
         return len(files)
@@ -149,7 +205,19 @@ class ParquetTarget:
         return None
 
     async def _load_plan(self, number: int) -> ExportPlan:
-        return _decoded(await self._store.get(self._name(number, "plan")), ExportPlan, self._name(number, "plan"))
+        """The plan with what was recorded of schema ids since."""
+        plan = _decoded(await self._store.get(self._name(number, "plan")), ExportPlan, self._name(number, "plan"))
+        if plan.decoding.kind != "avro-confluent":
+            return plan
+        writers = plan.writers
+        for count in range(EXPORT_WRITERS_RECORDED_MAX):
+            name = self._name(number, f"schemas-{count:03d}")
+            try:
+                recorded = _decoded(await self._store.get(name), RecordedWriters, name)
+            except ObjectNotFound:
+                break
+            writers = writers.merged(recorded.writers, self.title)
+        return replace(plan, writers=writers)
 
     async def _load_commit(self, number: int) -> ExportCommit | None:
         if number == 0:

@@ -20,6 +20,8 @@ from llog.limits import GIB, MIB
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.pipeline.export.decode import Decoding
+from llog.pipeline.export.evolution import columns_of, evolved, packed, unpacked
+from llog.pipeline.export.schema_ids import WriterSchemas
 from llog.pipeline.export.task import ExportWritten
 from llog.pipeline.scan.plan import gather_parts, plan_again
 from llog.pipeline.scan.splits import ScanRange, Split, SplitPart, plan_splits
@@ -40,7 +42,9 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     first_offset: int
     """The first offset of its logs."""
     columns: tuple[tuple[str, str], ...]
-    """Names and types in order, the same for every round into one target."""
+    """Names and types of the target's columns, in order."""
+    arrow: str = ""
+    """The same as an Arrow schema (`evolution.packed`), if later exports may have to compare it."""
 
 
 class OffsetRange(msgspec.Struct, frozen=True, array_like=True):
@@ -61,6 +65,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     by_date: bool
     """Part of the plan, with `decoding`, so that every driver that finishes it writes the same files."""
     created_at_ms: int
+    writers: WriterSchemas = WriterSchemas()
+    """The schemas of the ids that were known when the plan was made, and those that its target recorded since."""
 
 
 class Sizes(msgspec.Struct, frozen=True):
@@ -109,6 +115,7 @@ async def plan_round(
     *,
     decoding: Decoding,
     by_date: bool,
+    writers: WriterSchemas,
 ) -> tuple[ExportPlan, list[Split]]:
     """The next round, of about `commit_bytes`: the beginning of each range."""
     parts: list[SplitPart] = []
@@ -126,6 +133,7 @@ async def plan_round(
         decoding=decoding,
         by_date=by_date,
         created_at_ms=context.now_ms(),
+        writers=writers,
     )
     return plan, splits
 
@@ -194,10 +202,14 @@ class ExportPaths(NamedTuple):
 class Progress(NamedTuple):
     number: int
     """Of the next plan."""
+    subject: Subject
+    """With the columns that the target has after the next plan."""
     reached: dict[int, int]
     """The first offset of each partition that the target does not hold. Partitions that it never had are missing."""
     unfinished: ExportPlan | None = None
     """A recorded plan that is not committed: it must be finished first."""
+    schema_ids: tuple[int, ...] = ()
+    """The ids that the values of the last commit named: those of the next are likely the same."""
 
 
 class ExportTarget(Protocol):
@@ -207,12 +219,17 @@ class ExportTarget(Protocol):
     title: str
 
     async def progress(self, subject: Subject) -> Progress:
-        """The current offsets. Raises `ExportRefused` if the target holds another topic or other columns."""
+        """The current offsets. Raises `ExportRefused` if the target holds another topic, or columns that those of the
+        subject cannot join."""
 
     def paths(self) -> ExportPaths: ...
 
     async def begin(self, plan: ExportPlan) -> ExportPlan:
         """Record the plan. Returns the plan to perform: this one, or another that was recorded first."""
+
+    async def record_writers(self, plan: ExportPlan, writers: WriterSchemas) -> WriterSchemas:
+        """Record what was learnt of schema ids since the plan was recorded, before tasks write by it. Returns what to
+        write by: an answer that another driver recorded first counts."""
 
     def file_name(self, plan: ExportPlan, split: int) -> str: ...
 
@@ -222,12 +239,22 @@ class ExportTarget(Protocol):
     async def close(self) -> None: ...
 
 
-def check_subject(target: str, wanted: Subject, held: Subject) -> None:
+def check_topic_id(target: str, wanted: Subject, held: Subject) -> None:
     if held.topic_id != wanted.topic_id:
         reason = f"holds another incarnation of topic {wanted.topic} (topic id {held.topic_id}, now {wanted.topic_id})"
         raise ExportRefused(target, f"{reason}, and their offsets would overlap; export to another target")
-    if held.columns != wanted.columns:
+
+
+def evolved_subject(target: str, wanted: Subject, held: Subject) -> Subject:
+    """The subject with the columns of the target and its own. Raises `ExportRefused`."""
+    check_topic_id(target, wanted, held)
+    if not held.arrow and held.columns != wanted.columns:
         before, now = dict(held.columns), dict(wanted.columns)
-        changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-        listed = ", ".join(f"{name}: {before.get(name, 'none')} → {now.get(name, 'none')}" for name in changed[:5])
-        raise ExportRefused(target, f"its columns differ ({listed or 'in their order'}); export to another target")
+        changed = min(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        kinds = f"{before.get(changed, 'missing')} there and {now.get(changed, 'missing')} in the schema"
+        reason = (
+            f"its column {changed} is {kinds}, and the older release that wrote it recorded too little to change it"
+        )
+        raise ExportRefused(target, f"{reason}; export to another target")
+    schema = evolved(target, unpacked(held.arrow or wanted.arrow), unpacked(wanted.arrow))
+    return replace(wanted, columns=columns_of(schema), arrow=packed(schema))

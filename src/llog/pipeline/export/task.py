@@ -9,6 +9,7 @@ of a file are in offset order.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from llog.errors import ExportRefused, ObjectAlreadyExists
 from llog.limits import MIB
 from llog.log.read.fetch import Fetcher
 from llog.pipeline.export.decode import QUARANTINE_SCHEMA, Decoder, Decoding
+from llog.pipeline.export.schema_ids import EXPORT_SCHEMA_IDS_MAX, WriterSchemas
 from llog.pipeline.runtime.tasks import Task, TaskTools
 from llog.pipeline.scan.split_read import split_batches
 from llog.pipeline.scan.splits import Split
@@ -41,6 +43,7 @@ _PLAIN_COLUMNS: Final = frozenset({"key", "value", "offset", "timestamp", "heade
 class ExportItem(msgspec.Struct, frozen=True, kw_only=True):
     split: Split
     decoding: Decoding
+    writers: WriterSchemas = WriterSchemas()
     store_url: str
     """`data_prefix` and `quarantine_prefix` are in this store."""
     data_prefix: str
@@ -73,16 +76,24 @@ class ExportWritten(msgspec.Struct, frozen=True, kw_only=True):
     """Records with a value that could not be decoded."""
     bytes_read: int = 0
     """Approximate."""
+    schema_ids: tuple[int, ...] = ()
+    """The ids that values named and that have a schema."""
+    unknown_ids: tuple[int, ...] = ()
+    """Ids that the driver must look up first, lowest first. If there are any, nothing was written."""
 
 
 async def export_split(tools: TaskTools, item: ExportItem) -> ExportWritten:
-    decoder = Decoder(item.decoding)
+    decoder = Decoder(item.decoding, item.writers)
     store = await tools.open_store(item.store_url)
     good = _Files(decoder.schema, item.data_prefix, item)
     bad = _Files(QUARANTINE_SCHEMA, item.quarantine_prefix, item)
     records = bad_records = 0
+    ids: set[int] = set()
 
     def add(batch: pa.RecordBatch) -> int:
+        ids.update(decoder.schema_ids(batch))
+        if item.writers.unknown(ids):
+            return 0  # this run only gathers ids
         decoded = decoder.decode(batch)
         good.add(decoded.batch)
         if decoded.rejected is not None:
@@ -93,13 +104,22 @@ async def export_split(tools: TaskTools, item: ExportItem) -> ExportWritten:
         async for batch in batches:
             records += batch.num_rows
             bad_records += await asyncio.to_thread(add, batch)
+    if unknown := item.writers.unknown(ids):
+        # More than the limit, so that the driver sees that there are too many.
+        return ExportWritten(unknown_ids=tuple(unknown[: EXPORT_SCHEMA_IDS_MAX + 1]))
     return ExportWritten(
         files=await good.put(store),
         quarantine=await bad.put(store),
         records=records,
         bad_records=bad_records,
         bytes_read=item.split.byte_length,
+        schema_ids=tuple(sorted(ids & item.writers.found.keys())),
     )
+
+
+def schema_ids_of(written: Sequence[ExportWritten]) -> tuple[int, ...]:
+    """The ids that all values of a round named."""
+    return tuple(sorted({one for result in written for one in result.schema_ids}))
 
 
 EXPORT_SPLIT: Final = Task("llog.pipeline.export.task:export_split", ExportItem, ExportWritten)
