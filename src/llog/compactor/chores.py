@@ -42,7 +42,7 @@ from llog.concurrency import batched
 from llog.errors import ClusterMismatch, InvalidArgument, LlogError, VacuumRefused
 from llog.limits import METADATA_GET_MANY_MAX
 from llog.log.cleanup.vacuum_check import read_clocks
-from llog.log.context import LogContext
+from llog.log.context import LogChange, LogContext
 from llog.log.keys import Log
 from llog.log.metrics import COMPACT_BYTES, COMPACT_RUNS
 from llog.log.topics.config import TopicConfig
@@ -201,6 +201,7 @@ class Chores:
         await store.delete(first)
         await store.delete_many([name for name in old.names if name not in (first, last)])
         await store.delete(last)
+        self._context.on_change(LogChange("backup.delete", old.backup_id, after={"objects": len(old.names)}))
 
 
 # -- key compaction ----------------------------------------------------------------------------------------------------
