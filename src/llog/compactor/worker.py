@@ -146,7 +146,7 @@ class Worker:
             "end_offset": run.end_offset,
             "entries": run.entry_count,
             "bytes": run.byte_length,
-            "level": run.level,
+            "segment_level": run.level,
         }
         if run.resumed:
             self._metrics.recovery_event(RUN_RESUMED)

@@ -51,6 +51,23 @@ async def test_everything_old_enough_is_compacted_and_the_young_left_alone() -> 
         assert health["started_at_ms"] == START_MS
 
 
+async def test_work_that_was_done_has_a_line_with_what_how_much_and_how_long_and_idle_visits_have_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "llog.compactor")
+    cluster = Cluster()
+    context = cluster.open()
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0):
+        await Writer(context).append(ORDERS)
+        await cluster.clock.advance(60_000)
+        assert await lag_of(context, ORDERS) == 0
+    [line] = [record for record in caplog.records if record.name == "llog.compactor"]
+    fields = line.__dict__["llog"]
+    assert (line.message, fields["log"], fields["entries"]) == ("compacted a log", "orders:0", 1)
+    assert fields["bytes"] > 100
+    assert fields["duration_ms"] >= 0
+
+
 async def test_many_bytes_are_compacted_before_they_are_old() -> None:
     cluster = Cluster()
     context = cluster.open()
