@@ -28,6 +28,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from llog.audit_log import write_change
 from llog.errors import (
     InvalidArgument,
     ObjectStoreMisconfigured,
@@ -331,6 +332,7 @@ async def open_log(
             sleep=asyncio.sleep,
             keys=keys,
             options=_options(settings),
+            on_change=lambda change: write_change(*change),
         )
         if Use.PUT in (blobs, segments):
             await join_cluster(context)

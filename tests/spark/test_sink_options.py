@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from llog.audit_log import os_user
 from llog.errors import InvalidArgument, MetadataFull, MetadataUncertain, SinkQueryTaken
 from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.settings import Settings
@@ -151,6 +152,14 @@ def values(directory: Path, topic: str) -> list[bytes]:
     urls = {"metadata_url": f"lmdb://{directory}/metadata", "objects_url": f"file://{directory}/objects"}
     found: list[bytes] = llog.scan(topic, settings=Settings.from_env({}, **urls)).to_arrow()["value"].to_pylist()
     return found
+
+
+def test_a_topic_that_a_write_creates_has_an_audit_line_with_user_and_query(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(tmp_path, "x", topic="orders", queryId="q")
+    [line] = [record.__dict__["llog"] for record in caplog.records if record.name == "llog.audit"]
+    assert (line["action"], line["object"], line["principal"]) == ("topic.create", "orders", f"spark:{os_user()}/q")
 
 
 def test_a_batch_that_goes_to_two_topics_needs_two_query_ids(tmp_path: Path) -> None:

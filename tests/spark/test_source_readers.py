@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from llog.audit_log import os_user
 from llog.broker.groups.positions import GroupPositions
 from llog.errors import (
     InvalidArgument,
@@ -144,7 +145,7 @@ async def test_available_now_ends_at_what_was_there_when_it_began(opened: Opened
 
 
 async def test_progress_is_kept_as_a_group_s_positions_when_spark_asks_how_far_to_go(
-    opened: OpenedLog, options: dict[str, str]
+    opened: OpenedLog, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     log, groups = Log("orders", 0), GroupPositions(opened.context)
     await append(opened, [random_group(random.Random(1), log)])
@@ -158,6 +159,10 @@ async def test_progress_is_kept_as_a_group_s_positions_when_spark_asks_how_far_t
     [kept] = (await groups.fetch("reports", [log])).values()
     assert kept is not None
     assert kept.position.offset == end["orders"]["0"]
+    commits = [record.__dict__["llog"] for record in caplog.records if record.name == "llog.audit"]
+    assert [(line["action"], line["object"], line["principal"]) for line in commits[-2:]] == [
+        ("group.commit", "reports", f"spark:{os_user()}")
+    ] * 2
     reader.stop()
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -65,7 +66,8 @@ class StoreTroubles:
         `on_refusing`: called repeatedly, with the reason, while no records can be accepted."""
         self._metadata, self._objects, self._wal = metadata, objects, wal
         self._probe_key, self._on_refusing, self._sleep = probe_key, on_refusing, sleep
-        self._reported: set[str] = set()
+        self._reported: dict[str, float] = {}
+        """Failing stores that have a line, and since when."""
 
     def reasons(self) -> list[str]:
         """One sentence per failing store, for the health page."""
@@ -92,15 +94,15 @@ class StoreTroubles:
                     self._report(name, str(trouble))
                     await self._probe(name, pulse)
                 elif name in self._reported:
-                    self._reported.discard(name)
-                    _log.info("a store works again", extra={"llog": {"store": name}})
+                    failed_ms = round((time.monotonic() - self._reported.pop(name)) * 1_000)
+                    _log.info("a store works again", extra={"llog": {"store": name, "failed_ms": failed_ms}})
 
     def _pulses(self) -> list[tuple[str, StorePulse]]:
         return [(_METADATA, self._metadata.pulse), *((name, store.pulse) for name, store in self._objects.items())]
 
     def _report(self, name: str, reason: str) -> None:
         if name not in self._reported:
-            self._reported.add(name)
+            self._reported[name] = time.monotonic()
             _log.warning("a store is failing", extra={"llog": {"store": name, "reason": reason}})
 
     async def _probe(self, name: str, pulse: StorePulse) -> None:

@@ -4,9 +4,9 @@ A WAL disk fills when compaction cannot move records away, for example while the
 were accepted are safe; the broker refuses new ones with "try again" while the store holds `LLOG_WAL_MAX_BYTES`. The
 compactor hurries at three quarters of it.
 
-The store is listed from time to time. Bytes that this broker has accepted or uploaded since are added at once, so one
-broker passes the limit by one request at most; several brokers pass it by what the others upload between two
-measurements.
+The store is listed from time to time, more often as it fills. Bytes that this broker has accepted or uploaded since are
+added at once, so one broker passes the limit by one request at most; several brokers pass it by what the others upload
+between two measurements.
 """
 
 from __future__ import annotations
@@ -20,11 +20,20 @@ from llog.errors import StoreError
 from llog.settings.units import format_bytes
 from llog.stores.objects.wrappers import MeteredObjectStore
 
-# How often the store is listed: where listing is free, and where each request is billed.
+# How often brokers and compactors list the store: where listing is free; where each request is billed; and there from
+# this share of the limit on.
 WAL_MEASURE_LOCAL_MS: Final = 2_000
 WAL_MEASURE_REMOTE_MS: Final = 60_000
+WAL_MEASURE_FILLING_MS: Final = 5_000
+WAL_FILLING_FRACTION: Final = 0.5
 
 _log: Final = logging.getLogger("llog.broker")
+
+
+def plan_measure_interval_ms(used_bytes: int, max_bytes: int, *, is_local: bool) -> int:
+    if is_local:
+        return WAL_MEASURE_LOCAL_MS
+    return WAL_MEASURE_FILLING_MS if used_bytes >= WAL_FILLING_FRACTION * max_bytes else WAL_MEASURE_REMOTE_MS
 
 
 class WalUsage:
@@ -77,10 +86,11 @@ class WalUsage:
 
     async def run(self) -> None:
         """Measure repeatedly, until cancelled."""
-        pause_ms = WAL_MEASURE_LOCAL_MS if self._store.kind in ("file", "memory") else WAL_MEASURE_REMOTE_MS
+        is_local = self._store.kind in ("file", "memory")
         while True:
             try:
                 await self.measure()
             except StoreError as error:
                 _log.debug("the WAL store cannot be measured: %s", error)
+            pause_ms = plan_measure_interval_ms(self.used_bytes, self.max_bytes, is_local=is_local)
             await self._sleep(pause_ms / 1_000)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
@@ -42,8 +43,10 @@ InProcess = Annotated[
 ]
 
 
-def with_stores(*stores: Literal["metadata", "objects", "wal"]) -> Callable[[Command], Command]:
-    """Give a command `--…-url` options for `stores`, and pass it the resulting `settings` as its first argument."""
+def with_stores(*stores: Literal["metadata", "objects", "wal"], audit: str = "") -> Callable[[Command], Command]:
+    """Give a command `--…-url` options for `stores`, and pass it the resulting `settings` as its first argument.
+
+    `audit` is the action of a command that changes something: a change that fails has an audit line as well."""
 
     def decorate(command: Command) -> Command:
         own, names = inspect.signature(command).parameters, vars(inspect.getmodule(command))
@@ -62,9 +65,12 @@ def with_stores(*stores: Literal["metadata", "objects", "wal"]) -> Callable[[Com
         @functools.wraps(command)
         def run(**arguments: Any) -> None:
             from llog.settings import Settings
+            from llog.telemetry.process_logs import ensure_audit_lines
 
+            ensure_audit_lines()
             overrides = {url.name: arguments.pop(url.name) for url in urls}
-            command(Settings.from_env(**overrides), **arguments)
+            with _audited(audit, arguments):
+                command(Settings.from_env(**overrides), **arguments)
 
         # Typer reads the signature. `settings` is not an option, and its type is not imported at run time, so the other
         # annotations, which are strings, are evaluated here one by one.
@@ -81,6 +87,23 @@ def with_stores(*stores: Literal["metadata", "objects", "wal"]) -> Callable[[Com
         return run
 
     return decorate
+
+
+@contextmanager
+def _audited(action: str, arguments: Mapping[str, object]) -> Iterator[None]:
+    """Write the audit line of a change that raised an error."""
+    from llog.audit_log import write_refusal
+    from llog.cli.exits import UNCERTAIN, exit_code_of
+    from llog.errors import LlogError
+
+    try:
+        yield
+    except LlogError as error:
+        if action:
+            named = [arguments.get(name) for name in ("group", "topic", "partition", "source")]
+            subject = ":".join(str(value) for value in named if value is not None)
+            write_refusal(action, subject, "uncertain" if exit_code_of(error) == UNCERTAIN else "refused", error)
+        raise
 
 
 def on_log(

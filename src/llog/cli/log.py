@@ -183,7 +183,7 @@ async def _logs(context: LogContext, topic: str | None) -> list[Log]:
 # -- fence and unfence -----------------------------------------------------------------------------------------------
 
 
-@with_stores("metadata")
+@with_stores("metadata", audit="log.fence")
 def fence(
     settings: Settings,
     topic: TopicName,
@@ -204,7 +204,7 @@ def fence(
     _print_control(topic, partition, on_log(settings, close), as_json, wanted="FENCED")
 
 
-@with_stores("metadata")
+@with_stores("metadata", audit="log.unfence")
 def unfence(
     settings: Settings,
     topic: TopicName,
@@ -259,7 +259,7 @@ def _print_control(topic: str, partition: int, control: ControlRecord, as_json: 
 # -- delete records --------------------------------------------------------------------------------------------------
 
 
-@with_stores("metadata", "objects", "wal")
+@with_stores("metadata", "objects", "wal", audit="records.delete")
 def delete_records(
     settings: Settings,
     topic: TopicName,

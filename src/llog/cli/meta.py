@@ -176,7 +176,7 @@ async def _backups(settings: Settings, url: str) -> list[tuple[str, BackupManife
 
 
 @app.command()
-@with_stores("metadata", "objects", "wal")
+@with_stores("metadata", "objects", "wal", audit="metadata.restore")
 def restore(
     settings: Settings,
     source: Annotated[str, typer.Argument(help="A backup: the file, or the URL that `llog meta backup` printed.")],
@@ -317,7 +317,7 @@ async def find_backup(stores: OpenedLog, source: str) -> BackupFile | BackupObje
 
 
 @app.command(name="release-vacuum")
-@with_stores("metadata")
+@with_stores("metadata", audit="vacuum.release")
 def release(settings: Settings, as_json: AsJson = False) -> None:
     """Release the hold that a restore put on vacuum, so that unreferenced objects are deleted again."""
     from llog.log.recovery.restore import release_vacuum

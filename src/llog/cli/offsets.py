@@ -147,7 +147,7 @@ def describe(
 
 
 @group_app.command()
-@with_stores("metadata")
+@with_stores("metadata", audit="group.commit")
 def commit(
     settings: Settings,
     group: GroupName,

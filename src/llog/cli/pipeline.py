@@ -170,7 +170,7 @@ def _key_compact_rows(report: KeyCompactReport) -> list[tuple[str, ...]]:
 # -- retain ----------------------------------------------------------------------------------------------------------
 
 
-@with_stores("metadata", "objects", "wal")
+@with_stores("metadata", "objects", "wal", audit="records.retain")
 def retain(
     settings: Settings,
     logs: Logs = None,
@@ -215,7 +215,7 @@ def retain(
 # -- vacuum ----------------------------------------------------------------------------------------------------------
 
 
-@with_stores("metadata", "objects", "wal")
+@with_stores("metadata", "objects", "wal", audit="vacuum.delete")
 def vacuum(
     settings: Settings,
     dry_run: DryRun = False,

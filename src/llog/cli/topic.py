@@ -32,7 +32,7 @@ Configs = Annotated[
 
 
 @app.command()
-@with_stores("metadata")
+@with_stores("metadata", audit="topic.create")
 def create(
     settings: Settings,
     topic: TopicName,
@@ -59,7 +59,7 @@ def create(
 
 
 @app.command()
-@with_stores("metadata")
+@with_stores("metadata", audit="topic.alter")
 def alter(
     settings: Settings,
     topic: TopicName,
@@ -83,7 +83,7 @@ def alter(
 
 
 @app.command()
-@with_stores("metadata")
+@with_stores("metadata", audit="topic.grow")
 def partitions(
     settings: Settings,
     topic: TopicName,
@@ -196,7 +196,7 @@ def describe(settings: Settings, topic: TopicName, as_json: AsJson = False) -> N
 
 
 @app.command()
-@with_stores("metadata", "objects", "wal")
+@with_stores("metadata", "objects", "wal", audit="topic.delete")
 def delete(
     settings: Settings, topic: TopicName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
 ) -> None:

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from llog.broker.wal_usage import plan_measure_interval_ms
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import DyingTopic
 from llog.compactor.jobs import CompactorJobs
@@ -46,17 +47,13 @@ from llog.compactor.plan import (
 )
 from llog.errors import ClusterMismatch, LlogError, VacuumRefused
 from llog.log.cleanup.vacuum_check import read_clocks
-from llog.log.context import LogContext
+from llog.log.context import LogChange, LogContext
 from llog.log.keys import Log
 from llog.log.metrics import COMPACT_BYTES, COMPACT_RUNS
 from llog.log.topics.config import TopicConfig
 from llog.pipeline.key_compact.report import KeyCompacted, State
 from llog.pipeline.vacuum.job import VacuumReport
 from llog.settings import Settings
-
-# How often the WAL store is measured: where listing is free, and where each request is billed.
-COMPACTOR_WAL_MEASURE_LOCAL_MS: Final = 10_000
-COMPACTOR_WAL_MEASURE_REMOTE_MS: Final = 60_000
 
 VACUUM: Final = "vacuum"
 BACKUP: Final = "backup"
@@ -66,6 +63,8 @@ VACUUM_COUNTS: Final = (
     *("kept_unreadable", "kept_unknown_log", "kept_unchecked", "kept_planned", "kept_unread"),
 )
 """Fields of the report that are metrics of the same name."""
+VACUUM_WORK: Final = VACUUM_COUNTS[:5]
+"""Those of them that changed something."""
 _log = logging.getLogger("llog.compactor")
 
 
@@ -131,8 +130,8 @@ class Chores:
 
     # -- the WAL store ------------------------------------------------------------------------------------------------
     def wal_interval_ms(self) -> int:
-        local = self._context.wal is None or self._context.wal.kind in ("file", "memory")
-        return COMPACTOR_WAL_MEASURE_LOCAL_MS if local else COMPACTOR_WAL_MEASURE_REMOTE_MS
+        is_local = self._context.wal is None or self._context.wal.kind in ("file", "memory")
+        return plan_measure_interval_ms(self.wal_bytes or 0, self._wal_max_bytes, is_local=is_local)
 
     async def measure_wal(self) -> None:
         """Blobs come with appends and go with vacuum. A store that is nearly full is measured every time."""
@@ -142,9 +141,16 @@ class Chores:
         if mark == self._wal_measured and not self.under_pressure:
             return
         blobs = self._context.wal.list(self._context.keys.blobs())
+        was_pressed = self.under_pressure
         self.wal_bytes, self._wal_measured = sum([blob.byte_length async for blob in blobs]), mark
+        if self.under_pressure != was_pressed:
+            fields = {"wal_bytes": self.wal_bytes, "wal_max_bytes": self._wal_max_bytes}
+            if was_pressed:
+                _log.info("the WAL store is below three quarters again", extra={"llog": fields})
+            else:
+                event = "the WAL store is three quarters full: compaction and vacuum start at once"
+                _log.warning(event, extra={"llog": fields})
         if self.under_pressure:
-            _log.warning("the WAL store holds %d of %d bytes: hurrying", self.wal_bytes, self._wal_max_bytes)
             self.pressed.set()
 
     # -- vacuum -------------------------------------------------------------------------------------------------------
@@ -173,8 +179,13 @@ class Chores:
             raise
         self._metrics.vacuum_event(VACUUM_RUN, 1)
         self._wal_measured = None
-        for kind in VACUUM_COUNTS:
-            self._metrics.vacuum_event(kind, getattr(self.last_vacuum, kind))
+        counts = {kind: getattr(self.last_vacuum, kind) for kind in VACUUM_COUNTS}
+        for kind, count in counts.items():
+            self._metrics.vacuum_event(kind, count)
+        if any(counts[kind] for kind in VACUUM_WORK):
+            duration_ms = self._context.now_ms() - self._vacuumed_at_ms
+            done = {kind: count for kind, count in counts.items() if count}
+            _log.info("vacuumed the stores", extra={"llog": {**done, "duration_ms": duration_ms}})
         if self.last_vacuum.left_nothing and mark == self._marks.log_mark():
             self._vacuum_left_nothing = mark
             await self._claims.give_chore(VACUUM)
@@ -204,12 +215,14 @@ class Chores:
     async def _delete(self, left_behind: list[DyingTopic]) -> None:
         errors: list[LlogError] = []
         for topic, incarnation in left_behind:
+            started_ms = self._context.now_ms()
             try:
                 done = await self._jobs.delete_topic(topic, incarnation)
             except LlogError as error:
                 errors.append(error)
                 continue
-            _log.info("finished deleting %s: %d partitions", topic, done.partitions)
+            fields = {**done._asdict(), "duration_ms": self._context.now_ms() - started_ms}
+            _log.info("finished deleting a topic", extra={"llog": fields})
             self._metrics.recovery_event(DELETION_FINISHED)
         if errors:
             raise errors[0]
@@ -230,7 +243,10 @@ class Chores:
         due = plan_backup_due(seen, self._context.now_ms(), self.backup_interval_ms)
         if due:
             manifest = await self._jobs.backup()
-            _log.info("backed up %d records of %d logs", manifest.records, manifest.logs)
+            fields = {"backup_id": manifest.backup_id, "records": manifest.records, "logs": manifest.logs}
+            fields["bytes"] = sum(part.byte_length for part in manifest.parts)
+            fields["duration_ms"] = manifest.finished_at_ms - manifest.started_at_ms
+            _log.info("backed up the metadata", extra={"llog": fields})
             seen = await self.backups()
         for old in plan_backups_to_remove(seen, self._context.now_ms()):
             await self._remove(old)
@@ -263,6 +279,7 @@ class Chores:
         await store.delete(first)
         await store.delete_many([name for name in old.names if name not in (first, last)])
         await store.delete(last)
+        self._context.on_change(LogChange("backup.delete", old.backup_id, after={"objects": len(old.names)}))
 
 
 # -- key compaction ----------------------------------------------------------------------------------------------------
@@ -359,10 +376,14 @@ class KeyChore:
         if done.segments_written:
             self._metrics.count(COMPACT_RUNS, done.segments_written)
             self._metrics.count(COMPACT_BYTES, done.bytes_after)
-            _log.info("compacted %s by key: removed %d of %d records", done.log, done.superseded, done.records_before)
+            fields = {"log": str(done.log), "records": done.records_before, "superseded": done.superseded}
+            fields |= {"tombstones": done.tombstones, "bytes_before": done.bytes_before, "bytes": done.bytes_after}
+            fields |= {"segments": done.segments_written, "pass_duration_ms": self._context.now_ms() - now_ms}
+            _log.info("compacted a log by key", extra={"llog": fields})
         if done.state == "failed":
+            if done.log not in self._failing:
+                _log.warning("%s could not be compacted by key: %s", done.log, done.error)
             self._failing[done.log] = done.error
-            _log.warning("%s could not be compacted by key: %s", done.log, done.error)
         if done.state == "failed" or (done.state == "changed meanwhile" and not done.segments_written):
             ended_ms = self._context.now_ms()
             pause_ms = max(COMPACTOR_KEYS_RETRY_MS, COMPACTOR_KEYS_RETRY_TIMES * (ended_ms - now_ms))

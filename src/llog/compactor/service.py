@@ -17,6 +17,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from llog.audit_log import Principal, act_as
 from llog.compactor.backends import Backends, JoinSpark, OnSparkState
 from llog.compactor.backlog import Backlogs
 from llog.compactor.changes import Changes
@@ -33,7 +34,6 @@ from llog.compactor.plan import (
 from llog.compactor.targets import Targets
 from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Worker
-from llog.errors import LlogError
 from llog.formats.warm_up import warm_up
 from llog.limits import (
     COMPACTOR_BACKUP_INTERVAL_MS_MIN,
@@ -71,7 +71,7 @@ class CompactorService:
         self._context, self._settings, self._metrics = context, settings, metrics
         self._rules = Rules.of(settings) if rules is None else rules
         self._jobs = CompactorJobs(context) if jobs is None else jobs
-        self._pace, self._troubles = ServicePace(context.sleep), Troubles()
+        self._pace, self._troubles = ServicePace(context.sleep), Troubles(context.now_ms)
         self._backlogs = Backlogs(context, self._rules)
         session_timeout_ms, read_speed = settings.session_timeout_ms, settings.key_compact_bytes_per_second
         claims = Claims(context, metrics, compactor_id=settings.compactor_id, session_timeout_ms=session_timeout_ms)
@@ -152,8 +152,6 @@ class CompactorService:
                 await step()
                 self._troubles.clear(name)
             except Exception as error:
-                foreseen = isinstance(error, LlogError)
-                _log.warning("%s: %s: %s", name, type(error).__name__, error, exc_info=not foreseen)
                 self._troubles.note(name, error)
                 await self._pace.rest(self._passes.error_pause_ms())
 
@@ -292,6 +290,7 @@ async def serve(
     from llog.compactor.pages import serving  # slow to import, and not needed for the service class
 
     metrics = BrokerMetrics() if metrics is None else metrics
+    act_as(Principal(f"compactor:{settings.compactor_id}"))
     # Loading compiled code takes seconds; on the event loop the session would end meanwhile.
     await asyncio.to_thread(warm_up)
     metrics.set_loadtest(scenario_from_env(os.environ))
@@ -319,9 +318,15 @@ async def serve(
             try:
                 if on_started is not None:
                     on_started(pages.url)
+                fields = {"compactor_id": settings.compactor_id, "url": pages.url, **settings.store_urls()}
+                _log.info("compactor started", extra={"llog": fields})
                 backends.start()  # from here on, stopping the service closes them
                 await stop.wait()
             finally:
+                stopped_at_ms = context.now_ms()
+                _log.info("compactor stops", extra={"llog": {"compactor_id": settings.compactor_id}})
                 counting.cancel()
                 await asyncio.gather(counting, return_exceptions=True)
                 await service.stop(at_once=at_once)
+                took = {"compactor_id": settings.compactor_id, "duration_ms": context.now_ms() - stopped_at_ms}
+                _log.info("compactor stopped", extra={"llog": took})

@@ -7,8 +7,8 @@ visit does one piece of work, so that logs take turns, and ends in one outcome.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from llog.compactor.backlog import Backlogs, BadLog
 from llog.compactor.claims import Claims
@@ -22,6 +22,13 @@ from llog.log.metrics import COMPACT_BYTES, COMPACT_RUNS
 from llog.log.rewrite.publish import Compacted
 
 T = TypeVar("T")
+EVENTS: Final = {
+    Kind.COMPACT: "compacted a log",
+    Kind.MERGE: "merged segments",
+    Kind.RESUME: "finished an interrupted run",
+    Kind.RETAIN: "applied retention",
+}
+"""The lines of visits that did something."""
 _log = logging.getLogger("llog.compactor")
 
 
@@ -34,6 +41,8 @@ class Visit(NamedTuple):
     entries: int = 0
     byte_length: int = 0
     error: str = ""
+    fields: Mapping[str, object] = {}
+    """What was done, for the log; empty when nothing was."""
 
     @property
     def worked(self) -> bool:
@@ -66,9 +75,12 @@ class Worker:
         except (PartitionNotInitialized, LogDeleted):
             done = Visit(planned.log, "idle", kind)  # deleted meanwhile: the next discovery drops it
         except Exception as error:
-            level = logging.WARNING if isinstance(error, LlogError) else logging.ERROR
-            _log.log(level, "%s of %s failed: %s", kind.value, planned.log, error, exc_info=level == logging.ERROR)
+            if not isinstance(error, LlogError):  # the others are reported once (`Troubles`)
+                _log.error("%s of %s failed", kind.value, planned.log, exc_info=error)
             done = Visit(planned.log, "failed", kind, error=f"{type(error).__name__}: {error}")
+        if done.fields:
+            timed = {"log": str(done.log), **done.fields, "duration_ms": stages_ms["run"]}
+            _log.info(EVENTS[done.kind], extra={"llog": timed})
         self._metrics.observe_compaction(done.outcome, done.kind.value, done.entries, done.byte_length, stages_ms)
         return done
 
@@ -108,8 +120,11 @@ class Worker:
                 retained = await self._jobs.retain(log)
             finally:
                 self._backlogs.retained(log)  # also after a failure: until the next turn the log is compacted
-            removed = retained.entries_removed + retained.segments_removed
-            return Visit(log, "compacted" if removed else "idle", work, retained.entries_removed)
+            entries, segments = retained.entries_removed, retained.segments_removed
+            if not entries + segments:
+                return Visit(log, "idle", work)
+            fields = {"log_start_offset": retained.log_start_offset, "entries": entries, "segments": segments}
+            return Visit(log, "compacted", work, entries, fields=fields)
         if work is Kind.MERGE:
             merged = await self._jobs.merge(log, target_bytes=rules.merge_max_bytes, min_inputs=rules.merge_inputs_min)
             if merged is None:
@@ -126,10 +141,17 @@ class Worker:
             return Visit(log, "idle", work)
         self._metrics.count(COMPACT_RUNS)
         self._metrics.count(COMPACT_BYTES, run.byte_length)
+        fields = {
+            "start_offset": run.start_offset,
+            "end_offset": run.end_offset,
+            "entries": run.entry_count,
+            "bytes": run.byte_length,
+            "segment_level": run.level,
+        }
         if run.resumed:
             self._metrics.recovery_event(RUN_RESUMED)
-            return Visit(log, "resumed", Kind.RESUME, run.entry_count, run.byte_length)
-        return Visit(log, "compacted", work, run.entry_count, run.byte_length)
+            return Visit(log, "resumed", Kind.RESUME, run.entry_count, run.byte_length, fields=fields)
+        return Visit(log, "compacted", work, run.entry_count, run.byte_length, fields=fields)
 
     async def _timed(self, stages_ms: dict[str, float], stage: str, work: Coroutine[Any, Any, T]) -> T:
         started_ms = self._context.now_ms()

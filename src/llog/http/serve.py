@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from llog.broker.broker import Broker, Role
 from llog.http.json import warm_up
@@ -13,6 +15,8 @@ from llog.http.routes.app import build_app
 from llog.http.server import HttpServer
 from llog.http.starting import open_patiently
 from llog.settings import Settings
+
+_log: Final = logging.getLogger("llog.broker")
 
 
 async def serve(
@@ -54,7 +58,10 @@ async def serve(
             await broker.listens(server.host, server.port)
             if on_started is not None:
                 on_started(server.url, broker)
+            fields = {"broker_id": broker.broker_id, "role": broker.role, "url": server.url, **settings.store_urls()}
+            _log.info("broker started", extra={"llog": fields})
             await stop.wait()
+            _log.info("broker stops", extra={"llog": {"broker_id": broker.broker_id}})
             app.begin_drain()
             await _drain(settings.http_drain_ms / 1_000, at_once)
         finally:
@@ -68,6 +75,8 @@ async def serve(
             await stopping
     finally:
         await broker.close(at_once=at_once)
+        served_ms = broker.context.now_ms() - broker.started_at_ms
+        _log.info("broker stopped", extra={"llog": {"broker_id": broker.broker_id, "served_ms": served_ms}})
 
 
 async def _drain(seconds: float, at_once: asyncio.Event | None) -> None:

@@ -33,7 +33,8 @@ _log: Final = logging.getLogger("llog.listener")
 
 
 class SendPace:
-    """The debt of one connection. Times are in milliseconds, from any origin."""
+    """The debt of one connection. Times are in milliseconds, from any origin. The body of a request has one too: there
+    the client sends, and the bytes left are those that it has not sent yet."""
 
     def __init__(self, grace_ms: float, bytes_per_ms_min: float, now_ms: float) -> None:
         self._grace_ms, self._bytes_per_ms_min = grace_ms, bytes_per_ms_min

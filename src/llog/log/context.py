@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from llog.concurrency import Backoff, Rounds, batched
 from llog.errors import MetadataStoreError
@@ -23,6 +23,19 @@ LOG_BACKOFF_MS_FIRST: Final = 2
 
 FindObject = Callable[[str], Awaitable[tuple[ObjectStore, str]]]
 """From the URI in an index entry to the store that holds the object, and the object's name there."""
+
+
+class LogChange(NamedTuple):
+    """A committed change or deletion that an operator may ask about later."""
+
+    action: str
+    """`topic.create`, `log.fence`, …; docs/operate.md lists them."""
+    subject: str
+    """The name of the topic, log, group or object that was changed."""
+    before: Mapping[str, object] = {}
+    after: Mapping[str, object] = {}
+    certain: bool = True
+    """False: the store did not answer, so the change may not have happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,8 @@ class LogContext:
     """Store for segments; None in a process that does not compact."""
     keys: Keys = field(default_factory=Keys)
     options: LogOptions = field(default_factory=LogOptions)
+    on_change: Callable[[LogChange], None] = lambda _: None
+    """Called after each change or deletion that a `LogChange` describes; it must not raise."""
 
     def stores(self) -> list[ObjectStore]:
         """The stores this process puts objects into, each once."""

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from llog.formats.values import ControlRecord, IndexEntry, Pending, ProducerState
 from llog.limits import LOG_CLAIMS_PER_APPEND_MAX
 from llog.log.append.pieces import AppendSlice, Landed, PlacedPiece
+from llog.log.context import LogChange
+from llog.log.keys import Log
 from llog.log.producers import Judgement, judge_claim, with_batch
 
 
@@ -224,6 +226,15 @@ def unfenced(control: ControlRecord, *, expected_epoch: int | None) -> ControlRe
     if control.log_state != "FENCED" or (expected_epoch is not None and control.epoch != expected_epoch):
         return None
     return replace(control, log_state="OPEN", epoch=control.epoch + 1, fence_reason="")
+
+
+def fence_change(log: Log, before: ControlRecord | None, after: ControlRecord) -> LogChange:
+    states = [
+        {"log_state": control.log_state, "epoch": control.epoch, "reason": control.fence_reason}
+        for control in (before, after)
+        if control is not None
+    ]
+    return LogChange("log.fence" if after.log_state == "FENCED" else "log.unfence", str(log), states[0], states[-1])
 
 
 # -- an append without an answer (R4) --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from llog.limits import LOG_CAS_ROUNDS_MAX
 from llog.log.append.settle import StaleSelf, settle
 from llog.log.change import change_value
 from llog.log.context import LogContext
-from llog.log.control import cleared, fenced, unfenced
+from llog.log.control import cleared, fence_change, fenced, unfenced
 from llog.log.keys import Log
 
 ControlChange = Callable[[ControlRecord], ControlRecord | None]
@@ -50,6 +50,7 @@ async def _change(context: LogContext, log: Log, change: ControlChange) -> int:
         decide,
         rounds_max=LOG_CAS_ROUNDS_MAX,
         busy=LogBusy(*log, "its control record kept changing; try again"),
+        describe=lambda before, after: fence_change(log, before, after),
     )
     assert control is not None
     await _settle_pending(context, log, control, version)

@@ -36,6 +36,7 @@ from llog.settings import derive as derive
 from llog.settings import kinds as kinds
 from llog.settings.kinds import CompactorTarget, ValueKind
 from llog.settings.resolve import Derive, Origin, Setting, Source, resolve, unknown_variables
+from llog.settings.urls import mask_url
 
 __all__ = ["CompactorTarget", "Origin", "Setting", "Settings", "Source", "settings_table"]
 
@@ -410,6 +411,10 @@ class Settings:
     def sources(self) -> Mapping[str, Source]:
         sources: Mapping[str, Source] = self.__dict__["_sources"]
         return sources
+
+    def store_urls(self) -> dict[str, str]:
+        """For logs, without secrets."""
+        return {name: mask_url(getattr(self, name)) for name in ("metadata_url", "wal_url", "objects_url")}
 
     def __repr__(self) -> str:
         shown = (f"{row.name}={row.display(getattr(self, row.name))!r}" for row in settings_table())

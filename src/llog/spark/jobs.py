@@ -38,6 +38,7 @@ from llog.pipeline.runtime.tasks import LocalTasks, OnProgress, TaskRunner, tool
 from llog.pipeline.vacuum.job import VacuumReport
 from llog.pipeline.vacuum.job import vacuum as vacuum_stores
 from llog.settings import Settings
+from llog.telemetry.process_logs import ensure_audit_lines
 from llog.wiring import Use, opened_log
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ async def opened_job(
     on_progress: OnProgress = lambda _amount, _detail: None,
 ) -> AsyncIterator[Job]:
     """`blobs` and `segments`: the use of the two stores beyond reading. The Spark session stays open."""
+    ensure_audit_lines()
     async with opened_log(settings, blobs=blobs, segments=segments) as stores:
         if place.in_process:
             runner = LocalTasks(tools_of(stores.context), on_progress=on_progress)

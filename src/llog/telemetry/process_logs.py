@@ -16,6 +16,8 @@ from typing import Final, TextIO
 
 import msgspec
 
+from llog.audit_log import AUDIT_LOGGER, printable
+
 LOG_LINES_DELAY_MS: Final = 50
 """How long a line waits for others, to be written together."""
 LOG_LINES_WAITING_MAX: Final = 256
@@ -83,7 +85,9 @@ class JsonLines(logging.Formatter):
 class TerminalLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{name}={value}" for name, value in _fields(record).items())
-        text = f"{_time(record):%H:%M:%S.%f}"[:-3] + f" {record.levelname.lower():7} {record.getMessage()} {fields}"
+        # Clients choose some of the texts: they must not move the cursor or look like a line of ours.
+        text = printable(f"{record.levelname.lower():7} {record.getMessage()} {fields}")
+        text = f"{_time(record):%H:%M:%S.%f}"[:-3] + f" {text}"
         return f"{text.rstrip()}\n{self.formatException(record.exc_info)}" if record.exc_info else text.rstrip()
 
 
@@ -104,6 +108,15 @@ def configure_logging(stream: TextIO | None = None, level: int | str = logging.I
     return handler
 
 
+def ensure_audit_lines() -> None:
+    """Write audit lines to stderr in a process that has set up no logging: a command, a Spark driver."""
+    logger = logging.getLogger(AUDIT_LOGGER)
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(TerminalLines() if sys.stderr.isatty() else JsonLines())
+        logger.addHandler(handler)
+
+
 def _time(record: logging.LogRecord) -> datetime:
     return datetime.fromtimestamp(record.created, UTC)
 
@@ -114,4 +127,6 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {str(name): _plain(one) for name, one in value.items()}
     return value if isinstance(value, str | int | float | bool | None) else str(value)

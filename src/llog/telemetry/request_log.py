@@ -60,6 +60,7 @@ class RequestRecord:
         "route",
         "started",
         "status",
+        "subject",
         "timings",
         "wait_ms",
     )
@@ -68,6 +69,8 @@ class RequestRecord:
         self.exchange, self.started = exchange, started
         self.request_id = request_id_of(exchange)
         self.route, self.error_type, self.error = UNMATCHED, "", ""
+        self.subject = ""
+        """What the request would change, for its audit line."""
         self.wait_ms: float = 0
         """How long the client asked to wait for records, which does not make a request slow."""
         self.status = self.response_bytes = self.batches = 0

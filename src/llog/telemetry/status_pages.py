@@ -99,7 +99,7 @@ class StatusPages:
             return refused(record, 405, "MethodNotAllowedException", "this page has the method GET alone")
         try:
             access = Access.READ if path.startswith("/metrics") else Access.OPEN
-            self._tokens.check(access, record.exchange.header(b"authorization"))
+            self._tokens.check(access, self._tokens.sent(record.exchange.header(b"authorization")))
             return await status_page(path, self._services)
         except LlogError as error:
             status = 401 if isinstance(error, RequestUnauthenticated) else 403

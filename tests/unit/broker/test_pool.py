@@ -58,24 +58,43 @@ def test_a_pool_of_nothing_is_refused() -> None:
 def test_incomplete_bodies_hold_a_share_of_the_pool_and_those_of_one_client_a_share_of_that() -> None:
     pool = MemoryPool(100)
     bodies = IncompleteBodies(pool)
-    for client in ("a", "a", "b", "c"):
-        bodies.begin(client)
-    assert bodies.try_take("a", 25)
-    assert not bodies.try_take("a", 1), "one client has its quarter"
-    assert bodies.try_take("b", 25)
-    assert not bodies.try_take("c", 1), "together they have their half"
-    bodies.end("a", 20)
-    assert (bodies.used, pool.used) == (30, 50), "a body that has arrived stays in the pool"
-    assert bodies.try_take("c", 20)
-    assert bodies.try_take("a", 0)
+    large = bodies.begin("large")
+    assert large.try_take(51), "one body may exceed its share"
+    first, second, other, last = (bodies.begin(client) for client in ("a", "a", "b", "c"))
+    assert first.try_take(20)
+    assert not second.try_take(6), "one client has its quarter"
+    assert other.try_take(25)
+    assert not last.try_take(6), "together they have their half"
+    first.end()
+    assert (bodies.used, pool.used) == (76, 96), "a body that has arrived stays in the pool"
+    assert last.try_take(4)
+    assert not last.try_take(1), "the pool is full"
 
 
-def test_the_only_incomplete_body_may_take_the_whole_pool() -> None:
+def test_one_body_may_take_the_whole_pool() -> None:
     pool = MemoryPool(100)
     bodies = IncompleteBodies(pool)
-    bodies.begin("a")
-    assert bodies.try_take("a", 100)
-    assert not bodies.try_take("a", 1)
-    bodies.end("a", 100)
+    body = bodies.begin("a")
+    assert body.try_take(40)
+    assert body.try_take(60)
+    assert not body.try_take(1)
+    body.end()
     pool.give(100)
     assert (bodies.used, pool.used) == (0, 0)
+
+
+def test_a_large_body_that_stalls_leaves_the_others_their_half_of_a_small_pool() -> None:
+    pool = MemoryPool(100)
+    bodies = IncompleteBodies(pool)
+    stalled = bodies.begin("slow")
+    assert stalled.try_take(50)
+    assert stalled.try_take(10), "more than half of the pool"
+    for _ in range(4):
+        body = bodies.begin("a")
+        assert body.try_take(30)
+        body.end()
+        pool.give(30)
+    assert not bodies.begin("b").try_take(51), "a second one must wait"
+    stalled.end()
+    pool.give(60)
+    assert bodies.begin("b").try_take(51)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -49,6 +50,23 @@ async def test_everything_old_enough_is_compacted_and_the_young_left_alone() -> 
         assert (health["status"], health["reasons"], health["discovery"]["targets"]) == ("ok", [], 3)
         assert (health["compactor_id"], health["host"], health["port"]) == ("one", "127.0.0.1", 8090)
         assert health["started_at_ms"] == START_MS
+
+
+async def test_work_that_was_done_has_a_line_with_what_how_much_and_how_long_and_idle_visits_have_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "llog.compactor")
+    cluster = Cluster()
+    context = cluster.open()
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0):
+        await Writer(context).append(ORDERS)
+        await cluster.clock.advance(60_000)
+        assert await lag_of(context, ORDERS) == 0
+    [line] = [record for record in caplog.records if record.name == "llog.compactor"]
+    fields = line.__dict__["llog"]
+    assert (line.message, fields["log"], fields["entries"]) == ("compacted a log", "orders:0", 1)
+    assert fields["bytes"] > 100
+    assert fields["duration_ms"] >= 0
 
 
 async def test_many_bytes_are_compacted_before_they_are_old() -> None:
@@ -225,7 +243,7 @@ async def test_a_busy_log_is_no_failure() -> None:
         assert there.service.health()["status"] == "ok"
 
 
-async def test_an_unavailable_metadata_store_is_reported_and_the_service_waits_for_it(
+async def test_an_unavailable_metadata_store_has_one_line_per_part_and_another_when_it_is_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = Cluster()
@@ -243,14 +261,20 @@ async def test_an_unavailable_metadata_store_is_reported_and_the_service_waits_f
         store.get_many = away  # type: ignore[method-assign,assignment]
         await cluster.clock.advance(40_000)
         assert there.service.health()["status"] == "degraded"
-        warnings = [record for record in caplog.records if "get metadata: away" in record.getMessage()]
-        assert warnings
+        warnings = [record for record in caplog.records if "away" in record.__dict__.get("llog", {}).get("error", "")]
+        failing = [record.__dict__["llog"]["what"] for record in warnings]
+        assert "passes" in failing
+        assert len(failing) == len(set(failing)), "it failed many times, and has one line"
         assert not any(record.exc_info for record in warnings), "an expected error has no traceback"
+        caplog.set_level(logging.INFO, "llog.compactor")
         store.get_many = get_many  # type: ignore[method-assign]
         await writer.append(ORDERS)
         await cluster.clock.advance(40_000)
         assert await lag_of(context, ORDERS) == 0
         assert there.service.health()["status"] == "ok"
+        back = [record.__dict__["llog"] for record in caplog.records if record.message == "work succeeds again"]
+        assert sorted(one["what"] for one in back) == sorted(failing)
+        assert max(one["failed_ms"] for one in back) > 30_000
 
 
 @pytest.mark.parametrize("names", [("one", "two"), ("one", "one")], ids=["names", "one-name"])

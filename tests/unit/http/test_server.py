@@ -22,6 +22,7 @@ from llog.http.routes.app import build_app
 from llog.http.routes.runtime import Runtime
 from llog.http.server import HttpServer
 from llog.listener.connection import Connection
+from llog.listener.http1 import BODY_PART_BYTES
 from llog.settings import Settings
 from llog.settings.listening import check_exposure, is_loopback
 from tests.patience import PATIENCE_SECONDS, until
@@ -123,6 +124,46 @@ async def test_a_body_that_never_ends_is_given_up_and_its_memory_given_back() ->
         assert head.startswith(b"HTTP/1.1 408")
         assert broker.pool.used == 0
         writer.close()
+
+
+@pytest.mark.parametrize("sent_bytes", [0, 8_000_000], ids=["from the start", "after many bytes"])
+async def test_a_body_that_trickles_below_the_slowest_rate_is_given_up(sent_bytes: int) -> None:
+    broker = BrokerDouble(http_read_timeout_ms=200)
+    async with served(broker) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: 16000000\r\n\r\n" + b" " * sent_bytes)
+        await writer.drain()
+        answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
+        began = time.monotonic()
+        while not answer.done():
+            assert time.monotonic() - began < PATIENCE_SECONDS, "bytes that came fast earn no time for a later stall"
+            writer.write(b" ")
+            await asyncio.sleep(0.02)  # pacing: 50 bytes a second
+        assert (await answer).startswith(b"HTTP/1.1 408")
+        assert broker.pool.used == 0
+        writer.close()
+
+
+async def test_a_body_that_has_arrived_needs_no_share_of_the_incomplete_ones() -> None:
+    broker = BrokerDouble(pool_bytes=4 * BODY_PART_BYTES)
+    begun = b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n{"
+    body = json.dumps(produce_body(batch("t", 0, "a"))).encode()
+    whole = b"POST /produce HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    async with served(broker) as server:
+        connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(4)]
+        for _, writer in connections[:2]:
+            writer.write(begun)
+        await until(lambda: broker.pool.used == 2 * BODY_PART_BYTES, "the stalled bodies to begin")
+        refused, written = connections[2]
+        written.write(begun)
+        head = await asyncio.wait_for(refused.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
+        assert head.startswith(b"HTTP/1.1 503"), "the client has its share, and one body more"
+        reader, writer = connections[3]
+        writer.write(whole)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
+        assert head.startswith(b"HTTP/1.1 200")
+        for _, writer in connections:
+            writer.close()
 
 
 async def test_a_body_that_is_too_large_is_refused_before_it_is_sent() -> None:

@@ -28,7 +28,7 @@ from llog.errors import (
 )
 from llog.formats.values import GroupOffset, TopicRecord, decode_value, encode_value
 from llog.limits import GROUP_POSITION_METADATA_CHARS_MAX, GROUP_POSITIONS_PER_CALL_MAX
-from llog.log.context import LogContext
+from llog.log.context import LogChange, LogContext
 from llog.log.keys import OFFSET_MAX, Log
 from llog.stores.metadata.port import ABSENT, Delete, Key, Put, Record, last_segment
 
@@ -90,12 +90,22 @@ class GroupPositions:
             for log, incarnation in incarnations.items()
             if not isinstance(incarnation, LogError)
         ]
+        commits = left
         for round_number in range(GROUP_POSITION_ROUNDS_MAX):
-            left = await self._commit_round(left, strict=round_number > 0)
+            left = await self._commit_round(group, left, strict=round_number > 0)
             if not left:
-                return outcomes
+                break
             await self._context.back_off(round_number)
-        return outcomes | {commit.log: LogBusy(*commit.log, "its position kept changing; try again") for commit in left}
+        for commit in left:
+            outcomes[commit.log] = LogBusy(*commit.log, "its position kept changing; try again")
+        self._report(group, [commit for commit in commits if outcomes[commit.log] is None])
+        return outcomes
+
+    def _report(self, group: str, committed: Sequence[_Commit]) -> None:
+        if committed:
+            before = {str(commit.log): commit.offset_before for commit in committed if commit.expected != ABSENT}
+            after = {str(commit.log): commit.value.offset for commit in committed}
+            self._context.on_change(LogChange("group.commit", group, before, after))
 
     async def commit_all(self, group: str, positions: Mapping[Log, Position]) -> dict[Log, LogError | None]:
         """`commit` for any number of logs, in as many calls as needed."""
@@ -105,7 +115,7 @@ class GroupPositions:
             outcomes |= await self.commit(group, dict(pairs[first : first + GROUP_POSITIONS_PER_CALL_MAX]))
         return outcomes
 
-    async def _commit_round(self, commits: Sequence[_Commit], *, strict: bool) -> list[_Commit]:
+    async def _commit_round(self, group: str, commits: Sequence[_Commit], *, strict: bool) -> list[_Commit]:
         """Try each commit once; return those to retry."""
         records = await self._context.metadata.get_many([commit.key for commit in commits], strict=strict)
         open_commits = []
@@ -126,10 +136,10 @@ class GroupPositions:
                 left.append(commit)
             elif commit.expected == ABSENT and commit.incarnation > 1:
                 first_ones.append(commit)
-        await self._remove_former(first_ones)
+        await self._remove_former(group, first_ones)
         return left
 
-    async def _remove_former(self, commits: Sequence[_Commit]) -> None:
+    async def _remove_former(self, group: str, commits: Sequence[_Commit]) -> None:
         """The first commit in an incarnation deletes the position of the previous one. A leftover is harmless."""
         if not commits:
             return
@@ -138,6 +148,8 @@ class GroupPositions:
         deletes = [(Delete(record.key, record.version),) for record in former if record is not None]
         if deletes:
             await self._context.metadata.write(deletes)
+            gone = {str(commit.log): "of a deleted topic" for commit, old in zip(commits, former, strict=True) if old}
+            self._context.on_change(LogChange("group.delete", group, before=gone))
 
     def _value(self, log: Log, position: Position) -> GroupOffset:
         return GroupOffset(
@@ -230,11 +242,11 @@ def _from_value(value: GroupOffset) -> CommittedPosition:
 class _Commit:
     """One position that is being committed."""
 
-    __slots__ = ("_strict", "expected", "incarnation", "key", "log", "uncertain", "value")
+    __slots__ = ("_strict", "expected", "incarnation", "key", "log", "offset_before", "uncertain", "value")
 
     def __init__(self, log: Log, key: Key, incarnation: int, value: GroupOffset) -> None:
         self.log, self.key, self.incarnation, self.value = log, key, incarnation, value
-        self.expected = ABSENT
+        self.expected, self.offset_before = ABSENT, 0
         self.uncertain, self._strict = False, False
 
     def done_by(self, record: Record | None) -> bool:
@@ -254,6 +266,7 @@ class _Commit:
             current = decode_value(GroupOffset, record.value, record.key.path)
             # Encoding fails for a format version of a newer release, so its value is not overwritten.
             self.value = self.value if self.value.v >= current.v else replace(self.value, v=current.v)
+            self.offset_before = current.offset
         self.expected = ABSENT if record is None else record.version
         self._strict = strict
 

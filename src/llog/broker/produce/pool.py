@@ -68,43 +68,72 @@ class MemoryPool:
 class IncompleteBodies:
     """Bounds what bodies hold of the pool before they have arrived, so that clients that stall cannot hold all of it.
 
-    A body that is the only incomplete one, or the only one of its client, may exceed the bound: it must be possible to
-    send a body as large as the pool.
+    All of them together hold INCOMPLETE_FRACTION, the bodies of one client INCOMPLETE_CLIENT_FRACTION. It must be
+    possible to send a body as large as the pool, so one body at a time may exceed both. It does not count for the
+    others: while it stalls, they share what it leaves of the pool.
     """
 
     def __init__(self, pool: MemoryPool) -> None:
         self.pool = pool
-        self._bytes, self._bodies = 0, 0
-        self._client_bytes: Counter[Hashable] = Counter()
-        self._client_bodies: Counter[Hashable] = Counter()
+        self.shared_bytes = 0
+        """Held by all bodies but `large`."""
+        self.client_bytes: Counter[Hashable] = Counter()
+        self.client_bodies: Counter[Hashable] = Counter()
+        self.large: IncompleteBody | None = None
+        """The body that exceeds the bounds."""
 
     @property
     def used(self) -> int:
-        return self._bytes
+        return self.shared_bytes + (0 if self.large is None else self.large.held_bytes)
 
-    def begin(self, client: Hashable) -> None:
-        self._bodies += 1
-        self._client_bodies[client] += 1
+    def begin(self, client: Hashable) -> IncompleteBody:
+        self.client_bodies[client] += 1
+        return IncompleteBody(self, client)
 
-    def try_take(self, client: Hashable, byte_length: int) -> bool:
-        """False: there is no room, and nothing was taken."""
+    def fits(self, client: Hashable, byte_length: int) -> bool:
         limit_bytes = self.pool.limit_bytes
-        if self._bodies > 1 and self._bytes + byte_length > limit_bytes * INCOMPLETE_FRACTION:
+        if self.shared_bytes + byte_length > limit_bytes * INCOMPLETE_FRACTION:
             return False
-        held = self._client_bytes[client]
-        if self._client_bodies[client] > 1 and held + byte_length > limit_bytes * INCOMPLETE_CLIENT_FRACTION:
+        is_only = self.client_bodies[client] == 1
+        return is_only or self.client_bytes[client] + byte_length <= limit_bytes * INCOMPLETE_CLIENT_FRACTION
+
+
+class IncompleteBody:
+    """What one body holds; ends with `end`."""
+
+    __slots__ = ("_bodies", "_client", "held_bytes")
+
+    def __init__(self, bodies: IncompleteBodies, client: Hashable) -> None:
+        self._bodies, self._client = bodies, client
+        self.held_bytes = 0
+
+    def try_take(self, byte_length: int) -> bool:
+        """False: there is no room, and nothing was taken."""
+        bodies = self._bodies
+        grows_large = bodies.large is not self and not bodies.fits(self._client, byte_length)
+        if grows_large and bodies.large is not None:
             return False
-        if not self.pool.try_take(byte_length):
+        if not bodies.pool.try_take(byte_length):
             return False
-        self._bytes += byte_length
-        self._client_bytes[client] += byte_length
+        if grows_large:
+            self._share(-self.held_bytes)
+            bodies.large = self
+        self.held_bytes += byte_length
+        if bodies.large is not self:
+            self._share(byte_length)
         return True
 
-    def end(self, client: Hashable, byte_length: int) -> None:
-        """The body has arrived, or was given up; its `byte_length` bytes stay taken from the pool."""
-        self._bytes -= byte_length
-        self._bodies -= 1
-        self._client_bytes[client] -= byte_length
-        self._client_bodies[client] -= 1
-        if not self._client_bodies[client]:
-            del self._client_bodies[client], self._client_bytes[client]
+    def end(self) -> None:
+        """The body has arrived, or was given up; its bytes stay taken from the pool."""
+        bodies, client = self._bodies, self._client
+        if bodies.large is self:
+            bodies.large = None
+        else:
+            self._share(-self.held_bytes)
+        bodies.client_bodies[client] -= 1
+        if not bodies.client_bodies[client]:
+            del bodies.client_bodies[client], bodies.client_bytes[client]
+
+    def _share(self, byte_length: int) -> None:
+        self._bodies.shared_bytes += byte_length
+        self._bodies.client_bytes[self._client] += byte_length

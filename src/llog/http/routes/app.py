@@ -23,12 +23,13 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import ControllerRouterHandler
 
-from llog.errors import InvalidArgument, LlogError, RequestOverload
+from llog.audit_log import Outcome, Principal, act_as, write_refusal
+from llog.errors import InvalidArgument, LlogError, RequestOverload, UncertainOutcome
 from llog.http.asgi import AsgiApp, serve_asgi
 from llog.http.routes import consume, health, partitions, produce, tail, topics
 from llog.http.routes import positions as offsets
-from llog.http.routes.errors import error_reply
-from llog.http.routes.openapi import QUERY, openapi_config, options_routes
+from llog.http.routes.errors import error_reply, status_of
+from llog.http.routes.openapi import AUDIT, QUERY, openapi_config, options_routes
 from llog.http.routes.runtime import RECORD, RUNTIME, BrokerServices, Runtime, record_of, response_of, runtime_of
 from llog.listener.connection import ConnectionSet
 from llog.listener.http1 import Exchange, HttpConnection, Reply
@@ -158,7 +159,10 @@ def build_app(services: BrokerServices) -> HttpApp:
 
 
 def check_access(runtime: Runtime, record: RequestRecord, access: str) -> None:
-    runtime.tokens.check(access, record.exchange.header(b"authorization"))
+    exchange = record.exchange
+    sent = runtime.tokens.sent(exchange.header(b"authorization"))
+    act_as(Principal(sent.holder, exchange.client[0] if exchange.client else "", record.request_id))
+    runtime.tokens.check(access, sent)
     if access == Access.WRITE and runtime.stopping.is_set():
         # Requests in flight are finished; a new one would meet a producer that is closing.
         raise RequestOverload("this broker is stopping: send the request to another broker")
@@ -168,6 +172,7 @@ async def _guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
     """Before every route of Litestar: the token, then the query. A plain function would run in a thread."""
     record = record_of(connection)
     record.route = connection.scope.get("path_template") or UNMATCHED
+    record.subject = ":".join(str(value) for value in connection.path_params.values())
     check_access(runtime_of(connection), record, handler.opt.get(Access.KEY, Access.EITHER))
     known = handler.opt.get(QUERY)
     if known is None:
@@ -182,7 +187,17 @@ def _error_response(request: Request[Any, Any, Any], error: Exception) -> Respon
     record = record_of(request)
     if "route_handler" in request.scope:
         record.route = request.scope.get("path_template") or UNMATCHED
+        _audit_refusal(request.scope["route_handler"].opt.get(AUDIT), record, error)
     return response_of(error_reply(runtime_of(request), record, error))
+
+
+def _audit_refusal(action: str | None, record: RequestRecord, error: Exception) -> None:
+    """The line of a change that did not happen; `action` is None for routes that change nothing."""
+    if action is None:
+        return
+    refused = isinstance(error, HTTPException) or (isinstance(error, LlogError) and status_of(error) < 500)
+    outcome: Outcome = "uncertain" if isinstance(error, UncertainOutcome) else "refused" if refused else "failed"
+    write_refusal(action, record.subject, outcome, error)
 
 
 def _version() -> str:

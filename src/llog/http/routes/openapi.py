@@ -40,6 +40,8 @@ TopicInPath = Annotated[
 PartitionInPath = Annotated[int, PathParameter(schema_extra={"minimum": 0, "maximum": PARTITION_MAX})]
 QUERY: Final = "llog_query"
 """In a route's `opt`: the query parameters it knows. A route without it takes any."""
+AUDIT: Final = "llog_audit"
+"""In a route's `opt`: the action of its audit lines. A refused request to such a route gets a line too."""
 _REF: Final = "#/components/schemas/{name}"
 Described = tuple[Any, str]
 """A struct or a union of structs (None: the error body; below 400, anything), and what the answer means."""
@@ -55,6 +57,11 @@ _OF_A_BODY: Final[dict[int, str]] = {
     408: "The body did not arrive in time.",
     413: "The body is larger than its limit, which is named.",
 }
+
+
+def changing(action: str, *query: str) -> dict[str, object]:
+    """The `opt` of a route that makes a change with audit lines of this action, and knows these query parameters."""
+    return {Access.KEY: Access.WRITE, QUERY: frozenset(query), AUDIT: action}
 
 
 def operation(

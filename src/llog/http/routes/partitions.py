@@ -16,7 +16,7 @@ from llog.http.json.schemas import (
     PartitionOffsets,
     UnfenceBody,
 )
-from llog.http.routes.openapi import QUERY, PartitionInPath, TopicInPath, operation
+from llog.http.routes.openapi import QUERY, PartitionInPath, TopicInPath, changing, operation
 from llog.http.routes.runtime import decoded_body, json_response, runtime_of
 from llog.listener.tokens import Access
 from llog.log.cleanup.retention import delete_records as delete_log_records
@@ -26,7 +26,6 @@ from llog.log.keys import OFFSET_MAX, Log, check_partition, check_topic
 from llog.log.read.timestamps import offset_for_timestamp
 from llog.log.read.view import view
 
-_WRITE = {Access.KEY: Access.WRITE, QUERY: frozenset[str]()}
 PARTITION = "/topics/{topic:str}/partitions/{partition:int}"
 
 
@@ -37,7 +36,7 @@ def log_of(topic: str, partition: int) -> Log:
 @post(
     f"{PARTITION}/fence",
     status_code=200,
-    opt=_WRITE,
+    opt=changing("log.fence"),
     summary="Close a log to appends",
     operation_class=operation(FenceBody, {200: (FenceAnswer, "The log is closed to appends.")}, body_required=False),
 )
@@ -51,7 +50,7 @@ async def fence(request: Request, topic: TopicInPath, partition: PartitionInPath
 @post(
     f"{PARTITION}/unfence",
     status_code=200,
-    opt=_WRITE,
+    opt=changing("log.unfence"),
     summary="Open a log to appends again",
     operation_class=operation(UnfenceBody, {200: (FenceAnswer, "The log is open to appends.")}, body_required=False),
 )
@@ -103,7 +102,7 @@ async def offsets(
 @post(
     f"{PARTITION}/delete-records",
     status_code=200,
-    opt=_WRITE,
+    opt=changing("records.delete"),
     summary="Delete records from the beginning of a log",
     operation_class=operation(
         DeleteRecordsBody,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from litestar import Request, Response, post
 
+from llog.audit_log import write_line
 from llog.broker.groups.positions import CommittedPosition, Position
 from llog.errors import InvalidArgument, LogError
 from llog.http.json.decode import checked_log
@@ -15,8 +16,8 @@ from llog.http.json.schemas import (
     OffsetsFetch,
     OffsetsFetchAnswer,
 )
-from llog.http.routes.openapi import operation
-from llog.http.routes.runtime import decoded_body, json_response, runtime_of
+from llog.http.routes.openapi import AUDIT, operation
+from llog.http.routes.runtime import decoded_body, json_response, record_of, runtime_of
 from llog.listener.tokens import Access
 from llog.log.keys import Log
 
@@ -24,7 +25,7 @@ from llog.log.keys import Log
 @post(
     "/offsets/commit",
     status_code=200,
-    opt={Access.KEY: Access.READ},
+    opt={Access.KEY: Access.READ, AUDIT: "group.commit"},
     summary="Commit positions of a group",
     operation_class=operation(
         OffsetsCommit,
@@ -36,10 +37,14 @@ from llog.log.keys import Log
 )
 async def commit_offsets(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, OffsetsCommit)
+    record_of(request).subject = body.group
     positions = plan_positions(body)
     outcomes = await runtime_of(request).services.positions.commit(body.group, positions)
     results = [_result(log, positions[log].offset, outcomes[log]) for log in positions]
     failed = sum(not result.ok for result in results)
+    if failed:
+        errors = {str(log): type(error).__name__ for log, error in outcomes.items() if error is not None}
+        write_line("group.commit", body.group, "refused", errors=errors)
     answer = OffsetsCommitAnswer(body.group, results, len(results) - failed, failed)
     return json_response(answer, 409 if failed else 200)
 

@@ -21,12 +21,13 @@ from litestar.connection import ASGIConnection
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetched
 from llog.broker.consume.request import CONSUME_RECORD_BYTES
 from llog.broker.groups.positions import GroupPositions
-from llog.broker.produce.pool import IncompleteBodies, MemoryPool
+from llog.broker.produce.pool import IncompleteBodies, IncompleteBody, MemoryPool
 from llog.broker.produce.producer import REJECTIONS, TimedOutcomes
 from llog.broker.topic_configs import TopicConfigs
 from llog.errors import ClientDisconnected, InvalidArgument, RequestOverload, RequestTooLarge, RequestTooSlow
 from llog.http.json.decode import BODY, decoded
 from llog.limits import KIB, MIB
+from llog.listener.connection import SendPace
 from llog.listener.http1 import JSON, Exchange, Reply, json_reply
 from llog.listener.tokens import Tokens
 from llog.log.append.append import EncodedGroup
@@ -43,7 +44,8 @@ HTTP_ANSWERS_BYTES_MAX: Final = 256 * MIB
 HTTP_TAILS_MAX: Final = 1_000
 """Streams of server-sent events at once."""
 HTTP_READ_BYTES_PER_MS_MIN: Final = 8
-"""A body that comes slower than this, beyond the read timeout, is given up."""
+"""A body that comes slower than this for LLOG_HTTP_READ_TIMEOUT_MS is given up. A stall anywhere in a body lasts at
+most twice that timeout."""
 HTTP_SMALL_BODY_BYTES_MAX: Final = 4 * MIB
 """Bodies without records; a consume request that names as many logs as it may has about a megabyte."""
 
@@ -194,27 +196,29 @@ class TakenBody:
 
     def __init__(self, runtime: Runtime, exchange: Exchange) -> None:
         self._exchange, self._services, self._bodies = exchange, runtime.services, runtime.bodies
-        self._client = exchange.client[0] if exchange.client else ""
+        self._incomplete: IncompleteBody
         self._size = 0
 
     async def __aenter__(self) -> Body:
         settings = self._services.settings
         limit_bytes, timeout_ms = settings.http_body_max_bytes, settings.http_read_timeout_ms
-        self._bodies.begin(self._client)
+        client = self._exchange.client
+        self._incomplete = self._bodies.begin(client[0] if client else "")
         try:
             return await _read(self._exchange, self._take, limit_bytes, "LLOG_HTTP_BODY_MAX_BYTES", timeout_ms)
         except BaseException:
             self._services.pool.give(self._size)
             raise
         finally:
-            self._bodies.end(self._client, self._size)
+            self._incomplete.end()
 
     async def __aexit__(self, *_: object) -> None:
         self._services.pool.give(self._size)
 
     def _take(self, size: int) -> None:
-        """Take `size` bytes in all."""
-        if not self._bodies.try_take(self._client, size - self._size):
+        """Take `size` bytes in all. A body that has arrived takes no share of the incomplete ones."""
+        taker = self._services.pool if self._exchange.is_complete else self._incomplete
+        if not taker.try_take(size - self._size):
             self._services.metrics.count(REJECTIONS)
             raise RequestOverload(
                 "the broker's buffer (LLOG_BATCH_MAX_BUFFER_BYTES) has no room: nothing was accepted, try again"
@@ -243,9 +247,12 @@ async def _read(
         raise RequestTooLarge(limit_bytes, limit_name)
     now = asyncio.get_running_loop().time
     started = now()
+    pace = SendPace(timeout_ms, HTTP_READ_BYTES_PER_MS_MIN, started * 1_000)
+    pace.wait(started * 1_000, limit_bytes)
 
     def deadline(received_bytes: int) -> float:
-        return started + (timeout_ms + received_bytes / HTTP_READ_BYTES_PER_MS_MIN) / 1_000
+        """Bytes that came fast earn no time for a later stall."""
+        return now() + pace.check(now() * 1_000, limit_bytes - received_bytes) / 1_000
 
     body = Body()
     try:

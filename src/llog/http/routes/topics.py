@@ -21,8 +21,8 @@ from llog.http.json.schemas import (
     TopicList,
     TopicSummary,
 )
-from llog.http.routes.openapi import QUERY, TopicInPath, operation
-from llog.http.routes.runtime import decoded_body, json_response, runtime_of
+from llog.http.routes.openapi import QUERY, TopicInPath, changing, operation
+from llog.http.routes.runtime import decoded_body, json_response, record_of, runtime_of
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
 from llog.listener.tokens import Access
 from llog.log.context import LogContext
@@ -39,7 +39,6 @@ HTTP_TOPICS_PAGE_DEFAULT: Final = 1_000
 HTTP_TOPICS_PAGE_MAX: Final = 10_000
 
 _READ = {Access.KEY: Access.READ, QUERY: frozenset[str]()}
-_WRITE = {Access.KEY: Access.WRITE, QUERY: frozenset[str]()}
 _TOPIC = "/topics/{topic:str}"
 _GOING: Final = "The topic is being deleted."
 _LIMIT: Final = f"The most topics to return; {HTTP_TOPICS_PAGE_DEFAULT} by default."
@@ -49,7 +48,7 @@ _AFTER: Final = "Return topics with names behind this one: `next_after` of the p
 @post(
     "/topics",
     status_code=201,
-    opt=_WRITE,
+    opt=changing("topic.create"),
     summary="Create a topic with its partitions",
     operation_class=operation(
         TopicCreate,
@@ -58,6 +57,7 @@ _AFTER: Final = "Return topics with names behind this one: `next_after` of the p
 )
 async def create(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, TopicCreate)
+    record_of(request).subject = body.topic
     config = {name: config_text(value) for name, value in body.config.items()}
     context = runtime_of(request).services.context
     try:
@@ -120,7 +120,7 @@ async def describe(request: Request, topic: TopicInPath) -> Response[bytes]:  # 
 
 @patch(
     _TOPIC,
-    opt=_WRITE,
+    opt=changing("topic.alter"),
     summary="Set configs of a topic, or reset them to their defaults",
     operation_class=operation(TopicAlter, {200: (TopicSummary, "The topic as it is now."), 409: (None, _GOING)}),
 )
@@ -139,7 +139,7 @@ async def alter(request: Request, topic: TopicInPath) -> Response[bytes]:  # typ
 @post(
     f"{_TOPIC}/partitions",
     status_code=200,
-    opt=_WRITE,
+    opt=changing("topic.grow"),
     summary="Add partitions to a topic",
     operation_class=operation(PartitionsAdd, {200: (TopicSummary, "The topic as it is now."), 409: (None, _GOING)}),
 )
@@ -156,7 +156,7 @@ async def grow(request: Request, topic: TopicInPath) -> Response[bytes]:  # type
 @delete(
     _TOPIC,
     status_code=200,
-    opt={Access.KEY: Access.WRITE, QUERY: frozenset({"dry_run"})},
+    opt=changing("topic.delete", "dry_run"),
     summary="Delete a topic and everything in it",
     operation_class=operation(
         None,

@@ -33,7 +33,7 @@ from llog.limits import LOG_CAS_ROUNDS_MAX, LOG_IDLE_CLEAR_MS
 from llog.log.append.known import KnownLog, KnownLogs
 from llog.log.change import change_value
 from llog.log.context import LogContext, write_all
-from llog.log.control import cleared, fenced, index_entry_of, settled
+from llog.log.control import cleared, fence_change, fenced, index_entry_of, settled
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
 from llog.log.metrics import AppendCounters
@@ -179,7 +179,15 @@ async def fence_inconsistent(context: LogContext, log: Log, incarnation: int, re
 
     inconsistent = InconsistentReadState(*log, f"{reason}; the log is fenced until an operator unfences it")
     key = context.keys.control(log)
-    await change_value(context, key, ControlRecord, fence, rounds_max=LOG_SETTLE_ROUNDS_MAX, busy=inconsistent)
+    await change_value(
+        context,
+        key,
+        ControlRecord,
+        fence,
+        rounds_max=LOG_SETTLE_ROUNDS_MAX,
+        busy=inconsistent,
+        describe=lambda before, after: fence_change(log, before, after),
+    )
     raise inconsistent
 
 

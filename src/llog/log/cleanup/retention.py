@@ -26,7 +26,7 @@ from llog.errors import (
 from llog.formats.values import CompactionRecord, ControlRecord, SegmentRecord, decode_value, encode_value
 from llog.limits import LOG_COMPACT_ROUNDS_MAX
 from llog.log.append.settle import StaleSelf, settle, settle_and_clear
-from llog.log.context import LogContext
+from llog.log.context import LogChange, LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
 from llog.log.producers import move_snapshot
@@ -149,7 +149,7 @@ async def configured_limits(context: LogContext, topic: str, *, strict: bool = T
 async def delete_records(context: LogContext, log: Log, before_offset: int) -> Retained:
     """Make `before_offset` the first readable offset (-1: the end of the log), and remove what lies below it."""
     control, _ = await _load(context, log)
-    control = await _raise_log_start(context, log, before_offset, control.incarnation)
+    control = await _raise_log_start(context, log, before_offset, control.incarnation, "records.delete")
     return await _remove_below_start(context, log, control)
 
 
@@ -159,7 +159,7 @@ async def retain(context: LogContext, log: Log, limits: Limits = Limits()) -> Re
     entries = [entry for _, entry in await _entries(context, log, control.incarnation)]
     start = await planned_log_start(context, control, entries, limits)
     if start > control.log_start_offset:
-        control = await _raise_log_start(context, log, start, control.incarnation)
+        control = await _raise_log_start(context, log, start, control.incarnation, "records.retain")
     return await _remove_below_start(context, log, control)
 
 
@@ -195,9 +195,11 @@ async def _load(context: LogContext, log: Log) -> tuple[ControlRecord, int]:
     return control, found.version
 
 
-async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnation: int) -> ControlRecord:
+async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnation: int, action: str) -> ControlRecord:
     """Of this incarnation only: a call that slept through a re-creation must not empty the new log (h01d)."""
     key = context.keys.control(log)
+    start_before: int | None = None
+    """Before our own write, or one of ours without an answer."""
     async for _ in context.rounds(LOG_COMPACT_ROUNDS_MAX):
         control, version = await _load(context, log)
         if control.incarnation != incarnation:
@@ -207,15 +209,23 @@ async def _raise_log_start(context: LogContext, log: Log, offset: int, incarnati
             raise OffsetOutOfRange(*log, offset, control.log_start_offset, control.sequence_counter + 1)
         raised = replace(control, log_start_offset=max(start, control.log_start_offset), pending=None)
         if raised == control:
-            return control
+            break
         try:
             if control.pending is not None:
                 await settle(context, log, control.pending)
             await context.metadata.put(key, encode_value(raised, key.path), expected=version)
-            return raised
-        except (VersionConflict, MetadataUncertain, StaleSelf):
+            start_before = control.log_start_offset
+            break
+        except MetadataUncertain:
+            start_before = control.log_start_offset
+        except (VersionConflict, StaleSelf):
             continue
-    raise LogBusy(*log, "other processes kept changing its control record; try again")
+    else:
+        raise LogBusy(*log, "other processes kept changing its control record; try again")
+    if start_before is not None and raised.log_start_offset > start_before:
+        before, after = {"log_start_offset": start_before}, {"log_start_offset": raised.log_start_offset}
+        context.on_change(LogChange(action, str(log), before, after))
+    return raised
 
 
 async def _entries(context: LogContext, log: Log, incarnation: int) -> list[tuple[Record, Entry]]:
@@ -246,8 +256,15 @@ async def _remove_below_start(context: LogContext, log: Log, control: ControlRec
             except (VersionConflict, MetadataUncertain):
                 continue  # changed, or deleted already: the next call reads it again
     left = await _segments_to_remove(context, log, control)
-    for known in left:
-        await segments.remove(context, log, known)
+    removed: list[segments.KnownSegment] = []
+    try:
+        for known in left:
+            await segments.remove(context, log, known)
+            removed.append(known)
+    finally:
+        if removed:
+            sizes = {"segments": len(removed), "bytes": sum(known.record.size_bytes for known in removed)}
+            context.on_change(LogChange("segments.delete", str(log), after=sizes))
     return Retained(log, control.log_start_offset, len(below), len(left))
 
 

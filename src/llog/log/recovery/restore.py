@@ -27,7 +27,7 @@ from llog.formats.backup import BackedUp, BackupDecoder, Begin, Discard, End, He
 from llog.formats.values import TopicRecord, decode_value, encode_value
 from llog.limits import METADATA_VERSION_FLOOR_MAX, RESTORE_BLOB_SLACK_MS, RESTORE_ROUNDS_MAX
 from llog.log.cluster import read_marker
-from llog.log.context import LogContext
+from llog.log.context import LogChange, LogContext
 from llog.log.ids import created_at_ms_of
 from llog.log.recovery.backup_places import BackupPlace
 from llog.log.recovery.recover_find import newer_blobs
@@ -108,7 +108,10 @@ async def restore_backup(
         hold = await _put_hold(context, contents, raised)
     puts = RestorePuts(context)
     await put_back(context, place, contents, hold.held_at_ms, puts)
-    return Restored(puts.written, contents.end.logs, resumed, await _finish_hold(context, hold))
+    hold = await _finish_hold(context, hold)
+    counts = {"records": contents.end.records, "logs": contents.end.logs, "resumed": resumed, "vacuum": "held"}
+    context.on_change(LogChange("metadata.restore", contents.header.backup_id, after=counts))
+    return Restored(puts.written, contents.end.logs, resumed, hold)
 
 
 # -- before anything is put back -------------------------------------------------------------------------------------
@@ -131,6 +134,7 @@ async def release_vacuum(context: LogContext) -> VacuumHold | None:
             f"the restore of backup {hold.backup_id} is not complete: run it again, then release vacuum"
         )
     await context.metadata.delete(context.keys.vacuum_hold(), expected=version)
+    context.on_change(LogChange("vacuum.release", hold.backup_id, before={"reason": hold.reason}))
     return hold
 
 

@@ -29,7 +29,7 @@ from llog.log.change import change_value, lost_race_or_unavailable
 from llog.log.context import LogContext, get_all
 from llog.log.keys import OFFSET_MAX, Log
 from llog.log.topics.config import TopicConfig, altered_config, checked_config
-from llog.log.topics.create import for_each_partition, initialize, load_topic, new_topic
+from llog.log.topics.create import for_each_partition, initialize, load_topic, new_topic, topic_change
 from llog.stores.metadata.port import last_segment
 
 FIRST_OFFSET_DEFAULT: Final = 1
@@ -157,6 +157,7 @@ async def change_topic(context: LogContext, topic: str, decide: Decide) -> Topic
         rounds_max=TOPIC_ROUNDS_MAX,
         busy=TopicBusy(topic, "its record kept changing, or the metadata store did not answer; try again"),
         retry=lost_race_or_unavailable,
+        describe=lambda before, after: topic_change(topic, before, after),
     )
     assert record is not None, "an absent topic cannot be left unchanged"
     return record

@@ -24,6 +24,7 @@ from llog.errors import (
     LogDeleted,
     LogError,
     MetadataStoreError,
+    MetadataUncertain,
     PartitionOutOfRange,
 )
 from llog.formats.values import (
@@ -37,7 +38,7 @@ from llog.formats.values import (
     encode_value,
 )
 from llog.log.change import lost_race_or_unavailable
-from llog.log.context import LogContext, LogOptions
+from llog.log.context import LogChange, LogContext, LogOptions
 from llog.log.control import new_control
 from llog.log.keys import Log
 from llog.stores.metadata.port import ABSENT, Key
@@ -125,16 +126,22 @@ async def _live_topic(
         raise refusal
     if topic is None or topic.state == "DELETED":
         count = log.partition + 1 if write is None else min(write.partitions, _auto_partitions_max(context.options))
-        created = new_topic(
+        changed = new_topic(
             context, topic, partition_count=count, first_offset=first_offset, auto_created=write is not None
         )
-        await context.metadata.put(key, encode_value(created, key.path), expected=version)
-        return None
-    if log.partition >= topic.partition_count:
-        raised = replace(topic, partition_count=log.partition + 1)
-        await context.metadata.put(key, encode_value(raised, key.path), expected=version)
-        return None
-    return topic
+    elif log.partition >= topic.partition_count:
+        changed = replace(topic, partition_count=log.partition + 1)
+    else:
+        return topic
+    change = topic_change(log.topic, topic, changed)
+    change = change._replace(after={**change.after, "by": "first use"})
+    try:
+        await context.metadata.put(key, encode_value(changed, key.path), expected=version)
+    except MetadataUncertain:
+        context.on_change(change._replace(certain=False))
+        raise
+    context.on_change(change)
+    return None
 
 
 def _refusal(
@@ -218,6 +225,22 @@ def new_topic(
         created_at_ms=context.now_ms(),
         auto_created=auto_created,
     )
+
+
+def topic_change(topic: str, before: TopicRecord | None, after: TopicRecord) -> LogChange:
+    """What differs between two records of a topic."""
+    if before is None or before.incarnation != after.incarnation:
+        made = {"incarnation": after.incarnation, "partitions": after.partition_count, **after.config}
+        return LogChange("topic.create", topic, after=made)
+    if before.state != after.state:
+        of = {"incarnation": after.incarnation, "partitions": after.partition_count}
+        return LogChange("topic.delete", topic, {"state": before.state}, {"state": after.state, **of})
+    if before.partition_count != after.partition_count:
+        partitions = {"partitions": before.partition_count}, {"partitions": after.partition_count}
+        return LogChange("topic.grow", topic, *partitions)
+    names = sorted(dict(before.config.items() ^ after.config.items()))
+    was, now = ({name: record.config.get(name) for name in names} for record in (before, after))
+    return LogChange("topic.alter", topic, was, now)
 
 
 async def for_each_partition(count: int, act: Callable[[int], Awaitable[T]]) -> list[T]:

@@ -34,7 +34,7 @@ from llog.limits import TOPIC_ROUNDS_MAX
 from llog.log.append.settle import StaleSelf
 from llog.log.change import change_value, lost_race_or_unavailable
 from llog.log.cleanup.leftovers import LeftoversRemoved, remove_dead
-from llog.log.context import LogContext
+from llog.log.context import LogChange, LogContext
 from llog.log.control import new_control
 from llog.log.keys import Log
 from llog.log.topics.admin import change_topic
@@ -125,6 +125,8 @@ async def _delete_log(context: LogContext, log: Log, topic: TopicRecord) -> Left
         await _advance(context, log, incarnation, "DELETE_PARTITION_STARTED")
         removed = await _remove_all(context, log, incarnation)
         await _advance(context, log, incarnation, "DELETE_PARTITION_FINISHED")
+        counts = {"incarnation": incarnation, "entries": removed.entries, "segments": removed.segments}
+        context.on_change(LogChange("partition.delete", str(log), after=counts))
         return removed
     except StaleSelf:
         return LeftoversRemoved()

@@ -21,6 +21,7 @@ that it can read without writing, and asks no log.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -40,7 +41,7 @@ from llog.log.cleanup.leftovers import remove_leftovers
 from llog.log.cleanup.vacuum import with_logs as candidate_of
 from llog.log.cleanup.vacuum_check import NamedObjects, named_blobs, plan_now, read_clocks
 from llog.log.cluster import compare_cluster, join_cluster
-from llog.log.context import LogContext
+from llog.log.context import LogChange, LogContext
 from llog.log.keys import Log
 from llog.pipeline.runtime.survey import Seen, has_younger_blob, survey_blobs, survey_segments
 from llog.pipeline.runtime.tasks import LocalTasks, Task, TaskFailed, TaskRunner, TaskTools, tools_of
@@ -48,6 +49,7 @@ from llog.pipeline.vacuum.references import Overview, PlannedBlobs, in_batches, 
 from llog.stores.objects.port import ObjectMeta, ObjectStore
 
 T = TypeVar("T")
+_log: Final = logging.getLogger("llog.pipeline")
 
 
 class Swept(msgspec.Struct):
@@ -158,13 +160,24 @@ async def vacuum(context: LogContext, runner: TaskRunner, *, dry_run: bool = Fal
     now_ms = plan_now(clocks, grace_ms=min(blob_grace_ms, options.vacuum_grace_ms))
     done = _Done(now_ms - blob_grace_ms, now_ms - options.vacuum_grace_ms, dry_run, root=context.keys.root)
     sweep = _Sweep(context, runner, done, await read_overview(context), now_ms)
-    await sweep.blobs(context.wal)
-    await sweep.segments(context.segments)
-    if not dry_run:
-        await sweep.phantoms()
-        await sweep.leftovers()
-        await protocol.remove_old_clocks(context, done)
+    try:
+        await sweep.blobs(context.wal)
+        await sweep.segments(context.segments)
+        if not dry_run:
+            await sweep.phantoms()
+            await sweep.leftovers()
+            await protocol.remove_old_clocks(context, done)
+    finally:
+        _report_deletions(context, done)
     return sweep.report()
+
+
+def _report_deletions(context: LogContext, done: _Done) -> None:
+    """Also after a failure half-way, which leaves no other trace of what was deleted."""
+    for place, swept in sorted(done.places.items()):
+        if swept.deleted and not done.dry_run:
+            counts = {"objects": swept.deleted, "bytes": swept.deleted_bytes}
+            context.on_change(LogChange("vacuum.delete", place, after=counts))
 
 
 async def _clocks_without_writing(context: LogContext) -> dict[str, int]:
@@ -193,6 +206,8 @@ class _Done(protocol.Vacuumed):
         place = self.place(uri)
         place.deleted += 1
         place.deleted_bytes += byte_length
+        if not self.dry_run and _log.isEnabledFor(logging.DEBUG):
+            _log.debug("vacuum deleted an object", extra={"llog": {"uri": uri, "bytes": byte_length}})
 
     def place(self, uri: str) -> Swept:
         """The counts of the blobs, or of the topic in a segment's name."""

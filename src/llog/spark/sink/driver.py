@@ -25,6 +25,7 @@ from llog.pipeline.sink.query import SinkBatch
 from llog.pipeline.sink.targets import sink_order
 from llog.pipeline.sink.task import SinkOrder, Uploader, Uploads
 from llog.settings import Settings
+from llog.spark.principal import act_as_query
 from llog.spark.runner.worker import sent_settings
 from llog.spark.sink.options import SinkOptions
 from llog.spark.source.metadata_retry import with_metadata_retry
@@ -68,6 +69,7 @@ def make_order(options: SinkOptions) -> bytes:
     settings = options.settings_in_force()
 
     async def plan() -> WriteOrder:
+        act_as_query(options.query)
         async with opened_log(settings, blobs=Use.PUT) as opened:
             context = opened.context
             sink = await with_metadata_retry(
@@ -90,6 +92,7 @@ def commit(
 
 
 async def _commit(settings: Settings, batch: SinkBatch, slices: Sequence[UploadedSlice], forget: bool) -> SinkResult:
+    act_as_query(batch.query)
     async with opened_log(settings, blobs=Use.PUT) as opened:
         context = opened.context
         # A repeated commit finishes the plan that the first one recorded.

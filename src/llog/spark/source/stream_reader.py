@@ -45,6 +45,7 @@ from llog.pipeline.scan.stream_offsets import (
     stream_at,
 )
 from llog.pipeline.scan.subscription import LogEnds, find_logs, offsets_at, ranges_between
+from llog.spark.principal import act_as_query
 from llog.spark.source.metadata_retry import with_metadata_retry
 from llog.spark.source.options import SourceOptions
 from llog.spark.source.reader import SplitPartition
@@ -241,6 +242,7 @@ class _Planner:
         """Commit the offsets as positions of the consumer group, if they moved."""
         if self._options.group is None or begin == self._committed:
             return
+        act_as_query(None)
         group = GroupPositions(self._opened.context)
         # Positions of a topic that was created again would skip records that were never read.
         ends = await find_logs(self._opened.context, self._request.subscription, skip_missing=True)
