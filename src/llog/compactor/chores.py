@@ -32,15 +32,14 @@ from llog.compactor.pace import Pause
 from llog.compactor.plan import (
     SeenBackup,
     is_pressed,
-    plan_backup_due,
-    plan_backup_interval_ms,
+    plan_backup_in_ms,
     plan_backups_to_remove,
     plan_hurried_vacuum_interval_ms,
     plan_vacuum_interval_ms,
 )
 from llog.concurrency import batched
 from llog.errors import ClusterMismatch, InvalidArgument, LlogError, VacuumRefused
-from llog.limits import METADATA_GET_MANY_MAX
+from llog.limits import COMPACTOR_BACKUP_INTERVAL_MS_MIN, METADATA_GET_MANY_MAX
 from llog.log.cleanup.vacuum_check import read_clocks
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -85,7 +84,8 @@ class Chores:
         wal_grace_ms = settings.wal_grace_ms if self.has_own_wal else None
         self._vacuum_interval_ms = plan_vacuum_interval_ms(settings.vacuum_grace_ms, wal_grace_ms)
         self._hurried_interval_ms = plan_hurried_vacuum_interval_ms(settings.wal_grace_ms)
-        self.backup_interval_ms = plan_backup_interval_ms(settings.vacuum_grace_ms)
+        self.backup_interval_ms = settings.compactor_backup_interval_ms
+        """0: no scheduled backups."""
         # The time of the last vacuum is unknown; services that start together should not all begin with one.
         self._vacuumed_at_ms = context.now_ms() - self._vacuum_interval_ms * context.random_bits(16) // 65_536
         self.last_vacuum: VacuumReport | None = None
@@ -160,19 +160,23 @@ class Chores:
             raise errors[0]
 
     # -- backups ------------------------------------------------------------------------------------------------------
-    async def backup(self) -> None:
-        """Only with a separate WAL store: the metadata then usually is on a disk that may be lost."""
-        if self.has_own_wal and await self._claims.take_chore(BACKUP):
-            await self._claims.do_chore(BACKUP, self._backup())
+    async def backup(self) -> int:
+        """Back up if it is due and this service holds the claim; the time until the next look. Only the holder lists
+        the backups, and not before the next one is due, because each listing is a billed request."""
+        if not self.backup_interval_ms or not await self._claims.take_chore(BACKUP):
+            return COMPACTOR_BACKUP_INTERVAL_MS_MIN
+        return await self._claims.do_chore(BACKUP, self._backup())
 
-    async def _backup(self) -> None:
-        seen = await self.backups()
-        if plan_backup_due(seen, self._context.now_ms(), self.backup_interval_ms):
-            manifest = await self._jobs.backup()
-            _log.info("backed up %d records of %d logs", manifest.records, manifest.logs)
+    async def _backup(self) -> int:
+        seen, interval_ms = await self.backups(), self.backup_interval_ms
+        if not plan_backup_in_ms(seen, self._context.now_ms(), interval_ms):
+            await self._jobs.backup()
             seen = await self.backups()
         for old in plan_backups_to_remove(seen, self._context.now_ms()):
             await self._remove(old)
+            _log.info("removed the scheduled backup %s", old.backup_id)
+        next_ms = min(interval_ms, plan_backup_in_ms(seen, self._context.now_ms(), interval_ms))
+        return max(COMPACTOR_BACKUP_INTERVAL_MS_MIN, next_ms)
 
     async def backups(self) -> list[SeenBackup]:
         """The objects below the prefix of backups, by backup."""

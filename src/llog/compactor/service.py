@@ -33,7 +33,6 @@ from llog.concurrency import batched
 from llog.errors import LlogError
 from llog.formats.warm_up import warm_up
 from llog.limits import (
-    COMPACTOR_BACKUP_INTERVAL_MS_MIN,
     COMPACTOR_INSPECT_LOGS_MAX,
     COMPACTOR_MERGES_AT_ONCE,
     COMPACTOR_TROUBLES_SHOWN_MAX,
@@ -109,7 +108,9 @@ class CompactorService:
             ("topic deletions", self._finish_deletions),
         ]
         if self._chores.has_own_wal:
-            loops += [("WAL store", self._measure_wal), ("backups", self._back_up)]
+            loops.append(("WAL store", self._measure_wal))
+        if self._chores.backup_interval_ms:
+            loops.append(("backups", self._back_up))
         self._loops = [asyncio.create_task(self._keep_on(name, step), name=name) for name, step in loops]
 
     async def stop(self, *, timeout_ms: int = COMPACTOR_STOP_MS_MAX, at_once: asyncio.Event | None = None) -> None:
@@ -299,9 +300,9 @@ class CompactorService:
             await self._chores.finish_deletions(left_behind)
 
     async def _back_up(self) -> None:
-        await self._chores.backup()
+        pause_ms = await self._chores.backup()
         self._troubles.clear("backups")
-        await self._pace.rest(COMPACTOR_BACKUP_INTERVAL_MS_MIN)
+        await self._pace.rest(pause_ms)
 
     # -- the health page ----------------------------------------------------------------------------------------------
     def health(self) -> dict[str, Any]:
