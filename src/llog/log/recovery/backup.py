@@ -12,6 +12,7 @@ Records bound to a session (claims, broker registrations) are left out.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -32,6 +33,7 @@ _LEFT_OUT: Final = frozenset({"claim", "broker", "vacuum_hold"})
 _OF_LOGS: Final = frozenset(
     {"topic", "control", "compaction", "index_entry", "producers", "producer_page", "segment", "partition_delete"}
 )
+_log: Final = logging.getLogger("llog.backup")
 _INDEX_ENTRY: Final = re.compile(r"/partitions/[0-9]+/index/[0-9]{20}$")
 
 
@@ -55,7 +57,7 @@ async def write_backup(context: LogContext, place: BackupPlace, backup_id: str) 
         await copy_logs(context, await _logs(context), out.emit)
         await _copy_topics(context, out.emit)
         end = await out.end(context.now_ms())
-        return await place.finish(
+        manifest = await place.finish(
             BackupManifest(
                 backup_id=backup_id,
                 root=context.keys.root,
@@ -71,6 +73,10 @@ async def write_backup(context: LogContext, place: BackupPlace, backup_id: str) 
     except BaseException:
         await place.give_up()
         raise
+    byte_length, seconds = sum(part.byte_length for part in manifest.parts), (context.now_ms() - started_at_ms) / 1_000
+    what = f"{manifest.records} records of {manifest.logs} logs"
+    _log.info("backed up %s to %s: %d bytes in %.1f s", what, place.where, byte_length, seconds)
+    return manifest
 
 
 class _Writer:

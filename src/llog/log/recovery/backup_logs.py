@@ -48,7 +48,7 @@ Emit = Callable[[Line], Awaitable[None]]
 
 async def copy_logs(context: LogContext, logs: Iterator[Log], write: Emit) -> None:
     """Write a committed group for every log that exists, in no particular order."""
-    groups = LogGroups(write)
+    groups = LogGroups(write, BACKUP_HELD_BYTES_MAX)
     async with sharing_reads(context.metadata) as metadata:
         shared = replace(context, metadata=metadata)
 
@@ -144,7 +144,7 @@ async def _copy_producers(context: LogContext, log: Log, head_record: Record, em
 class LogGroups:
     """Writes the groups of many logs one after another, each whole."""
 
-    def __init__(self, write: Emit, *, held_bytes_max: int = BACKUP_HELD_BYTES_MAX) -> None:
+    def __init__(self, write: Emit, held_bytes_max: int) -> None:
         self.write, self.held_bytes_max = write, held_bytes_max
         self.turn = asyncio.Lock()
         self.held_bytes = 0

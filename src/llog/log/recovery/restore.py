@@ -18,6 +18,7 @@ process wrote is noticed.
 
 from __future__ import annotations
 
+import logging
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -36,6 +37,8 @@ from llog.stores.metadata.port import ABSENT
 
 # How far a restore raises versions above those in the backup: more than were given since.
 RESTORE_VERSION_LEAP: Final = 2**44
+
+_log: Final = logging.getLogger("llog.backup")
 
 
 class BackupContents(NamedTuple):
@@ -96,6 +99,7 @@ async def restore_backup(
 ) -> Restored:
     """Steps 2 to 7. `old_processes_ended`: the operator confirms that no process that used the lost store still runs,
     for a store that cannot raise its versions."""
+    started_at_ms = context.now_ms()
     hold = await _hold_of(context, contents)
     if hold is not None and hold.state == "RESTORED":
         return Restored(contents.end.records, contents.end.logs, True, hold)
@@ -108,7 +112,10 @@ async def restore_backup(
         hold = await _put_hold(context, contents, raised)
     puts = RestorePuts(context)
     await put_back(context, place, contents, hold.held_at_ms, puts)
-    return Restored(puts.written, contents.end.logs, resumed, await _finish_hold(context, hold))
+    hold = await _finish_hold(context, hold)
+    seconds = (context.now_ms() - started_at_ms) / 1_000
+    _log.info("restored %d records of %d logs from %s in %.1f s", puts.written, contents.end.logs, place.where, seconds)
+    return Restored(puts.written, contents.end.logs, resumed, hold)
 
 
 # -- before anything is put back -------------------------------------------------------------------------------------
