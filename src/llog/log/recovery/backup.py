@@ -12,6 +12,7 @@ Records bound to a session (claims, broker registrations) are left out.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from llog.log.recovery.backup_places import BackupPlace
 
 # The size of one part of a backup.
 BACKUP_PART_BYTES: Final = 16 * MIB
+# Keys that are sorted out in one turn of the event loop.
+BACKUP_KEYS_PER_TURN: Final = 256
 
 # Bound to sessions, or decided by the restore.
 _LEFT_OUT: Final = frozenset({"claim", "broker", "vacuum_hold"})
@@ -128,8 +131,11 @@ async def _cluster_id(context: LogContext) -> str:
 async def _copy_cluster(context: LogContext, emit: Emit) -> None:
     """Copy every key that belongs to no log, including kinds of keys that this release does not know."""
     await emit(Begin(kind="cluster"))
-    records = 0
+    keys = records = 0
     async for record in context.metadata.scan_tree(context.keys.root):
+        keys += 1
+        if keys % BACKUP_KEYS_PER_TURN == 0:
+            await asyncio.sleep(0)  # a page of keys may come without a wait
         path = record.key.path
         if record.ephemeral or (_INDEX_ENTRY.search(path) and "@" not in path):
             continue  # most keys are index entries, and parsing a key costs more than reading it

@@ -27,7 +27,7 @@ from llog.log.context import LogContext
 from llog.log.index import entry_of
 from llog.log.inspect.coherent import LogGuards, is_coherent, read_guards
 from llog.log.keys import Log
-from llog.stores.metadata.port import Record
+from llog.stores.metadata.port import Key, Record, after, last_segment
 from llog.stores.metadata.shared_reads import sharing_reads
 
 # Logs copied at the same time. On Oxia each copy takes about a quarter of a second, nearly all of it waiting.
@@ -40,6 +40,8 @@ BACKUP_HELD_BYTES_MAX: Final = 64 * MIB
 BACKUP_LINE_BYTES: Final = 256
 # Held lines that are encoded in one turn of the event loop.
 BACKUP_LINES_PER_TURN: Final = 256
+# Index entries, or segments, of a log that are read first.
+BACKUP_FIRST_PAGE_RECORDS: Final = 128
 # Pages of a producer snapshot that are read in one call.
 BACKUP_PRODUCER_PAGES_AT_ONCE: Final = 8
 
@@ -89,7 +91,7 @@ async def _copy_records(context: LogContext, log: Log, head: LogGuards, emit: Em
     if head.compaction_record is not None:
         await emit(line_of(head.compaction_record))
         records += 1
-    async for record in context.metadata.scan_all(keys.index(log), strict=True):
+    async for record in _children(context, keys.index(log)):
         belongs = _belongs(record, head)
         if belongs is None:
             return None
@@ -104,13 +106,25 @@ async def _copy_records(context: LogContext, log: Log, head: LogGuards, emit: Em
         if pages is None:
             return None
         records += pages
-    async for record in context.metadata.scan_all(keys.segments(log), strict=True):
+    async for record in _children(context, keys.segments(log)):
         await emit(line_of(record))
         records += 1
     if deletion is not None:
         await emit(line_of(deletion))
         records += 1
     return records
+
+
+async def _children(context: LogContext, parent: Key) -> AsyncIterator[Record]:
+    """All direct children by strict reads. The first page is small: most logs have no more, and LMDB answers it without
+    a thread."""
+    page = await context.metadata.scan(parent, limit=BACKUP_FIRST_PAGE_RECORDS, strict=True)
+    for record in page:
+        yield record
+    if len(page) == BACKUP_FIRST_PAGE_RECORDS:
+        start = after(last_segment(page[-1].key.path))
+        async for record in context.metadata.scan_all(parent, start=start, strict=True):
+            yield record
 
 
 def _belongs(record: Record, head: LogGuards) -> bool | None:
