@@ -86,6 +86,7 @@ an `UncertainOutcome`: the caller must read before it tries again, and must not 
         │   ├── ObjectStoreUnavailable no connection: nothing happened
         │   ├── ObjectStoreUncertain   a write got no answer (also UncertainOutcome)
         │   ├── ObjectStoreDenied      credentials or permissions
+        │   │   └── ObjectStoreClockSkew   the clocks of this machine and of the store differ too much
         │   ├── ObjectStoreMisconfigured  bucket or directory missing or unusable
         │   └── ObjectStoreFull        no space left
         ├── StoreClosed                used after close()
@@ -467,6 +468,10 @@ class ObjectStoreUncertain(ObjectStoreError, UncertainOutcome):
 
 
 class ObjectStoreDenied(ObjectStoreError):
+    pass
+
+
+class ObjectStoreClockSkew(ObjectStoreDenied):
     pass
 
 

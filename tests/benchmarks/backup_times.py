@@ -7,7 +7,7 @@ them is restored into a second, empty store of the same kind. Three times are re
     restore   read and check the backup, then put every record back
     search    find records that are newer than the backup, as every `llog meta restore` does
 
-The CPU time and the memory are those of this process, without the server. A bar would be a ratio between two checkouts: run it in both.
+The CPU time and the memory are those of this process, without the server. To compare two checkouts, run it in both.
 """
 
 from __future__ import annotations
