@@ -87,6 +87,7 @@ an `UncertainOutcome`: the caller must read before it tries again, and must not 
         │   ├── ObjectStoreUnavailable no connection: nothing happened
         │   ├── ObjectStoreUncertain   a write got no answer (also UncertainOutcome)
         │   ├── ObjectStoreDenied      credentials or permissions
+        │   │   └── ObjectStoreClockSkew   the clocks of this machine and of the store differ too much
         │   ├── ObjectStoreMisconfigured  bucket or directory missing or unusable
         │   └── ObjectStoreFull        no space left
         ├── StoreClosed                used after close()
@@ -482,6 +483,10 @@ class ObjectStoreUncertain(ObjectStoreError, UncertainOutcome):
 
 
 class ObjectStoreDenied(ObjectStoreError):
+    pass
+
+
+class ObjectStoreClockSkew(ObjectStoreDenied):
     pass
 
 

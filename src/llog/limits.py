@@ -157,8 +157,10 @@ SPARK_WORKER_TOOLS_MAX: Final = 4
 COMPACTOR_INSPECT_LOGS_MAX: Final = 256
 # A merge holds its inputs and its output in memory, LOG_MERGE_BYTES_DEFAULT each.
 COMPACTOR_MERGES_AT_ONCE: Final = 1
-# Well within the vacuum grace, so that objects named by the newest backup still exist.
+# Scheduled backups: by default a quarter of the vacuum grace within these bounds, so that objects named by the newest
+# backup still exist.
 COMPACTOR_BACKUP_INTERVAL_MS_MIN: Final = 60_000
+COMPACTOR_BACKUP_INTERVAL_MS_MAX: Final = 900_000
 # Failing logs named on the health page; its count covers all of them.
 COMPACTOR_TROUBLES_SHOWN_MAX: Final = 10
 # Bytes of distinct keys of one log that the service aggregates in its own process; more wait for Spark or a manual job.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import typer
 
+from llog.cli.clocks import check_clocks, check_reachable_clocks
 from llog.cli.exits import FAILED
 from llog.cli.frame import with_stores
 from llog.cli.output import AsJson, print_report
@@ -70,6 +71,8 @@ async def diagnose(settings: Settings, environ: Mapping[str, str], on_check: OnC
     if all(step.ok for step in steps):
         findings += await _check_cluster_state(settings, on_check)
     else:
+        on_check("clocks")
+        findings += await check_reachable_clocks(settings, steps)
         findings.append(Diagnosis("cluster", "note", "not checked, because a store failed", "fix the store first"))
     on_check("java")
     return findings + await check_java(environ)
@@ -228,29 +231,6 @@ async def check_identity(context: LogContext) -> list[Diagnosis]:
     if cluster is None:
         return [Diagnosis("cluster", "note", "none yet: the first write creates it", "start a broker: `llog up`")]
     return [Diagnosis("cluster", "ok", f"{cluster.cluster_id}, on {len(cluster.stores)} object stores")]
-
-
-async def check_clocks(context: LogContext) -> list[Diagnosis]:
-    from llog.log.cleanup.vacuum_check import read_clocks
-
-    options = context.options
-    wal_grace_ms = options.vacuum_grace_ms if options.wal_grace_ms is None else options.wal_grace_ms
-    return [judge_clocks(await read_clocks(context), grace_ms=min(wal_grace_ms, options.vacuum_grace_ms))]
-
-
-def judge_clocks(clocks_ms: Mapping[str, int], *, grace_ms: int) -> Diagnosis:
-    from llog.errors import VacuumRefused
-    from llog.log.cleanup.vacuum_check import plan_now
-    from llog.settings.urls import mask_url
-
-    try:
-        plan_now(clocks_ms, grace_ms=grace_ms)
-    except VacuumRefused as error:
-        return Diagnosis(
-            "clocks", "WRONG", mask_url(error.reason), "synchronise every machine with a time server (NTP)"
-        )
-    apart_ms = max(clocks_ms.values()) - min(clocks_ms.values())
-    return Diagnosis("clocks", "ok", f"{len(clocks_ms)} clocks, at most {apart_ms} ms apart")
 
 
 # -- the cluster -----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
@@ -115,7 +116,8 @@ def backup(
     where, manifest = asyncio.run(_backup(settings, destination))
     size = sum(part.byte_length for part in manifest.parts)
     document = {"backup": where, "byte_length": size, "manifest": manifest}
-    text = f"{where}\n{manifest.records} records of {manifest.logs} logs, {size:,} bytes"
+    seconds = (manifest.finished_at_ms - manifest.started_at_ms) / 1_000
+    text = f"{where}\n{manifest.records} records of {manifest.logs} logs, {size:,} bytes, in {seconds:.1f} s"
     print_result(as_json, document, text)
 
 
@@ -222,6 +224,9 @@ class RestoreReport(NamedTuple):
     slices: Sequence[UnknownSlice] = ()
     adopted: Sequence[str] = ()
     unreadable: Sequence[str] = ()
+    restore_seconds: float = 0.0
+    search_seconds: float = 0.0
+    """Finding, and recovering, what is newer than the backup."""
 
     def incomplete(self) -> bool:
         """Data exists that should have been recovered and was not."""
@@ -236,7 +241,8 @@ class RestoreReport(NamedTuple):
         if self.dry_run:
             state = "the backup is complete and the store is empty"
             return [*lines, f"{state}; {self.newer_blobs} newer blobs; nothing was changed"]
-        lines.append("restored" + (", continuing an interrupted restore" if self.resumed else ""))
+        times = f" in {self.restore_seconds:.1f} s; searched for newer records in {self.search_seconds:.1f} s"
+        lines.append("restored" + (", continuing an interrupted restore" if self.resumed else "") + times)
         if not self.versions_raised:
             lines.append("this store cannot raise versions: no process that used the lost store may run again")
         lines += [_slice_line(one) for one in self.slices]
@@ -283,9 +289,14 @@ async def run_restore(
             return report._replace(
                 newer_blobs=len([blob async for blob in newer_blobs(context, context.wal, since_ms)])
             )
+        times = [time.monotonic()]
         done = await restore_backup(context, place, contents, old_processes_ended=old_processes_ended)
+        times.append(time.monotonic())
         found = await recover(context, dry_run=not recovering)
+        times.append(time.monotonic())
         return report._replace(
+            restore_seconds=round(times[1] - times[0], 3),
+            search_seconds=round(times[2] - times[1], 3),
             versions_raised=done.hold.versions_raised,
             resumed=done.resumed,
             slices=found.slices,

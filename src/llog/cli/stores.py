@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 # The first matching class decides.
 ADVICE: Final[tuple[tuple[type[errors.LlogError], str], ...]] = (
+    (errors.ObjectStoreClockSkew, "synchronise this machine and the store with a time server (NTP); `llog doctor` says"
+     " which clock is wrong"),
     (errors.ObjectStoreDenied, "check LLOG_S3_ACCESS_KEY_ID, LLOG_S3_SECRET_ACCESS_KEY and their permissions, or the"
      " owner of the directory"),
     (errors.ObjectStoreMisconfigured, "the bucket must exist and match LLOG_S3_ENDPOINT_URL and LLOG_S3_REGION_NAME; a"

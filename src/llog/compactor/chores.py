@@ -38,14 +38,14 @@ from llog.compactor.pace import Pause
 from llog.compactor.plan import (
     SeenBackup,
     is_pressed,
-    plan_backup_due,
-    plan_backup_interval_ms,
+    plan_backup_in_ms,
     plan_backups_to_remove,
     plan_hurried_vacuum_interval_ms,
     plan_idle_vacuum_interval_ms,
     plan_vacuum_interval_ms,
 )
 from llog.errors import ClusterMismatch, LlogError, VacuumRefused
+from llog.limits import COMPACTOR_BACKUP_INTERVAL_MS_MIN
 from llog.log.cleanup.vacuum_check import read_clocks
 from llog.log.context import LogChange, LogContext
 from llog.log.keys import Log
@@ -113,7 +113,8 @@ class Chores:
         wal_grace_ms = settings.wal_grace_ms if self.has_own_wal else None
         self._vacuum_interval_ms = plan_vacuum_interval_ms(settings.vacuum_grace_ms, wal_grace_ms)
         self._hurried_interval_ms = plan_hurried_vacuum_interval_ms(settings.wal_grace_ms)
-        self.backup_interval_ms = plan_backup_interval_ms(settings.vacuum_grace_ms)
+        self.backup_interval_ms = settings.compactor_backup_interval_ms
+        """0: no scheduled backups."""
         # The time of the last vacuum is unknown; services that start together should not all begin with one.
         self._vacuumed_at_ms = context.now_ms() - self._vacuum_interval_ms * context.random_bits(16) // 65_536
         self.last_vacuum: VacuumReport | None = None
@@ -228,29 +229,30 @@ class Chores:
             raise errors[0]
 
     # -- backups ------------------------------------------------------------------------------------------------------
-    async def backup(self) -> None:
-        """Only with a separate WAL store: the metadata then usually is on a disk that may be lost. Nothing is backed up
-        while nothing changes."""
+    async def backup(self) -> int:
+        """Back up if it is due, something changed, and this service holds the claim; the time until the next look. Only
+        the holder lists the backups, and not before the next one is due, because each listing is a billed request."""
         mark = self._marks.full_mark()
         if mark == self._backed_up:
             await self._claims.give_chore(BACKUP)
-        elif self.has_own_wal and await self._claims.take_chore(BACKUP):
-            self._backed_up = mark if await self._claims.do_chore(BACKUP, self._backup()) else None
+        elif self.backup_interval_ms and await self._claims.take_chore(BACKUP):
+            return await self._claims.do_chore(BACKUP, self._backup(mark))
+        return COMPACTOR_BACKUP_INTERVAL_MS_MIN
 
-    async def _backup(self) -> bool:
-        """True: the newest backup was made now."""
-        seen = await self.backups()
-        due = plan_backup_due(seen, self._context.now_ms(), self.backup_interval_ms)
-        if due:
+    async def _backup(self, mark: int) -> int:
+        self._backed_up = None
+        seen, interval_ms = await self.backups(), self.backup_interval_ms
+        if not plan_backup_in_ms(seen, self._context.now_ms(), interval_ms):
             manifest = await self._jobs.backup()
             fields = {"backup_id": manifest.backup_id, "records": manifest.records, "logs": manifest.logs}
             fields["bytes"] = sum(part.byte_length for part in manifest.parts)
             fields["duration_ms"] = manifest.finished_at_ms - manifest.started_at_ms
             _log.info("backed up the metadata", extra={"llog": fields})
-            seen = await self.backups()
+            self._backed_up, seen = mark, await self.backups()
         for old in plan_backups_to_remove(seen, self._context.now_ms()):
             await self._remove(old)
-        return due
+        next_ms = min(interval_ms, plan_backup_in_ms(seen, self._context.now_ms(), interval_ms))
+        return max(COMPACTOR_BACKUP_INTERVAL_MS_MIN, next_ms)
 
     async def backups(self) -> list[SeenBackup]:
         """The objects below the prefix of backups, by backup."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-from llog.limits import COMPACTOR_BACKUP_INTERVAL_MS_MIN, LOG_COMPACT_ENTRIES_MAX, LOG_MERGE_BYTES_DEFAULT
+from llog.limits import COMPACTOR_BACKUP_INTERVAL_MS_MAX, LOG_COMPACT_ENTRIES_MAX, LOG_MERGE_BYTES_DEFAULT
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Log
 from llog.settings import Settings
@@ -41,7 +41,6 @@ COMPACTOR_VACUUM_IDLE_KEYS_PER_HOUR: Final = 500
 COMPACTOR_VACUUM_KEYS_PER_LOG: Final = 4
 # Producers wait at LLOG_WAL_MAX_BYTES; the service hurries from this share of it on.
 COMPACTOR_WAL_PRESSURE: Final = 0.75
-COMPACTOR_BACKUP_INTERVAL_MS_MAX: Final = 900_000
 COMPACTOR_BACKUPS_KEPT: Final = 8
 # A scheduled backup without a manifest that is older than this was abandoned by a crashed process.
 COMPACTOR_BACKUP_TORN_MS: Final = 3_600_000
@@ -215,10 +214,6 @@ def is_pressed(used_bytes: int, max_bytes: int) -> bool:
     return used_bytes > COMPACTOR_WAL_PRESSURE * max_bytes
 
 
-def plan_backup_interval_ms(grace_ms: int) -> int:
-    return min(max(grace_ms // 4, COMPACTOR_BACKUP_INTERVAL_MS_MIN), COMPACTOR_BACKUP_INTERVAL_MS_MAX)
-
-
 class SeenBackup(NamedTuple):
     """A backup in the object store, judged by the names of its objects."""
 
@@ -234,11 +229,11 @@ class SeenBackup(NamedTuple):
         return created_at_ms_of(self.backup_id) > now_ms + COMPACTOR_BACKUP_INTERVAL_MS_MAX
 
 
-def plan_backup_due(seen: Iterable[SeenBackup], now_ms: int, interval_ms: int) -> bool:
-    """Is the newest whole backup, scheduled or not, older than the interval?"""
+def plan_backup_in_ms(seen: Iterable[SeenBackup], now_ms: int, interval_ms: int) -> int:
+    """Time until the newest whole backup, scheduled or not, is older than the interval; 0: a backup is due."""
     made_ms = (created_at_ms_of(one.backup_id) for one in seen if one.whole and not one.is_ahead_of(now_ms))
     newest = max(made_ms, default=None)
-    return newest is None or now_ms - newest >= interval_ms
+    return 0 if newest is None else max(0, newest + interval_ms - now_ms)
 
 
 def plan_backups_to_remove(

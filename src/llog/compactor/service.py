@@ -36,7 +36,6 @@ from llog.compactor.troubles import Troubles
 from llog.compactor.worker import Worker
 from llog.formats.warm_up import warm_up
 from llog.limits import (
-    COMPACTOR_BACKUP_INTERVAL_MS_MIN,
     COMPACTOR_TROUBLES_SHOWN_MAX,
 )
 from llog.log.context import LogContext
@@ -123,7 +122,9 @@ class CompactorService:
         if self._changes.possible:
             loops.append(("changes", self._follow_changes))
         if self._chores.has_own_wal:
-            loops += [("WAL store", self._measure_wal), ("backups", self._back_up)]
+            loops.append(("WAL store", self._measure_wal))
+        if self._chores.backup_interval_ms:
+            loops.append(("backups", self._back_up))
         self._loops = [asyncio.create_task(self._keep_on(name, step), name=name) for name, step in loops]
 
     async def stop(self, *, timeout_ms: int = COMPACTOR_STOP_MS_MAX, at_once: asyncio.Event | None = None) -> None:
@@ -224,9 +225,9 @@ class CompactorService:
             await self._chores.finish_deletions(left_behind)
 
     async def _back_up(self) -> None:
-        await self._chores.backup()
+        pause_ms = await self._chores.backup()
         self._troubles.clear("backups")
-        await self._pace.rest(COMPACTOR_BACKUP_INTERVAL_MS_MIN)
+        await self._pace.rest(pause_ms)
 
     async def _end_idle_session(self) -> None:
         await self._pace.rest(COMPACTOR_SESSION_CHECK_MS)

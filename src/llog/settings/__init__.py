@@ -286,6 +286,13 @@ class Settings:
         COMPACTOR, kinds.duration(_SECOND_MS, _DAY_MS),
         "How often the compactor applies `retention.ms` and `retention.bytes` to a log.", 300 * _SECOND_MS,
     )
+    compactor_backup_interval_ms: int = setting(
+        COMPACTOR, kinds.duration(0, 30 * _DAY_MS),
+        "How often the compactor backs up the metadata to the object store. It keeps the last 8 of these backups. 0 for"
+        " never, where the metadata store has backups of its own.",
+        derive=derive.compactor_backup_interval_ms,
+        default_doc="a quarter of `LLOG_VACUUM_GRACE_MS`, from `1m` to `15m`",
+    )
     key_compact_bytes_per_second: int = setting(
         COMPACTOR, kinds.size(0, 1024 * GIB),
         "Read rate limit of key compaction (`cleanup.policy=compact`), so that it does not slow consumers; 0 for no"

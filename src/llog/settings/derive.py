@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from llog.errors import SettingsError
+from llog.limits import COMPACTOR_BACKUP_INTERVAL_MS_MAX, COMPACTOR_BACKUP_INTERVAL_MS_MIN
 from llog.settings.resolve import Check, Derive, Derived, Draft
 from llog.settings.urls import (
     LOCAL_SCHEMES,
@@ -76,6 +77,12 @@ def compactor_id(draft: Draft) -> Derived:
 
 def compactor_min_age_ms(draft: Draft) -> Derived:
     return Derived(2 * draft.value("request_timeout_ms"), ("LLOG_REQUEST_TIMEOUT_MS",))
+
+
+def compactor_backup_interval_ms(draft: Draft) -> Derived:
+    interval_ms = draft.value("vacuum_grace_ms") // 4
+    bounded_ms = min(max(interval_ms, COMPACTOR_BACKUP_INTERVAL_MS_MIN), COMPACTOR_BACKUP_INTERVAL_MS_MAX)
+    return Derived(bounded_ms, ("LLOG_VACUUM_GRACE_MS",))
 
 
 def by_place(url_setting: str, *, local: int, remote: int) -> Derive:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import sys
+import threading
+import time
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llog.cli import doctor
-from llog.cli.doctor import Diagnosis, judge_clocks, judge_directory, judge_steps, local_path
+from llog.cli.clocks import judge_clocks
+from llog.cli.doctor import Diagnosis, judge_directory, judge_steps, local_path
 from llog.cli.stores import StoreStep
 from llog.formats.backup import VacuumHold
 from llog.formats.values import encode_value
@@ -165,7 +171,59 @@ def test_clocks_that_differ_by_more_than_a_tenth_of_the_grace_are_wrong() -> Non
     assert judge_clocks({"a": 0, "b": 100}, grace_ms=1_000).result == "ok"
     apart = judge_clocks({"a": 0, "b": 101}, grace_ms=1_000)
     assert apart.result == "WRONG"
-    assert "b is ahead of a" in apart.detail
+    assert apart.detail == "the clock of b is 0.1 s ahead of a: one of them is wrong"
+    hour_ms = 3_600_000
+    assert judge_clocks({"a": 0, "b": 4_000}, grace_ms=hour_ms).result == "ok", "object stores report whole seconds"
+    assert judge_clocks({"a": 0, "b": 6_000}, grace_ms=hour_ms).result == "note"
+    assert judge_clocks({"a": 0, "b": 301_000}, grace_ms=24 * hour_ms).result == "WRONG", "however long the grace"
+
+
+@pytest.mark.parametrize(
+    ("clocks_ms", "detail"),
+    [
+        ({"me": 900_000, "db": 0, "s3": 1_000}, "the clock of me is wrong: 899.0 s ahead of db and s3"),
+        ({"me": 900_000, "db": 1_000, "s3": 901_000}, "the clock of db is wrong: 899.0 s behind me and s3"),
+        ({"me": 0, "db": 900_000, "s3": 500_000}, "the clock of me is wrong: 500.0 s behind s3 and db"),
+        ({"me": 0, "db": 900_000, "s3": 450_000}, "the clock of db is 900.0 s ahead of me: one of them is wrong"),
+    ],
+)
+def test_the_clock_that_differs_from_the_others_is_named_with_the_difference(
+    clocks_ms: dict[str, int], detail: str
+) -> None:
+    assert judge_clocks(clocks_ms, grace_ms=3_600_000).detail == detail
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """An S3 server whose clock is 20 minutes behind, and that refuses all requests for that reason."""
+
+    def do_GET(self) -> None:
+        body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>The times differ.</Message></Error>"
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response_only(403)
+        self.send_header("Date", formatdate(time.time() - 1_200, usegmt=True))
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_PUT = do_POST = do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_store_that_refuses_requests_for_their_time_is_compared_by_its_clock(cluster: FedCluster) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        s3 = {"LLOG_S3_ACCESS_KEY_ID": "id", "LLOG_S3_SECRET_ACCESS_KEY": "secret", "LLOG_S3_ENDPOINT_URL": endpoint}
+        code, found = findings(cluster, LLOG_OBJECTS_URL="s3://bucket", **s3)
+        server.shutdown()
+    assert code == 1
+    [store], [clocks] = found["objects store"], found["clocks"]
+    assert "RequestTimeTooSkewed" in store["detail"]
+    assert "NTP" in store["advice"]
+    assert clocks["result"] == "WRONG"
+    assert re.fullmatch(rf"the clock of this machine is 1,(199|200|201)\.. s ahead of {endpoint}: .*", clocks["detail"])
 
 
 def test_a_directory_that_everybody_may_write_to_is_wrong(tmp_path: Path) -> None:

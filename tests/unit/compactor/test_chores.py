@@ -12,6 +12,7 @@ from llog.compactor.claims import Claims
 from llog.compactor.discovery import DyingTopic
 from llog.compactor.plan import COMPACTOR_BACKUP_TORN_MS, COMPACTOR_BACKUPS_KEPT
 from llog.errors import ObjectStoreUnavailable, TopicNotFound, VacuumRefused
+from llog.limits import COMPACTOR_BACKUP_INTERVAL_MS_MIN
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.keys import Log
@@ -107,14 +108,12 @@ async def test_a_wal_store_above_three_quarters_presses_and_makes_vacuum_due_at_
     assert chores.vacuum_in_ms() == 0
 
 
-async def test_a_wal_store_that_is_the_object_store_is_neither_measured_nor_backed_up() -> None:
+async def test_a_wal_store_that_is_the_object_store_is_not_measured() -> None:
     cluster = Cluster()
     chores, _, _ = chores_of(cluster, "one", wal_max_bytes=1 << 20)
     await Writer(cluster.open()).append(ORDERS, size=1_000_000)
     await chores.measure_wal()
-    await chores.backup()
     assert (chores.wal_bytes, chores.under_pressure) == (None, False)
-    assert await chores.backups() == []
 
 
 # -- deletions -------------------------------------------------------------------------------------------------------
@@ -150,8 +149,9 @@ async def test_a_topic_created_again_is_not_deleted_for_its_former_life() -> Non
 # -- backups ---------------------------------------------------------------------------------------------------------
 
 
-async def test_backups_are_made_on_schedule_and_the_last_ones_kept_with_those_made_by_hand() -> None:
-    cluster = Cluster(own_wal=True)
+@pytest.mark.parametrize("own_wal", [True, False], ids=["a WAL store of its own", "one object store"])
+async def test_backups_are_made_on_schedule_and_the_last_ones_kept_with_those_made_by_hand(own_wal: bool) -> None:
+    cluster = Cluster(own_wal=own_wal)
     chores, _, _ = chores_of(cluster, "one")
     context = cluster.open()
     await Writer(context).append(ORDERS)
@@ -169,6 +169,27 @@ async def test_backups_are_made_on_schedule_and_the_last_ones_kept_with_those_ma
     assert all(one.whole for one in found)
     manifests = [manifest async for manifest in list_backups(cluster.objects, context.keys)]
     assert manifests[-1].logs == 1
+
+
+async def test_an_interval_of_zero_turns_scheduled_backups_off() -> None:
+    cluster = Cluster(own_wal=True)
+    chores, _, _ = chores_of(cluster, "one", compactor_backup_interval_ms=0)
+    await Writer(cluster.open()).append(ORDERS)
+    await chores.backup()
+    assert await chores.backups() == []
+
+
+async def test_the_service_that_backs_up_looks_again_when_the_next_backup_is_due() -> None:
+    cluster = Cluster()
+    (one, _, _), (two, _, _) = chores_of(cluster, "one"), chores_of(cluster, "two")
+    await Writer(cluster.open()).append(ORDERS)
+    assert await one.backup() == one.backup_interval_ms == 900_000
+    cluster.clock.now += 600_000
+    assert await one.backup() == 300_000
+    cluster.clock.now += 290_000
+    assert await one.backup() == COMPACTOR_BACKUP_INTERVAL_MS_MIN, "not more often than that"
+    assert await two.backup() == COMPACTOR_BACKUP_INTERVAL_MS_MIN, "the claim may become free"
+    assert len(await one.backups()) == 1
 
 
 async def test_a_backup_that_is_removed_is_none_from_the_first_moment_and_is_found_again_until_the_last(

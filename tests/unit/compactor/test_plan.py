@@ -20,8 +20,7 @@ from llog.compactor.plan import (
     Rules,
     SeenBackup,
     is_pressed,
-    plan_backup_due,
-    plan_backup_interval_ms,
+    plan_backup_in_ms,
     plan_backups_to_remove,
     plan_hurried_vacuum_interval_ms,
     plan_idle_vacuum_interval_ms,
@@ -170,8 +169,6 @@ def test_vacuum_runs_about_as_often_as_objects_outlive_the_grace() -> None:
     assert plan_vacuum_interval_ms(10_000, 300_000) == 10_000
     assert plan_hurried_vacuum_interval_ms(300_000) == 30_000
     assert plan_hurried_vacuum_interval_ms(10_000) == 10_000
-    assert plan_backup_interval_ms(3_600_000) == 900_000
-    assert plan_backup_interval_ms(10_000) == 60_000
 
 
 def test_the_wal_store_presses_above_three_quarters() -> None:
@@ -184,18 +181,18 @@ def backup(at_ms: int, *, whole: bool = True, scheduled: bool = True) -> SeenBac
 
 
 def test_a_backup_is_due_when_the_newest_whole_one_is_old() -> None:
-    assert plan_backup_due([], NOW, 1_000)
-    assert plan_backup_due([backup(NOW - 1_000)], NOW, 1_000)
-    assert not plan_backup_due([backup(NOW - 5_000), backup(NOW - 999, scheduled=False)], NOW, 1_000)
-    assert plan_backup_due([backup(NOW - 10, whole=False)], NOW, 1_000)
+    assert plan_backup_in_ms([], NOW, 1_000) == 0
+    assert plan_backup_in_ms([backup(NOW - 1_000)], NOW, 1_000) == 0
+    assert plan_backup_in_ms([backup(NOW - 5_000), backup(NOW - 999, scheduled=False)], NOW, 1_000) == 1
+    assert plan_backup_in_ms([backup(NOW - 10, whole=False)], NOW, 1_000) == 0
 
 
 def test_backups_of_a_clock_that_was_far_ahead_count_as_the_oldest() -> None:
     year_ms = 365 * 24 * 3_600_000
     wrong, now = [backup(NOW + year_ms + number) for number in range(2)], backup(NOW - 100)
-    assert plan_backup_due(wrong, NOW, 1_000)
-    assert not plan_backup_due([*wrong, now], NOW, 1_000)
-    assert not plan_backup_due([backup(NOW + 2_000)], NOW, 1_000), "another service's clock may be ahead a little"
+    assert plan_backup_in_ms(wrong, NOW, 1_000) == 0
+    assert plan_backup_in_ms([*wrong, now], NOW, 1_000) == 900
+    assert plan_backup_in_ms([backup(NOW + 2_000)], NOW, 1_000) > 0, "another service's clock may be ahead a little"
     assert plan_backups_to_remove([*wrong, now], NOW, kept=2) == [wrong[0]]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from llog.compactor.plan import Rules
 from llog.errors import MetadataUnavailable
 from llog.formats.values import ControlRecord, decode_value
@@ -128,3 +130,20 @@ async def test_a_full_wal_store_is_compacted_and_vacuumed_at_once_and_backups_ar
         assert there.service.health()["status"] == "ok"
         assert [found async for found in cluster.objects.list(context.keys.backups())]
         assert there.metrics.skew_ms == 0
+
+
+@pytest.mark.parametrize("interval_ms", [120_000, 0])
+async def test_a_service_with_one_object_store_backs_up_unless_it_is_turned_off(interval_ms: int) -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    await Writer(context).append(ORDERS)
+
+    async def made() -> int:
+        listed = [found.name async for found in cluster.objects.list(context.keys.backups())]
+        return sum(name.endswith("/manifest") for name in listed)
+
+    async with running(cluster, compactor_backup_interval_ms=interval_ms):
+        await cluster.clock.advance(60_000)
+        assert await made() == (1 if interval_ms else 0)
+        await cluster.clock.advance(130_000)
+        assert await made() == (2 if interval_ms else 0)

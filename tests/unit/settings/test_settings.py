@@ -256,6 +256,8 @@ def test_defaults_that_depend_on_a_store_follow_it_and_say_so() -> None:
     assert (tiers.batch_max_delay_ms, tiers.wal_url) == (10, "file:///fast")
     assert make(LLOG_OBJECTS_URL="s3://bucket", LLOG_BATCH_MAX_DELAY_MS="20").batch_max_delay_ms == 20
     assert make(LLOG_REQUEST_TIMEOUT_MS="3s").compactor_min_age_ms == 6_000
+    for grace, interval_ms in (("1h", 900_000), ("20m", 300_000), ("10s", 60_000), ("30d", 900_000)):
+        assert make(LLOG_VACUUM_GRACE_MS=grace).compactor_backup_interval_ms == interval_ms
 
 
 def test_the_process_goes_by_host_and_pid_unless_it_is_named() -> None:

@@ -112,6 +112,7 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
         e.ObjectStoreUnavailable,
         e.ObjectStoreUncertain,
         e.ObjectStoreDenied,
+        e.ObjectStoreClockSkew,
         e.ObjectStoreMisconfigured,
         e.ObjectStoreFull,
         e.StoreClosed,

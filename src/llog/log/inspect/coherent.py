@@ -5,7 +5,7 @@ that guard all others, then the rest, then the two again:
 
     1. compaction record, then control record (strictly, in this order)
     2. everything else
-    3. both again: `is_coherent`
+    3. both again, in any order: `is_coherent`
 
 When `is_coherent` holds, step 2 shows the log as of the control record of step 1:
 - appends meanwhile only add entries at or above its counter, which are ignored; entries below were settled, or are
@@ -47,10 +47,13 @@ class LogGuards(NamedTuple):
         return cursor_of(self.control, self.compaction)
 
 
-async def read_guards(context: LogContext, log: Log, *, strict: bool = True) -> LogGuards | None:
-    """None when the log has no control record."""
-    compaction_record = await context.metadata.get(context.keys.compaction(log), strict=strict)
-    control_record = await context.metadata.get(context.keys.control(log), strict=strict)
+async def read_guards(context: LogContext, log: Log, *, strict: bool = True, in_order: bool = True) -> LogGuards | None:
+    """None when the log has no control record. `in_order=False`, in one call, is enough for step 3."""
+    keys = [context.keys.compaction(log), context.keys.control(log)]
+    if in_order:
+        compaction_record, control_record = [await context.metadata.get(key, strict=strict) for key in keys]
+    else:
+        compaction_record, control_record = await context.metadata.get_many(keys, strict=strict)
     if control_record is None:
         return None
     compaction = None

@@ -22,10 +22,13 @@ not recovered is reported with its reason.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from llog.concurrency import gather_bounded
 from llog.errors import FormatError, InvalidArgument, LogError, ObjectNotFound, OutOfOrderSequence, RestoreRefused
 from llog.formats.backup import VacuumHold
 from llog.formats.shared_blob import BlobSlice, parse_shared_blob
@@ -61,8 +64,11 @@ from llog.log.recovery.recover_segments import (
 )
 from llog.log.recovery.restore import read_hold
 from llog.log.topics.create import initialize, load_topic
+from llog.stores.metadata.shared_reads import sharing_reads
 from llog.stores.objects.port import ObjectStore
 
+# Logs of one blob that are read at the same time.
+RECOVER_LOGS_READ_AHEAD: Final = 256
 # Slices that wait because the sequence numbers of their producer show that others come first.
 RECOVER_POSTPONED_MAX: Final = 10_000
 
@@ -105,14 +111,16 @@ async def recover(context: LogContext, *, dry_run: bool = False) -> Recovered:
     held = await read_hold(context)
     if held is None or held[0].state != "RESTORED":
         raise RestoreRefused("recovery needs a completed restore that still holds vacuum: run `llog meta restore`")
-    work = _Recovery(context, context.wal, context.segments, held[0], dry_run)
-    try:
-        await work.append_from_segments()
-        await work.append_from_blobs()
-        if not dry_run:
-            await work.adopt()
-    finally:
-        await work.committer.close()
+    async with sharing_reads(context.metadata) as metadata:
+        reading = dataclasses.replace(context, metadata=metadata)
+        work = _Recovery(context, reading, context.wal, context.segments, held[0], dry_run)
+        try:
+            await work.append_from_segments()
+            await work.append_from_blobs()
+            if not dry_run:
+                await work.adopt()
+        finally:
+            await work.committer.close()
     return work.done
 
 
@@ -128,9 +136,17 @@ class _Slice(NamedTuple):
 
 class _Recovery:
     def __init__(
-        self, context: LogContext, wal: ObjectStore, segments: ObjectStore, hold: VacuumHold, dry_run: bool
+        self,
+        context: LogContext,
+        reading: LogContext,
+        wal: ObjectStore,
+        segments: ObjectStore,
+        hold: VacuumHold,
+        dry_run: bool,
     ) -> None:
         self._context, self._wal, self._segments = context, wal, segments
+        self._reading = reading
+        """The same context; logs that are read side by side share their reads."""
         self._hold, self._dry_run = hold, dry_run
         self._since_ms = hold.recover_since_ms
         self.committer = Committer(context, first_offset=1, growth=Growth.ADMINISTERED)
@@ -144,27 +160,33 @@ class _Recovery:
 
     # -- 1: segments beyond the counter -------------------------------------------------------------------------------
     async def append_from_segments(self) -> None:
-        async for found in newer_segments(self._context, self._segments, self._since_ms):
-            self.done.unreadable += found.unreadable
-            fresh = await self._current_segments(found)
-            if not fresh:
-                continue
-            try:
-                if not self._dry_run:
-                    await self._begin(found.log, fresh)
-                ranges = await self._referenced(found.log)
-            except LogError as error:
-                self._damaged[found.log] = f"refused: {error.reason}"
-                ranges = None
-            if ranges is None:
-                self._leave(fresh, self._damaged[found.log])
-                continue
-            plan = await plan_segments(self._context, fresh, ranges)
-            for part in plan.appended:
-                await self._append_segment(found.log, part.segment, part.start_offset, ranges)
-            await self._note_contained(found, plan.contained, ranges)
-            for part, reason in plan.left:
-                self._leave_part(part, f"left: {reason}")
+        async for some in newer_segments(self._context, self._segments, self._since_ms):
+            if self._dry_run:  # otherwise, `_begin` first changes what a log references
+                await self._read_ahead([found.log for found in some])
+            for found in some:
+                await self._append_from_segments_of(found)
+
+    async def _append_from_segments_of(self, found: LogSegments) -> None:
+        self.done.unreadable += found.unreadable
+        fresh = await self._current_segments(found)
+        if not fresh:
+            return
+        try:
+            if not self._dry_run:
+                await self._begin(found.log, fresh)
+            ranges = await self._referenced(found.log)
+        except LogError as error:
+            self._damaged[found.log] = f"refused: {error.reason}"
+            ranges = None
+        if ranges is None:
+            self._leave(fresh, self._damaged[found.log])
+            return
+        plan = await plan_segments(self._context, fresh, ranges)
+        for part in plan.appended:
+            await self._append_segment(found.log, part.segment, part.start_offset, ranges)
+        await self._note_contained(found, plan.contained, ranges)
+        for part, reason in plan.left:
+            self._leave_part(part, f"left: {reason}")
 
     async def _note_contained(
         self, found: LogSegments, contained: Sequence[FoundSegment], ranges: ReferencedRanges
@@ -235,6 +257,7 @@ class _Recovery:
             except (FormatError, ObjectNotFound):
                 self.done.unreadable.append(blob.uri)
                 continue
+            await self._read_ahead(_logs_of(slices))
             for part in slices:
                 body = memoryview(data)[part.byte_offset : part.byte_offset + part.byte_length]
                 await self._append_slice(blob, part, body)
@@ -285,31 +308,43 @@ class _Recovery:
 
     # -- 3: segments over restored entries ----------------------------------------------------------------------------
     async def adopt(self) -> None:
-        async for found in newer_segments(self._context, self._segments, self._since_ms):
-            topic = await self._topic(found.log.topic)
-            if topic is None or topic.state != "LIVE" or await self._referenced(found.log) is None:
-                continue
-            fresh = [one for one in found.segments if one.extension.incarnation == topic.incarnation]
-            try:
-                adopted = await adopt_segments(self._context, found.log, fresh, restored_at_ms=self._hold.held_at_ms)
-            except LogError as error:
-                self._leave(fresh[-1:], f"refused: {error.reason}")
-            else:
-                self.done.adopted += [segment.uri for segment in adopted]
+        async for some in newer_segments(self._context, self._segments, self._since_ms):
+            for found in some:
+                await self._adopt_for(found)
+
+    async def _adopt_for(self, found: LogSegments) -> None:
+        topic = await self._topic(found.log.topic)
+        if topic is None or topic.state != "LIVE" or await self._referenced(found.log) is None:
+            return
+        fresh = [one for one in found.segments if one.extension.incarnation == topic.incarnation]
+        try:
+            adopted = await adopt_segments(self._context, found.log, fresh, restored_at_ms=self._hold.held_at_ms)
+        except LogError as error:
+            self._leave(fresh[-1:], f"refused: {error.reason}")
+        else:
+            self.done.adopted += [segment.uri for segment in adopted]
 
     # -- both ---------------------------------------------------------------------------------------------------------
+    async def _read_ahead(self, logs: Sequence[Log]) -> None:
+        """Read the topics of these logs and what the logs reference, many at a time. Errors come when it is used."""
+        unknown = [log for log in dict.fromkeys(logs) if log not in self._ranges]
+        topics = {log.topic for log in unknown} - set(self._topics)
+        await gather_bounded(sorted(topics), self._topic, limit=RECOVER_LOGS_READ_AHEAD)
+        await gather_bounded(unknown, self._referenced, limit=RECOVER_LOGS_READ_AHEAD)
+
     async def _referenced(self, log: Log) -> ReferencedRanges | None:
         """None: a record of the log is damaged, so what it references is unknown."""
         if log not in self._ranges and log not in self._damaged:
             try:
-                self._ranges[log] = await read_ranges(self._context, log, self._hold)
+                self._ranges[log] = await read_ranges(self._reading, log, self._hold)
             except (FormatError, InvalidArgument) as error:
                 self._damaged[log] = f"refused: the log is damaged ({error})"
         return self._ranges.get(log)
 
     async def _topic(self, topic: str) -> TopicRecord | None:
-        if topic not in self._topics or self._topics[topic] is None:
-            found = await load_topic(self._context, topic, strict=True)
+        may_appear = not self._dry_run  # recovery creates it
+        if topic not in self._topics or (self._topics[topic] is None and may_appear):
+            found = await load_topic(self._reading, topic, strict=True)
             self._topics[topic] = None if found is None else found[0]
         return self._topics[topic]
 
@@ -387,6 +422,15 @@ class _Recovery:
                 self.done.slices[-1] = last._replace(msg_count=count, end_offset=end)
             else:
                 self.done.slices.append(UnknownSlice(log, uri, piece.msg_count, created_at_ms, text, start, end))
+
+
+def _logs_of(slices: Sequence[BlobSlice]) -> list[Log]:
+    """The logs of these slices, without invalid names."""
+    logs: list[Log] = []
+    for part in slices:
+        with contextlib.suppress(InvalidArgument):
+            logs.append(Log(check_topic(part.topic), part.partition))
+    return logs
 
 
 def is_of_dead_incarnation(topic: TopicRecord, created_at_ms: int, *, restored_at_ms: int) -> bool:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from llog.concurrency import gather_bounded
 from llog.errors import FormatError, ObjectNotFound
 from llog.formats.backup import VacuumHold
 from llog.formats.buffers import Buffer
@@ -38,6 +39,9 @@ from llog.log.inspect.coherent import read_guards, run_of
 from llog.log.keys import Log
 from llog.log.producers import SEQUENCE_MODULUS, ProducerClaim
 from llog.stores.objects.port import ObjectStore
+
+# Logs whose segments are described at the same time, one footer each.
+RECOVER_LOGS_AT_ONCE: Final = 64
 
 DOUBTFUL: Final = "key compaction removed the segments made from it, so its records cannot be recognised"
 
@@ -100,21 +104,28 @@ class LogSegments(NamedTuple):
     unreadable: tuple[str, ...]
 
 
-async def newer_segments(context: LogContext, store: ObjectStore, since_ms: int) -> AsyncIterator[LogSegments]:
-    """Segments created since, log by log; logs without any are omitted."""
-    log: Log | None = None
-    names: list[str] = []
+async def newer_segments(
+    context: LogContext, store: ObjectStore, since_ms: int
+) -> AsyncIterator[Sequence[LogSegments]]:
+    """Segments created since, log by log, some logs at a time; logs without any are omitted."""
+    names: dict[Log, list[str]] = {}
+
+    async def described() -> list[LogSegments]:
+        found = list(names.items())
+        names.clear()
+        return await gather_bounded(found, lambda one: _described(store, *one), limit=RECOVER_LOGS_AT_ONCE)
+
     async for found in store.list(f"{context.keys.root}/"):
         parsed = context.keys.parse_object(found.name)
-        if parsed is None or parsed.kind != "segment_object" or created_at_ms_of(parsed.object_id) < since_ms:
+        if parsed is None or parsed.log is None or parsed.kind != "segment_object":
             continue
-        if parsed.log != log:
-            if log is not None:
-                yield await _described(store, log, names)
-            log, names = parsed.log, []
-        names.append(found.name)
-    if log is not None:
-        yield await _described(store, log, names)
+        if created_at_ms_of(parsed.object_id) < since_ms:
+            continue
+        if parsed.log not in names and len(names) == RECOVER_LOGS_AT_ONCE:
+            yield await described()
+        names.setdefault(parsed.log, []).append(found.name)
+    if names:
+        yield await described()
 
 
 async def _described(store: ObjectStore, log: Log, names: Sequence[str]) -> LogSegments:

@@ -38,6 +38,7 @@ from llog.stores.metadata.port import ABSENT
 RESTORE_VERSION_LEAP: Final = 2**44
 
 
+
 class BackupContents(NamedTuple):
     """The frame of a backup that was read completely."""
 
@@ -96,6 +97,7 @@ async def restore_backup(
 ) -> Restored:
     """Steps 2 to 7. `old_processes_ended`: the operator confirms that no process that used the lost store still runs,
     for a store that cannot raise its versions."""
+    started_at_ms = context.now_ms()
     hold = await _hold_of(context, contents)
     if hold is not None and hold.state == "RESTORED":
         return Restored(contents.end.records, contents.end.logs, True, hold)
@@ -110,6 +112,7 @@ async def restore_backup(
     await put_back(context, place, contents, hold.held_at_ms, puts)
     hold = await _finish_hold(context, hold)
     counts = {"records": contents.end.records, "logs": contents.end.logs, "resumed": resumed, "vacuum": "held"}
+    counts["duration_ms"] = context.now_ms() - started_at_ms
     context.on_change(LogChange("metadata.restore", contents.header.backup_id, after=counts))
     return Restored(puts.written, contents.end.logs, resumed, hold)
 

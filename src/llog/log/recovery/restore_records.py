@@ -13,7 +13,7 @@ in every case:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -26,7 +26,6 @@ from llog.formats.values import (
     ControlRecord,
     ProducerIdBlock,
     TopicRecord,
-    Value,
     decode_value,
     encode_value,
 )
@@ -39,9 +38,9 @@ from llog.stores.metadata.port import ABSENT, Key, Put
 if TYPE_CHECKING:
     from llog.log.recovery.restore import BackupContents
 
-# One write to the store takes at most so many records and bytes.
-RESTORE_BATCH_RECORDS: Final = 500
-RESTORE_BATCH_BYTES: Final = 4 * MIB
+# One write to the store takes about this many records or bytes, of one large log or of many small ones.
+RESTORE_BATCH_RECORDS: Final = 4_096
+RESTORE_BATCH_BYTES: Final = 8 * MIB
 # How far the next producer id moves: more than were given since the backup.
 RESTORE_PRODUCER_ID_LEAP: Final = 2**32
 # A version that no store ever gives.
@@ -51,33 +50,35 @@ NO_VERSION: Final = 2**63 - 1
 async def put_back(
     context: LogContext, place: BackupPlace, contents: BackupContents, restored_at_ms: int, puts: RestorePuts
 ) -> None:
+    """Put back the logs, then the topics, then the identity of the cluster."""
     identity: BackedUp | None = None
     log: _LogRestore | None = None
+    logs = _LogRestores(context, puts)
     async for line in _counting_lines(place, contents):
         if isinstance(line, Begin):
-            topic = contents.topics.get(line.topic)
-            log = (
-                _LogRestore(context, Log(line.topic, line.partition), topic, restored_at_ms, puts)
-                if line.kind == "log"
-                else None
-            )
+            log = None
+            if line.kind == "log":
+                name = Log(line.topic, line.partition)
+                log = _LogRestore(context, name, contents.topics.get(line.topic), restored_at_ms)
+            elif line.kind == "topics":
+                await logs.flush()
         elif isinstance(line, Commit):
             if log is not None:
-                await log.finish()
+                await logs.add_complete(log)
         elif isinstance(line, BackedUp):
             if log is not None:
-                await log.put(line)
+                await logs.add(log.take(line))
                 continue
             parsed = context.keys.parse(line.path)
             if parsed is not None and parsed.kind == "cluster_id":
                 identity = line
             else:
-                await puts.put(context.keys.key_of(line.path), _shared_value(parsed, line))
-    await puts.flush()
+                await logs.add((context.keys.key_of(line.path), _shared_value(parsed, line)))
+    await logs.flush()
     if identity is not None:
         # The disk of the WAL may be lost too, so every store joins the cluster again, with or without a marker.
         cluster = replace(decode_value(ClusterId, identity.value, identity.path), stores=())
-        await puts.put(context.keys.cluster_id(), encode_value(cluster, identity.path))
+        puts.add(context.keys.cluster_id(), encode_value(cluster, identity.path))
         await puts.flush()
 
 
@@ -102,59 +103,95 @@ async def _counting_lines(place: BackupPlace, contents: BackupContents) -> Async
 
 
 class _LogRestore:
-    """Restores one log: the compaction record after all others, then the control record."""
+    """One log: its guarding records, which are kept until all its other records are written."""
 
-    def __init__(
-        self, context: LogContext, log: Log, topic: TopicRecord | None, restored_at_ms: int, puts: RestorePuts
-    ) -> None:
-        self._context, self._log, self._topic, self._puts = context, log, topic, puts
+    def __init__(self, context: LogContext, log: Log, topic: TopicRecord | None, restored_at_ms: int) -> None:
+        self._keys, self._log, self._topic = context.keys, log, topic
         self._restored_at_ms = restored_at_ms
         self._control: ControlRecord | None = None
         self._compaction: CompactionRecord | None = None
-        self._end_key = ""
+        self.end_key: Key | None = None
+        """The index entry at the end of the run in flight."""
         self._end_key_version: int | None = None
         self._control_key, self._compaction_key = context.keys.control(log), context.keys.compaction(log)
+        self.guard_bytes = 0
 
-    async def put(self, line: BackedUp) -> None:
+    def take(self, line: BackedUp) -> tuple[Key, bytes] | None:
+        """What to put back for this line now."""
         if line.path == self._control_key.path:
             self._control = decode_value(ControlRecord, line.value, line.path)
         elif self._topic is not None and self._topic.state == "DELETED":
-            return  # deleted while the backup was taken: only the tombstone is restored
+            return None  # deleted while the backup was taken: only the tombstone is restored
         elif line.path == self._compaction_key.path:
             self._compaction = decode_value(CompactionRecord, line.value, line.path)
             run = self._compaction.in_flight
-            index_entry = self._context.keys.index_entry
-            self._end_key = "" if run is None else index_entry(self._log, run.end_offset).path
+            self.end_key = None if run is None else self._keys.index_entry(self._log, run.end_offset)
         else:
-            if line.path == self._end_key:
+            if self.end_key is not None and line.path == self.end_key.path:
                 self._end_key_version = line.version
-            await self._puts.put(Key(line.path, self._control_key.route), line.value)
+            return Key(line.path, self._control_key.route), line.value
+        self.guard_bytes += len(line.value)
+        return None
 
-    async def finish(self) -> None:
-        """Write the two guarding records last: a control record means that the log is complete."""
-        await self._puts.flush()
-        if self._compaction is not None:
-            await self._put_compaction(self._compaction)
-        if self._control is not None:
-            control = plan_control(self._control, self._topic, restored_at_ms=self._restored_at_ms)
-            await self._put(self._control_key, control)
-
-    async def _put_compaction(self, record: CompactionRecord) -> None:
-        now: int | None = None
-        if record.in_flight is not None:
-            key = self._context.keys.index_entry(self._log, record.in_flight.end_offset)
-            found = await self._context.metadata.get(key, strict=True)
-            now = None if found is None else found.version
+    def compaction(self, end_key_version_now: int | None) -> tuple[Key, bytes] | None:
+        if self._compaction is None:
+            return None
         planned = plan_compaction(
-            record,
+            self._compaction,
             restored_at_ms=self._restored_at_ms,
             end_key_version_then=self._end_key_version,
-            end_key_version_now=now,
+            end_key_version_now=end_key_version_now,
         )
-        await self._put(self._compaction_key, planned)
+        return self._compaction_key, encode_value(planned, self._compaction_key.path)
 
-    async def _put(self, key: Key, value: Value) -> None:
-        await self._puts.put(key, encode_value(value, key.path))
+    def control(self) -> tuple[Key, bytes] | None:
+        if self._control is None:
+            return None
+        planned = plan_control(self._control, self._topic, restored_at_ms=self._restored_at_ms)
+        return self._control_key, encode_value(planned, self._control_key.path)
+
+
+class _LogRestores:
+    """Writes the records of many logs together, in an order that is safe for each: its compaction record after all
+    others, then its control record, which means that the log is complete."""
+
+    def __init__(self, context: LogContext, puts: RestorePuts) -> None:
+        self._context, self._puts = context, puts
+        self._complete: list[_LogRestore] = []
+        self._guard_bytes = 0
+
+    async def add(self, put: tuple[Key, bytes] | None) -> None:
+        if put is not None:
+            self._puts.add(*put)
+            await self._flush_if_full()
+
+    async def add_complete(self, log: _LogRestore) -> None:
+        """All records of the log were added, so its guarding records may follow."""
+        self._complete.append(log)
+        self._guard_bytes += log.guard_bytes
+        await self._flush_if_full()
+
+    async def _flush_if_full(self) -> None:
+        records = len(self._puts) + len(self._complete)
+        if records >= RESTORE_BATCH_RECORDS or self._puts.byte_length + self._guard_bytes >= RESTORE_BATCH_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        await self._puts.flush()
+        logs, self._complete, self._guard_bytes = self._complete, [], 0
+        versions = await self._end_key_versions(logs)
+        await self._write([log.compaction(versions.get(log.end_key)) for log in logs])
+        await self._write([log.control() for log in logs])
+
+    async def _end_key_versions(self, logs: Sequence[_LogRestore]) -> dict[Key | None, int]:
+        keys = [log.end_key for log in logs if log.end_key is not None]
+        found = await self._context.metadata.get_many(keys, strict=True) if keys else []
+        return {key: record.version for key, record in zip(keys, found, strict=True) if record is not None}
+
+    async def _write(self, guards: Sequence[tuple[Key, bytes] | None]) -> None:
+        for guard in guards:
+            if guard is not None:
+                self._puts.add(*guard)
         await self._puts.flush()
 
 
@@ -207,21 +244,22 @@ class RestorePuts:
     def __init__(self, context: LogContext) -> None:
         self._context = context
         self._waiting: dict[Key, bytes] = {}
-        self._bytes = 0
+        self.byte_length = 0
         self.written = 0
 
-    async def put(self, key: Key, value: bytes) -> None:
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, key: Key, value: bytes) -> None:
         self._waiting[key] = value
-        self._bytes += len(value)
-        if len(self._waiting) >= RESTORE_BATCH_RECORDS or self._bytes >= RESTORE_BATCH_BYTES:
-            await self.flush()
+        self.byte_length += len(value)
 
     async def flush(self) -> None:
         self.written += len(self._waiting)
         last_error: MetadataStoreError | None = None
         for round_number in range(RESTORE_ROUNDS_MAX):
             if not self._waiting:
-                self._bytes = 0
+                self.byte_length = 0
                 return
             if round_number:
                 await self._context.back_off(round_number)

@@ -25,6 +25,7 @@ from llog.errors import (
     ObjectAlreadyExists,
     ObjectNotFound,
     ObjectRangeInvalid,
+    ObjectStoreClockSkew,
     ObjectStoreDenied,
     ObjectStoreError,
     ObjectStoreMisconfigured,
@@ -209,7 +210,9 @@ class S3ObjectStore(ObjectStore):
         self._closed = True
 
     def _advised(self, error: ObjectStoreError, writing: bool) -> ObjectStoreError:
-        if isinstance(error, ObjectStoreDenied):
+        if isinstance(error, ObjectStoreClockSkew):
+            advice = "set the clocks of this machine and of the server right; `llog doctor` compares them"
+        elif isinstance(error, ObjectStoreDenied):
             needed = "list, read, write and delete" if writing else "list and read"
             advice = f"check the access key, the secret and that they may {needed} here"
         else:

@@ -15,6 +15,7 @@ from llog.errors import (
     ObjectAlreadyExists,
     ObjectNotFound,
     ObjectRangeInvalid,
+    ObjectStoreClockSkew,
     ObjectStoreDenied,
     ObjectStoreError,
     ObjectStoreFull,
@@ -56,7 +57,7 @@ BY_CODE: Final[dict[str, Outcome]] = {
     "SignatureDoesNotMatch": _DENIED,
     "ExpiredToken": _DENIED,
     "InvalidToken": _DENIED,
-    "RequestTimeTooSkewed": _DENIED,
+    "RequestTimeTooSkewed": _both(ObjectStoreClockSkew),
     "XAdminUserNotFound": _DENIED,  # versitygw, with status 404
     "InvalidRange": Outcome(ObjectRangeInvalid, ObjectStoreError),
     "PreconditionFailed": Outcome(ObjectStoreError, ObjectAlreadyExists),

@@ -38,7 +38,8 @@ from llog.log.append.append import Appender
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
-from llog.log.recovery.backup import copy_log, write_backup
+from llog.log.recovery.backup import write_backup
+from llog.log.recovery.backup_logs import copy_log
 from llog.log.recovery.backup_places import BackupFile, BackupObjects, list_backups
 from llog.log.recovery.restore import inspect_backup, release_vacuum, restore_backup
 from llog.log.recovery.restore_records import (
@@ -192,7 +193,7 @@ async def test_only_whole_backups_are_listed_and_a_failed_one_leaves_nothing(
     async def fails(*_: object) -> None:
         raise LogBusy(*ORDERS, "always")
 
-    monkeypatch.setattr("llog.log.recovery.backup.copy_log", fails)
+    monkeypatch.setattr("llog.log.recovery.backup_logs.copy_log", fails)
     before = [meta.name async for meta in objects.list(source.keys.backups())]
     with pytest.raises(LogBusy):
         await backed_up(source, objects)
@@ -214,7 +215,7 @@ async def test_a_file_appears_whole_or_not_at_all_and_is_never_overwritten(
     async def fails(*_: object) -> None:
         raise LogBusy(*ORDERS, "always")
 
-    monkeypatch.setattr("llog.log.recovery.backup.copy_log", fails)
+    monkeypatch.setattr("llog.log.recovery.backup_logs.copy_log", fails)
     with pytest.raises(LogBusy):
         await write_backup(source, BackupFile(tmp_path / "other"), an_id(source))
     with pytest.raises(InvalidArgument, match="cannot be opened"):
@@ -261,8 +262,8 @@ async def test_appends_during_a_copy_are_left_out_of_it(source: LogContext) -> N
 
 
 async def test_a_log_that_never_rests_fails_the_backup(source: LogContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llog.log.recovery.backup.is_coherent", lambda *_: False)
-    monkeypatch.setattr("llog.log.recovery.backup.BACKUP_LOG_ROUNDS_MAX", 3)
+    monkeypatch.setattr("llog.log.recovery.backup_logs.is_coherent", lambda *_: False)
+    monkeypatch.setattr("llog.log.recovery.backup_logs.BACKUP_LOG_ROUNDS_MAX", 3)
 
     async def emit(_: Line) -> None:
         pass

@@ -3,7 +3,6 @@ repeated runs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -65,20 +64,19 @@ async def test_a_segment_that_was_only_planned_hides_no_blob(
 ) -> None:
     """While the backup is taken, a compactor registers a segment of what came after the copy, and dies."""
     await write(source, "before", 2, [ORDERS])
-    scan_all, segments = source.metadata.scan_all, source.keys.segments(ORDERS)
+    scan, segments = source.metadata.scan, source.keys.segments(ORDERS)
     met = False
 
-    async def meet_a_compactor(prefix: Key, **named: Any) -> AsyncIterator[Record]:
+    async def meet_a_compactor(parent: Key, **named: Any) -> list[Record]:
         nonlocal met
-        if prefix == segments and not met:
+        if parent == segments and not met:
             met = True
             await write(source, "after", 2, [ORDERS])
             await _plan_a_segment(source)
-        async for record in scan_all(prefix, **named):
-            yield record
+        return await scan(parent, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(source.metadata, "scan_all", meet_a_compactor)
+        patched.setattr(source.metadata, "scan", meet_a_compactor)
         place = await backed_up(source, objects)
     await restored(target, place)
     assert (await recover(target)).appended == 4
