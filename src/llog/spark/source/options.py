@@ -1,7 +1,7 @@
 """The options of the data source, and what options of source and sink have in common.
 
-Names, forms and defaults are those of Spark's Kafka source, if it has them; `splitBytes`, `maxBytesPerTrigger`,
-`pushFilters` and `llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL, and so on for every
+Names, forms and defaults are those of Spark's Kafka source, if it has them; `splitBytes`, `maxBytesPerTrigger`
+and `llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL, and so on for every
 setting of the stores; the environment supplies the rest. An unknown or invalid option is an error that names it, before
 anything is read. No secret is accepted as an option, because Spark shows options in its plans.
 """
@@ -43,7 +43,6 @@ _READING: Final = (
     "groupId",
     "includeHeaders",
     "splitBytes",
-    "pushFilters",
 )
 OPTIONS: Final = {name.lower(): name for name in _READING}
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -60,8 +59,6 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     offsets_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
     group: str | None = None
-    push_filters: bool = False
-    """Filters narrow the read. Off by default, because Spark reuses the plan of one use of a table for others."""
     settings: dict[str, str] = {}
     """Settings of the stores given as options."""
 
@@ -90,7 +87,6 @@ def parse_options(given: Mapping[str, str], kind: Kind) -> SourceOptions:
         offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
         bytes_per_trigger=options.size("maxBytesPerTrigger", 0) or None,
         group=None if group is None else external_name("groupId", group),
-        push_filters=options.boolean("pushFilters", False),
         settings=options.settings,
     )
 
@@ -182,6 +178,11 @@ def _unknown(name: str) -> str:
         return "is for Kafka brokers; llog reads the object store: name the cluster by llog.metadata.url"
     if name == "path":
         return "load() takes no path; name topics by the option subscribe"
+    if name == "pushfilters":
+        return (
+            "was removed: Spark reuses the plan of one query for others with other filters, which then lack rows;"
+            " narrow a read by assign, startingOffsets, endingOffsets, startingTimestamp or endingTimestamp"
+        )
     if name in WRITING:
         return "is an option of writes; name the topics to read by subscribe"
     return f"is not an option of the source llog{close_to(name, OPTIONS)}"
