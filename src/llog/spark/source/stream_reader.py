@@ -146,15 +146,16 @@ class _Planner:
         ends = await find_logs(self._opened.context, self._request.subscription)
         starts = await offsets_at(self._opened.context, self._request.starting, ends)
         # Errors name the option here; later the offsets are the stream's own.
+        latest = {log: at.next_offset for log, at in ends.items()}
         ranges_between(
             starts,
-            {log: max(start, ends[log].next_offset) for log, start in starts.items()},
+            latest,
             ends,
             starting_option=self._request.starting.option,
             ending_option=self._request.starting.option,
             fail_on_data_loss=self._request.fail_on_data_loss,
         )
-        return stream_at(starts, ends)
+        return stream_at({log: min(start, latest[log]) for log, start in starts.items()}, ends)
 
     async def ends(self) -> StreamOffsets:
         ends = await self._find()
