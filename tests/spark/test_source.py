@@ -122,18 +122,21 @@ async def test_offsets_assignments_and_timestamps_are_understood_as_kafka_s(
     ("options", "message"),
     [
         ({"subscribe": "nowhere"}, "nowhere: no such topic"),
+        ({"subscribe": "orders", "splitBites": "1MiB"}, "splitbites: is not an option of the source llog"),
+        ({"subscribe": "orders", "includeHeaders": "yes"}, "includeHeaders: 'yes' must be true or false"),
         (
             {"assign": '{"orders": [0]}', "endingOffsets": '{"orders": {"0": 99999}}'},
             "endingOffsets: orders:0: offset 99999 is outside 1",
         ),
     ],
 )
-async def test_errors_name_the_option_or_the_offset(
+async def test_errors_name_the_option_or_the_offset_in_one_sentence(
     spark: SparkSession, places: Places, opened: OpenedLog, options: dict[str, str], message: str
 ) -> None:
     await append(opened, [random_group(random.Random(1), log) for log in LOGS])
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(Exception, match=message) as refused:
         places.read(spark, **options).count()
+    assert len(str(refused.value).splitlines()) <= 2, "a sentence and Spark's SQLSTATE"
 
 
 async def test_lost_records_fail_a_read_unless_told_otherwise(

@@ -56,7 +56,7 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "subscribe, subscribePattern, assign: none is given; .* not of a catalogue table"),
+        ({}, "subscribe, subscribePattern, assign: none is given; .* a catalogue table: use llog.spark.views"),
         ({"groupId": "g"}, "subscribe, subscribePattern, assign: none is given; give exactly one$"),
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign are given"),
         ({"subscribe": "a b"}, "subscribe: topic: 'a b' may only hold"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from llog.settings import Settings
 
-__all__ = ["register", "session"]
+__all__ = ["register", "session", "views"]
 
 quieten_this_process()  # every import of llog by a Spark worker runs this line
 
@@ -58,3 +58,14 @@ def register(spark: SparkSession) -> SparkSession:
     with own_interpreter(spark):
         spark.dataSource.register(LlogDataSource)
     return spark
+
+
+def views(spark: SparkSession, *topics: str, options: Mapping[str, str] | None = None) -> list[str]:
+    """Create a temporary view for every topic, or for those named, and return their names, which are those of the
+    topics; a view of that name is replaced. `options` are options of the reads.
+
+    A view shows the records up to its first use: call this function again to see later ones.
+    """
+    from llog.spark.source.topic_views import create_views
+
+    return create_views(register(spark), topics, options or {})

@@ -21,8 +21,18 @@ from pyspark.sql.types import StructType
 
 from llog.errors import InvalidArgument
 from llog.pipeline.sink.query import SinkBatch
-from llog.spark.sink.driver import checkpoint_of, commit, make_order, upload_task
+from llog.spark.sink.driver import (
+    TaskMessage,
+    checkpoint_of,
+    commit,
+    creates_table,
+    make_order,
+    refuse_table,
+    upload_task,
+)
 from llog.spark.sink.options import check_columns, parse_sink_options
+from llog.spark.source.options import HOW_TO_WRITE
+from llog.spark.user_errors import in_one_sentence
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,17 +42,22 @@ class LlogWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool = False) -> None:
         if overwrite:
             raise InvalidArgument(
-                "mode", "overwrite is not possible: records can only be appended to a log; use append"
+                "mode", f"overwrite is not possible: records can only be appended to a log; {HOW_TO_WRITE}"
             )
         self._options = parse_sink_options(options, streaming=False)
         check_columns(schema, self._options)
         self._query = self._options.query or f"write-{uuid.uuid4().hex}"
         self._order = make_order(self._options)
 
+    @in_one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        if creates_table():
+            return TaskMessage(b"", creates_table=True)
         return upload_task(self._order, iterator)
 
+    @in_one_sentence()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        refuse_table(messages)
         batch = SinkBatch(self._query, self._options.batch, self._owner())
         commit(self._options, batch, messages, forget=self._options.query is None)
 
@@ -64,6 +79,7 @@ class LlogStreamWriter(DataSourceStreamArrowWriter):
         check_columns(schema, self._options)
         self._order: bytes | None = None
 
+    @in_one_sentence()
     def __getstate__(self) -> dict[str, object]:
         # Spark pickles one writer for the tasks of a batch and creates another to commit. Only the first needs the
         # order, before any task starts.
@@ -71,10 +87,12 @@ class LlogStreamWriter(DataSourceStreamArrowWriter):
             self._order = make_order(self._options)
         return dict(self.__dict__)
 
+    @in_one_sentence()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         assert self._order is not None
         return upload_task(self._order, iterator)
 
+    @in_one_sentence()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         checkpoint = checkpoint_of(messages)
         query = self._options.query or checkpoint

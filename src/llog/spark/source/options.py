@@ -49,6 +49,11 @@ _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"
 _NAMED: Final = {"earliest": EARLIEST, "latest": LATEST}
 _COUNT_MAX: Final = 2**63 - 1
 SETTINGS_PREFIX: Final = "llog."
+HOW_TO_WRITE: Final = 'write by df.write.format("llog").option("topic", …).mode("append").save()'
+NO_TABLE: Final = (
+    "a topic cannot be a table of Spark's catalogue, and nothing was written;"
+    f" {HOW_TO_WRITE}, and read by the views of llog.spark.views(spark)"
+)
 WRITING: Final = {name.lower(): name for name in ("topic", "queryId", "batchId", "compression", "blobBytes")}
 
 
@@ -192,8 +197,8 @@ def _subscription(options: _Given) -> Subscription:
     named = [name for name in ("subscribe", "subscribePattern", "assign") if options.has(name)]
     if len(named) != 1:
         given = "none is given" if not named else f"{' and '.join(named)} are given"
-        # `CREATE TABLE … USING llog OPTIONS (…)` passes no options here.
-        hint = "; Spark passes on the options of a TEMPORARY VIEW, but not of a catalogue table" if options.none else ""
+        # Spark passes no options of a catalogue table (`CREATE TABLE … (…) USING llog OPTIONS (…)`).
+        hint = "; Spark passes no options of a catalogue table: use llog.spark.views(spark)" if options.none else ""
         raise InvalidArgument("subscribe, subscribePattern, assign", f"{given}; give exactly one{hint}")
     [name] = named
     try:

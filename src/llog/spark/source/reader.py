@@ -18,6 +18,7 @@ from llog.pipeline.scan.record_shape import Shape
 from llog.settings import Settings
 from llog.spark.source.options import SourceOptions
 from llog.spark.source.worker import encode_works, read_work
+from llog.spark.user_errors import in_one_sentence
 from llog.wiring import opened_log
 
 
@@ -37,6 +38,7 @@ class LlogReader(DataSourceReader):
         self._options = options
         self._request = replace(options.request, shape=Shape(tuple(columns)))
 
+    @in_one_sentence()
     def partitions(self) -> Sequence[InputPartition]:
         return asyncio.run(self._plan(self._options.settings_in_force()))
 
@@ -48,4 +50,6 @@ class LlogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark passes a partition of its own if there is nothing to read.
-        return read_work(partition.work) if isinstance(partition, SplitPartition) else iter(())
+        if isinstance(partition, SplitPartition):
+            with in_one_sentence():
+                yield from read_work(partition.work)
