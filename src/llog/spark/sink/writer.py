@@ -4,7 +4,8 @@
     df.writeStream.format("llog").option("topic", "orders").option("checkpointLocation", …).start()
 
 With `queryId` (and `batchId`, 0 by default) a repeated batch write adds nothing, however its rows are split then: for
-retried jobs and for `foreachBatch`. A queryId belongs to one topic. Without it each write is its own.
+retried jobs and for `foreachBatch`. A queryId belongs to one topic. Without it each write is its own, and one that
+fails while it commits may leave some of its rows visible; the error says so.
 
 A stream's batch has the query's id and Spark's batch number. The id is the option `queryId`, else the one in the
 checkpoint, so a restart from that checkpoint replays the last batch and adds nothing twice.
@@ -14,12 +15,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from llog.errors import InvalidArgument
+from llog.errors import InvalidArgument, LogError, StoreError
 from llog.pipeline.sink.query import SinkBatch
 from llog.spark.sink.driver import (
     TaskMessage,
@@ -36,6 +37,15 @@ from llog.spark.user_errors import in_one_sentence
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+PARTLY_WRITTEN: Final = (
+    "rows of this write may be visible, and a repeated write would add them again: give a write the options queryId and"
+    " batchId, then a repeat with the same values adds only what is missing"
+)
+TO_BE_REPEATED: Final = (
+    "rows of this write may be visible; repeat it with the same queryId and batchId, which adds only what is missing"
+)
 
 
 class LlogWriter(DataSourceArrowWriter):
@@ -59,7 +69,11 @@ class LlogWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         refuse_table(messages)
         batch = SinkBatch(self._query, self._options.batch, self._owner())
-        commit(self._options, batch, messages, forget=self._options.query is None)
+        try:
+            commit(self._options, batch, messages, forget=self._options.query is None)
+        except (StoreError, LogError) as error:
+            error.args = (f"{error}; {PARTLY_WRITTEN if self._options.query is None else TO_BE_REPEATED}",)
+            raise
 
     def _owner(self) -> str:
         """A write to another topic is not a repeat of this one, even with the same number."""
