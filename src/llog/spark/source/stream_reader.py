@@ -36,9 +36,11 @@ from llog.pipeline.scan.plan import splits_between
 from llog.pipeline.scan.pump import LoopThread
 from llog.pipeline.scan.record_shape import Shape
 from llog.pipeline.scan.stream_offsets import (
+    LAG,
     StreamOffsets,
     from_json,
     is_same_topic,
+    lag_of,
     limited_by_bytes,
     limited_by_offsets,
     mismatch,
@@ -95,11 +97,17 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows is not None:
             # Spark passes one limit; if both options are given, both hold.
             size = self._options.bytes_per_trigger
-        return planning.run(lambda: planning.latest(begin, rows, size)).to_json()
+        latest = planning.run(lambda: planning.latest(begin, rows, size))
+        planning.reached = latest.offsets
+        return latest.to_json()
 
     @in_one_sentence()
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return self._planning.run(self._planning.ends).to_json()
+        """For the progress of the query: the ends of the logs, and how far the next batch is behind them."""
+        planning = self._planning
+        ends = planning.run(planning.ends)
+        lag = lag_of(planning.reached, ends.offsets)
+        return ends.to_json() | ({LAG: lag} if lag else {})
 
     @in_one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:
@@ -169,6 +177,8 @@ class _Planner:
             raise
         self._target: dict[Log, int] | None = None
         self._committed: StreamOffsets | None = None
+        self.reached: dict[Log, int] = {}
+        """Where the last planned batch ends."""
 
     def close(self) -> None:
         try:
