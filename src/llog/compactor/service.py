@@ -364,7 +364,7 @@ async def serve(
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT, wrapping=meters.wrapping) as opened:
         context = opened.context
         billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=context.now_ms)
-        backends = Backends(context, join_spark, on_state=on_spark)
+        backends = Backends(context, join_spark, on_state=on_spark, on_requests=meters.add_requests)
         service = CompactorService(context, settings, metrics, jobs=make_jobs(context, backends))
         async with serving(settings, health=service.health, metrics=metrics) as pages:
             service.host, service.port = pages.host, pages.port

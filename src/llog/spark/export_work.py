@@ -53,15 +53,16 @@ async def do_export(
     job: Job, topic: str, to: Destination, decoding: Decoding, *, allow_gaps: bool = False
 ) -> ExportReport:
     await _check_there(job, topic)
-    async with ObjectStores(job.settings) as objects:
+    async with ObjectStores(job.settings, wrap=job.meter.wrap) as objects:
         runner = job.runner
-        if job.spark is None:
+        if job.on_spark is None:
             # The runner of the job opens only the log's stores.
             runner = LocalTasks(export_tools(job.context, objects), on_progress=job.on_progress)
         target = await _target(job, objects, topic, to, decoding)
-        return await export(
+        report = await export(
             job.context, runner, topic, target, decoding=decoding, by_date=to.by_date, allow_gaps=allow_gaps
         )
+        return job.counted(report)
 
 
 async def discard_plan(job: Job, topic: str, to: Destination) -> int | None:
@@ -78,7 +79,7 @@ async def _check_there(job: Job, topic: str) -> None:
 
 
 async def _parquet(objects: ObjectStores, topic: str, to: Destination) -> ParquetTarget:
-    return ParquetTarget(RetryingObjectStore(await objects.at(to.place)), topic)
+    return ParquetTarget(RetryingObjectStore(objects.wrapped(to.place, await objects.at(to.place))), topic)
 
 
 async def _target(job: Job, objects: ObjectStores, topic: str, to: Destination, decoding: Decoding) -> ExportTarget:
