@@ -30,14 +30,15 @@ class Tables:
 
     # -- reading -------------------------------------------------------------------------------------------------------
     def frame(self, *topics: str, **options: str) -> DataFrame:
-        wanted = {"subscribe": ",".join(topics), "splitBytes": "64KiB", **options}
+        named = {"subscribe": ",".join(topics)} if topics else {}
+        wanted = {**named, "splitBytes": "64KiB", **options}
         return self.spark.read.format("llog").options(**self.options, **wanted).load()
 
     async def read(self, books: Books) -> None:
-        """All records, and some by a filter that the source applies."""
+        """All records, and some by options that narrow the read."""
         assert await asyncio.to_thread(lambda: rows_of(self.frame(*TOPICS).toArrow())) == books.of(*TOPICS)
-        filtered = self.frame("orders", pushFilters="true").where("partition = 2 and offset >= 9")
-        some = await asyncio.to_thread(lambda: rows_of(filtered.toArrow()))
+        narrowed = {"assign": '{"orders": [2]}', "startingOffsets": '{"orders": {"2": 9}}'}
+        some = await asyncio.to_thread(lambda: rows_of(self.frame(**narrowed).toArrow()))
         assert some == [row for row in books.rows[Log("orders", 2)] if row.offset >= 9]
 
     async def stream(self, books: Books) -> None:

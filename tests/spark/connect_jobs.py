@@ -85,6 +85,13 @@ async def refusals(tables: Tables, settings: Settings, remote: str) -> None:
     rows = tables.spark.range(1).selectExpr("1 value").write.format("llog").mode("append").options(**tables.options)
     with pytest.raises(Exception, match="value: the column is int, but must be string or binary"):
         await asyncio.to_thread(rows.option("topic", "t").save)
+    texts = tables.spark.range(1).selectExpr("'v' value").write.format("llog").options(**tables.options, topic="orders")
+    with pytest.raises(Exception, match="a topic cannot be a table of Spark's catalogue, and nothing was written"):
+        await asyncio.to_thread(texts.saveAsTable, "made")
+    assert not await asyncio.to_thread(tables.spark.catalog.tableExists, "made")
+    names = await asyncio.to_thread(llog.spark.views, tables.spark, "orders", options=tables.options)
+    counted = await asyncio.to_thread(lambda: tables.spark.table(names[0]).count())
+    assert counted == await asyncio.to_thread(lambda: tables.frame("orders").count())
     with pytest.raises(InvalidArgument, match="this process has a session on"):
         llog.spark.session(settings, master="local[2]")
     assert llog.spark.session(settings, master=remote) is tables.spark

@@ -106,7 +106,16 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
         joining.set()
         await changed.wait()
         assert states == ["ready"]
+
+        async def puts_and_cost() -> tuple[int, float]:
+            s3 = (await client.get(f"{url}/metrics")).json()["s3"]
+            return s3["operations"]["put"]["requests"], s3["billing"]["tiers"]["objects"]["request_cost_usd"]
+
+        before = await puts_and_cost()
         await append_and_wait()
+        puts, cost = await puts_and_cost()
+        assert puts - before[0] >= len(LOGS), "the segments that tasks of Spark put"
+        assert cost > before[1]
         health = (await client.get(f"{url}/health")).json()
         assert (health["spark"], health["status"]) == ("ready", "ok")
         assert sum(item_counts) >= 1

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from llog.audit_log import os_user
-from llog.errors import InvalidArgument, MetadataFull, MetadataUncertain, SinkQueryTaken
+from llog.errors import InvalidArgument, MetadataDenied, MetadataFull, MetadataUncertain, SinkQueryTaken
 from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.settings import Settings
 from llog.spark.sink import driver as sink_driver
@@ -191,6 +191,31 @@ def test_a_commit_whose_answer_was_lost_is_asked_for_again_and_adds_nothing(
     written(tmp_path, "x", topic="orders")
     assert [commit.ours for commit in commits] == [True, False]
     assert values(tmp_path, "orders") == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({}, "may be visible, and a repeated write would add them again: give a write the options queryId and batchId"),
+        (
+            {"queryId": "q"},
+            "may be visible; repeat it with the same queryId and batchId, which adds only what is missing",
+        ),
+    ],
+)
+def test_a_commit_that_fails_says_that_rows_may_be_visible_and_how_to_write_them_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], advice: str
+) -> None:
+    async def stops_half_way(*arguments: Any) -> SinkResult:
+        await commit_batch(*arguments)
+        raise MetadataDenied("put", "a control record")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sink_driver, "commit_batch", stops_half_way)
+        with pytest.raises(MetadataDenied, match=f"^put a control record: MetadataDenied; rows of this write {advice}"):
+            written(tmp_path, "x", topic="orders", **options)
+    written(tmp_path, "x", topic="orders", **options)
+    assert values(tmp_path, "orders") == ([b"x"] if options else [b"x", b"x"])
 
 
 def test_a_write_that_took_effect_does_not_fail_because_it_cannot_be_forgotten(

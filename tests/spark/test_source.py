@@ -1,11 +1,9 @@
-"""The data source `llog`, batch: byte-exact in Spark, options, filters, errors that name what is wrong."""
+"""The data source `llog`, batch: byte-exact in Spark, options, reuse of a table, errors that name what is wrong."""
 
 from __future__ import annotations
 
-import os
 import random
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -64,56 +62,37 @@ async def test_columns_are_those_of_the_kafka_source(spark: SparkSession, places
     )
 
 
-async def test_filters_on_offset_partition_and_timestamp_are_exact(
-    spark: SparkSession, places: Places, opened: OpenedLog
-) -> None:
-    await write_history(opened, random.Random(5), appends=12)
-    rows = await rows_read(opened)
-    middle = sorted(row.timestamp_us for row in rows)[len(rows) // 2]
-    instant = datetime.fromtimestamp(middle / 1e6, UTC).strftime("timestamp'%Y-%m-%d %H:%M:%S.%f UTC'")
-    conditions: dict[str, Any] = {
-        "offset >= 7 and offset < 31 and partition in (0, 7)": lambda r: 7 <= r.offset < 31 and r.partition == 0,
-        f"timestamp > {instant}": lambda r: r.timestamp_us > middle,
-        f"timestamp <= {instant} and value is not null": lambda r: r.timestamp_us <= middle and r.value is not None,
-    }
-    if os.environ.get("LLOG_SOAK") == "1":
-        conditions |= {
-            "offset = 3 and topic = 'orders'": lambda r: r.offset == 3 and r.topic == "orders",
-            "partition > 0": lambda r: r.partition > 0,
-            "offset in (2, 9, 12)": lambda r: r.offset in (2, 9, 12),
-            "topic <> 'orders'": lambda r: r.topic != "orders",
-            "offset < 0": lambda r: False,
-        }
-    assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
-    for condition, keeps in conditions.items():
-        frame = places.read(spark, pushFilters="true").where(condition)
-        assert spark_rows(frame) == [row for row in rows if keeps(row)], condition
-    plan = places.read(spark, pushFilters="true").where("offset >= 7")._jdf.queryExecution().executedPlan().toString()
-    assert "Filter (" not in plan, "the source has filtered, Spark need not"
-
-
-async def test_a_table_that_is_used_with_several_filters_gives_each_use_its_rows(
-    spark: SparkSession, places: Places, opened: OpenedLog
+@pytest.mark.parametrize("pushing", ["false", "true"])
+async def test_a_table_or_view_that_is_used_with_several_filters_gives_each_use_its_rows(
+    spark: SparkSession, places: Places, opened: OpenedLog, pushing: str
 ) -> None:
     await append(opened, [random_group(random.Random(1), log) for log in LOGS])
     rows = await rows_read(opened)
-    frame = places.read(spark)  # Spark plans it once, whichever filters it is used with
-    assert spark_rows(frame.where("offset = 1")) == [row for row in rows if row.offset == 1]
-    assert spark_rows(frame) == rows
-    both = frame.where("offset = 1").union(frame.where("partition = 1"))
-    assert both.count() == sum((row.offset == 1) + (row.partition == 1) for row in rows)
-
-
-async def test_a_session_that_pushes_no_filters_reads_the_same(
-    spark: SparkSession, places: Places, opened: OpenedLog
-) -> None:
-    await append(opened, [random_group(random.Random(1), log) for log in LOGS])
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushing)  # a session of the user's may have it
     try:
-        frame = places.read(spark).where("partition = 1")
-        assert spark_rows(frame) == [row for row in await rows_read(opened) if row.partition == 1]
+        frame = places.read(spark)  # Spark plans it once, whichever filters it is used with
+        frame.createOrReplaceTempView("reused")
+        for condition, expected in {
+            "offset = 1": [row for row in rows if row.offset == 1],
+            "true": rows,
+            "partition = 1 and offset < 9": [row for row in rows if row.partition == 1 and row.offset < 9],
+            "topic <> 'orders'": [row for row in rows if row.topic != "orders"],
+        }.items():
+            assert spark_rows(frame.where(condition)) == expected, condition
+            assert spark_rows(spark.sql(f"select * from reused where {condition}")) == expected, condition
+        both = frame.where("offset = 1").union(frame.where("partition = 1"))
+        assert both.count() == sum((row.offset == 1) + (row.partition == 1) for row in rows)
+        joined = (
+            "select count(*) from reused a join reused b using (topic, partition) where a.offset = 1 and b.offset = 2"
+        )
+        wanted = sum(row.offset == 1 and any(_same_log(row, b) and b.offset == 2 for b in rows) for row in rows)
+        assert spark.sql(joined).collect()[0][0] == wanted
     finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def _same_log(one: Row, other: Row) -> bool:
+    return (one.topic, one.partition) == (other.topic, other.partition)
 
 
 async def test_offsets_assignments_and_timestamps_are_understood_as_kafka_s(
@@ -143,18 +122,21 @@ async def test_offsets_assignments_and_timestamps_are_understood_as_kafka_s(
     ("options", "message"),
     [
         ({"subscribe": "nowhere"}, "nowhere: no such topic"),
+        ({"subscribe": "orders", "splitBites": "1MiB"}, "splitbites: is not an option of the source llog"),
+        ({"subscribe": "orders", "includeHeaders": "yes"}, "includeHeaders: 'yes' must be true or false"),
         (
             {"assign": '{"orders": [0]}', "endingOffsets": '{"orders": {"0": 99999}}'},
             "endingOffsets: orders:0: offset 99999 is outside 1",
         ),
     ],
 )
-async def test_errors_name_the_option_or_the_offset(
+async def test_errors_name_the_option_or_the_offset_in_one_sentence(
     spark: SparkSession, places: Places, opened: OpenedLog, options: dict[str, str], message: str
 ) -> None:
     await append(opened, [random_group(random.Random(1), log) for log in LOGS])
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(Exception, match=message) as refused:
         places.read(spark, **options).count()
+    assert len(str(refused.value).splitlines()) <= 2, "a sentence and Spark's SQLSTATE"
 
 
 async def test_lost_records_fail_a_read_unless_told_otherwise(

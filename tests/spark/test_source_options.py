@@ -1,18 +1,14 @@
-"""Options and filters of the data source: what they mean, and errors that name the option."""
+"""Options of the data source: what they mean, and errors that name the option."""
 
 from __future__ import annotations
 
 import pickle
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
 from llog.errors import InvalidArgument
 from llog.limits import SPLIT_BYTES_DEFAULT
 from llog.log.keys import Log
-from llog.pipeline.scan.plan import Narrowing, ScanRequest
-from llog.pipeline.scan.splits import ScanRange
 from llog.pipeline.scan.subscription import EARLIEST, LATEST, Subscription
 from llog.spark.source.options import SourceOptions, parse_options
 
@@ -29,7 +25,6 @@ def test_defaults_are_those_of_kafka_s_source() -> None:
     assert request.subscription == Subscription(("orders",))
     assert (request.starting.all_logs, request.ending.all_logs) == (EARLIEST, LATEST)
     assert (request.fail_on_data_loss, request.split_bytes) == (True, SPLIT_BYTES_DEFAULT)
-    assert not options.push_filters
     assert parse_options(SUBSCRIBED, "stream").request.starting.all_logs == LATEST
 
 
@@ -43,7 +38,6 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
         "maxOffsetsPerTrigger": "1000",
         "maxBytesPerTrigger": "64m",
         "splitBytes": "4MiB",
-        "pushFilters": "True",
         "groupId": "g",
         "llog.metadata.url": "lmdb:///x/metadata",
         "llog.objects.url": "file:///x/objects",
@@ -55,7 +49,6 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
     assert options.request.ending.newer_than_all == "latest"
     assert (options.offsets_per_trigger, options.bytes_per_trigger, options.group) == (1_000, 64 << 20, "g")
     assert (options.request.splits_min, options.request.split_bytes) == (8, 4 << 20)
-    assert options.push_filters
     assert options.settings_in_force().metadata_url == "lmdb:///x/metadata"
     assert pickle.loads(pickle.dumps(options)) == options
 
@@ -63,7 +56,7 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "subscribe, subscribePattern, assign: none is given; .* not of a catalogue table"),
+        ({}, "subscribe, subscribePattern, assign: none is given; .* a catalogue table: use llog.spark.views"),
         ({"groupId": "g"}, "subscribe, subscribePattern, assign: none is given; give exactly one$"),
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign are given"),
         ({"subscribe": "a b"}, "subscribe: topic: 'a b' may only hold"),
@@ -99,6 +92,10 @@ def test_names_are_understood_in_any_case_and_options_survive_the_way_to_spark()
             {**SUBSCRIBED, "startingOfsets": "earliest"},
             "startingofsets: is not an option.*did you mean startingOffsets",
         ),
+        (
+            {**SUBSCRIBED, "pushFilters": "true"},
+            "^pushfilters: was removed: .* narrow a read by assign, ",
+        ),
         ({**SUBSCRIBED, "kafka.bootstrap.servers": "x:1"}, "kafka.bootstrap.servers: is for Kafka brokers"),
         ({**SUBSCRIBED, "llog.metdata.url": "x"}, "llog.metdata.url: there is no setting LLOG_METDATA_URL"),
         (
@@ -120,61 +117,3 @@ def test_a_stream_has_no_ending_options() -> None:
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         with pytest.raises(InvalidArgument, match=f"{name}: a stream has no end"):
             parse_options({**SUBSCRIBED, name: "latest"}, "stream")
-
-
-# -- filters ---------------------------------------------------------------------------------------------------------
-
-INSTANT = datetime(2026, 5, 1, 12, 0, 0, 123_457, tzinfo=UTC)
-INSTANT_US = 1_777_636_800_123_457
-
-
-def pushed(*filters: Any) -> tuple[ScanRequest, list[Any]]:
-    from llog.spark.source.filters import push_filters
-
-    return push_filters(ScanRequest(subscription=Subscription(("orders",))), filters)
-
-
-def test_comparisons_become_bounds_and_the_rest_is_given_back() -> None:
-    source = pytest.importorskip("pyspark.sql.datasource")
-    other = source.EqualTo(("value",), b"x")
-    request, left = pushed(
-        source.IsNotNull(("offset",)),
-        source.GreaterThan(("offset",), 5),
-        source.LessThanOrEqual(("offset",), 9),
-        source.GreaterThanOrEqual(("timestamp",), INSTANT),
-        source.LessThan(("timestamp",), INSTANT.replace(tzinfo=None, year=2027)),
-        source.In(("partition",), (1, 2, None)),
-        source.EqualTo(("partition",), 2),
-        other,
-    )
-    assert left == [other]
-    assert request.narrowing == Narrowing(partitions=frozenset({2}), offset_from=6, offset_before=10)
-    assert request.shape.since_us == INSTANT_US
-    assert request.shape.before_us is not None
-    assert request.shape.before_us > INSTANT_US
-
-
-def test_a_list_of_offsets_narrows_and_is_given_back() -> None:
-    source = pytest.importorskip("pyspark.sql.datasource")
-    listed = source.In(("offset",), (9, 4))
-    request, left = pushed(listed)
-    assert left == [listed]
-    assert (request.narrowing.offset_from, request.narrowing.offset_before) == (4, 10)
-
-
-@pytest.mark.parametrize("kind", ["IsNull", "Not"])
-def test_what_bounds_cannot_say_is_given_back(kind: str) -> None:
-    source = pytest.importorskip("pyspark.sql.datasource")
-    condition = source.IsNull(("offset",)) if kind == "IsNull" else source.Not(source.EqualTo(("offset",), 3))
-    request, left = pushed(condition, source.EqualTo(("offset",), None))
-    assert len(left) == 2
-    assert request.narrowing == Narrowing()
-
-
-def test_narrowing_cuts_ranges_and_leaves_logs_out() -> None:
-    wanted = ScanRange(Log("orders", 3), 10, 20)
-    assert Narrowing(offset_from=12, offset_before=15).of(wanted) == ScanRange(Log("orders", 3), 12, 15)
-    assert Narrowing(partition_from=4).of(wanted) is None
-    assert Narrowing(partition_before=3).of(wanted) is None
-    assert Narrowing(topics=frozenset({"visits"})).of(wanted) is None
-    assert Narrowing(offset_from=20).of(wanted) is None

@@ -192,8 +192,25 @@ async def test_a_stream_may_begin_at_named_offsets_and_refuses_those_outside(
     assert offsets_read(reader, at, reader.latestOffset(at, reader.getDefaultReadLimit()))[0] == ("orders", 0, 4)
     reader.stop()
     reader = stream(options | more | {"startingOffsets": '{"orders": {"0": 99999}}'})
-    with pytest.raises(OffsetOutOfRange, match="startingOffsets: orders:0: offset 99999 is outside"):
+    with pytest.raises(
+        OffsetOutOfRange, match=r"startingOffsets: orders:0: offset 99999 is outside.*failOnDataLoss=false"
+    ):
         reader.initialOffset()
+    reader.stop()
+
+
+async def test_a_stream_that_may_lose_records_begins_at_the_end_of_a_log_that_is_shorter_than_its_start(
+    opened: OpenedLog, options: dict[str, str]
+) -> None:
+    log = Log("orders", 0)
+    await append(opened, [random_group(random.Random(1), log)])
+    more = {"subscribe": "orders", "startingOffsets": '{"orders": {"0": 99999}}', "failOnDataLoss": "false"}
+    reader = stream(options | more)
+    at = reader.initialOffset()
+    assert reader.latestOffset(at, reader.getDefaultReadLimit()) == at
+    await append(opened, [random_group(random.Random(2), log)])
+    later = await rows_read(opened, [log], start=at["orders"]["0"])
+    assert offsets_read(reader, at, reader.latestOffset(at, reader.getDefaultReadLimit())) == [row[:3] for row in later]
     reader.stop()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from llog.broker.groups.positions import GroupPositions
 from llog.log.cleanup.retention import delete_records
@@ -17,12 +18,19 @@ from llog.log.keys import Log
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once
 from llog.wiring import OpenedLog
+from tests.patience import until
 from tests.spark.places import Places
 from tests.unit.pipeline.mixed_log import append, random_group, rows_read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
+
+from llog.spark.source.lag import LagListener
 
 pytestmark = pytest.mark.spark
 soak = pytest.mark.skipif(
@@ -57,6 +65,31 @@ class Stream:
         return Counter(tuple(row) for row in self._spark.read.parquet(f"{self._directory}/rows").collect())
 
 
+class Kept(LagListener):
+    """The listener, and the largest lag that it showed after each progress."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.registry, self.seen, self.ended = registry, list[float | None](), 0
+
+    def shown(self) -> float | None:
+        values = [
+            sample.value
+            for family in self.registry.collect()
+            for sample in family.samples
+            if sample.name == "llog_stream_max_offsets_behind_latest"
+        ]
+        return max(values, default=None)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        super().onQueryProgress(event)
+        self.seen.append(self.shown())
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        super().onQueryTerminated(event)
+        self.ended += 1
+
+
 async def written(opened: OpenedLog, seed: int, *logs: Log) -> None:
     await append(opened, [random_group(random.Random(seed), log) for log in logs or [ORDERS]])
 
@@ -71,6 +104,9 @@ async def test_a_stream_goes_on_after_restarts_without_loss_or_repeat_and_takes_
 ) -> None:
     stream = Stream(spark, places, tmp_path, groupId="reports", splitBytes="64KiB")
     await written(opened, 1)
+    registry = CollectorRegistry()
+    listener = Kept(registry)
+    spark.streams.addListener(listener)
     stream.run()
     assert stream.seen() == await everything(opened)
     await written(opened, 2)
@@ -88,6 +124,23 @@ async def test_a_stream_goes_on_after_restarts_without_loss_or_repeat_and_takes_
     [source] = progress[-1]["sources"]
     assert source["endOffset"]["orders"] == {str(log.partition): end for log, end in ends.items()}
     assert source["latestOffset"]["orders"] == source["endOffset"]["orders"], "Spark computes the lag from it"
+    first, last = (batch["sources"][0] for batch in (progress[0], progress[-1]))
+    behind = [
+        first["latestOffset"]["orders"][partition] - reached
+        for partition, reached in first["endOffset"]["orders"].items()
+    ]
+    assert first["latestOffset"]["@lag"] == {
+        "minOffsetsBehindLatest": min(behind),
+        "maxOffsetsBehindLatest": max(behind),
+        "avgOffsetsBehindLatest": sum(behind) / len(behind),
+    }
+    assert max(behind) > 0
+    assert last["latestOffset"]["@lag"]["maxOffsetsBehindLatest"] == 0
+    await until(lambda: listener.ended == 2, "both runs have ended")
+    spark.streams.removeListener(listener)
+    assert max(behind) in listener.seen
+    assert listener.seen[-1] == 0
+    assert listener.shown() is None, "a query that has ended has no lag"
 
 
 @soak

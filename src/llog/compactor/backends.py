@@ -31,6 +31,7 @@ from llog.pipeline.runtime.tasks import (
     TaskTools,
     tools_of,
 )
+from llog.stores.metering import OnRequests
 
 if TYPE_CHECKING:
     from llog.pipeline.key_compact.aggregate import KeyAggregate
@@ -59,6 +60,8 @@ class Backend(NamedTuple):
     """Replaces `sizing` where the number of cores may change."""
     check: CheckSession | None = None
     """Called between jobs too: they may be hours apart, and the health page shows the state of Spark."""
+    count_requests: Callable[[OnRequests], None] | None = None
+    """Registers the receiver of the requests to object stores that tasks make in other processes."""
 
 
 JoinSpark = Callable[[], Awaitable[Backend]]
@@ -104,9 +107,11 @@ class Backends:
         join: JoinSpark | None = None,
         *,
         on_state: OnSparkState | None = None,
+        on_requests: OnRequests = lambda _: None,
         local_bytes_max: int = COMPACT_HERE_BYTES_MAX,
     ) -> None:
         self._context, self._join, self._local_bytes_max = context, join, local_bytes_max
+        self._on_requests = on_requests
         self._local = Backend(LocalTasks(tools_of(context)), Sizing.in_process(COMPACT_WINDOW_BYTES_IN_SERVICE))
         self._spark: Backend | None = None
         self._to_close: list[Backend] = []
@@ -150,6 +155,8 @@ class Backends:
                 try:
                     await self._close_failed()
                     joined = await join()
+                    if joined.count_requests is not None:
+                        joined.count_requests(self._on_requests)
                     by_size = TasksBySize(self._local.runner, joined.runner, local_bytes_max=self._local_bytes_max)
                     self._spark = joined._replace(runner=by_size)
                     self._set_state(READY)

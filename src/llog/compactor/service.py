@@ -298,7 +298,7 @@ async def serve(
     meters = Meters(settings, metrics)
     async with opened_log(settings, blobs=Use.PUT, segments=Use.PUT, wrapping=meters.wrapping) as opened:
         context = opened.context
-        backends = Backends(context, join_spark, on_state=on_spark)
+        backends = Backends(context, join_spark, on_state=on_spark, on_requests=meters.add_requests)
         service = CompactorService(context, settings, metrics, jobs=make_jobs(context, backends))
         billing = Billing(
             meters.stores, root_prefix=settings.root_prefix, now_ms=context.now_ms, mark=service.change_mark

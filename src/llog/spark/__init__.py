@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from llog.spark.sessions.quiet import quieten_this_process
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
 
     from llog.settings import Settings
 
-__all__ = ["register", "session"]
+__all__ = ["lag_listener", "register", "session", "views"]
 
 quieten_this_process()  # every import of llog by a Spark worker runs this line
 
@@ -58,3 +60,24 @@ def register(spark: SparkSession) -> SparkSession:
     with own_interpreter(spark):
         spark.dataSource.register(LlogDataSource)
     return spark
+
+
+def views(spark: SparkSession, *topics: str, options: Mapping[str, str] | None = None) -> list[str]:
+    """Create a temporary view for every topic, or for those named, and return their names, which are those of the
+    topics; a view of that name is replaced. `options` are options of the reads.
+
+    A view shows the records up to its first use: call this function again to see later ones.
+    """
+    from llog.spark.source.topic_views import create_views
+
+    return create_views(register(spark), topics, options or {})
+
+
+def lag_listener(registry: CollectorRegistry | None = None) -> StreamingQueryListener:
+    """A listener that shows the lag of running streams as Prometheus gauges in `registry` (default: that of
+    `prometheus_client`); add it by `spark.streams.addListener`. See `llog.spark.source.lag`."""
+    from prometheus_client import REGISTRY
+
+    from llog.spark.source.lag import LagListener
+
+    return LagListener(REGISTRY if registry is None else registry)

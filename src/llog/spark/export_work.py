@@ -74,13 +74,13 @@ async def do_export(
     lookup = _lookup(job, decoding, schemas)
     if lookup is not None:
         decoding = await lookup.with_columns(decoding, topic)
-    async with ObjectStores(job.settings) as objects:
+    async with ObjectStores(job.settings, wrap=job.meter.wrap) as objects:
         runner = job.runner
-        if job.spark is None:
+        if job.on_spark is None:
             # The runner of the job opens only the log's stores.
             runner = LocalTasks(export_tools(job.context, objects), on_progress=job.on_progress)
         target = await _target(job, objects, topic, to, decoding)
-        return await export(
+        report = await export(
             job.context,
             runner,
             topic,
@@ -90,6 +90,7 @@ async def do_export(
             allow_gaps=allow_gaps,
             schemas=lookup,
         )
+        return job.counted(report)
 
 
 def _lookup(job: Job, decoding: Decoding, schemas: Schemas) -> SchemaLookup | None:
@@ -115,7 +116,7 @@ async def _check_there(job: Job, topic: str) -> None:
 
 
 async def _parquet(objects: ObjectStores, topic: str, to: Destination) -> ParquetTarget:
-    return ParquetTarget(RetryingObjectStore(await objects.at(to.place)), topic)
+    return ParquetTarget(RetryingObjectStore(objects.wrapped(to.place, await objects.at(to.place))), topic)
 
 
 async def _target(job: Job, objects: ObjectStores, topic: str, to: Destination, decoding: Decoding) -> ExportTarget:

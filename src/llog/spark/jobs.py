@@ -8,8 +8,8 @@
 
 Each function returns the report that the command prints as JSON. The report holds the failure of a single log; a
 failure of the whole job is raised. Tasks run on `spark`, else on the session of this process (`llog.spark.session`,
-started if needed and left running), or with `in_process` in this process, without Spark. `settings` name the stores;
-the default is the environment.
+started for the first task and left running), or with `in_process` in this process, without Spark. `settings` name the
+stores; the default is the environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from llog.log.context import LogContext
 from llog.log.keys import check_topic
@@ -38,14 +38,15 @@ from llog.pipeline.runtime.tasks import LocalTasks, OnProgress, TaskRunner, tool
 from llog.pipeline.vacuum.job import VacuumReport
 from llog.pipeline.vacuum.job import vacuum as vacuum_stores
 from llog.settings import Settings
+from llog.stores.objects.wrappers import ObjectMeter
 from llog.telemetry.process_logs import ensure_audit_lines
-from llog.wiring import Use, opened_log
+from llog.wiring import Use, Wrapping, opened_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from llog.pipeline.export.job import ExportReport
-    from llog.spark.runner.tasks import SparkTasks
+    from llog.spark.runner.on_demand import SparkOnDemand
 
 T = TypeVar("T")
 
@@ -195,13 +196,27 @@ class Place(NamedTuple):
     in_process: bool = False
 
 
+class _Counting(Protocol):
+    object_requests: dict[str, int]
+
+
+Counted = TypeVar("Counted", bound=_Counting)
+
+
 class Job(NamedTuple):
     settings: Settings
     context: LogContext
     runner: TaskRunner
     on_progress: OnProgress
-    spark: SparkSession | None = None
+    meter: ObjectMeter
+    """Counts the requests of the job and its tasks to object stores."""
+    on_spark: SparkOnDemand | None = None
     """None: tasks run in this process."""
+
+    def counted(self, report: Counted) -> Counted:
+        """The report of the finished job, with the requests that it took."""
+        report.object_requests = self.meter.requests()
+        return report
 
 
 @asynccontextmanager
@@ -213,32 +228,30 @@ async def opened_job(
     segments: Use = Use.NOTHING,
     on_progress: OnProgress = lambda _amount, _detail: None,
 ) -> AsyncIterator[Job]:
-    """`blobs` and `segments`: the use of the two stores beyond reading. The Spark session stays open."""
+    """`blobs` and `segments`: the use of the two stores beyond reading. Spark is started for the first task; the
+    session stays open."""
     ensure_audit_lines()
-    async with opened_log(settings, blobs=blobs, segments=segments) as stores:
+    meter = ObjectMeter()
+    metered = Wrapping(lambda store: store, meter.wrap)
+    async with opened_log(settings, blobs=blobs, segments=segments, wrapping=metered) as stores:
         if place.in_process:
             runner = LocalTasks(tools_of(stores.context), on_progress=on_progress)
-            yield Job(settings, stores.context, runner, on_progress)
+            yield Job(settings, stores.context, runner, on_progress, meter)
             return
-        on_spark = await _spark_tasks(settings, place, on_progress)
+        from llog.spark.runner.on_demand import SparkOnDemand
+
+        on_spark = SparkOnDemand(
+            settings, place.spark, master=place.master, on_progress=on_progress, on_requests=meter.add
+        )
         try:
-            yield Job(settings, stores.context, on_spark, on_progress, on_spark.spark)
+            yield Job(settings, stores.context, on_spark, on_progress, meter, on_spark)
         finally:
             await on_spark.close()
 
 
-async def _spark_tasks(settings: Settings, place: Place, on_progress: OnProgress) -> SparkTasks:
-    from llog.spark.runner.tasks import SparkTasks
-
-    if place.spark is not None:
-        return SparkTasks(place.spark, settings, on_progress=on_progress)
-    on_progress(0, "starting Spark")
-    return await SparkTasks.start(settings, master=place.master, on_progress=on_progress)
-
-
 async def do_compact(job: Job, names: Sequence[str], *, merge: bool, min_age_ms: int) -> CompactReport:
     logs = await chosen_logs(job.context, names) if names else None
-    return await compact_logs(
+    report = await compact_logs(
         job.context,
         job.runner,
         logs,
@@ -247,29 +260,25 @@ async def do_compact(job: Job, names: Sequence[str], *, merge: bool, min_age_ms:
         owner=f"{job.settings.compactor_id}/pipeline",
         session_timeout_ms=job.settings.session_timeout_ms,
     )
+    return job.counted(report)
 
 
 def _sized(job: Job) -> CompactOptions:
     """Windows as large as the runner can hold."""
-    if job.spark is None:
+    if job.on_spark is None:
         return CompactOptions(sizing=Sizing.in_process())
-    from llog.spark.sessions.session import resize_of, sizing_of
-
-    return CompactOptions(sizing=sizing_of(job.spark), resize=resize_of(job.spark))
+    return CompactOptions(resize=job.on_spark.sizing, start=job.on_spark.start)
 
 
 async def do_key_compact(job: Job, names: Sequence[str], options: KeyCompactOptions) -> KeyCompactReport:
     chosen = await chosen_logs(job.context, names) if names else None
-    return await key_compact_logs(job.context, job.runner, _aggregate(job), chosen, options=options)
+    return job.counted(await key_compact_logs(job.context, job.runner, _aggregate(job), chosen, options=options))
 
 
 def _aggregate(job: Job) -> KeyAggregate:
     """On the runner's own Spark session, or in this process as the tasks are."""
-    if job.spark is None:
-        return LocalKeyAggregate(tools_of(job.context))
-    from llog.spark.runner.key_aggregate import SparkKeyAggregate
-
-    return SparkKeyAggregate(job.spark, job.settings, tools_of(job.context))
+    tools = tools_of(job.context)
+    return LocalKeyAggregate(tools) if job.on_spark is None else job.on_spark.key_aggregate(tools)
 
 
 async def do_retain(job: Job, names: Sequence[str], *, dry_run: bool) -> RetainReport:
@@ -281,9 +290,10 @@ async def do_retain(job: Job, names: Sequence[str], *, dry_run: bool) -> RetainR
 
 
 async def do_vacuum(job: Job, *, dry_run: bool) -> VacuumReport:
-    return await vacuum_stores(job.context, job.runner, dry_run=dry_run)
+    return job.counted(await vacuum_stores(job.context, job.runner, dry_run=dry_run))
 
 
 async def do_audit(job: Job, names: Sequence[str], *, fast: bool) -> AuditReport:
     logs = await chosen_logs(job.context, names) if names else None
-    return await audit_logs(job.context, job.runner, logs=logs, fast=fast, on_progress=job.on_progress)
+    report = await audit_logs(job.context, job.runner, logs=logs, fast=fast, on_progress=job.on_progress)
+    return job.counted(report)

@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final, NamedTuple, Self
 
+import msgspec
+
 from llog import errors
 from llog.errors import StoreClosed, StoreError
 from llog.stores.objects.pricing import S3_STANDARD_US_EAST_1, Prices
@@ -139,6 +141,25 @@ class StorePulse:
 # -- counts ------------------------------------------------------------------------------------------------------------
 
 
+class OperationCounts(msgspec.Struct, frozen=True, array_like=True):
+    """Counts of one operation that another process made."""
+
+    outcomes: dict[str, int]
+    """Of calls."""
+    requests: int
+    byte_count: int = 0
+    latency_ms_sum: float = 0.0
+    buckets: tuple[int, ...] = ()
+    """Calls by latency; empty: unknown."""
+
+
+StoreCounts = dict[str, OperationCounts]
+"""By operation."""
+RequestCounts = dict[str, StoreCounts]
+"""By the URL of an object store: the requests that a task made in another process."""
+OnRequests = Callable[[RequestCounts], None]
+
+
 class OperationStats:
     """Counts of one operation of a store."""
 
@@ -160,6 +181,21 @@ class OperationStats:
         self.latency_ms_sum += latency_ms
         self._buckets[bisect_left(self._bounds_ms, latency_ms)] += 1
 
+    def counts(self) -> OperationCounts:
+        outcomes = {name: count for name, count in self.outcomes.items() if count}
+        return OperationCounts(outcomes, self.request_count, self.byte_count, self.latency_ms_sum, tuple(self._buckets))
+
+    def add(self, counts: OperationCounts) -> None:
+        for outcome, count in counts.outcomes.items():
+            self.call_count += count
+            if outcome in self.outcomes:
+                self.outcomes[outcome] += count
+        self.request_count += counts.requests
+        self.byte_count += counts.byte_count
+        self.latency_ms_sum += counts.latency_ms_sum
+        for number, count in enumerate(counts.buckets[: len(self._buckets)]):
+            self._buckets[number] += count
+
     def latency_ms_buckets(self) -> dict[float, int]:
         """Calls by the upper bound of their latency, cumulative, as in Prometheus."""
         return dict(zip((*self._bounds_ms, float("inf")), itertools.accumulate(self._buckets), strict=True))
@@ -170,12 +206,27 @@ class ObjectStoreStats:
 
     def __init__(self, prices: Prices = S3_STANDARD_US_EAST_1) -> None:
         self.prices = prices
-        self.operations = {name: OperationStats(_OBJECT_BOUNDS_MS, OBJECT_OUTCOMES) for name in OBJECT_OPERATIONS}
+        self.operations = _object_operations()
+
+    def take(self) -> StoreCounts:
+        """The counts since the last call."""
+        taken, self.operations = self.operations, _object_operations()
+        return {name: operation.counts() for name, operation in taken.items() if operation.call_count}
+
+    def add(self, counts: StoreCounts) -> None:
+        """Add what another process counted."""
+        for name, operation in counts.items():
+            if name in self.operations:
+                self.operations[name].add(operation)
 
     @property
     def requests_usd(self) -> float:
         """Cost of the requests so far at S3 prices, for any store."""
         return self.prices.requests_usd({name: op.request_count for name, op in self.operations.items()})
+
+
+def _object_operations() -> dict[str, OperationStats]:
+    return {name: OperationStats(_OBJECT_BOUNDS_MS, OBJECT_OUTCOMES) for name in OBJECT_OPERATIONS}
 
 
 class MetadataStoreStats:

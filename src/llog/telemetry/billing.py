@@ -1,10 +1,10 @@
 """The cost of the objects and of the requests for them: the figures behind `s3.billing`.
 
-Requests are counted as they happen (`MeteredObjectStore`). Stored bytes are only known by listing the bucket, which
-costs requests itself, so a listing is used for BILLING_LIST_INTERVAL_MS, longer where it takes long, and its requests
-are counted like all others (operation `list`). A reader opens a store when an entry names it, so a store may join at
-any time. A listing that fails keeps the last figures and is counted; one listing runs at a time per process. The
-figures carry the kind of the store, because for a directory they are no bill.
+Requests are counted as they happen (`MeteredObjectStore`), those of Spark tasks when their results arrive. Stored bytes
+are only known by listing the bucket, which costs requests itself, so a listing is used for BILLING_LIST_INTERVAL_MS,
+longer where it takes long, and its requests are counted like all others (operation `list`). A reader opens a store when
+an entry names it, so a store may join at any time. A listing that fails keeps the last figures and is counted; one
+listing runs at a time per process. The figures carry the kind of the store, because for a directory they are no bill.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ ASSUMPTIONS: Final = "S3 Standard, us-east-1"
 
 @dataclass(slots=True)
 class BilledStore:
-    """One object store of this process; where one store serves as WAL and for segments, its tier is `objects`.
-
-    `store` is the metered one, or a wrapper of it: listing it must count in `stats`.
-    """
+    """One object store of this process; where one store serves as WAL and for segments, its tier is `objects`."""
 
     tier: Tier
-    store: ObjectStore
+    kind: str
     stats: ObjectStoreStats
-    listed: bool = True
-    """Its objects belong to this cluster and are listed from time to time."""
+    store: ObjectStore | None = None
+    """The metered one, or a wrapper of it: listing it must count in `stats`. None: its objects do not belong to this
+    cluster, so they are never listed."""
     footprint: StorageFootprint | None = None
     """None: it was never listed."""
     listed_at_ms: int = 0
@@ -54,10 +52,6 @@ class BilledStore:
     due_ms: int = 0
     """When its objects are listed next."""
     list_failures: int = 0
-
-    @property
-    def kind(self) -> str:
-        return self.store.kind
 
     @property
     def prices(self) -> Prices:
@@ -97,14 +91,18 @@ class Billing:
     async def refresh(self) -> bool:
         """List every store that is due; return whether one was."""
         async with self._one_at_a_time:
-            due = [billed for billed in self.stores if billed.listed and billed.due_ms <= self._now_ms()]
-            for billed in due:
+            due = [
+                (billed, billed.store)
+                for billed in self.stores
+                if billed.store is not None and billed.due_ms <= self._now_ms()
+            ]
+            for billed, store in due:
                 began_ms, mark = self._now_ms(), None if self._mark is None else self._mark()
                 if mark is not None and mark == billed.listed_mark:
                     billed.due_ms = plan_next_listing_ms(began_ms, 0)
                     continue
                 try:
-                    await self._measure(billed, mark)
+                    await self._measure(billed, store, mark)
                 finally:
                     ended_ms = self._now_ms()
                     billed.due_ms = plan_next_listing_ms(ended_ms, max(0, ended_ms - began_ms))
@@ -116,9 +114,9 @@ class Billing:
             await self.refresh()
             await sleep(BILLING_CHECK_MS / 1_000)
 
-    async def _measure(self, billed: BilledStore, mark: int | None) -> None:
+    async def _measure(self, billed: BilledStore, store: ObjectStore, mark: int | None) -> None:
         try:
-            billed.footprint = await measure_footprint(billed.store, self._prefix)
+            billed.footprint = await measure_footprint(store, self._prefix)
         except StoreError as error:
             billed.list_failures += 1
             _log.warning("listing the objects of the %s store failed, its last figures stay: %s", billed.tier, error)

@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from llog.settings import Settings
+from llog.settings.urls import scheme_of
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.metadata.wrappers import MeteredMetadataStore
+from llog.stores.metering import ObjectStoreStats, RequestCounts
 from llog.stores.objects.port import ObjectStore
 from llog.stores.objects.wrappers import MeteredObjectStore
 from llog.telemetry.billing import BilledStore, Tier
@@ -54,12 +56,23 @@ class Meters:
     def objects(self, store: ObjectStore) -> ObjectStore:
         """A store that was closed and is opened again continues its row."""
         tier = tier_of(store.url, self._settings)
-        row = next((billed for billed in self.stores if (billed.tier, billed.kind) == (tier, store.kind)), None)
-        metered = MeteredObjectStore(store, None if row is None else row.stats)
-        if row is None:
-            billed = BilledStore(tier, metered, metered.stats, listed=tier != "elsewhere")
-            self.stores.append(billed)
-            self._metrics.attach_objects([billed])
+        row = self._row(tier, store.kind)
+        metered = MeteredObjectStore(store, row.stats)
+        if row.store is None and tier != "elsewhere":
+            row.store = metered
         if tier in STORE_NAMES:
             self.named[STORE_NAMES[tier]] = metered
         return metered
+
+    def add_requests(self, requests: RequestCounts) -> None:
+        """Count the requests that tasks made in other processes for this one."""
+        for url, counts in requests.items():
+            self._row(tier_of(url, self._settings), scheme_of(url)).stats.add(counts)
+
+    def _row(self, tier: Tier, kind: str) -> BilledStore:
+        row = next((billed for billed in self.stores if (billed.tier, billed.kind) == (tier, kind)), None)
+        if row is None:
+            row = BilledStore(tier, kind, ObjectStoreStats())
+            self.stores.append(row)
+            self._metrics.attach_objects([row])
+        return row

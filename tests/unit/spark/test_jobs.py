@@ -45,6 +45,49 @@ def test_every_job_is_a_function_that_returns_its_report(settings: Settings, tmp
     assert found == [(0,), (1,), (2,), (10,), (11,), (12,)]
 
 
+def test_spark_is_started_only_for_work(settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from llog.spark.runner.tasks import SparkTasks
+
+    class Started(Exception):
+        pass
+
+    async def start(*_: object, **__: object) -> SparkTasks:
+        raise Started
+
+    monkeypatch.setattr(SparkTasks, "start", start)
+    with pytest.raises(Started):
+        jobs.compact(settings=settings)
+    jobs.compact(settings=settings, in_process=True)
+    assert jobs.compact(settings=settings, merge=True).count("idle") == 2
+    assert jobs.compact(settings=settings, min_age_ms=10**9).count("idle") == 2
+    assert jobs.key_compact(settings=settings).logs == []
+    with pytest.raises(Started):
+        jobs.export("orders", f"parquet:{tmp_path}/out", settings=settings)
+    jobs.export("orders", f"parquet:{tmp_path}/out", settings=settings, in_process=True)
+    assert jobs.export("orders", f"parquet:{tmp_path}/out", settings=settings).records == 0
+
+
+def test_a_session_that_could_not_be_is_refused_even_without_work(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    from llog.spark.runner.on_demand import SparkOnDemand
+
+    with pytest.raises(InvalidArgument, match="Spark master: 'nowhere' must be one of"):
+        SparkOnDemand(Settings.from_env({}, data_dir=tmp_path), master="nowhere")
+    with pytest.raises(InvalidArgument, match="memory://"):
+        SparkOnDemand(Settings.from_env({}, metadata_url="memory://", objects_url="memory://x"))
+
+
+def test_a_report_counts_the_requests_of_the_job(settings: Settings, tmp_path: Path) -> None:
+    requests = jobs.compact(settings=settings, in_process=True).object_requests
+    assert requests["put"] == 2, "a segment of each topic"
+    assert sum(requests[name] for name in requests if "get" in name) == 4, "the cluster's id, and each blob once"
+    exported = jobs.export("orders", f"parquet:{tmp_path}/out", settings=settings, in_process=True)
+    assert exported.object_requests["put"] >= 1
+    assert sum(jobs.audit(settings=settings, in_process=True).object_requests.values()) > 0
+    assert jobs.vacuum(settings=settings, in_process=True, dry_run=True).object_requests["list"] >= 1
+
+
 async def test_a_job_can_be_called_where_an_event_loop_runs_already(settings: Settings) -> None:
     """As in a cell of a notebook."""
     assert jobs.audit("visits", settings=settings, in_process=True, fast=True).clean

@@ -75,3 +75,21 @@ async def test_a_stream_that_may_lose_records_goes_on_without_a_topic_that_was_d
     assert batch(careless, later)[1] == {"visits"}
     careful.stop()
     careless.stop()
+
+
+async def test_the_reported_offset_has_the_lag_of_the_next_batch(opened: OpenedLog, tmp_path: Path) -> None:
+    await written(opened, ORDERS, VISITS)
+    stream = reader(tmp_path, subscribe="orders,visits", maxOffsetsPerTrigger="2")
+    start = stream.initialOffset()
+    assert "@lag" not in (stream.reportLatestOffset() or {}), "no batch is planned"
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    reported = stream.reportLatestOffset() or {}
+    behind = [reported[topic]["0"] - end[topic]["0"] for topic in ("orders", "visits")]
+    assert reported["@lag"] == {
+        "minOffsetsBehindLatest": min(behind),
+        "maxOffsetsBehindLatest": max(behind),
+        "avgOffsetsBehindLatest": sum(behind) / 2,
+    }
+    assert min(behind) > 0
+    assert "@lag" not in end, "a checkpoint keeps offsets only"
+    stream.stop()

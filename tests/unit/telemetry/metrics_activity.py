@@ -30,7 +30,9 @@ class Activity:
         self.objects = MeteredObjectStore(MemoryObjectStore(f"memory://{uuid4().hex}"))
         self.appends = AppendCounters()
         self.billing = Billing(
-            [BilledStore("objects", self.objects, self.objects.stats)], root_prefix="llog", now_ms=lambda: NOW_MS
+            [BilledStore("objects", self.objects.kind, self.objects.stats, self.objects)],
+            root_prefix="llog",
+            now_ms=lambda: NOW_MS,
         )
         self.metrics.attach_metadata("oxia://127.0.0.1:6648", self.metadata.stats)
         self.metrics.attach_objects(self.billing.stores)

@@ -65,7 +65,7 @@ def bucket(clock: Clock) -> Bucket:
 
 def billed(bucket: MemoryObjectStore, tier: Tier = "objects") -> BilledStore:
     store = MeteredObjectStore(bucket)
-    return BilledStore(tier, store, store.stats)
+    return BilledStore(tier, store.kind, store.stats, store)
 
 
 def made(clock: Clock, *stores: BilledStore) -> Billing:

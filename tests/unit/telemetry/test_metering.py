@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from llog.broker.broker import Broker
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
+from llog.errors import ObjectNotFound
 from llog.log.keys import Log
 from llog.settings import Settings
+from llog.stores.metering import RequestCounts
 from llog.stores.objects.memory import MemoryObjectStore
 from llog.stores.objects.port import ObjectStore
+from llog.stores.objects.wrappers import ObjectMeter
 from llog.telemetry.billing import Billing
 from llog.telemetry.metering import Meters, tier_of
 from llog.telemetry.metrics import BrokerMetrics
@@ -59,6 +63,36 @@ async def test_stores_that_are_opened_later_appear_later_and_share_a_row(setting
     assert page["operations"]["list"]["calls"] == 2, "what is neither the WAL's nor the segments' is not listed"
     assert page["billing"]["tiers"]["objects"]["object_count"] == 2
     assert "object_count" not in page["billing"]["tiers"]["elsewhere"]
+
+
+async def test_requests_of_tasks_in_other_processes_are_counted_with_those_of_this_one(settings: Settings) -> None:
+    metrics = BrokerMetrics()
+    meters = Meters(settings, metrics)
+    await meters.wrapping.objects(MemoryObjectStore(settings.objects_url)).put("llog/a", [b"xy"])
+    there = ObjectMeter()
+    store = there.wrap(MemoryObjectStore(settings.objects_url))
+    await store.put("llog/b", [b"xyz"])
+    with pytest.raises(ObjectNotFound):
+        await store.get("llog/missing")
+    await there.wrap(MemoryObjectStore("memory://used-before")).put("llog/c", [b"x"])
+    assert there.requests() == {"put": 2, "get": 1}
+    sent = msgspec.msgpack.encode(there.take())
+    assert there.take() == {}, "each request is reported once"
+    meters.add_requests(msgspec.msgpack.decode(sent, type=RequestCounts))
+    answer = samples_of(metrics.prometheus().decode())
+
+    def value(name: str, tier: str, operation: str, **more: str) -> float:
+        labels = {"tier": tier, "store": "memory", "operation": operation, **more}
+        return next(value for (found, of), value in answer.items() if found == name and dict(of) == labels)
+
+    assert value("llog_s3_requests_total", "objects", "put") == 2
+    assert value("llog_s3_bytes_total", "objects", "put") == 5
+    assert value("llog_s3_calls_total", "objects", "get", outcome="not_found") == 1
+    assert value("llog_s3_call_seconds_count", "objects", "put") == 2
+    assert value("llog_s3_requests_total", "elsewhere", "put") == 1, "a store that only tasks have opened"
+    [objects, elsewhere] = meters.stores
+    assert objects.requests_usd == pytest.approx(2 * 0.005 / 1_000 + 0.004 / 10_000)
+    assert elsewhere.store is None, "never listed"
 
 
 async def test_a_broker_that_only_reads_shows_the_stores_it_reads_from(settings: Settings) -> None:

@@ -77,6 +77,8 @@ class AuditReport(msgspec.Struct, kw_only=True):
     """Logs that changed too fast to be judged: audit them again."""
     unchecked: list[str] = []
     """What could not be checked, and why."""
+    object_requests: dict[str, int] = {}
+    """Requests of the job and its tasks to object stores, by operation."""
 
     def add(self, finding: Finding) -> None:
         name = f"{finding.severity}: {finding.kind}"

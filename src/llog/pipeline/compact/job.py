@@ -14,7 +14,7 @@ that were registered and not published, and the next job begins at the cursor.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,6 +53,8 @@ class CompactOptions:
     sizing: Sizing = field(default_factory=Sizing.in_process)
     resize: Resize | None = None
     """Called before every round instead of using `sizing`, where the number of cores may change."""
+    start: Callable[[], Awaitable[bool]] | None = None
+    """Starts the runner, once there is work for it; True: the sizing is another one now."""
     min_age_ms: int = 0
     """Younger entries are left alone (R4); 0: entries of any age are taken."""
     log_bytes_max: int | None = None
@@ -66,6 +68,10 @@ class CompactOptions:
 
     async def sized(self) -> Sizing:
         return self.sizing if self.resize is None else await self.resize()
+
+    async def started(self) -> bool:
+        """Whether the runner was started by this call."""
+        return self.start is not None and await self.start()
 
 
 async def compact(
@@ -156,6 +162,8 @@ class _CompactJob:
         }
         if not plans:
             return []
+        if await self._options.started():
+            return list(logs)  # plan again, with the sizing of the runner
         ended = await perform_round(self._context, self._runner, plans, self._report, self._on_run)
         later = [log for log in chosen if log not in plans]  # their blobs come after the end of this round
         return [log for log in ended if self._is_left(log, ended[log])] + later

@@ -85,6 +85,7 @@ async def _round(
     sizes = {
         log: sum(entry.value.byte_length or 0 for entry in choice.run.entries) for log, (_, choice) in chosen.items()
     }
+    await options.started()
     task_of = plan_merge_tasks(sizes, await options.sized())
     plans = {log: LogPlan(head, [(choice, task_of[log])]) for log, (head, choice) in chosen.items()}
     return await perform_round(context, runner, plans, report, on_run)

@@ -81,6 +81,8 @@ class CompactReport(msgspec.Struct, kw_only=True):
     bytes_read: int = 0
     bytes_written: int = 0
     seconds: float = 0.0
+    object_requests: dict[str, int] = {}
+    """Requests of the job and its tasks to object stores, by operation."""
 
     @property
     def failed(self) -> list[LogReport]:

@@ -78,6 +78,8 @@ class ExportReport(msgspec.Struct, kw_only=True):
     quarantine_files: list[str] = []
     partitions: list[PartitionExport] = []
     seconds: float = 0.0
+    object_requests: dict[str, int] = {}
+    """Requests of the job and its tasks to object stores, by operation."""
 
     def add(self, written: Sequence[ExportWritten]) -> None:
         self.commits += 1
@@ -176,7 +178,7 @@ def export_tools(context: LogContext, objects: ObjectStores) -> TaskTools:
     """Tools for tasks in the driver's process, which may put files into any store the driver can open."""
 
     async def open_store(url: str) -> ObjectStore:
-        return RetryingObjectStore(await objects.at(url))
+        return RetryingObjectStore(objects.wrapped(url, await objects.at(url)))
 
     return TaskTools(context.find_object, open_store, context.now_ms)
 

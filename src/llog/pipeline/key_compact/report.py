@@ -75,6 +75,8 @@ class KeyCompacted(msgspec.Struct, kw_only=True):
 class KeyCompactReport(msgspec.Struct, kw_only=True):
     dry_run: bool
     logs: list[KeyCompacted]
+    object_requests: dict[str, int] = {}
+    """Requests of the job and its tasks to object stores, by operation."""
 
     @property
     def ok(self) -> bool:

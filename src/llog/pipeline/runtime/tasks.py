@@ -26,6 +26,7 @@ import msgspec
 
 from llog.errors import InvalidArgument, LlogError, SparkJobFailed
 from llog.log.context import FindObject, LogContext, wall_clock_ms
+from llog.stores.metering import OnRequests, RequestCounts
 from llog.stores.objects.port import ObjectStore
 
 LOCAL_TASKS_AT_ONCE: Final = 4
@@ -173,10 +174,11 @@ async def attempted(
 
 
 class _Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """An encoded result or a failure."""
+    """An encoded result or a failure, and the requests to object stores that the task made."""
 
     result: msgspec.Raw
     failed: TaskFailed | None = None
+    requests: RequestCounts = {}
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
@@ -188,16 +190,23 @@ def encoded_item(item: msgspec.Struct) -> bytes:
     return _ENCODER.encode(item)
 
 
-async def perform(task: Task[Any, Any], tools: TaskTools, item: bytes) -> bytes:
-    """Execute one encoded item in a worker process; the encoded outcome."""
+async def perform(
+    task: Task[Any, Any], tools: TaskTools, item: bytes, take_requests: Callable[[], RequestCounts] = dict
+) -> bytes:
+    """Execute one encoded item in a worker process; the encoded outcome. `take_requests` returns those of the item."""
     outcome = await attempted(task.function(), tools, msgspec.msgpack.decode(item, type=task.item))
     if isinstance(outcome, TaskFailed):
-        return _ENCODER.encode(_Envelope(_NOTHING, outcome))
-    return _ENCODER.encode(_Envelope(msgspec.Raw(_ENCODER.encode(outcome))))
+        return _ENCODER.encode(_Envelope(_NOTHING, outcome, take_requests()))
+    return _ENCODER.encode(_Envelope(msgspec.Raw(_ENCODER.encode(outcome)), requests=take_requests()))
 
 
-def decoded_outcome(task: Task[Any, Result], outcome: bytes) -> Result | TaskFailed:
+def decoded_outcome(
+    task: Task[Any, Result], outcome: bytes, on_requests: OnRequests | None = None
+) -> Result | TaskFailed:
+    """`on_requests` receives the requests to object stores that the task made."""
     envelope = _ENVELOPES.decode(outcome)
+    if on_requests is not None and envelope.requests:
+        on_requests(envelope.requests)
     if envelope.failed is not None:
         return envelope.failed
     return msgspec.msgpack.decode(envelope.result, type=task.result)

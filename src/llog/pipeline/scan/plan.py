@@ -22,38 +22,12 @@ from llog.limits import (
     SPLITS_MAX,
 )
 from llog.log.context import LogContext
-from llog.log.index import Entry
-from llog.log.keys import OFFSET_MAX, PARTITION_MAX
-from llog.log.read.timestamps import known_newest_ms
 from llog.log.read.view import IndexWalk, checked_view, view
 from llog.pipeline.scan.record_shape import Shape
-from llog.pipeline.scan.splits import Keep, ScanRange, Split, SplitPart, parts_of, plan_splits
+from llog.pipeline.scan.splits import ScanRange, Split, SplitPart, parts_of, plan_splits
 from llog.pipeline.scan.subscription import LATEST, ReadBound, Subscription, find_logs, offsets_at, ranges_between
 
 _log: Final = logging.getLogger("llog.pipeline")
-
-
-class Narrowing(msgspec.Struct, frozen=True):
-    """The logs and offsets that pushed filters leave; None: all. It excludes exactly what the filters refuse, so Spark
-    need not apply them again."""
-
-    topics: frozenset[str] | None = None
-    partitions: frozenset[int] | None = None
-    partition_from: int = 0
-    partition_before: int = PARTITION_MAX + 1
-    offset_from: int = 0
-    offset_before: int = OFFSET_MAX + 1
-
-    def of(self, wanted: ScanRange) -> ScanRange | None:
-        log, start, stop = wanted.log, wanted.start_offset, wanted.stop_offset
-        if self.topics is not None and log.topic not in self.topics:
-            return None
-        if self.partitions is not None and log.partition not in self.partitions:
-            return None
-        if not self.partition_from <= log.partition < self.partition_before:
-            return None
-        start, stop = max(start, self.offset_from), min(stop, self.offset_before)
-        return wanted._replace(start_offset=start, stop_offset=stop) if start < stop else None
 
 
 class ScanRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +37,6 @@ class ScanRequest(msgspec.Struct, frozen=True, kw_only=True):
     split_bytes: int = SPLIT_BYTES_DEFAULT
     splits_min: int = 1
     fail_on_data_loss: bool = True
-    narrowing: Narrowing = Narrowing()
     shape: Shape = Shape()
 
     def __post_init__(self) -> None:
@@ -86,17 +59,13 @@ async def plan_scan(context: LogContext, request: ScanRequest) -> list[Split]:
         ending_option=request.ending.option,
         fail_on_data_loss=request.fail_on_data_loss,
     )
-    narrowed = [left for wanted in ranges if (left := request.narrowing.of(wanted)) is not None]
-    return await splits_between(context, request, narrowed)
+    return await splits_between(context, request, ranges)
 
 
 async def splits_between(context: LogContext, request: ScanRequest, ranges: list[ScanRange]) -> list[Split]:
-    since_us = request.shape.since_us
-    # Records have whole milliseconds: round up.
-    keep = None if since_us is None else newer_than(-(-since_us // 1_000))
     size = request.split_bytes
     try:
-        return await splits_of(context, ranges, split_bytes=size, splits_min=request.splits_min, keep=keep)
+        return await splits_of(context, ranges, split_bytes=size, splits_min=request.splits_min)
     except (OffsetOutOfRange, PartitionNotInitialized, RecordsLost):
         # Retention or a deletion happened since the ranges were computed.
         return await plan_again(context, ranges, split_bytes=size, fail_on_data_loss=request.fail_on_data_loss)
@@ -108,10 +77,9 @@ async def splits_of(
     *,
     split_bytes: int = SPLIT_BYTES_DEFAULT,
     splits_min: int = 1,
-    keep: Keep | None = None,
 ) -> list[Split]:
-    """Splits that tile the ranges, without the entries that `keep` refuses."""
-    parts = [part for group in await gather_parts(context, ranges, keep=keep) for part in group]
+    """Splits that tile the ranges."""
+    parts = [part for group in await gather_parts(context, ranges) for part in group]
     return plan_splits(parts, split_bytes, splits_min=splits_min)
 
 
@@ -153,19 +121,17 @@ async def _find_loss(context: LogContext, wanted: ScanRange) -> tuple[ScanRange 
 
 
 async def gather_parts(
-    context: LogContext, ranges: Sequence[ScanRange], *, keep: Keep | None = None, bytes_max: int | None = None
+    context: LogContext, ranges: Sequence[ScanRange], *, bytes_max: int | None = None
 ) -> list[list[SplitPart]]:
     """The parts of each range, or of its beginning (`parts_between`)."""
 
     async def walk(wanted: ScanRange) -> list[SplitPart]:
-        return await parts_between(context, wanted, keep=keep, bytes_max=bytes_max)
+        return await parts_between(context, wanted, bytes_max=bytes_max)
 
     return await gather_bounded(ranges, walk, limit=SPLIT_PLAN_LOGS_IN_FLIGHT_MAX)
 
 
-async def parts_between(
-    context: LogContext, wanted: ScanRange, *, keep: Keep | None = None, bytes_max: int | None = None
-) -> list[SplitPart]:
+async def parts_between(context: LogContext, wanted: ScanRange, *, bytes_max: int | None = None) -> list[SplitPart]:
     """The parts that tile a range. With `bytes_max` the walk stops once the parts exceed it."""
     log, offset, stop_offset, incarnation = wanted
     seen = await checked_view(context, log, offset, end_is_data=False)
@@ -179,18 +145,8 @@ async def parts_between(
         if not entries:
             raise OffsetOutOfRange(*log, stop_offset, seen.log_start_offset, walk.offset)
         rest = ScanRange(log, walk.offset, stop_offset)
-        added = list(parts_of(rest, entries, keep))
+        added = list(parts_of(rest, entries))
         parts += added
         size += sum(part.wanted_bytes() for part in added)
         walk.passed(entries[-1].end_offset + 1)
     return parts
-
-
-def newer_than(timestamp_ms: int) -> Keep:
-    """Refuse entries known to hold only older records."""
-
-    def keep(entry: Entry) -> bool:
-        newest_ms = known_newest_ms(entry)
-        return newest_ms is None or newest_ms >= timestamp_ms
-
-    return keep

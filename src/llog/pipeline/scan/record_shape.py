@@ -1,4 +1,4 @@
-"""The shape in which a reader wants its records: columns, time range, Arrow batches of bounded size.
+"""The shape in which a reader wants its records: columns, Arrow batches of bounded size.
 
 A batch shares the memory of the decoded columns and holds about SPLIT_BATCH_BYTES_MAX, unless a single record is
 larger. No Python runs per record.
@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from llog.errors import InvalidArgument
 from llog.formats.arrow import SCHEMA, to_arrow
@@ -20,7 +19,6 @@ from llog.formats.records.record_columns import Longs, RecordColumns
 from llog.limits import SPLIT_BATCH_BYTES_MAX
 from llog.pipeline.scan.splits import SplitPart
 
-_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 # Bytes of a record in the fixed-width columns, plus its offsets in the others.
 _ROW_BYTES: Final = 48
 
@@ -28,10 +26,6 @@ _ROW_BYTES: Final = 48
 class Shape(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] | None = None
     """In this order; None: all of them."""
-    since_us: int | None = None
-    """Only records at least as new, in microseconds since 1970."""
-    before_us: int | None = None
-    """Only older records."""
 
     def __post_init__(self) -> None:
         for name in self.columns or ():
@@ -51,19 +45,8 @@ class Shape(msgspec.Struct, frozen=True):
         selected = batch if self.columns is None else batch.select(list(self.columns))
         begin = 0
         for end in _cuts(columns, rows):
-            rows_cut = self._within(selected.slice(begin, end - begin), batch["timestamp"].slice(begin, end - begin))
-            if rows_cut.num_rows:
-                yield rows_cut
+            yield selected.slice(begin, end - begin)
             begin = end
-
-    def _within(self, batch: pa.RecordBatch, timestamps: pa.Array) -> pa.RecordBatch:
-        if self.since_us is not None:
-            mask = pc.greater_equal(timestamps, pa.scalar(self.since_us, pa.int64()).cast(_MICROSECONDS))
-            batch, timestamps = batch.filter(mask), timestamps.filter(mask)
-        if self.before_us is not None:
-            mask = pc.less(timestamps, pa.scalar(self.before_us, pa.int64()).cast(_MICROSECONDS))
-            batch = batch.filter(mask)
-        return batch
 
 
 def _cuts(columns: RecordColumns, rows: int) -> list[int]:

@@ -17,7 +17,7 @@ in offset order. No split is longer than `split_bytes`, unless a single part is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
@@ -32,8 +32,6 @@ from llog.log.keys import Log
 
 # Parts of one split: bounds the size of a task's plan when a log has many tiny appends.
 SPLIT_PARTS_MAX: Final = 4_096
-
-Keep = Callable[[Entry], bool]
 
 
 class ScanRange(NamedTuple):
@@ -138,15 +136,13 @@ def part_of(log: Log, entry: Entry, start_offset: int, stop_offset: int) -> Spli
     )
 
 
-def parts_of(wanted: ScanRange, entries: Iterable[Entry], keep: Keep | None = None) -> Iterator[SplitPart]:
-    """The wanted offsets of each entry, without entries that `keep` refuses. Entries that overlap an earlier one (I5)
-    contribute only the offsets after it."""
+def parts_of(wanted: ScanRange, entries: Iterable[Entry]) -> Iterator[SplitPart]:
+    """The wanted offsets of each entry. An entry that overlaps an earlier one (I5) adds only the offsets after it."""
     offset = wanted.start_offset
     for entry in entries:
         stop = min(entry.end_offset + 1, wanted.stop_offset)
         if stop > offset:
-            if keep is None or keep(entry):
-                yield part_of(wanted.log, entry, offset, stop)
+            yield part_of(wanted.log, entry, offset, stop)
             offset = stop
 
 

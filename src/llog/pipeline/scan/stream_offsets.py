@@ -27,6 +27,14 @@ from llog.pipeline.scan.subscription import LogEnds
 # The name in existing checkpoints.
 _INCARNATIONS: Final = "@lives"
 _IDS: Final = "@ids"
+LAG: Final = "@lag"
+"""Of the latest offset that a stream reports; no offset of a checkpoint has it."""
+LAG_STATISTICS: Final = {
+    "min": "minOffsetsBehindLatest",
+    "max": "maxOffsetsBehindLatest",
+    "avg": "avgOffsetsBehindLatest",
+}
+"""Over the logs of a stream, by the names of Spark's Kafka source."""
 
 
 class StreamOffsets(msgspec.Struct, frozen=True):
@@ -79,6 +87,15 @@ def is_same_topic(begin: StreamOffsets, end: StreamOffsets, topic: str) -> bool:
     """Both belong to the same incarnation of the same topic. A value from an old checkpoint may have no ids."""
     ids = {stream.ids[topic] for stream in (begin, end) if topic in stream.ids}
     return begin.incarnations.get(topic) == end.incarnations.get(topic) and len(ids) <= 1
+
+
+def lag_of(reached: Mapping[Log, int], ends: Mapping[Log, int]) -> dict[str, float]:
+    """Offsets between where the last batch ends and where the logs end; empty without logs."""
+    behind = [max(0, end - reached[log]) for log, end in ends.items() if log in reached]
+    if not behind:
+        return {}
+    statistics = {"min": min(behind), "max": max(behind), "avg": sum(behind) / len(behind)}
+    return {LAG_STATISTICS[name]: value for name, value in statistics.items()}
 
 
 def limited_by_offsets(starts: Mapping[Log, int], stops: Mapping[Log, int], limit: int) -> dict[Log, int]:

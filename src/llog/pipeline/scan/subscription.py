@@ -6,8 +6,8 @@
 
 A topic or partition that is named but does not exist is an error, after a strict read, unless the caller asks to skip
 it. A pattern may match nothing: topics may be created later. A log without records is empty, not an error. An offset
-outside its log is an error that names the option, the log and the offset. An offset below the log's start means lost
-records: an error, unless `fail_on_data_loss` is off.
+outside its log is an error that names the option, the log and the offset. If `fail_on_data_loss` is off, a starting
+offset below the log's start means the start, and one past its end means the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from llog.concurrency import gather_bounded
-from llog.errors import InvalidArgument, OffsetOutOfRange, PartitionOutOfRange, RecordsLost, TopicNotFound
+from llog.errors import InvalidArgument, LogError, OffsetOutOfRange, PartitionOutOfRange, RecordsLost, TopicNotFound
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
 from llog.limits import SPLIT_PLAN_LOGS_IN_FLIGHT_MAX
 from llog.log.context import LogContext, get_all
@@ -186,13 +186,18 @@ def ranges_between(
     ranges: list[ScanRange] = []
     for log, start in starts.items():
         at, stop = ends[log], stops[log]
-        for option, offset in ((starting_option, start), (ending_option, stop)):
-            if offset > at.next_offset:
-                raise _named(option, OffsetOutOfRange(*log, offset, at.log_start_offset, at.next_offset))
+        if start > at.next_offset:
+            if fail_on_data_loss:
+                error = OffsetOutOfRange(*log, start, at.log_start_offset, at.next_offset)
+                raise _named(starting_option, error, "start at the end of the log")
+            _log.warning("%s: no record has offset %d: the log ends at offset %d", log, start, at.next_offset)
+            continue
+        if stop > at.next_offset:
+            raise _named(ending_option, OffsetOutOfRange(*log, stop, at.log_start_offset, at.next_offset))
         if start < min(stop, at.log_start_offset):
             reason = f"the log now begins at offset {at.log_start_offset}"
             if fail_on_data_loss:
-                raise _named(starting_option, RecordsLost(*log, start, reason))
+                raise _named(starting_option, RecordsLost(*log, start, reason), "skip them")
             _log.warning(
                 "%s: records from offset %d to %d are lost: %s", log, start, min(stop, at.log_start_offset) - 1, reason
             )
@@ -204,9 +209,10 @@ def ranges_between(
     return ranges
 
 
-def _named(option: str, error: OffsetOutOfRange | RecordsLost) -> OffsetOutOfRange | RecordsLost:
+def _named(option: str, error: LogError, otherwise: str = "") -> LogError:
+    """`otherwise`: the effect of `fail_on_data_loss` being off."""
     spelling = "fail_on_data_loss=False" if "_" in option else "failOnDataLoss=false"
-    hint = f"; set {spelling} to skip them" if isinstance(error, RecordsLost) else ""
+    hint = f"; set {spelling} to {otherwise}" if otherwise else ""
     error.args = (f"{option}: {error}{hint}",)
     return error
 

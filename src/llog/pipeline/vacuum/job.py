@@ -91,6 +91,8 @@ class VacuumReport(msgspec.Struct, kw_only=True):
     """By URI prefix."""
     names: list[str] = []
     """URIs of deleted objects (at most VACUUM_REPORT_NAMES_MAX)."""
+    object_requests: dict[str, int] = {}
+    """Requests of the job and its tasks to object stores, by operation."""
 
     @property
     def left_nothing(self) -> bool:

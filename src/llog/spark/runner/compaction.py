@@ -12,6 +12,7 @@ from llog.spark.runner.key_aggregate import SparkKeyAggregate
 from llog.spark.runner.tasks import SparkTasks
 from llog.spark.sessions.launch import own_jvm_is_gone
 from llog.spark.sessions.session import is_connect, master_of, resize_of, sizing_of
+from llog.stores.metering import OnRequests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,12 +25,17 @@ async def join_session(settings: Settings, *, master: str | None = None) -> Back
 
 def spark_backend(runner: SparkTasks, settings: Settings) -> Backend:
     spark = runner.spark
+
+    def count_requests(on_requests: OnRequests) -> None:
+        runner.on_requests = on_requests
+
     return Backend(
         runner,
         sizing_of(spark),
-        make_aggregate=lambda tools: SparkKeyAggregate(spark, settings, tools),
+        make_aggregate=lambda tools: SparkKeyAggregate(spark, settings, tools, runner.on_requests),
         resize=resize_of(spark),
         check=check_of(spark),
+        count_requests=count_requests,
     )
 
 

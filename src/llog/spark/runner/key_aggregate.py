@@ -51,6 +51,7 @@ from llog.settings import Settings
 from llog.spark.runner.tasks import failure_of, interrupt, tagged
 from llog.spark.runner.worker import JobHead, run_item, sent_settings
 from llog.spark.sessions.session import make_active, own_interpreter
+from llog.stores.metering import OnRequests, OperationCounts, StoreCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -259,10 +260,20 @@ def _stored(plan: _Plan, segment: int, held: list[Longs]) -> list[tuple[int, Scr
 
 
 class SparkKeyAggregate:
-    """On a session of the caller's; `tools` are those of the driver, which reads where the survivors are."""
+    """On a session of the caller's; `tools` are those of the driver, which reads where the survivors are.
 
-    def __init__(self, spark: SparkSession, settings: Settings, tools: TaskTools) -> None:
-        self._spark, self._sent, self._tools = spark, sent_settings(settings), tools
+    Tasks of the aggregation return rows, so they cannot return what they counted. `on_requests` receives the requests
+    that the aggregation consists of, without latencies and repeats.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        tools: TaskTools,
+        on_requests: OnRequests = lambda _: None,
+    ) -> None:
+        self._spark, self._sent, self._tools, self._on_requests = spark, sent_settings(settings), tools, on_requests
         with own_interpreter(spark):
             spark.dataSource.register(KeyScanSource)
 
@@ -281,6 +292,7 @@ class SparkKeyAggregate:
         found = (await get_list(self._tools, place, list_name)).by_segment
         if len(dict(found)) != len(found):
             raise SparkJobFailed(PLACE, "the survivors of a segment came from two tasks")
+        self._on_requests({place.store_url: requests_of(scanned, [part for _, part in found])})
         return dict(found)
 
     def _aggregate(self, plan: _Plan, tag: str) -> None:
@@ -300,6 +312,15 @@ class SparkKeyAggregate:
                 ordered.write.format(NAME).mode("append").option("plan", head.packed()).save()
         except Exception as error:
             raise failure_of(PLACE, error) from error
+
+
+def requests_of(scanned: Sequence[SegmentKeys], written: Sequence[ScratchPart]) -> StoreCounts:
+    """Each object of keys is read once; each object of survivors, and their list, is put once."""
+    read = [part.byte_length for keys in scanned for part in keys.parts]
+    return {
+        "get": OperationCounts({"ok": len(read)}, len(read), sum(read)),
+        "put": OperationCounts({"ok": len(written) + 1}, len(written) + 1, sum(part.byte_length for part in written)),
+    }
 
 
 def helpings_of(scanned: Sequence[SegmentKeys]) -> Iterator[_Helping]:

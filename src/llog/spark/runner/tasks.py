@@ -9,6 +9,8 @@ items would make the plan too large: one item per task, one outcome per item, pa
 - The event loop never waits for Spark: a thread watches each run, and their number is bounded.
 - A run that is cancelled, or fails in `on_done`, interrupts its Spark job.
 - If an item ran twice, one outcome counts. An item without an outcome fails the run.
+- Outcomes carry the requests that their tasks made to object stores (`on_requests`). Those of a task that broke or died
+  are lost.
 - A run does not wait forever for a cluster without executors (`until_starved`).
 - `close` ends the runs, not the session, which belongs to its creator.
 
@@ -57,6 +59,8 @@ from llog.spark.sessions.session import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from llog.stores.metering import OnRequests
+
 # Runs of a runner at the same time, each a Spark job watched by a thread; more wait.
 SPARK_RUNS_AT_ONCE_MAX: Final = 8
 # What one Spark job carries in its plan: more items make several jobs, one after the other.
@@ -82,6 +86,8 @@ class _SparkJob(NamedTuple):
 class SparkTasks:
     def __init__(self, spark: SparkSession, settings: Settings, *, on_progress: OnProgress | None = None) -> None:
         self.spark, self._progress = spark, TaskProgress(on_progress)
+        self.on_requests: OnRequests = lambda _: None
+        """Receives the requests of each task to object stores."""
         self._own: SparkSession | None = None
         self._making = threading.Lock()
         self._sent = sent_settings(settings)
@@ -112,9 +118,9 @@ class SparkTasks:
         self._progress.planned(len(items))
 
         def take(number: int, outcome: bytes) -> None:
+            decoded: Result | TaskFailed = decoded_outcome(task, outcome, self.on_requests)
             if number in outcomes:
                 return
-            decoded: Result | TaskFailed = decoded_outcome(task, outcome)
             outcomes[number] = decoded
             self._progress.done()
             if on_done is not None:

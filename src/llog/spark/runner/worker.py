@@ -28,7 +28,7 @@ from llog.process_memory import keep_freed_memory
 from llog.settings import Settings, settings_table
 from llog.settings.urls import mask_url, scheme_of
 from llog.stores.objects.port import ObjectStore
-from llog.stores.objects.wrappers import RetryingObjectStore
+from llog.stores.objects.wrappers import ObjectMeter, RetryingObjectStore
 from llog.wiring import ObjectStores
 
 SENT: Final = (
@@ -73,7 +73,7 @@ def tools_on(objects: ObjectStores) -> TaskTools:
         return RetryingObjectStore(store), name
 
     async def open_store(url: str) -> ObjectStore:
-        return RetryingObjectStore(await objects.at(url))
+        return RetryingObjectStore(objects.wrapped(url, await objects.at(url)))
 
     return TaskTools(find_object, open_store)
 
@@ -124,27 +124,30 @@ class _Worker:
         self.process = os.getpid()
         keep_worker_memory()
         self.loop = asyncio.new_event_loop()
-        self._opened: OrderedDict[bytes, tuple[ObjectStores, TaskTools]] = OrderedDict()
+        self._opened: OrderedDict[bytes, tuple[ObjectStores, TaskTools, ObjectMeter]] = OrderedDict()
 
     def run(self, head: JobHead, item: bytes) -> bytes:
         return self.loop.run_until_complete(self._run(head, item))
 
     async def _run(self, head: JobHead, item: bytes) -> bytes:
         task = Task(head.place, located(head.item), msgspec.Struct)
-        return await perform(task, await self._tools(head), item)
+        tools, meter = await self._tools(head)
+        meter.take()  # what an item left that broke
+        return await perform(task, tools, item, meter.take)
 
-    async def _tools(self, head: JobHead) -> TaskTools:
+    async def _tools(self, head: JobHead) -> tuple[TaskTools, ObjectMeter]:
         key = msgspec.msgpack.encode(head.sent, order="sorted")
         if key in self._opened:
             self._opened.move_to_end(key)
-            return self._opened[key][1]
+            return self._opened[key][1:]
         while len(self._opened) >= SPARK_WORKER_TOOLS_MAX:
-            _, (objects, _) = self._opened.popitem(last=False)
+            _, (objects, _, _) = self._opened.popitem(last=False)
             await objects.close()
-        objects = ObjectStores(settings_in_worker(head.sent, os.environ))
+        meter = ObjectMeter()
+        objects = ObjectStores(settings_in_worker(head.sent, os.environ), wrap=meter.wrap)
         tools = tools_on(objects)
-        self._opened[key] = objects, tools
-        return tools
+        self._opened[key] = objects, tools, meter
+        return tools, meter
 
 
 _worker: _Worker | None = None

@@ -33,11 +33,16 @@ _KNOWN: Final = re.compile(
 )
 
 
-def check_master(master: str) -> None:
-    """Raises `InvalidArgument` for an invalid master, `SparkSessionFailed` where nothing listens."""
+def check_form(master: str) -> None:
+    """Raises `InvalidArgument` for an invalid master."""
     if _KNOWN.fullmatch(master) is None:
         known = "local[*], spark://host:7077, yarn, k8s://…, or sc://host:15002 for Spark Connect"
         raise InvalidArgument("Spark master", f"{master!r} must be one of {known}")
+
+
+def check_master(master: str) -> None:
+    """Raises `InvalidArgument` for an invalid master, `SparkSessionFailed` where nothing listens."""
+    check_form(master)
     refused: list[str] = []
     for host, port in addresses_of(master):
         try:

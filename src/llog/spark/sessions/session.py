@@ -49,7 +49,6 @@ SQL_CONFIG: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(SPARK_ARROW_BATCH_BYTES_MAX),
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 """May be set on a session of either kind while it runs."""
 

@@ -29,6 +29,7 @@ from llog.spark.principal import act_as_query
 from llog.spark.runner.worker import sent_settings
 from llog.spark.sink.options import SinkOptions
 from llog.spark.source.metadata_retry import with_metadata_retry
+from llog.spark.source.options import NO_TABLE
 from llog.spark.source.worker import worker_process
 from llog.wiring import Use, opened_log
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 # Set by Spark for every job of a streaming query. The checkpoint keeps it, so it is the same after a restart.
 _CHECKPOINT_ID = "sql.streaming.queryId"
+# Set by Spark for every job of a command, and of a command within another.
+_EXECUTION_ID = "spark.sql.execution.id"
+_ROOT_EXECUTION_ID = "spark.sql.execution.root.id"
 _log = logging.getLogger("llog.spark")
 
 
@@ -47,6 +51,8 @@ class TaskMessage(WriterCommitMessage):
     uploads: bytes
     checkpoint: str = ""
     """The id of the streaming query of the task."""
+    creates_table: bool = False
+    """The write is a part of a command that creates a table, so the task wrote nothing."""
 
 
 class WriteOrder(msgspec.Struct, frozen=True):
@@ -117,7 +123,26 @@ def checkpoint_of(messages: Sequence[WriterCommitMessage | None]) -> str:
     return next((m.checkpoint for m in messages if isinstance(m, TaskMessage) and m.checkpoint), "")
 
 
+def refuse_table(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Raise if the write is a part of a command that creates a table; its tasks wrote nothing."""
+    if any(isinstance(message, TaskMessage) and message.creates_table for message in messages):
+        raise InvalidArgument("saveAsTable, CREATE TABLE AS SELECT, writeTo().create()", NO_TABLE)
+
+
 # -- in an executor ---------------------------------------------------------------------------------------------------
+
+
+def creates_table() -> bool:
+    """Whether the task's write is a part of `saveAsTable`, CREATE TABLE AS SELECT or `writeTo().create()`.
+
+    Spark passes a data source neither the command nor the name of the table. But such a command creates the table and
+    then runs the write as an execution within its own, which the properties of a task show. The only other write within
+    an execution is that of a stream's `foreachBatch`, which has the id of the stream.
+    """
+    task = TaskContext.get()
+    if task is None or task.getLocalProperty(_CHECKPOINT_ID):
+        return False
+    return task.getLocalProperty(_EXECUTION_ID) != task.getLocalProperty(_ROOT_EXECUTION_ID)
 
 
 def upload_task(order: bytes, batches: Iterator[pa.RecordBatch]) -> TaskMessage:

@@ -31,9 +31,7 @@ from llog.log.keys import OFFSET_MAX, check_topic
 from llog.pipeline.sink.task import codec_of
 from llog.settings import Settings
 from llog.spark.source.options import (
-    OPTIONS as READING,
-)
-from llog.spark.source.options import (
+    HOW_TO_WRITE,
     SETTINGS_PREFIX,
     WRITING,
     close_to,
@@ -41,6 +39,9 @@ from llog.spark.source.options import (
     setting_of,
     size_of,
     stripped,
+)
+from llog.spark.source.options import (
+    OPTIONS as READING,
 )
 
 # The rows of a blob are one Arrow column, which has 32-bit offsets.
@@ -71,6 +72,8 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     compression: str = "none"
     blob_bytes: int = SINK_BLOB_BYTES
     settings: dict[str, str] = {}
+    none: bool = False
+    """No option was given."""
 
     def settings_in_force(self) -> Settings:
         return Settings.from_env(None, **self.settings)
@@ -98,6 +101,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         compression=compression,
         blob_bytes=_blob_bytes(texts["blobBytes"]) if "blobBytes" in texts else SINK_BLOB_BYTES,
         settings=settings,
+        none=not lowered,
     )
 
 
@@ -107,7 +111,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     if "value" not in names:
         raise InvalidArgument("value", f"the table has no such column; it has {', '.join(names) or 'none'}")
     if options.topic is None and "topic" not in names:
-        raise InvalidArgument("topic", "set the option topic, or give the rows a column topic")
+        # Spark passes no options of CREATE TABLE AS SELECT, nor of a table that rows are inserted into.
+        hint = f"; Spark passes no options of a table: {HOW_TO_WRITE}" if options.none else ""
+        raise InvalidArgument("topic", f"set the option topic, or give the rows a column topic{hint}")
     for field in schema.fields:
         if field.name not in _LEFT_ASIDE:
             _check_column(field)

@@ -1,7 +1,7 @@
 """The options of the data source, and what options of source and sink have in common.
 
-Names, forms and defaults are those of Spark's Kafka source, if it has them; `splitBytes`, `maxBytesPerTrigger`,
-`pushFilters` and `llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL, and so on for every
+Names, forms and defaults are those of Spark's Kafka source, if it has them; `splitBytes`, `maxBytesPerTrigger`
+and `llog.…` are ours. An option `llog.metadata.url` is the setting LLOG_METADATA_URL, and so on for every
 setting of the stores; the environment supplies the rest. An unknown or invalid option is an error that names it, before
 anything is read. No secret is accepted as an option, because Spark shows options in its plans.
 """
@@ -43,13 +43,17 @@ _READING: Final = (
     "groupId",
     "includeHeaders",
     "splitBytes",
-    "pushFilters",
 )
 OPTIONS: Final = {name.lower(): name for name in _READING}
 _ENDING: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _NAMED: Final = {"earliest": EARLIEST, "latest": LATEST}
 _COUNT_MAX: Final = 2**63 - 1
 SETTINGS_PREFIX: Final = "llog."
+HOW_TO_WRITE: Final = 'write by df.write.format("llog").option("topic", …).mode("append").save()'
+NO_TABLE: Final = (
+    "a topic cannot be a table of Spark's catalogue, and nothing was written;"
+    f" {HOW_TO_WRITE}, and read by the views of llog.spark.views(spark)"
+)
 WRITING: Final = {name.lower(): name for name in ("topic", "queryId", "batchId", "compression", "blobBytes")}
 
 
@@ -60,8 +64,6 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     offsets_per_trigger: int | None = None
     bytes_per_trigger: int | None = None
     group: str | None = None
-    push_filters: bool = False
-    """Filters narrow the read. Off by default, because Spark reuses the plan of one use of a table for others."""
     settings: dict[str, str] = {}
     """Settings of the stores given as options."""
 
@@ -90,7 +92,6 @@ def parse_options(given: Mapping[str, str], kind: Kind) -> SourceOptions:
         offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
         bytes_per_trigger=options.size("maxBytesPerTrigger", 0) or None,
         group=None if group is None else external_name("groupId", group),
-        push_filters=options.boolean("pushFilters", False),
         settings=options.settings,
     )
 
@@ -182,6 +183,11 @@ def _unknown(name: str) -> str:
         return "is for Kafka brokers; llog reads the object store: name the cluster by llog.metadata.url"
     if name == "path":
         return "load() takes no path; name topics by the option subscribe"
+    if name == "pushfilters":
+        return (
+            "was removed: Spark reuses the plan of one query for others with other filters, which then lack rows;"
+            " narrow a read by assign, startingOffsets, endingOffsets, startingTimestamp or endingTimestamp"
+        )
     if name in WRITING:
         return "is an option of writes; name the topics to read by subscribe"
     return f"is not an option of the source llog{close_to(name, OPTIONS)}"
@@ -191,8 +197,8 @@ def _subscription(options: _Given) -> Subscription:
     named = [name for name in ("subscribe", "subscribePattern", "assign") if options.has(name)]
     if len(named) != 1:
         given = "none is given" if not named else f"{' and '.join(named)} are given"
-        # `CREATE TABLE … USING llog OPTIONS (…)` passes no options here.
-        hint = "; Spark passes on the options of a TEMPORARY VIEW, but not of a catalogue table" if options.none else ""
+        # Spark passes no options of a catalogue table (`CREATE TABLE … (…) USING llog OPTIONS (…)`).
+        hint = "; Spark passes no options of a catalogue table: use llog.spark.views(spark)" if options.none else ""
         raise InvalidArgument("subscribe, subscribePattern, assign", f"{given}; give exactly one{hint}")
     [name] = named
     try:

@@ -31,7 +31,8 @@ from pyspark.sql.types import (
 )
 
 from llog.errors import InvalidArgument
-from llog.spark.source.options import parse_options, wants_headers
+from llog.spark.source.options import NO_TABLE, parse_options, wants_headers
+from llog.spark.user_errors import in_one_sentence
 
 NAME: Final = "llog"
 SCHEMA: Final = StructType(
@@ -56,26 +57,36 @@ class LlogDataSource(DataSource):
     def name(cls) -> str:
         return NAME
 
+    @in_one_sentence()
     def schema(self) -> StructType:
+        if "provider" in self.options:  # a property of a catalogue table
+            raise InvalidArgument("CREATE TABLE", NO_TABLE)
         if wants_headers(self.options):
             return SCHEMA
         return StructType([field for field in SCHEMA.fields if field.name != "headers"])
 
+    @in_one_sentence()
     def reader(self, schema: StructType) -> DataSourceReader:
         from llog.spark.source.reader import LlogReader
 
         return LlogReader(parse_options(self.options, "batch"), columns_of(schema))
 
+    @in_one_sentence()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from llog.spark.source.stream_reader import LlogStreamReader
+        from llog.spark.source.stream_reader import LlogStreamReader, RefusingStreamReader
 
-        return LlogStreamReader(parse_options(self.options, "stream"), columns_of(schema))
+        try:
+            return LlogStreamReader(parse_options(self.options, "stream"), columns_of(schema))
+        except InvalidArgument as error:
+            return RefusingStreamReader(error.argument, error.reason)
 
+    @in_one_sentence()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from llog.spark.sink.writer import LlogWriter
 
         return LlogWriter(self.options, schema, overwrite)
 
+    @in_one_sentence()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from llog.spark.sink.writer import LlogStreamWriter
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -30,15 +30,17 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from llog.broker.groups.positions import GroupPositions, Position
-from llog.errors import RecordsLost
+from llog.errors import InvalidArgument, RecordsLost
 from llog.log.keys import Log
 from llog.pipeline.scan.plan import splits_between
 from llog.pipeline.scan.pump import LoopThread
 from llog.pipeline.scan.record_shape import Shape
 from llog.pipeline.scan.stream_offsets import (
+    LAG,
     StreamOffsets,
     from_json,
     is_same_topic,
+    lag_of,
     limited_by_bytes,
     limited_by_offsets,
     mismatch,
@@ -50,6 +52,7 @@ from llog.spark.source.metadata_retry import with_metadata_retry
 from llog.spark.source.options import SourceOptions
 from llog.spark.source.reader import SplitPartition
 from llog.spark.source.worker import encode_works, read_work
+from llog.spark.user_errors import in_one_sentence
 from llog.wiring import OpenedLog, open_log
 
 POSITION: Final = "the stream's position"
@@ -74,6 +77,7 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = _Planner(self._options)
         return self._planner
 
+    @in_one_sentence()
     def initialOffset(self) -> dict[str, Any]:
         return self._planning.run(self._planning.initial).to_json()
 
@@ -85,6 +89,7 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(options.bytes_per_trigger)
         return ReadAllAvailable()
 
+    @in_one_sentence()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         planning, begin = self._planning, from_json(start)
         planning.run(lambda: planning.commit_positions(begin))
@@ -93,14 +98,23 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows is not None:
             # Spark passes one limit; if both options are given, both hold.
             size = self._options.bytes_per_trigger
-        return planning.run(lambda: planning.latest(begin, rows, size)).to_json()
+        latest = planning.run(lambda: planning.latest(begin, rows, size))
+        planning.reached = latest.offsets
+        return latest.to_json()
 
+    @in_one_sentence()
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return self._planning.run(self._planning.ends).to_json()
+        """For the progress of the query: the ends of the logs, and how far the next batch is behind them."""
+        planning = self._planning
+        ends = planning.run(planning.ends)
+        lag = lag_of(planning.reached, ends.offsets)
+        return ends.to_json() | ({LAG: lag} if lag else {})
 
+    @in_one_sentence()
     def prepareForTriggerAvailableNow(self) -> None:
         self._planning.run(self._planning.fix_target)
 
+    @in_one_sentence()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planning, begin, stop = self._planning, from_json(start), from_json(end)
         works = planning.run(lambda: planning.works(begin, stop, self._request.shape))
@@ -108,12 +122,46 @@ class LlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SplitPartition)
-        return read_work(partition.work)
+        with in_one_sentence():
+            yield from read_work(partition.work)
 
     def stop(self) -> None:
         if self._planner is not None:
             self._planner.close()
             self._planner = None
+
+
+class RefusingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A reader for options that cannot be used: each call raises the error that names the option.
+
+    If the data source itself raised it, Spark 4.3 would report an error of its own instead (it stops the reader that it
+    did not get).
+    """
+
+    def __init__(self, argument: str, reason: str) -> None:
+        self._argument, self._reason = argument, reason
+
+    @in_one_sentence()
+    def _refuse(self) -> NoReturn:
+        raise InvalidArgument(self._argument, self._reason)
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._refuse()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._refuse()
 
 
 class _Planner:
@@ -130,6 +178,8 @@ class _Planner:
             raise
         self._target: dict[Log, int] | None = None
         self._committed: StreamOffsets | None = None
+        self.reached: dict[Log, int] = {}
+        """Where the last planned batch ends."""
 
     def close(self) -> None:
         try:
@@ -147,15 +197,16 @@ class _Planner:
         ends = await find_logs(self._opened.context, self._request.subscription)
         starts = await offsets_at(self._opened.context, self._request.starting, ends)
         # Errors name the option here; later the offsets are the stream's own.
+        latest = {log: at.next_offset for log, at in ends.items()}
         ranges_between(
             starts,
-            {log: max(start, ends[log].next_offset) for log, start in starts.items()},
+            latest,
             ends,
             starting_option=self._request.starting.option,
             ending_option=self._request.starting.option,
             fail_on_data_loss=self._request.fail_on_data_loss,
         )
-        return stream_at(starts, ends)
+        return stream_at({log: min(start, latest[log]) for log, start in starts.items()}, ends)
 
     async def ends(self) -> StreamOffsets:
         ends = await self._find()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -21,7 +22,7 @@ from llog.errors import (
     ObjectStoreUncertain,
 )
 from llog.limits import OBJECT_DELETE_MANY_MAX, OBJECT_LIST_PAGE_MAX
-from llog.stores.metering import MeasuredCall, ObjectStoreStats, StorePulse
+from llog.stores.metering import MeasuredCall, ObjectStoreStats, RequestCounts, StorePulse
 from llog.stores.objects.port import (
     Buffer,
     ByteRange,
@@ -162,6 +163,37 @@ class MeteredObjectStore(ForwardingObjectStore):
 
 # Inside the class, `list` is the method of the port.
 _List = list
+
+
+class ObjectMeter:
+    """Counts the requests to all object stores of a job or a task, every attempt of them."""
+
+    def __init__(self) -> None:
+        self._stats: dict[str, ObjectStoreStats] = {}
+        """By URL."""
+
+    def wrap(self, store: ObjectStore) -> ObjectStore:
+        return MeteredObjectStore(store, self._of(store.url))
+
+    def add(self, counts: RequestCounts) -> None:
+        """Add what another process counted."""
+        for url, operations in counts.items():
+            self._of(url).add(operations)
+
+    def take(self) -> RequestCounts:
+        """The counts since the last call."""
+        taken = {url: stats.take() for url, stats in self._stats.items()}
+        return {url: counts for url, counts in taken.items() if counts}
+
+    def requests(self) -> dict[str, int]:
+        """By operation."""
+        total: Counter[str] = Counter()
+        for stats in self._stats.values():
+            total.update({name: operation.request_count for name, operation in stats.operations.items()})
+        return {name: count for name, count in total.items() if count}
+
+    def _of(self, url: str) -> ObjectStoreStats:
+        return self._stats.setdefault(url, ObjectStoreStats())
 
 
 @dataclass(frozen=True, slots=True)

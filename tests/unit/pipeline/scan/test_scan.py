@@ -369,6 +369,21 @@ async def test_lost_records_are_an_error_unless_they_may_be(opened: OpenedLog, s
     assert rows_of(scanned(settings, topic="orders")) == rows[10:]
 
 
+async def test_a_start_past_the_end_reads_nothing_of_that_log_if_records_may_be_lost(
+    opened: OpenedLog, settings: Settings
+) -> None:
+    await append(opened, [random_group(random.Random(1), log) for log in LOGS])
+    starts = {0: 9_999, 1: 1}
+    message = r"starting_offsets: orders:0: offset 9999 is outside.*; set fail_on_data_loss=False to start at the end"
+    with pytest.raises(OffsetOutOfRange, match=message):
+        scanned(settings, topic="orders", starting_offsets=starts)
+    for ending in ("latest", {0: 2, 1: -1}):
+        read = scanned(
+            settings, topic="orders", starting_offsets=starts, ending_offsets=ending, fail_on_data_loss=False
+        )
+        assert rows_of(read) == await rows_read(opened, [Log("orders", 1)])
+
+
 async def test_records_that_go_while_a_read_is_planned_are_lost_data_like_any_other(opened: OpenedLog) -> None:
     """Between the look at the logs' ends and the walk through their entries retention may pass, or a deletion."""
     log, context = Log("orders", 0), opened.context
