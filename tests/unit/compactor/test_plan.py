@@ -67,6 +67,13 @@ def test_whatever_is_ready_goes_when_the_wal_store_fills_up() -> None:
     assert plan_work(FRESH, RULES, NOW, hurry=True) is Kind.COMPACT
 
 
+def test_the_retention_interval_is_a_setting() -> None:
+    rules = Rules.of(Settings.from_env({}, retention_interval_ms=7_000))
+    assert plan_work(FRESH._replace(retained_at_ms=NOW - 7_000), rules, NOW) is Kind.RETAIN
+    assert plan_work(FRESH._replace(retained_at_ms=NOW - 6_999), rules, NOW) is None
+    assert Rules.of(Settings.from_env({})).retention_interval_ms == 300_000
+
+
 def test_retention_has_its_timetable_even_in_a_log_that_always_has_fresh_bytes() -> None:
     view = FRESH._replace(ready_bytes=10_000, retained_at_ms=NOW - RULES.retention_interval_ms)
     assert plan_work(view, RULES, NOW) is Kind.RETAIN

@@ -35,6 +35,7 @@ from llog.log.append.append import EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.keys import Log
 from llog.log.producers import SEQUENCE_MODULUS, ProducerClaim
+from llog.log.topics.record_limits import AT_THE_CLOCK, TimestampSpan, span_of
 
 HTTP_SCAN_BYTES_MIN: Final = 16 * KIB
 """Smaller bodies are not tried with the kernel, which costs some microseconds to call."""
@@ -52,6 +53,7 @@ class RequestBatch(NamedTuple):
     piece: int
     record_bytes_max: int
     """Size of its largest record as a batch of its own."""
+    span: TimestampSpan = AT_THE_CLOCK
     refusal: LogError | None = None
     """Why it is not appended; then it is in no group."""
 
@@ -69,6 +71,7 @@ class EncodedBatch(NamedTuple):
     body: Sequence[Buffer]
     piece: Piece
     record_bytes_max: int
+    span: TimestampSpan = AT_THE_CLOCK
 
 
 class Rows(NamedTuple):
@@ -116,7 +119,7 @@ def _arranged(logs: Sequence[Log], batches: Sequence[EncodedBatch]) -> EncodedRe
         return EncodedRequest(
             [_single(log, batch) for log, batch in rows],
             [
-                RequestBatch(log, batch.piece.msg_count, number, 0, batch.record_bytes_max)
+                RequestBatch(log, batch.piece.msg_count, number, 0, batch.record_bytes_max, batch.span)
                 for number, (log, batch) in enumerate(rows)
             ],
         )
@@ -125,16 +128,16 @@ def _arranged(logs: Sequence[Log], batches: Sequence[EncodedBatch]) -> EncodedRe
     for log, batch in zip(logs, batches, strict=True):
         own = by_log.setdefault(log, [])
         own.append(batch)
-        places.append((log, batch.piece.msg_count, len(own) - 1, batch.record_bytes_max))
+        places.append((log, batch.piece.msg_count, len(own) - 1, batch.record_bytes_max, batch.span))
     group_of = {log: number for number, log in enumerate(by_log)}
     return EncodedRequest(
         [_group(log, own) for log, own in by_log.items()],
-        [RequestBatch(log, count, group_of[log], piece, largest) for log, count, piece, largest in places],
+        [RequestBatch(log, count, group_of[log], piece, largest, span) for log, count, piece, largest, span in places],
     )
 
 
 def _single(log: Log, batch: EncodedBatch) -> EncodedGroup:
-    encoding, body, piece, _ = batch
+    encoding, body, piece, *_ = batch
     return EncodedGroup(log, piece.msg_count, encoding, body, piece.max_timestamp_ms, (), (piece,))
 
 
@@ -223,8 +226,10 @@ def _encoded_batch(
     )
     timestamp_type = TimestampType.CREATE_TIME if stamped else TimestampType.LOG_APPEND_TIME
     data: Buffer = encode_columns(columns, timestamp_type=timestamp_type, **producer)
-    newest_ms = now_ms if rows.timestamps_ms is None else max(rows.timestamps_ms)
-    return EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, newest_ms), largest)
+    if rows.timestamps_ms is None:
+        return EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, now_ms), largest)
+    piece = Piece(count, len(data), claim, max(rows.timestamps_ms))
+    return EncodedBatch(KAFKA, [data], piece, largest, span_of(rows.timestamps_ms, now_ms))
 
 
 def _producer_fields(claim: ProducerClaim) -> dict[str, int]:
