@@ -65,6 +65,7 @@ docs: setup ## write again what is derived from code (.env.example, the referenc
 	@$(BIN)/llog settings --env-example > .env.example
 	@$(BIN)/llog settings --markdown > docs/reference/settings.md
 	@$(BIN)/python -m llog.telemetry.families > docs/reference/metrics.md
+	@$(BIN)/python -m llog.log.topics.config_page > docs/reference/topic-configs.md
 
 clean: ## remove .venv and build output (not the servers' cache)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

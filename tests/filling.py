@@ -7,6 +7,7 @@ from typing import Final
 
 from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
@@ -31,7 +32,7 @@ def group_of(
 
 async def append(context: LogContext, *blobs: Sequence[EncodedGroup]) -> list[Appended]:
     """One blob after the other; every group lands, or this is no test."""
-    appender, landed = Appender(context), []
+    appender, landed = Appender(context, growth=Growth.HTTP), []
     for groups in blobs:
         for outcome in await appender.append(groups):
             assert isinstance(outcome, Appended), outcome

@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from llog.api.aio import results_of
-from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
+from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, refusals_of
 from llog.broker.broker import Broker
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
 from llog.errors import InvalidArgument, StoreClosed
@@ -113,8 +113,12 @@ class EmbeddedBroker:
     async def _produce(self, group: SharedAppendGroup) -> AppendResult:
         await self._warm()
         context = self._broker.context
-        encoded = encode_group(group, encoding=context.options.encoding, now_ms=context.now_ms())
-        return results_of((await self._broker.produce([encoded])).outcomes)[0]
+        now_ms = context.now_ms()
+        measured = encode_group(group, encoding=context.options.encoding, now_ms=now_ms)
+        [refusal] = await refusals_of(self._broker.topic_configs, [measured], now_ms)
+        if refusal is not None:
+            raise refusal
+        return results_of((await self._broker.produce([measured.encoded])).outcomes)[0]
 
     async def _consume(self, request: ConsumeRequest) -> list[LogRecord]:
         await self._warm()

@@ -377,16 +377,20 @@ class RecordTooLarge(LogError):
 
 
 class TimestampOutOfWindow(LogError):
-    """`timestamp_ms` is the offending timestamp, `earliest_ms` and `latest_ms` are the window at that moment."""
+    """`before_max_ms` and `after_max_ms` are the topic's window around `now_ms`, the time of the write."""
 
-    def __init__(self, topic: str, partition: int, timestamp_ms: int, earliest_ms: int, latest_ms: int) -> None:
-        self.timestamp_ms, self.earliest_ms, self.latest_ms = timestamp_ms, earliest_ms, latest_ms
-        limit = "message.timestamp.before.max.ms" if timestamp_ms < earliest_ms else "message.timestamp.after.max.ms"
+    def __init__(
+        self, topic: str, partition: int, timestamp_ms: int, now_ms: int, before_max_ms: int, after_max_ms: int
+    ) -> None:
+        self.timestamp_ms, self.now_ms = timestamp_ms, now_ms
+        self.before_max_ms, self.after_max_ms = before_max_ms, after_max_ms
+        distance_ms = timestamp_ms - now_ms
+        side = f"{distance_ms} ms after" if distance_ms > 0 else f"{-distance_ms} ms before"
         super().__init__(
             topic,
             partition,
-            f"a record has the timestamp {timestamp_ms}, outside the window from {earliest_ms} to {latest_ms} that the "
-            f"topic accepts now ({limit}); correct the timestamp, or change the topic's config",
+            f"a record has the timestamp {timestamp_ms}, {side} the time of the write, outside the topic's window "
+            f"(message.timestamp.before.max.ms={before_max_ms}, message.timestamp.after.max.ms={after_max_ms})",
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from operator import index
 from types import TracebackType
 from typing import Self, SupportsIndex
 
-from llog.api.groups import AppendResult, SharedAppendGroup, encode_group
+from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, refusals_of
 from llog.errors import InvalidArgument, LogError
 from llog.formats.buffers import total_length
 from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
@@ -32,6 +33,7 @@ from llog.log.read.records import LogRecord, RecordRun
 from llog.log.read.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
 from llog.log.rewrite.publish import LOG_MERGE_INPUTS_MIN, Compacted
 from llog.log.topics.create import initialize
+from llog.log.topics.known_configs import TopicConfigs
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.vacuum.job import VacuumReport, vacuum_here
 from llog.settings import Settings
@@ -96,23 +98,29 @@ class AsyncLeaderlessLogWriter(_Face):
     def __init__(self, opened: OpenedLog, metrics: LogMetrics) -> None:
         super().__init__(opened, metrics)
         self._appender = Appender(self.context)
+        self._configs = TopicConfigs(self.context, lambda: asyncio.get_running_loop().time() * 1_000)
 
     async def initialize_partition(self, topic: str, partition: int) -> None:
-        """Create the log unless it exists. An append creates it as well."""
+        """Create the log unless it exists; adds partitions to the topic, or creates it. An append to a missing topic
+        creates the topic with the partitions that the append names, but adds none to an existing topic."""
         await initialize(self.context, _log(topic, partition))
 
     async def append_shared(self, groups: Sequence[SharedAppendGroup]) -> list[AppendResult]:
         """Append every record group, all in one object. If some fail, the others are still appended; the first error is
-        raised, and its `outcomes` hold the outcome of each group."""
+        raised, and its `outcomes` hold the outcome of each group. A group with a record beyond its topic's limits
+        (`max.message.bytes`, `message.timestamp.…`) fails as a whole."""
         encoding, now_ms = self.context.options.encoding, self.context.now_ms()
-        encoded = [encode_group(g, encoding=encoding, now_ms=now_ms) for g in _checked(groups)]
-        outcomes = await self._appender.append(encoded)
-        landed = [group for group, outcome in zip(encoded, outcomes, strict=True) if isinstance(outcome, Appended)]
+        measured = [encode_group(g, encoding=encoding, now_ms=now_ms) for g in _checked(groups)]
+        refusals = await refusals_of(self._configs, measured, now_ms)
+        accepted = [group.encoded for group, refusal in zip(measured, refusals, strict=True) if refusal is None]
+        appended = await self._appender.append(accepted) if accepted else []
+        landed = [group for group, outcome in zip(accepted, appended, strict=True) if isinstance(outcome, Appended)]
         self.metrics.count(APPEND_GROUPS, len(landed))
         self.metrics.count(APPEND_RECORDS, sum(group.msg_count for group in landed))
         self.metrics.count(APPEND_BYTES, sum(total_length(group.body) for group in landed))
-        self.metrics.count(APPEND_FAILURES, len(encoded) - len(landed))
-        return results_of(outcomes)
+        self.metrics.count(APPEND_FAILURES, len(measured) - len(landed))
+        left = iter(appended)
+        return results_of([next(left) if refusal is None else refusal for refusal in refusals])
 
     async def fence(self, topic: str, partition: int, *, expected_epoch: int | None = None) -> int:
         """Close the log to appends. Returns the new epoch."""

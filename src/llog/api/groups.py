@@ -1,18 +1,21 @@
-"""The record groups that users of the library append, and the results they get."""
+"""The record groups that users of the library append, judged by their topics' limits, and the results they get."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import index
+from typing import NamedTuple
 
-from llog.errors import InvalidArgument
+from llog.errors import AppendNotCommitted, InvalidArgument, LlogError, LogError, StoreError
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.records.bytes_batch import encode_bytes_batch
-from llog.formats.records.encode import encode_records
-from llog.formats.records.record_columns import Header
+from llog.formats.records.encode import encode_columns, plain_record_bytes, record_bytes
+from llog.formats.records.record_columns import Header, columns_from_rows
 from llog.log.append.append import EncodedGroup
 from llog.log.keys import Log, check_partition, check_topic
+from llog.log.topics.known_configs import TopicConfigs
+from llog.log.topics.record_limits import AT_THE_CLOCK, TimestampSpan, refusal_of_records, span_of
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,15 @@ class AppendResult:
     wal_uri: str
 
 
-def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> EncodedGroup:
+class MeasuredGroup(NamedTuple):
+    """An encoded group, and what its topic's limits apply to."""
+
+    encoded: EncodedGroup
+    record_bytes_max: int
+    span: TimestampSpan = AT_THE_CLOCK
+
+
+def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> MeasuredGroup:
     """Raises `InvalidArgument` for a group that can never be stored."""
     if isinstance(group.payloads, str | bytes):  # sequences too, but not of records
         raise InvalidArgument(
@@ -58,14 +69,36 @@ def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> Enc
     if encoding == BYTES_BATCH:
         if not plain or None in payloads:
             raise InvalidArgument("encoding", f"{BYTES_BATCH} holds bare payloads: no key, header, timestamp or null")
-        body = encode_bytes_batch([payload for payload in payloads if payload is not None])
-        return EncodedGroup(group.log, len(payloads), encoding, body, now_ms)
+        bare = [payload for payload in payloads if payload is not None]
+        encoded = EncodedGroup(group.log, len(payloads), encoding, encode_bytes_batch(bare), now_ms)
+        return MeasuredGroup(encoded, plain_record_bytes(max(map(len, bare))))
     timestamps = None if group.timestamps_ms is None else _timestamps(group.timestamps_ms)
     keys = None if group.keys is None else [_bytes("keys", key) for key in group.keys]
-    batch = encode_records(
+    columns = columns_from_rows(
         payloads, keys=keys, headers=group.headers, timestamps_ms=now_ms if timestamps is None else timestamps
     )
-    return EncodedGroup(group.log, len(payloads), encoding, [batch], now_ms if timestamps is None else max(timestamps))
+    newest_ms = now_ms if timestamps is None else max(timestamps)
+    encoded = EncodedGroup(group.log, len(payloads), encoding, [encode_columns(columns)], newest_ms)
+    span = AT_THE_CLOCK if timestamps is None else span_of(timestamps, now_ms)
+    return MeasuredGroup(encoded, int(record_bytes(columns).max()), span)
+
+
+async def refusals_of(configs: TopicConfigs, groups: Sequence[MeasuredGroup], now_ms: int) -> list[LogError | None]:
+    """For each group, why its topic refuses it; None: it may be appended. Raises the store's error if no config could
+    be read."""
+    by_topic = await configs.of({group.encoded.log.topic for group in groups})
+    failed = [config for config in by_topic.values() if isinstance(config, StoreError)]
+    if failed and len(failed) == len(by_topic):
+        raise failed[0]
+    refusals: list[LogError | None] = []
+    for group in groups:
+        log = group.encoded.log
+        config = by_topic[log.topic]
+        if isinstance(config, LlogError):
+            refusals.append(AppendNotCommitted(*log, f"the configs of its topic could not be read: {config}"))
+        else:
+            refusals.append(refusal_of_records(log, config, group.record_bytes_max, group.span, now_ms))
+    return refusals
 
 
 def _timestamps(given: Sequence[int]) -> list[int]:

@@ -23,13 +23,13 @@ from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BatchingProducer, TimedOutcomes
 from llog.broker.tail.cache import TailCache, feed, monotonic_ms
 from llog.broker.tail.shared import SharedTailCache
-from llog.broker.topic_configs import TopicConfigs
 from llog.broker.wal_usage import WalUsage
 from llog.errors import InvalidArgument, SettingsError
 from llog.formats.warm_up import warm_up
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.append.known import Growth
 from llog.log.keys import Log
+from llog.log.topics.known_configs import TopicConfigs
 from llog.settings import Settings
 from llog.telemetry.billing import Billing
 from llog.telemetry.metering import STORE_NAMES, Meters, tier_of

@@ -117,6 +117,18 @@ def _print_changed(topic: Topic, verb: str, as_json: bool) -> None:
     configs = _config_text(topic)
     text = f"{topic.name} {verb}: {topic.record.partition_count} partitions" + (f", {configs}" if configs else "")
     print_result(as_json, _document(topic), text)
+    if not as_json:
+        _note_without_effect(topic)
+
+
+def _note_without_effect(topic: Topic) -> None:
+    """Tell which configs of the topic are only stored."""
+    from llog.log.topics.config import without_effect
+
+    names = without_effect(topic.record.config)
+    if names:
+        verb = "has" if len(names) == 1 else "have"
+        typer.echo(f"note: {', '.join(names)} {verb} no effect; docs/reference/topic-configs.md says why", err=True)
 
 
 def _config_text(topic: Topic) -> str:
@@ -124,6 +136,8 @@ def _config_text(topic: Topic) -> str:
 
 
 def _document(topic: Topic) -> dict[str, object]:
+    from llog.log.topics.config import without_effect
+
     record = topic.record
     return {
         "topic": topic.name,
@@ -132,7 +146,9 @@ def _document(topic: Topic) -> dict[str, object]:
         "incarnation": record.incarnation,
         "partitions": record.partition_count,
         "first_offset": record.first_offset,
+        "auto_created": record.auto_created,
         "config": dict(record.config),
+        "without_effect": without_effect(record.config),
     }
 
 
@@ -163,6 +179,7 @@ def describe(settings: Settings, topic: TopicName, as_json: AsJson = False) -> N
     """Show a topic, its configs, and where each of its logs begins and ends."""
     from llog.log.keys import check_topic
     from llog.log.topics.admin import describe_topic
+    from llog.log.topics.config import without_effect
 
     description = on_log(settings, lambda context: describe_topic(context, check_topic(topic)))
     if as_json:
@@ -170,12 +187,14 @@ def describe(settings: Settings, topic: TopicName, as_json: AsJson = False) -> N
         print_json({**_document(description.topic), "partitions": logs})
         return
     record = description.topic.record
+    idle = without_effect(record.config)
     fields = [
         ("topic", description.topic.name),
         ("id", record.topic_id),
         ("incarnation", str(record.incarnation)),
         ("partitions", str(record.partition_count)),
-        *sorted(record.config.items()),
+        ("created", "by a first write" if record.auto_created else "explicitly"),
+        *((name, f"{value} (no effect)" if name in idle else value) for name, value in sorted(record.config.items())),
     ]
     print_table(("field", "value"), fields)
     typer.echo()

@@ -20,6 +20,7 @@ from llog.broker.produce.producer import BatchingProducer, CommittedBatch, Timed
 from llog.formats.records.decode import decode_records
 from llog.limits import KIB
 from llog.log.append.append import Appended, Appender
+from llog.log.append.known import Growth
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.metrics import NoMetrics
@@ -90,7 +91,7 @@ class SimulatedBroker:
     def __init__(self, ctx: ActorContext) -> None:
         self._ctx, context = ctx, context_of(ctx)
         self._client = Client(ctx.name, context, lambda event: None, encoding="kafka-v2", pause_ms=30)
-        self._appender, self._pool = Appender(context), MemoryPool(SMALL_POOL_BYTES)
+        self._appender, self._pool = Appender(context, growth=Growth.HTTP), MemoryPool(SMALL_POOL_BYTES)
         self._waiting: list[asyncio.Task[None]] = []
         self.producer = BatchingProducer(
             self._appender,

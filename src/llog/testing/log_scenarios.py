@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 from llog.limits import LOG_BACKOFF_MS_MAX
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
-from llog.log.topics.create import initialize
+from llog.log.topics.create import FirstWrite, initialize
 from llog.stores.metadata.port import Change as Notice
 from llog.stores.metadata.port import ChangeKind
 from llog.testing.history import Broken, Checker, Client, Dump, DumpedObject, Noted, Phase, operations_of
@@ -203,8 +203,9 @@ async def _play(role: Role, amount: int, logs: Sequence[Log], client: Client) ->
 
 
 async def _initialize_all(context: LogContext, logs: Sequence[Log]) -> None:
+    """As a broker does at a first produce, so that later produces may add partitions."""
     for log in logs:
-        await initialize(context, log)
+        await initialize(context, log, write=FirstWrite(log.partition + 1, grows=True))
 
 
 @on_both_stores("log-everything", faults=FAULTS)

@@ -16,6 +16,7 @@ from llog.errors import LogError, MetadataStoreError, ObjectStoreError
 from llog.formats.records.encode import encode_records
 from llog.limits import LOG_IDLE_CLEAR_MS
 from llog.log.append.append import Appender, EncodedGroup, piece_outcomes
+from llog.log.append.known import Growth
 from llog.log.append.pieces import Landed, Piece
 from llog.log.keys import Log
 from llog.log.producers import ProducerClaim
@@ -53,7 +54,7 @@ def broker(flushes: int, *, idle_ms: int) -> Callable[[ActorContext], Awaitable[
     """Sends each producer's next batches, and some twice, until they are in the log."""
 
     async def run(ctx: ActorContext) -> None:
-        appender = Appender(log_context(ctx))
+        appender = Appender(log_context(ctx), growth=Growth.HTTP)
         following = dict.fromkeys(PRODUCERS, 0)
         for flush in range(flushes):
             batches = []

@@ -17,6 +17,7 @@ from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.encode import encode_records
 from llog.limits import MIB
 from llog.log.append.append import Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.append.pieces import Piece
 from llog.log.context import LogContext
 from llog.log.keys import Log
@@ -132,7 +133,7 @@ class Bench:
             random_bits=random.Random(1).getrandbits,
             sleep=asyncio.sleep,
         )
-        self.appender = Appender(self.context)
+        self.appender = Appender(self.context, growth=Growth.HTTP)
         self.producer = BatchingProducer(
             self.appender,
             max_bytes=max_bytes,

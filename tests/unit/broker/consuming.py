@@ -12,6 +12,7 @@ from llog.broker.tail.cache import TailCache, feed, monotonic_ms
 from llog.errors import LogDeleted
 from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.append.pieces import Piece
 from llog.log.keys import Log
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
@@ -119,7 +120,7 @@ class TestBroker:
     ) -> None:
         self.metadata, self.metrics = metadata, Counted()
         self.context = log_context(metadata, objects, seed=next(_seeds))
-        self.appender = Appender(self.context)
+        self.appender = Appender(self.context, growth=Growth.HTTP)
         self.cache = TailCache(max_bytes, fresh_ms=refresh_ms, clock=clock, metrics=self.metrics)
         self.service = ConsumeService(self.context, self.cache, self.metrics, refresh_ms=refresh_ms)
         self._add = feed(self.cache, self.appender.committer.known) if with_incarnation else self.cache.add

@@ -94,6 +94,36 @@ def test_partitions_grow_and_never_shrink(cluster: FedCluster) -> None:
     assert cluster.run("topic", "partitions", "orders", "3").exit_code == 2
 
 
+def test_configs_without_effect_are_named_when_they_are_set_and_shown(cluster: FedCluster) -> None:
+    made = cluster.run("topic", "create", "orders", "--config", "segment.bytes=1048576", "--config", "retention.ms=5")
+    assert made.exit_code == 0
+    assert "note: segment.bytes has no effect" in made.stderr
+    altered = cluster.run("topic", "alter", "orders", "--config", "flush.ms=5")
+    assert "note: flush.ms, segment.bytes have no effect" in altered.stderr
+    shown = cluster.run("topic", "describe", "orders").stdout
+    assert "1048576 (no effect)" in shown
+    assert shown.count("(no effect)") == 2
+    document = json.loads(cluster.run("topic", "describe", "orders", "--json").stdout)
+    assert document["without_effect"] == ["flush.ms", "segment.bytes"]
+    enforced = cluster.run("topic", "alter", "orders", "--default", "flush.ms", "--default", "segment.bytes")
+    assert enforced.stderr == ""
+    refused = cluster.run("topic", "alter", "orders", "--config", "message.timestamp.difference.max.ms=5")
+    assert refused.exit_code == 2
+    assert "message.timestamp.before.max.ms" in refused.stderr
+
+
+def test_produce_adds_no_partitions_and_says_how_to(cluster: FedCluster) -> None:
+    cluster.run("topic", "create", "orders", "--partitions", "3")
+    refused = cluster.run("produce", "orders", "--partition", "50", stdin=b"a\n")
+    assert refused.exit_code == NOT_FOUND
+    assert "the topic has 3 partitions" in refused.stderr
+    assert "llog topic partitions orders 51" in refused.stderr
+    assert cluster.run("produce", "new", "--partition", "1", stdin=b"a\n").exit_code == 0
+    document = json.loads(cluster.run("topic", "describe", "new", "--json").stdout)
+    assert (len(document["partitions"]), document["auto_created"]) == (2, True)
+    assert "by a first write" in cluster.run("topic", "describe", "new").stdout
+
+
 def test_a_dry_run_deletes_nothing(cluster: FedCluster) -> None:
     cluster.write(3)
     done = cluster.run("topic", "delete", "orders", "--dry-run")

@@ -16,6 +16,7 @@ from llog.formats.backup import BackupManifest
 from llog.formats.records.encode import encode_records
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.cleanup.retention import Retained
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Log
@@ -121,7 +122,7 @@ class Cluster:
 
 class Writer:
     def __init__(self, context: LogContext) -> None:
-        self._appender = Appender(context)
+        self._appender = Appender(context, growth=Growth.HTTP)
 
     async def append(self, *logs: Log, size: int = 100) -> None:
         groups = []

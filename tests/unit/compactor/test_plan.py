@@ -73,6 +73,11 @@ def test_whatever_is_ready_goes_when_the_wal_store_fills_up() -> None:
     assert plan_work(FRESH, RULES, NOW, hurry=True) is Kind.COMPACT
 
 
+def test_the_retention_interval_is_a_setting() -> None:
+    assert Rules.of(Settings.from_env({}, retention_interval_ms=7_000)).retention_interval_ms == 7_000
+    assert Rules.of(Settings.from_env({})).retention_interval_ms == 300_000
+
+
 def test_retention_comes_at_its_time_even_in_a_log_that_always_has_fresh_bytes() -> None:
     view = FRESH._replace(ready_bytes=10_000, retain_at_ms=NOW)
     assert plan_work(view, RULES, NOW) is Kind.RETAIN

@@ -15,14 +15,15 @@ from llog.broker.consume.consume import ConsumeRequest, PartitionFetch, Partitio
 from llog.broker.groups.positions import GroupPositions
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import TimedOutcomes, Timings
-from llog.broker.topic_configs import TopicConfigs
 from llog.errors import BackPressureRejected, LlogError
 from llog.http.routes.app import HttpApp, build_app
 from llog.listener.server import SocketListener
 from llog.log.append.append import Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
 from llog.log.read.read import iter_runs, view
+from llog.log.topics.known_configs import TopicConfigs
 from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
@@ -78,7 +79,7 @@ class BrokerDouble:
     def __init__(self, *, writes: bool = True, reads: bool = True, pool_bytes: int = 1 << 30, **overrides: Any) -> None:
         self.settings = Settings.from_env({}, metadata_url="memory://", objects_url="memory://", **overrides)
         self.context = memory_context(encoding=self.settings.encoding)
-        self.appender = Appender(self.context)
+        self.appender = Appender(self.context, growth=Growth.HTTP)
         self.positions = GroupPositions(self.context)
         self.trouble = ""
         self.topic_configs = TopicConfigs(self.context, lambda: time.monotonic() * 1_000)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from llog.log.keys import Log
+from llog.log.topics.delete import delete_topic
 from tests.unit.http.broker_double import BrokerDouble, batch, client_of, produce_body
 
 
@@ -191,3 +194,78 @@ async def test_the_description_says_that_max_message_bytes_is_of_a_record_and_no
     for name in ("TopicCreate", "TopicAlter"):
         words = schemas[name]["properties"]["config"]["description"]
         assert "`max.message.bytes` is the largest record" in words
+
+
+async def test_a_timestamp_outside_the_window_of_its_topic_is_refused_for_its_batch_alone() -> None:
+    now_ms = time.time_ns() // 1_000_000
+    config = {"message.timestamp.before.max.ms": 60_000, "message.timestamp.after.max.ms": 60_000}
+    async with client_of(BrokerDouble()) as client:
+        await client.post("/topics", json={"topic": "t", "partitions": 2, "config": config})
+        old, soon = stamped(now_ms - 120_000), stamped(now_ms + 120_000)
+        batches = (batch("t", 0, "a"), batch("t", 0, old, stamped(now_ms)), batch("t", 1, stamped(now_ms), soon))
+        answer = await client.post("/produce", json=produce_body(*batches, batch("t", 0, stamped(now_ms - 5_000))))
+        assert answer.status_code == 409
+        rows = answer.json()["results"]
+        assert [(row.get("start_offset"), row.get("error_type")) for row in rows] == [
+            (1, None), (None, "TimestampOutOfWindow"), (None, "TimestampOutOfWindow"), (2, None),
+        ]  # fmt: skip
+        assert f"t:0: a record has the timestamp {now_ms - 120_000}" in rows[1]["error"]
+        assert "message.timestamp.before.max.ms=60000" in rows[1]["error"]
+        assert f"t:1: a record has the timestamp {now_ms + 120_000}" in rows[2]["error"]
+        alone = await client.post("/produce", json=produce_body(batch("t", 1, old)))
+        assert alone.status_code == 409
+
+
+async def test_a_record_more_than_an_hour_ahead_is_refused_by_default_and_an_old_one_is_not() -> None:
+    now_ms = time.time_ns() // 1_000_000
+    async with client_of(BrokerDouble()) as client:
+        ahead = await client.post("/produce", json=produce_body(batch("t", 0, stamped(now_ms + 2 * 3_600_000))))
+        assert ahead.json()["results"][0]["error_type"] == "TimestampOutOfWindow"
+        old = await client.post("/produce", json=produce_body(batch("t", 0, stamped(0), stamped(now_ms + 60_000))))
+        assert old.status_code == 200
+
+
+def stamped(timestamp_ms: int) -> dict[str, object]:
+    return {"value": "x", "timestamp_ms": timestamp_ms}
+
+
+async def test_configs_without_effect_are_named_where_a_topic_is_shown() -> None:
+    config = {"segment.bytes": 1_048_576, "retention.ms": 5, "compression.type": "zstd"}
+    idle = ["compression.type", "segment.bytes"]
+    async with client_of(BrokerDouble()) as client:
+        made = await client.post("/topics", json={"topic": "t", "config": config})
+        assert made.json()["without_effect"] == idle
+        assert (await client.get("/topics/t")).json()["without_effect"] == idle
+        assert (await client.get("/topics")).json()["topics"][0]["without_effect"] == idle
+        altered = await client.patch("/topics/t", json={"config": {"segment.bytes": None}})
+        assert altered.json()["without_effect"] == ["compression.type"]
+        refused = await client.post("/topics", json={"topic": "u", "config": {"message.format.version": "2.8"}})
+        assert refused.status_code == 400
+        assert "Kafka 4.0 removed it" in refused.json()["error"]
+
+
+async def test_produce_adds_partitions_only_to_a_topic_that_it_created() -> None:
+    async with client_of(BrokerDouble()) as client:
+        await client.post("/topics", json={"topic": "made", "partitions": 3})
+        answer = await client.post("/produce", json=produce_body(batch("made", 50, "a")))
+        assert (answer.status_code, answer.json()["results"][0]["error_type"]) == (409, "PartitionOutOfRange")
+        assert "the topic has 3 partitions" in answer.json()["results"][0]["error"]
+        assert len((await client.get("/topics/made")).json()["partitions"]) == 3
+
+        assert (await client.post("/produce", json=produce_body(batch("own", 0, "a")))).status_code == 200
+        assert (await client.post("/produce", json=produce_body(batch("own", 5, "a")))).status_code == 200
+        described = (await client.get("/topics/own")).json()
+        assert (len(described["partitions"]), described["auto_created"]) == (6, True)
+        far = await client.post("/produce", json=produce_body(batch("far", 1_023, "a")))
+        assert "would create it with 8 partitions (LLOG_TOPIC_PARTITIONS_MAX)" in far.json()["results"][0]["error"]
+        assert (await client.get("/topics/far")).status_code == 404
+
+
+async def test_the_first_produce_after_a_deletion_succeeds() -> None:
+    broker = BrokerDouble()
+    async with client_of(broker) as client:
+        for number in range(3):
+            answer = await client.post("/produce", json=produce_body(batch("t", 0, f"life-{number}")))
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["results"][0]["start_offset"] == 1
+            await delete_topic(broker.context, "t")  # by another process

@@ -14,6 +14,7 @@ from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec
 from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
 from llog.pipeline.compact.once import compact_once, merge_once
@@ -71,7 +72,7 @@ def _headers(rng: random.Random) -> list[tuple[str, bytes | None]] | None:
 
 
 async def append(opened: OpenedLog, groups: Sequence[EncodedGroup]) -> None:
-    appender = Appender(opened.context)
+    appender = Appender(opened.context, growth=Growth.HTTP)
     for outcome in await appender.append(groups):
         assert isinstance(outcome, Appended), outcome
     await appender.close()

@@ -34,11 +34,11 @@ from llog.broker.consume.store_read import LogFetch, StoreRead, StoreReader
 from llog.broker.consume.wait import TailWatch
 from llog.broker.tail.batches import READ_AHEAD_BYTES_MAX, CachedBatch, ReadAhead
 from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMetrics
-from llog.broker.topic_configs import TopicConfigs
 from llog.concurrency import Offload
 from llog.errors import FormatError, InconsistentReadState, LlogError, StoreClosed
 from llog.log.context import LogContext
 from llog.log.metrics import LogMetrics
+from llog.log.topics.known_configs import TopicConfigs
 
 __all__ = [
     "ConsumeMetrics",

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from llog.broker.tail.cache import LONG_AGO, TailCache
-from llog.broker.topic_configs import TopicConfigs
 from llog.errors import LlogError
 from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.read.view import view_of
+from llog.log.topics.known_configs import TopicConfigs
 
 # Requests that wait at the same time; one more is answered at once with the records at hand.
 CONSUME_WAITERS_MAX: Final = 100_000

@@ -40,6 +40,7 @@ from llog.log.append.append import EncodedGroup
 from llog.log.append.pieces import Piece
 from llog.log.keys import Log
 from llog.log.producers import SEQUENCE_MODULUS, ProducerClaim
+from llog.log.topics.record_limits import AT_THE_CLOCK, TimestampSpan, span_of
 
 HTTP_SCAN_BYTES_MIN: Final = 16 * KIB
 """Smaller bodies are not tried with the kernel, which costs some microseconds to call."""
@@ -57,6 +58,7 @@ class RequestBatch(NamedTuple):
     piece: int
     record_bytes_max: int
     """Size of its largest record as a batch of its own."""
+    span: TimestampSpan = AT_THE_CLOCK
     refusal: LogError | None = None
     """Why it is not appended; then it is in no group."""
     origin: Origin | None = None
@@ -76,6 +78,7 @@ class EncodedBatch(NamedTuple):
     body: Sequence[Buffer]
     piece: Piece
     record_bytes_max: int
+    span: TimestampSpan = AT_THE_CLOCK
 
 
 def encoded_request(
@@ -148,7 +151,7 @@ def _arranged(
         return EncodedRequest(
             [_single(log, batch) for log, batch, _ in rows],
             [
-                RequestBatch(log, batch.piece.msg_count, number, 0, batch.record_bytes_max, None, origin)
+                RequestBatch(log, batch.piece.msg_count, number, 0, batch.record_bytes_max, batch.span, None, origin)
                 for number, (log, batch, origin) in enumerate(rows)
             ],
         )
@@ -157,19 +160,19 @@ def _arranged(
     for log, batch, origin in zip(logs, batches, origins, strict=True):
         own = by_log.setdefault(log, [])
         own.append(batch)
-        places.append((log, batch.piece.msg_count, len(own) - 1, batch.record_bytes_max, origin))
+        places.append((log, batch.piece.msg_count, len(own) - 1, batch.record_bytes_max, batch.span, origin))
     group_of = {log: number for number, log in enumerate(by_log)}
     return EncodedRequest(
         [_group(log, own) for log, own in by_log.items()],
         [
-            RequestBatch(log, count, group_of[log], piece, largest, None, origin)
-            for log, count, piece, largest, origin in places
+            RequestBatch(log, count, group_of[log], piece, largest, span, None, origin)
+            for log, count, piece, largest, span, origin in places
         ],
     )
 
 
 def _single(log: Log, batch: EncodedBatch) -> EncodedGroup:
-    encoding, body, piece, _ = batch
+    encoding, body, piece, *_ = batch
     return EncodedGroup(log, piece.msg_count, encoding, body, piece.max_timestamp_ms, (), (piece,))
 
 
@@ -254,8 +257,10 @@ def _encoded_batch(plan: PlannedBatch, claim: ProducerClaim | None, encoding: st
     )
     timestamp_type = TimestampType.CREATE_TIME if stamped else TimestampType.LOG_APPEND_TIME
     data: Buffer = encode_columns(columns, timestamp_type=timestamp_type, **producer)
-    newest_ms = now_ms if rows.timestamps_ms is None else max(rows.timestamps_ms)
-    return EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, newest_ms), largest)
+    if rows.timestamps_ms is None:
+        return EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, now_ms), largest)
+    piece = Piece(count, len(data), claim, max(rows.timestamps_ms))
+    return EncodedBatch(KAFKA, [data], piece, largest, span_of(rows.timestamps_ms, now_ms))
 
 
 def _producer_fields(claim: ProducerClaim) -> dict[str, int]:

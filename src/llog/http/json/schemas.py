@@ -236,7 +236,8 @@ class OffsetsFetchAnswer(msgspec.Struct, frozen=True):
 ConfigValue = str | bool | int | float
 _CONFIG: Final = (
     "By Kafka's names. `max.message.bytes` is the largest record (key, value, headers, and what a batch of that one "
-    "record would add), not the largest batch: the broker makes the batches."
+    "record would add), not the largest batch: the broker makes the batches. docs/reference/topic-configs.md lists all "
+    "configs; `without_effect` of the answer names those that are only stored."
 )
 
 
@@ -263,6 +264,10 @@ class TopicSummary(msgspec.Struct, frozen=True):
     partitions: int
     config: dict[str, str]
     created_at_ms: int
+    auto_created: bool = False
+    """A first write created the topic: produce adds partitions to it, up to LLOG_AUTO_PARTITIONS_MAX."""
+    without_effect: list[str] = []
+    """The names in `config` that are stored and have no effect."""
 
 
 class TopicList(Answer, frozen=True):
@@ -285,6 +290,10 @@ class TopicDetail(msgspec.Struct, frozen=True):
     config: dict[str, str]
     created_at_ms: int
     partitions: list[PartitionState]
+    auto_created: bool = False
+    """A first write created the topic: produce adds partitions to it, up to LLOG_AUTO_PARTITIONS_MAX."""
+    without_effect: list[str] = []
+    """The names in `config` that are stored and have no effect."""
 
 
 class TopicDeletionAnswer(msgspec.Struct, frozen=True):

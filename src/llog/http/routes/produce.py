@@ -1,8 +1,9 @@
 """`POST /produce`: records for many logs in, an outcome for each batch out.
 
 One log may be named by several batches of a request: they become pieces of one record group, in order, and each has its
-own outcome. A record larger than its topic's `max.message.bytes` fails its batch, and no other; the broker makes the
-batches that are stored, so the limit applies to the record as a batch of its own.
+own outcome. A record larger than its topic's `max.message.bytes`, or with a timestamp outside the topic's window, fails
+its batch, and no other; the broker makes the batches that are stored, so the limit of size applies to the record as a
+batch of its own.
 
 A batch may leave its partition to the keys of its records; then it has a result for each partition they lead to.
 
@@ -18,13 +19,11 @@ from typing import Any
 from litestar import Request, Response, post
 from msgspec import UNSET
 
-from llog.broker.topic_configs import Config
 from llog.errors import (
     AppendNotCommitted,
     AppendUncertain,
     LlogError,
     LogError,
-    RecordTooLarge,
     RequestOverload,
 )
 from llog.http.json.produce_encode import EncodedRequest, KeyedRequest, RequestBatch, encoded_request
@@ -37,6 +36,8 @@ from llog.listener.http1 import RETRY_AFTER, ErrorAnswer, Reply, json_reply
 from llog.listener.tokens import Access
 from llog.log.append.append import Appended, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import Landed
+from llog.log.topics.known_configs import Config
+from llog.log.topics.record_limits import refusal_of_records
 from llog.telemetry.request_log import RequestRecord
 
 
@@ -76,7 +77,7 @@ async def produce_records(runtime: Runtime, record: RequestRecord) -> Reply:
         else:
             encoded = request
         configs = await services.topic_configs.of({batch.log.topic for batch in encoded.batches})
-        encoded = within_limits(encoded, configs)
+        encoded = within_limits(encoded, configs, now_ms)
     # The body's bytes were given back just now, and `produce` takes the groups' before any other task runs.
     produced = await services.produce(encoded.groups)
     record.timings, record.batches = produced.timings, len(encoded.batches)
@@ -101,9 +102,9 @@ async def _routed(runtime: Runtime, request: KeyedRequest, size: int) -> Encoded
 # -- the topics' limits ------------------------------------------------------------------------------------------------
 
 
-def within_limits(encoded: EncodedRequest, configs: Mapping[str, Config]) -> EncodedRequest:
-    """Without the batches that hold a record too large for their topic: each of those gets a refusal."""
-    refusals = [_refusal(batch, configs[batch.log.topic]) for batch in encoded.batches]
+def within_limits(encoded: EncodedRequest, configs: Mapping[str, Config], now_ms: int) -> EncodedRequest:
+    """Without the batches that hold a record beyond the limits of their topic: each of those gets a refusal."""
+    refusals = [_refusal(batch, configs[batch.log.topic], now_ms) for batch in encoded.batches]
     if not any(refusals):
         return encoded
     batches = [batch._replace(refusal=reason) for batch, reason in zip(encoded.batches, refusals, strict=True)]
@@ -120,11 +121,10 @@ def within_limits(encoded: EncodedRequest, configs: Mapping[str, Config]) -> Enc
     return EncodedRequest(groups, batches)
 
 
-def _refusal(batch: RequestBatch, config: Config) -> LogError | None:
+def _refusal(batch: RequestBatch, config: Config, now_ms: int) -> LogError | None:
     if isinstance(config, LlogError):
         return AppendNotCommitted(*batch.log, f"the configs of its topic could not be read: {config}")
-    limit = config.max_message_bytes
-    return RecordTooLarge(*batch.log, batch.record_bytes_max, limit) if batch.record_bytes_max > limit else None
+    return refusal_of_records(batch.log, config, batch.record_bytes_max, batch.span, now_ms)
 
 
 # -- outcomes as an answer ---------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from llog.broker.consume.request import CONSUME_RECORD_BYTES
 from llog.broker.groups.positions import GroupPositions
 from llog.broker.produce.pool import IncompleteBodies, IncompleteBody, MemoryPool
 from llog.broker.produce.producer import REJECTIONS, TimedOutcomes
-from llog.broker.topic_configs import TopicConfigs
 from llog.errors import ClientDisconnected, InvalidArgument, RequestOverload, RequestTooLarge, RequestTooSlow
 from llog.http.json.decode import BODY, decoded
 from llog.limits import KIB, MIB
@@ -33,6 +32,7 @@ from llog.listener.tokens import Tokens
 from llog.log.append.append import EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
+from llog.log.topics.known_configs import TopicConfigs
 from llog.telemetry.request_log import HttpMetrics, RequestRecord
 from llog.telemetry.status_pages import StatusServices
 

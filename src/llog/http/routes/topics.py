@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Final
 
 from litestar import Request, Response, delete, get, patch, post
@@ -29,6 +28,7 @@ from llog.log.context import LogContext
 from llog.log.inspect.describe import describe_log
 from llog.log.keys import TOPIC_NAME_LENGTH_MAX, Log, check_topic
 from llog.log.topics.admin import Topic, add_partitions, alter_topic, create_topic, describe_topic
+from llog.log.topics.config import without_effect
 from llog.log.topics.create import for_each_partition
 from llog.log.topics.delete import delete_topic
 from llog.stores.metadata.port import after as after_segment
@@ -115,7 +115,17 @@ async def describe(request: Request, topic: TopicInPath) -> Response[bytes]:  # 
         for row in found.partitions
     ]
     record = found.topic.record
-    return json_response(TopicDetail(topic, record.topic_id, dict(record.config), record.created_at_ms, partitions))
+    return json_response(
+        TopicDetail(
+            topic,
+            record.topic_id,
+            dict(record.config),
+            record.created_at_ms,
+            partitions,
+            record.auto_created,
+            without_effect(record.config),
+        )
+    )
 
 
 @patch(
@@ -202,5 +212,12 @@ def config_text(value: ConfigValue) -> str:
 
 def _summary(topic: Topic) -> TopicSummary:
     record = topic.record
-    config: Mapping[str, str] = record.config
-    return TopicSummary(topic.name, record.topic_id, record.partition_count, dict(config), record.created_at_ms)
+    return TopicSummary(
+        topic.name,
+        record.topic_id,
+        record.partition_count,
+        dict(record.config),
+        record.created_at_ms,
+        record.auto_created,
+        without_effect(record.config),
+    )

@@ -113,8 +113,8 @@ async def _live_topic(
     context: LogContext, log: Log, first_offset: int, topic_id: str | None, write: FirstWrite | None, *, strict: bool
 ) -> TopicRecord | None:
     """The topic's record if it is LIVE and has the partition; None after a change, to read again."""
-    if log.partition >= context.options.topic_partitions_max:
-        limit = context.options.topic_partitions_max
+    limit = context.options.topic_partitions_max
+    if write is None and log.partition >= limit:
         raise PartitionOutOfRange(*log, f"partitions go from 0 to {limit - 1} (LLOG_TOPIC_PARTITIONS_MAX)")
     key = context.keys.topic(log.topic)
     found = await load_topic(context, log.topic, strict=strict)
@@ -125,7 +125,7 @@ async def _live_topic(
             return None  # no write proves a refusal, so it takes a strict read (R7)
         raise refusal
     if topic is None or topic.state == "DELETED":
-        count = log.partition + 1 if write is None else min(write.partitions, _auto_partitions_max(context.options))
+        count = log.partition + 1 if write is None else min(write.partitions, _write_limit(context.options)[0])
         changed = new_topic(
             context, topic, partition_count=count, first_offset=first_offset, auto_created=write is not None
         )
@@ -166,12 +166,12 @@ def _growth_refusal(
     options: LogOptions, topic: TopicRecord | None, log: Log, write: FirstWrite
 ) -> PartitionOutOfRange | None:
     """Why this write may not create the topic (None: it does not exist) with the partition, or add the partition."""
-    most = _auto_partitions_max(options)
+    most, setting = _write_limit(options)
     if topic is None:
         count = min(write.partitions, most)
         if log.partition < count:
             return None
-        limit = " (LLOG_AUTO_PARTITIONS_MAX)" if count == most else ""
+        limit = f" ({setting})" if count == most else ""
         reason = (
             f"no such topic, and this write would create it with {_counted(count)}{limit}; create it first with "
             f"`llog topic create {log.topic} --partitions {log.partition + 1}` or POST /topics"
@@ -186,7 +186,7 @@ def _growth_refusal(
     elif log.partition < most:
         return None
     else:
-        rule = f"HTTP produce adds partitions only up to {most} (LLOG_AUTO_PARTITIONS_MAX)"
+        rule = f"HTTP produce adds partitions only up to {most} ({setting})"
     reason = (
         f"the topic has {_counted(topic.partition_count)}, numbered from 0, and {rule}; add partitions with "
         f"`llog topic partitions {log.topic} {log.partition + 1}` or POST /topics/{log.topic}/partitions"
@@ -194,8 +194,11 @@ def _growth_refusal(
     return PartitionOutOfRange(*log, reason)
 
 
-def _auto_partitions_max(options: LogOptions) -> int:
-    return min(options.auto_partitions_max, options.topic_partitions_max)
+def _write_limit(options: LogOptions) -> tuple[int, str]:
+    """Most partitions of a topic that writes create or extend, and the setting that says so."""
+    if options.topic_partitions_max < options.auto_partitions_max:
+        return options.topic_partitions_max, "LLOG_TOPIC_PARTITIONS_MAX"
+    return options.auto_partitions_max, "LLOG_AUTO_PARTITIONS_MAX"
 
 
 def _counted(partitions: int) -> str:

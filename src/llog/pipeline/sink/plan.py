@@ -30,6 +30,7 @@ from llog.log.context import LogContext
 from llog.log.ids import created_at_ms_of
 from llog.log.keys import Keys, Log, last_segment_id, offset_name
 from llog.log.producers import SEQUENCE_MODULUS, WINDOW, ProducerClaim
+from llog.log.topics.record_limits import AT_THE_CLOCK, TimestampSpan
 from llog.pipeline.sink.query import SinkBatch, check_current, persist
 from llog.stores.metadata.port import ABSENT, Key, Record
 
@@ -54,6 +55,11 @@ class UploadedSlice(msgspec.Struct, frozen=True, kw_only=True):
     max_timestamp_ms: int = -1
     largest_record_bytes: Count = 0
     """As a batch of its own; 0 when the task knew the topic's `max.message.bytes` and compared it."""
+    span: TimestampSpan = AT_THE_CLOCK
+    """Of its timestamps around the task's clock. The driver compares it with the topic's window, and only for a batch
+    without a plan: a replay finds its timestamps older than the first time."""
+    clock_ms: Count = 0
+    """The task's clock when it encoded the rows."""
 
     @property
     def log(self) -> Log:

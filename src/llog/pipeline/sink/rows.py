@@ -25,6 +25,7 @@ from llog.formats.records.record_batch import Codec
 from llog.formats.records.record_columns import BINARY_COLUMN_BYTES_MAX, NOTHING
 from llog.limits import MIB
 from llog.log.keys import PARTITION_MAX, Log, check_topic
+from llog.log.topics.record_limits import AT_THE_CLOCK, TimestampSpan, span_of
 
 Longs = npt.NDArray[np.int64]
 
@@ -43,6 +44,8 @@ class SinkGroup(NamedTuple):
     max_timestamp_ms: int
     largest_record_bytes: int = 0
     """As a batch of its own; 0 when the task already compared it with the topic's limit."""
+    span: TimestampSpan = AT_THE_CLOCK
+    clock_ms: int = 0
 
 
 class RoundRobin:
@@ -175,8 +178,9 @@ def encode_groups(
         if limit is not None and largest > limit:
             raise RecordTooLarge(*log, largest, limit)
         body = [encode_columns(columns, rows=part, codec=codec) for part in _cut(rows, own_sizes)]
-        newest = int(columns.timestamps_ms[rows].max())
-        groups.append(SinkGroup(log, len(rows), body, newest, largest if limit is None else 0))
+        timestamps_ms = columns.timestamps_ms[rows]
+        newest_ms, span = int(timestamps_ms.max()), span_of(timestamps_ms, timestamp_ms)
+        groups.append(SinkGroup(log, len(rows), body, newest_ms, largest if limit is None else 0, span, timestamp_ms))
     return groups
 
 

@@ -196,6 +196,8 @@ async def put_blob(
             msg_count=group.msg_count,
             max_timestamp_ms=group.max_timestamp_ms,
             largest_record_bytes=group.largest_record_bytes,
+            span=group.span,
+            clock_ms=group.clock_ms,
         )
         for group, placed in zip(groups, blob.slices, strict=True)
     ]

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from llog.concurrency import gather_bounded
-from llog.errors import InvalidArgument, ObjectNotFound, RecordTooLarge, SinkUploadLost
+from llog.errors import InvalidArgument, ObjectNotFound, SinkUploadLost
 from llog.formats.buffers import Buffer
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.formats.values import ControlRecord, TopicRecord, decode_value
@@ -23,6 +23,7 @@ from llog.log.ids import new_object_id
 from llog.log.keys import Log
 from llog.log.topics.config import TopicConfig
 from llog.log.topics.create import FirstWrite, initialize, load_topic
+from llog.log.topics.record_limits import AT_THE_CLOCK, refusal_of_records
 from llog.pipeline.sink.plan import PlanSlice, UploadedSlice
 from llog.pipeline.sink.query import SinkBatch, persist
 
@@ -38,11 +39,12 @@ async def make_committable(
     """The uploads, each in a blob drawn when its log was known in its present incarnation (protocol section 5, step 0)
     and not older than the log's horizon (R8).
 
-    Raises `SinkUploadLost` if vacuum removed a blob, and `RecordTooLarge` for a record over the limit of a topic that
-    no task knew. Nothing of the batch is visible then.
+    Raises `SinkUploadLost` if vacuum removed a blob, `PartitionOutOfRange` for rows that name a partition which their
+    topic lacks, `TimestampOutOfWindow` for a timestamp outside the window of its topic, and `RecordTooLarge` for a
+    record over the limit of a topic that no task knew. Nothing of the batch is visible then.
     """
     controls = await _controls(context, batch, list(dict.fromkeys(upload.log for upload in uploads)))
-    await _check_sizes(context, batch, uploads)
+    await _check_limits(context, batch, uploads)
     current = [replace(upload, incarnation=controls[upload.log].incarnation) for upload in uploads]
     fits = [
         upload == now and upload.created_at_ms >= controls[upload.log].commit_horizon_ms
@@ -59,24 +61,27 @@ async def make_committable(
     return [now if fit else next(copies) for now, fit in zip(current, fits, strict=True)]
 
 
-async def _check_sizes(context: LogContext, batch: SinkBatch, uploads: Sequence[UploadedSlice]) -> None:
-    limits: dict[str, int] = {}
-    for upload in uploads:
-        if not upload.largest_record_bytes:
-            continue
-        if upload.topic not in limits:
-            limits[upload.topic] = await _message_bytes_max(context, batch, upload.topic)
-        if upload.largest_record_bytes > limits[upload.topic]:
-            raise RecordTooLarge(*upload.log, upload.largest_record_bytes, limits[upload.topic])
+async def _check_limits(context: LogContext, batch: SinkBatch, uploads: Sequence[UploadedSlice]) -> None:
+    """Compare what no task compared: sizes in topics that the tasks did not know, timestamps in all topics."""
+    open_uploads = [upload for upload in uploads if upload.largest_record_bytes or upload.span != AT_THE_CLOCK]
+    topics = list(dict.fromkeys(upload.topic for upload in open_uploads))
+    loaded = await gather_bounded(topics, lambda topic: _config(context, batch, topic), limit=SINK_LOGS_IN_FLIGHT_MAX)
+    configs = dict(zip(topics, loaded, strict=True))
+    for upload in open_uploads:
+        refusal = refusal_of_records(
+            upload.log, configs[upload.topic], upload.largest_record_bytes, upload.span, upload.clock_ms
+        )
+        if refusal is not None:
+            raise refusal
 
 
-async def _message_bytes_max(context: LogContext, batch: SinkBatch, topic: str) -> int:
+async def _config(context: LogContext, batch: SinkBatch, topic: str) -> TopicConfig:
     async def load(_: bool) -> tuple[TopicRecord | None]:
         loaded = await load_topic(context, topic, strict=True)
         return (None if loaded is None else loaded[0],)
 
     [record] = await persist(context, batch, load)
-    return TopicConfig.of({} if record is None else record.config).max_message_bytes
+    return TopicConfig.of({} if record is None else record.config)
 
 
 async def _controls(context: LogContext, batch: SinkBatch, logs: Sequence[Log]) -> dict[Log, ControlRecord]:

@@ -20,6 +20,7 @@ from llog.errors import LlogError, SinkBatchOver, SinkError, SinkUploadLost
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.log.context import LogContext
 from llog.log.keys import Log
+from llog.log.topics.create import initialize
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.pipeline.sink.plan import plan_key
@@ -88,6 +89,10 @@ def _tag(batch: int) -> bytes:
 
 
 def first_driver(script: Script, query: str, batch: int = 0, name: str = "first") -> Puppet:
+    """The topic has both partitions, because a sink adds none; the driver finishes the log of the first."""
+    second = Log(_topic(query), 1)
+    if script.world.metadata.find(KEYS.control(second)) is None:
+        alone(script, doing(lambda context: initialize(context, second)), f"operator-{query}")
     return script.actor(f"{name}-{query}", _driver(query, batch, _wide(_tag(batch))))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from llog.log.append.append import Appended, Appender
+from llog.log.append.known import Growth
 from llog.log.keys import Log
 from llog.testing.hazards.toolkit import (
     ORDERS,
@@ -45,7 +46,7 @@ def a_phantom_is_all_that_names_a_blob(script: Script) -> None:
 
     async def write_both(ctx: ActorContext) -> Any:
         """A blob that another log keeps alive, so that vacuum has no other reason to ask about ours."""
-        appender = Appender(context_of(ctx))
+        appender = Appender(context_of(ctx), growth=Growth.HTTP)
         await appender.append([record_group(ORDERS, (b"two",)), record_group(CLICKS, (b"click",))])
         await appender.close()
 
@@ -83,7 +84,7 @@ def a_producer_is_forgotten_because_of_the_clock_of_another(script: Script) -> N
 @script("h30", atomic_groups=False)
 def a_producer_repeats_a_batch_after_its_topic_is_created_again(script: Script) -> None:
     async def twice(ctx: ActorContext) -> Any:
-        appender = Appender(context_of(ctx))
+        appender = Appender(context_of(ctx), growth=Growth.HTTP)
         batch = record_group(ORDERS, (b"sale",), claim(0))
         [first] = await appender.append([batch])
         [repeat] = await appender.append([batch])

@@ -21,6 +21,7 @@ from llog.formats.values import (
     decode_value,
 )
 from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.cleanup.retention import Limits, delete_records, retain
 from llog.log.context import LogContext, LogOptions
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
@@ -109,7 +110,7 @@ def append(*tokens: bytes, log: Log = ORDERS, by: ProducerClaim | None = None) -
     """One append of these records. The answer is recorded before the entry is written, as a writer's client gets it."""
 
     async def run(ctx: ActorContext) -> Any:
-        appender = Appender(context_of(ctx))
+        appender = Appender(context_of(ctx), growth=Growth.HTTP)
         found = await attempt(appender.append([record_group(log, tokens, by)]))
         outcome = found[0] if isinstance(found, list) else found
         ctx.record(AppendAnswer(log, tokens, outcome))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llog.errors import LogDeleted, PartitionNotInitialized, TopicNotFound
 from llog.log.append.append import Appender
+from llog.log.append.known import Growth
 from llog.log.append.settle import settle_and_clear
 from llog.log.cleanup.retention import retain
 from llog.log.context import LogContext
@@ -45,7 +46,7 @@ async def resume(context: LogContext, log: Log) -> None:
 
 async def probe(client: Client, logs: Sequence[Log]) -> None:
     """I13: after any run, a lone idempotent producer can append to every log that is not fenced (h01e, h22)."""
-    appender = Appender(client.context)
+    appender = Appender(client.context, growth=Growth.HTTP)
     for number, log in enumerate(logs):
         claim = ProducerClaim(PROBE_PRODUCER_ID + number, 0, 0, 0)
         [answer] = await append(client, appender, [client.append_asked(log, (f"{client.name}/{log}",), claim)])

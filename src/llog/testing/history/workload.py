@@ -31,6 +31,7 @@ from llog.errors import (
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, AppendOutcome, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.producers import ProducerClaim
@@ -128,7 +129,7 @@ def append_answered(asked: AppendAsked, outcome: AppendOutcome | Exception) -> A
 
 async def write(client: Client, logs: Sequence[Log], appends: int, *, records_max: int = 2) -> None:
     """A plain writer: each flush goes to some of the logs."""
-    appender = Appender(client.context)
+    appender = Appender(client.context, growth=Growth.HTTP)
     for number in range(appends):
         chosen = [log for log in logs if client.draw(3)] or [client.one_of(logs)]
         asked = []
@@ -142,7 +143,7 @@ async def write(client: Client, logs: Sequence[Log], appends: int, *, records_ma
 
 async def write_idempotently(client: Client, logs: Sequence[Log], appends: int, producer_id: int) -> None:
     """A producer that numbers its records and retries until it has an answer; an uncertain outcome ends its epoch."""
-    appender = Appender(client.context)
+    appender = Appender(client.context, growth=Growth.HTTP)
     places = dict.fromkeys(logs, (0, 0))  # epoch, next sequence
     for number in range(appends):
         log = client.one_of(logs)

@@ -45,8 +45,9 @@ async def count(context: LogContext) -> int | None:
     return None if found is None else found[0].partition_count
 
 
-def limited(context: LogContext, **options: int) -> LogContext:
-    return dataclasses.replace(context, options=dataclasses.replace(context.options, **options))
+def limited(context: LogContext, *, topic_max: int = 1_024, auto_max: int = 128) -> LogContext:
+    options = dataclasses.replace(context.options, topic_partitions_max=topic_max, auto_partitions_max=auto_max)
+    return dataclasses.replace(context, options=options)
 
 
 @pytest.mark.parametrize("growth", WRITERS)
@@ -106,7 +107,7 @@ async def test_a_direct_writer_creates_the_partitions_that_its_first_append_name
 
 
 async def test_one_far_partition_of_a_first_append_is_refused_alone(context: LogContext) -> None:
-    small = limited(context, auto_partitions_max=4)
+    small = limited(context, auto_max=4)
     near, far = await appended(small, Growth.FIRST_WRITE, 0, 9)
     assert near is True
     assert isinstance(far, PartitionOutOfRange)
@@ -114,7 +115,7 @@ async def test_one_far_partition_of_a_first_append_is_refused_alone(context: Log
 
 
 async def test_the_limit_of_every_topic_holds_for_topics_of_first_writes_too(context: LogContext) -> None:
-    small = limited(context, topic_partitions_max=2)
+    small = limited(context, topic_max=2)
     landed, refused = await appended(small, Growth.HTTP, 0, 2)
     assert landed is True
     assert isinstance(refused, PartitionOutOfRange)

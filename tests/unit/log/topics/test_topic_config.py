@@ -2,18 +2,88 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from llog.errors import InvalidArgument
 from llog.limits import RECORD_BATCH_BYTES_MAX
 from llog.log.topics.config import (
-    CONFIGS,
     TOPIC_CONFIG_VALUE_CHARS_MAX,
     TopicConfig,
     altered_config,
     checked_config,
     checked_value,
+    without_effect,
 )
+from llog.log.topics.config_page import markdown
+from llog.log.topics.config_table import CONFIGS, REFUSED
+
+ROOT = Path(__file__).parents[4]
+# The topic configs of Kafka 4.3, as its admin client lists them.
+KAFKA_4_3 = [
+    "cleanup.policy",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "delete.retention.ms",
+    "file.delete.delay.ms",
+    "flush.messages",
+    "flush.ms",
+    "follower.replication.throttled.replicas",
+    "index.interval.bytes",
+    "leader.replication.throttled.replicas",
+    "local.retention.bytes",
+    "local.retention.ms",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.type",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "min.insync.replicas",
+    "preallocate",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "remote.storage.enable",
+    "retention.bytes",
+    "retention.ms",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.jitter.ms",
+    "segment.ms",
+    "unclean.leader.election.enable",
+]
+
+
+def test_every_topic_config_of_kafka_4_3_is_known() -> None:
+    assert set(KAFKA_4_3) <= set(CONFIGS)
+    assert not set(CONFIGS) & set(REFUSED)
+
+
+def test_the_reference_page_is_in_step_with_the_table() -> None:
+    assert (ROOT / "docs/reference/topic-configs.md").read_text() == markdown(), "run `make docs`"
+
+
+def test_every_config_without_effect_says_why_in_one_sentence() -> None:
+    for name, spec in CONFIGS.items():
+        assert spec.meaning.endswith("."), name
+        assert ". " not in spec.meaning, name
+
+
+def test_the_configs_of_a_topic_that_have_no_effect_are_named() -> None:
+    stored = {"segment.bytes": "1", "retention.ms": "5", "compression.type": "zstd", "set.by.a.later.release": "x"}
+    assert without_effect(stored) == ["compression.type", "segment.bytes", "set.by.a.later.release"]
+    assert without_effect({"max.message.bytes": "1", "message.timestamp.after.max.ms": "1"}) == []
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_config_that_kafka_removed_is_refused_with_what_to_set_instead(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"Kafka 4\.0 removed it"):
+        checked_config({name: "1"})
+    assert altered_config({name: "1", "retention.ms": "5"}, {}, frozenset({name})) == {"retention.ms": "5"}
 
 
 def test_a_topic_without_configs_has_the_defaults_of_kafka() -> None:
@@ -27,6 +97,8 @@ def test_a_topic_without_configs_has_the_defaults_of_kafka() -> None:
         max_compaction_lag_ms=2**63 - 1,
         min_cleanable_dirty_ratio=0.5,
         max_message_bytes=1_048_588,
+        timestamp_before_max_ms=2**63 - 1,
+        timestamp_after_max_ms=3_600_000,
     )
 
 
@@ -93,7 +165,7 @@ def test_values_at_the_edge_are_accepted(name: str, value: str) -> None:
         ("compression.type", "brotli"),
         ("message.timestamp.type", "LogAppendTime"),
         ("preallocate", "yes"),
-        ("message.format.version", "3" * (TOPIC_CONFIG_VALUE_CHARS_MAX + 1)),
+        ("follower.replication.throttled.replicas", "3" * (TOPIC_CONFIG_VALUE_CHARS_MAX + 1)),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_the_name_of_its_config(name: str, value: str) -> None:

@@ -13,6 +13,7 @@ from llog.formats.records.encode import encode_records
 from llog.formats.segment import Segment, SegmentBuilder
 from llog.formats.values import CompactionRecord, ControlRecord, decode_value
 from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.context import LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
@@ -75,7 +76,7 @@ class Stage:
 
     async def append(self, *logs: Log, records: int = 3, size: int = 200, encoding: str = "kafka-v2") -> None:
         """One blob with a slice for each of the logs."""
-        appender = Appender(self.context)
+        appender = Appender(self.context, growth=Growth.HTTP)
         groups = []
         for log in logs:
             values: list[bytes | None] = [self.random.randbytes(size) for _ in range(records)]

@@ -12,6 +12,7 @@ from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
 from llog.log.read.records import LogRecord
+from llog.log.topics.create import initialize
 from llog.pipeline.runtime.tasks import tools_of
 from llog.pipeline.sink.commit import SinkResult, commit_batch
 from llog.pipeline.sink.plan import UploadedSlice
@@ -108,7 +109,9 @@ class Stage:
         return self.clock_ms
 
     async def upload(self, *tasks: pa.Table, topic: str | None = None) -> list[UploadedSlice]:
-        """What tasks of these rows return to their driver."""
+        """What tasks of these rows return to their driver. The topics have the partitions that the rows name."""
+        for log in sorted({log for task in tasks for log in named_logs(task, topic)}):
+            await initialize(self.context, log)
         order = await sink_order(self.context, topic=topic)
         uploads = [
             await upload(tools_of(self.context), order, task.to_batches(), number) for number, task in enumerate(tasks)
@@ -132,6 +135,17 @@ class Stage:
     async def entry_count(self, log: Log) -> int:
         """Each is one append: how the rows were split."""
         return len([None async for _ in self.context.metadata.scan_all(self.context.keys.index(log))])
+
+
+def named_logs(task: pa.Table, topic: str | None) -> set[Log]:
+    """The last partition of each topic whose rows name partitions beyond 0, the one that the sink itself creates."""
+    if "partition" not in task.column_names:
+        return set()
+    topics = [topic] * task.num_rows if topic is not None else task["topic"].to_pylist()
+    last: dict[str, int] = {}
+    for name, partition in zip(topics, task["partition"].to_pylist(), strict=True):
+        last[name] = max(last.get(name, 0), partition or 0)
+    return {Log(name, partition) for name, partition in last.items() if partition > 0}
 
 
 def rows(*values: str, topic: str | None = None, partition: int | None = None, key: str | None = None) -> pa.Table:

@@ -18,6 +18,7 @@ from llog.log.context import LogContext, LogOptions
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs, view
+from llog.log.topics.create import initialize
 from llog.pipeline.compact.once import compact_once
 from llog.pipeline.runtime.tasks import LocalTasks, tools_of
 from llog.pipeline.sink.commit import commit_batch
@@ -45,6 +46,7 @@ def context_of(ctx: ActorContext, grace_ms: int) -> LogContext:
 
 async def upload(context: LogContext, ctx: ActorContext, batch: int) -> list[UploadedSlice]:
     """The rows of a batch, cut into tasks and spread over logs as chance has it."""
+    await initialize(context, LOGS[-1])  # the topic has all partitions; the sink's driver finishes the other logs
     order = await sink_order(context, topic="sales")
     rows = [b"%d-%d" % (batch, row) for row in range(ROWS)]
     slices: list[UploadedSlice] = []

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from llog.broker import topic_configs
-from llog.broker.topic_configs import TOPIC_CONFIG_FRESH_MS, TopicConfigs
 from llog.errors import LlogError, MetadataUnavailable
 from llog.log.context import LogContext
+from llog.log.topics import known_configs
 from llog.log.topics.admin import alter_topic, create_topic
 from llog.log.topics.create import load_topic
 from llog.log.topics.delete import delete_topic
+from llog.log.topics.known_configs import TOPIC_CONFIG_FRESH_MS, TopicConfigs
 from tests.unit.http.broker_double import memory_context
 
 DEFAULT = 1_048_588
@@ -37,7 +37,7 @@ class Looked:
                 raise MetadataUnavailable("memory", "get", "no answer")
             return found
 
-        monkeypatch.setattr(topic_configs, "load_topic", counted)
+        monkeypatch.setattr(known_configs, "load_topic", counted)
 
     async def limits(self, topics: Iterable[str]) -> dict[str, int | LlogError]:
         found = await self.configs.of(topics)
@@ -111,7 +111,7 @@ async def test_without_the_store_the_last_limit_holds_and_an_unknown_one_is_an_e
 
 
 async def test_kept_configs_are_bounded(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_configs, "TOPIC_CONFIGS_KNOWN_MAX", 3)
+    monkeypatch.setattr(known_configs, "TOPIC_CONFIGS_KNOWN_MAX", 3)
     await looked.limits([f"t{number}" for number in range(5)])
     reads = looked.reads
     await looked.limits(["t2", "t3", "t4"])

@@ -1,7 +1,7 @@
-"""Topic configs as a broker knows them: how large a record may be, whether keys are compacted, how many partitions.
+"""Topic configs as a broker or writer knows them: the limits of records, compaction by key, how many partitions.
 
 Every append is judged by its topic's config, and reading it for each append would double the cost. So a config counts
-for TOPIC_CONFIG_FRESH_MS after it was read; a change through this broker is read at once (`forget`), a change through
+for TOPIC_CONFIG_FRESH_MS after it was read; a change through this process is read at once (`forget`), a change through
 another one may take that long to count here. Concurrent requests for one topic cost one read. If a read fails, the last
 known config is used; without one, only requests for that topic fail.
 """
@@ -88,7 +88,7 @@ class TopicConfigs:
         return {topic for topic, config in configs.items() if isinstance(config, LlogError) or config.compact}
 
     def forget(self, topic: str) -> None:
-        """The topic was created, changed or deleted through this broker."""
+        """The topic was created, changed or deleted through this process."""
         self._known.pop(topic, None)
         self._reading.pop(topic, None)
 
