@@ -18,8 +18,8 @@ from tests.patience import PATIENCE_SECONDS
 from tests.system.broker_process import LlogProcess, batch, run_llog
 
 READ, WRITE, S3_KEY, S3_SECRET, OXIA, PASSWORD = SECRETS = (
-    "read-4c1f0e",
-    "write-9d27ab",
+    "read-4c1f0e52d7b6",
+    "write-9d27ab41c8e3",
     "key-71aa02",
     "s3secret-5e3b90",
     "oxia-b8d61c",

@@ -332,12 +332,12 @@ class Settings:
     )
     http_port: int = setting(HTTP, kinds.PORT, "Its port; 0 picks a free one.", 8080)
     http_read_token: str | None = setting(
-        HTTP, kinds.SECRET,
+        HTTP, kinds.TOKEN,
         "Bearer token that HTTP reads must carry (consume, tail, offsets, topics, metrics); reads need"
         " no token if not set.", secret=True,
     )
     http_write_token: str | None = setting(
-        HTTP, kinds.SECRET,
+        HTTP, kinds.TOKEN,
         "Bearer token that HTTP writes must carry (produce, changes of topics); writes need no token if"
         " not set.", secret=True,
     )

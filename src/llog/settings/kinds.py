@@ -21,6 +21,8 @@ SETTINGS_TEXT_BYTES_MAX: Final = 4 * KIB
 # A segment of the root must leave room for topic, partition and offset within METADATA_KEY_BYTES_MAX.
 SETTINGS_ROOT_PREFIX_BYTES_MAX: Final = 100
 SETTINGS_COMPACTOR_TARGETS_MAX: Final = 10_000
+# A shorter bearer token could be guessed.
+SETTINGS_TOKEN_CHARACTERS_MIN: Final = 16
 
 
 class CompactorTarget(NamedTuple):
@@ -180,6 +182,13 @@ def _mask_login(value: str) -> str:
     return re.sub(r"//.*@", f"//{MASK}@", mask_url(value), flags=re.DOTALL)
 
 
+def _check_token(value: object) -> str:
+    token: str = SECRET.check(value)
+    if len(token) < SETTINGS_TOKEN_CHARACTERS_MIN:
+        raise ValueError(f"has {len(token)} characters, too few to be secret")
+    return token
+
+
 def _check_root_prefix(value: str) -> str:
     if len(value) > SETTINGS_ROOT_PREFIX_BYTES_MAX:
         raise ValueError(f"longer than {SETTINGS_ROOT_PREFIX_BYTES_MAX} characters")
@@ -252,6 +261,11 @@ IDENTIFIER: Final = text("1 to 128 letters, digits, `.`, `_`, `-`, `:`, `@`", r"
 REGION: Final = text("a region's name, such as `eu-central-1`", r"[A-Za-z0-9-]{1,64}")
 NAMESPACE: Final = text("1 to 128 letters, digits, `.`, `_`, `-`", r"[A-Za-z0-9._-]{1,128}")
 SECRET: Final = text("text without spaces", r"\S+")
+TOKEN: Final = ValueKind(
+    f"at least {SETTINGS_TOKEN_CHARACTERS_MIN} characters without spaces, as `openssl rand -hex 32` makes them",
+    str,
+    _check_token,
+)
 ROOT_PREFIX: Final = ValueKind(
     "segments of letters, digits, `.`, `_`, `-`, joined by `/`", str, _checked_text(_check_root_prefix)
 )

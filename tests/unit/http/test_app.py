@@ -85,7 +85,7 @@ async def test_a_broker_without_a_role_has_no_such_path() -> None:
 
 
 async def test_status_pages_alone_have_the_form_of_the_brokers() -> None:
-    broker = BrokerDouble(http_read_token="r-secret")
+    broker = BrokerDouble(http_read_token="r-secret-of-readers")
     address: Any = {"host": "127.0.0.1", "port": 0, "variables": "LLOG_HTTP"}
     pages = SocketListener(broker.settings, StatusPages(broker).connection, **address)
     await pages.start()
@@ -104,8 +104,8 @@ async def test_status_pages_alone_have_the_form_of_the_brokers() -> None:
 
 
 async def test_each_token_opens_its_own_kind_and_nothing_else() -> None:
-    broker = BrokerDouble(http_read_token="r-secret", http_write_token="w-secret")
-    read, write = {"authorization": "Bearer r-secret"}, {"authorization": "bearer w-secret"}
+    broker = BrokerDouble(http_read_token="r-secret-of-readers", http_write_token="w-secret-of-writers")
+    read, write = {"authorization": "Bearer r-secret-of-readers"}, {"authorization": "bearer w-secret-of-writers"}
     body, poll = produce_body(batch("t", 0, "a")), consume_body("t", 0, 1)
     async with client_of(broker) as client:
         bare = await client.post("/produce", json=body)
@@ -113,7 +113,7 @@ async def test_each_token_opens_its_own_kind_and_nothing_else() -> None:
         assert bare.headers["www-authenticate"].startswith("Bearer")
         assert (await client.post("/produce", json=body, headers={"authorization": "Bearer x"})).status_code == 401
         assert (
-            await client.post("/produce", json=body, headers={"authorization": "Basic r-secret"})
+            await client.post("/produce", json=body, headers={"authorization": "Basic r-secret-of-readers"})
         ).status_code == 401
         assert (await client.post("/produce", json=body, headers=read)).status_code == 403
         assert (await client.post("/produce", json=body, headers=write)).status_code == 200
@@ -126,7 +126,7 @@ async def test_each_token_opens_its_own_kind_and_nothing_else() -> None:
 
 
 async def test_a_kind_without_a_token_is_open() -> None:
-    broker = BrokerDouble(http_write_token="w-secret")
+    broker = BrokerDouble(http_write_token="w-secret-of-writers")
     async with client_of(broker) as client:
         assert (await client.post("/produce", json=produce_body(batch("t", 0, "a")))).status_code == 401
         assert (await client.post("/consume", json=consume_body("t", 0, 1))).status_code == 200
@@ -164,8 +164,8 @@ def lines() -> Iterator[Any]:
 
 
 async def test_a_request_is_one_json_line_with_its_id_and_stages(lines: Any) -> None:
-    broker = BrokerDouble(http_write_token="w-secret")
-    headers = {"authorization": "Bearer w-secret", "x-request-id": "trace-42"}
+    broker = BrokerDouble(http_write_token="w-secret-of-writers")
+    headers = {"authorization": "Bearer w-secret-of-writers", "x-request-id": "trace-42"}
     async with client_of(broker) as client:
         answer = await client.post("/produce", json=produce_body(batch("t", 0, "payload-xyz")), headers=headers)
         assert answer.headers["x-request-id"] == "trace-42"

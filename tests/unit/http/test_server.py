@@ -273,8 +273,8 @@ def test_an_address_that_others_reach_needs_both_tokens_and_a_certificate(tmp_pa
     cert.touch()
     key.touch()
     full = {
-        "http_read_token": "r",
-        "http_write_token": "w",
+        "http_read_token": "r" * 16,
+        "http_write_token": "w" * 16,
         "tls_cert_file": cert,
         "tls_key_file": key,
         "http_bind_host": "0.0.0.0",

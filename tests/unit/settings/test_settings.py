@@ -313,6 +313,16 @@ def test_an_error_never_shows_a_secret() -> None:
     assert "hunter2" not in str(error)
 
 
+@pytest.mark.parametrize("name", ["LLOG_HTTP_READ_TOKEN", "LLOG_HTTP_WRITE_TOKEN"])
+def test_a_bearer_token_that_is_short_enough_to_guess_is_refused(name: str) -> None:
+    error = refusal(**{name: "hunter2-hunter2"})
+    assert error.variable == name
+    assert "15 characters" in str(error)
+    assert "at least 16" in str(error)
+    assert "hunter2" not in str(error)
+    make(**{name: "hunter2-hunter2-"})
+
+
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 

@@ -62,9 +62,8 @@ CONSUME_PAUSE_MS_MIN: Final = 5
 
 
 class ConsumeMetrics(TailMetrics, LogMetrics, Protocol):
-    def observe_consume(
-        self, partitions: int, records: int, byte_length: int, wait_ms: float, source: Source
-    ) -> None: ...
+    def observe_consume(self, partitions: int, records: int, byte_length: int, wait_ms: float, source: Source) -> None:
+        """One request was answered. `wait_ms` is what it waited for appends, not what it took."""
 
     def observe_append_to_consume(self, ms: float) -> None:
         """Time from the commit of an append to its first delivery."""
