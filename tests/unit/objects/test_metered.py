@@ -110,7 +110,7 @@ async def test_a_throttled_and_a_cancelled_call_are_outcomes_too(inner: MemoryOb
 
 def test_every_object_store_error_has_an_outcome_of_its_own() -> None:
     kinds = [getattr(errors, name) for name in errors.__all__]
-    kinds = [k for k in kinds if issubclass(k, ObjectStoreError) and k is not ObjectStoreError]
+    kinds = [k for k in kinds if ObjectStoreError in k.__bases__]  # a refinement of one counts as that one
     names = [outcome_of(kind("put", "a")) for kind in kinds]
     assert len(set(names)) == len(kinds)
     assert set(names) < set(OBJECT_OUTCOMES)
