@@ -54,6 +54,7 @@ class Counted(NamedTuple):
     transactions: int
     lagging: int
     by_operation: Mapping[str, int]
+    keys_by_operation: Mapping[str, int]
 
 
 class IdleCost(NamedTuple):
@@ -133,6 +134,7 @@ def count(compactor: LlogProcess, environment: lmdb.Environment | None) -> Count
         transactions=0 if environment is None else int(environment.info()["last_txnid"]),
         lagging=int(page["compaction"]["lag"]["logs"]),
         by_operation={name: int(one["calls"]) for name, one in operations.items()},
+        keys_by_operation={name: int(one["items"]) for name, one in operations.items()},
     )
 
 
