@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from llog import partition_of_key
 from tests.clients.http_calls import (
     Json,
     Running,
@@ -23,11 +28,32 @@ from tests.clients.http_calls import (
     unused_topic,
     wanted,
 )
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
 
 # -- what is accepted ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_partition_the_key_chooses_it_as_the_command_line_does(broker: Running, topic: str) -> None:
+    http = broker.http
+    assert http.post("/topics", json={"topic": topic, "partitions": 6}).status_code == 201
+    keys = [f"user-{number}" for number in range(303)]
+    results = produced(http, {"topic": topic, "records": [{"key": key, "payload": "http"} for key in keys]})
+    chosen = {keys[row]: result["partition"] for result in results for row in result["records"]}
+    assert chosen == {key: partition_of_key(key.encode(), 6) for key in keys}
+    lines = "".join(f"{key}:cli\n" for key in keys).encode()
+    settings = {"LLOG_DATA_DIR": str(broker.directory / "data"), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "llog", "produce", topic, "--key-separator", ":"]
+    subprocess.run(command, input=lines, env={**os.environ, **settings}, check=True, timeout=PATIENCE_SECONDS)
+    for sent in results:
+        records: list[Json] = []
+        while len(records) < 2 * sent["count"]:
+            [found] = consumed(http, wanted(topic, sent["partition"], len(records) + 1), max_wait_ms=1_000)
+            records += found["records"]
+        assert {chosen[record["key"]] for record in records} == {sent["partition"]}
+        assert Counter(record["payload"] for record in records) == {"http": sent["count"], "cli": sent["count"]}
 
 
 def test_one_request_carries_many_partitions_and_many_records_of_each(http: httpx.Client, topic: str) -> None:

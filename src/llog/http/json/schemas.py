@@ -69,7 +69,16 @@ class RecordObject(RequestBody, frozen=True):
     timestamp_ms: TimestampMs | UnsetType = UNSET
 
 
-Records = Annotated[list[str | RecordObject], Meta(min_length=1)]
+# What the types do not say, for the description of the API; the encoder checks it and explains what is wrong.
+_ONE_PAYLOAD: Final = {"oneOf": [{"required": [name]} for name in ("base64", "payload", "value")]}
+_WHOLE_CLAIM: Final = {
+    "dependentRequired": {
+        "producer_id": ["epoch", "sequence", "partition"],
+        "epoch": ["producer_id", "sequence", "partition"],
+        "sequence": ["producer_id", "epoch", "partition"],
+    }
+}
+Records = Annotated[list[str | Annotated[RecordObject, Meta(extra_json_schema=_ONE_PAYLOAD)]], Meta(min_length=1)]
 
 
 class BatchHead(RequestBody, frozen=True, kw_only=True):
@@ -93,7 +102,10 @@ class ProduceBatch(BatchHead, frozen=True, kw_only=True):
 
 
 class ProduceRequest(RequestBody, frozen=True):
-    topic_partitions: Annotated[list[ProduceBatch], Meta(min_length=1, max_length=HTTP_TOPIC_PARTITIONS_MAX)]
+    topic_partitions: Annotated[
+        list[Annotated[ProduceBatch, Meta(extra_json_schema=_WHOLE_CLAIM)]],
+        Meta(min_length=1, max_length=HTTP_TOPIC_PARTITIONS_MAX),
+    ]
 
 
 class ProduceResult(Answer, frozen=True):
