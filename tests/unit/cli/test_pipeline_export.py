@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from llog.api.aio import AsyncLeaderlessLogWriter
+from llog.api.groups import SharedAppendGroup
 from llog.cli.exits import FAILED, NOT_FOUND, UNAVAILABLE, USAGE
 from tests.unit.cli.feeding import FedCluster
+from tests.unit.pipeline.export.fake_registry import FakeRegistry
 
 
 class Exports(FedCluster):
-    def export(self, *words: str) -> tuple[int, str, str]:
+    def export(self, *words: str, **environment: str) -> tuple[int, str, str]:
         arguments = ("pipeline", "export", *words, "--in-process")
-        done = self.run(*arguments, LLOG_DATA_DIR=str(self.directory / "data"))
+        done = self.run(*arguments, LLOG_DATA_DIR=str(self.directory / "data"), **environment)
         return done.exit_code, done.stdout, done.stderr
+
+    async def append(self, values: list[bytes]) -> None:
+        async with await AsyncLeaderlessLogWriter.open(self.settings) as writer:
+            await writer.append_shared([SharedAppendGroup("orders", 0, values)])
 
 
 @pytest.fixture
@@ -81,6 +89,15 @@ def test_values_that_cannot_be_decoded_are_told_on_stderr(cluster: Exports, tmp_
         (("orders", "--to", "iceberg:shop..orders"), USAGE, "namespace"),
         (("orders", "--to", "parquet:/tmp/x", "--decode", "json"), USAGE, "schema"),
         (("orders", "--to", "parquet:/tmp/x", "--decode", "json", "--schema", "/nowhere"), USAGE, "--schema"),
+        (("orders", "--to", "parquet:/tmp/x", "--decode", "avro-confluent"), USAGE, "LLOG_SCHEMA_REGISTRY_URL"),
+        (
+            ("orders", "--to", "parquet:/tmp/x", "--decode", "avro-confluent", "--schema-dir", "/nowhere"),
+            USAGE,
+            "/nowhere is not a directory",
+        ),
+        (("orders", "--to", "parquet:/tmp/x", "--schema-dir", "/tmp"), USAGE, "schema_dir: means nothing for raw"),
+        (("orders", "--to", "parquet:/tmp/x", "--subject", "x"), USAGE, "subject: means nothing for raw"),
+        (("orders", "--to", "iceberg:a.b", "--warehouse", "/proc/none"), FAILED, "check the warehouse"),
         (("missing", "--to", "iceberg:a.b"), NOT_FOUND, "missing"),
         (("orders", "--to", "iceberg:a.b", "--catalog", "sqlite:////nowhere/at/all.db"), FAILED, "catalogue"),
         (("orders", "--to", "iceberg:a.b", "--catalog", "nonsense://x"), USAGE, "catalogue"),
@@ -99,3 +116,30 @@ def test_what_cannot_be_done_ends_with_a_word_and_its_own_exit_code(
     found, out, err = cluster.export(*words)
     assert (found, out) == (code, ""), err
     assert named in err
+    assert err.count("\n") == 1
+
+
+def test_values_are_read_by_schemas_of_a_directory_and_a_registry(tmp_path: Path) -> None:
+    cluster = Exports(tmp_path)
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    asyncio.run(cluster.append([b"\0\0\0\0\7\x02", b"\0\0\0\0\x08\x02"]))
+    directory = tmp_path / "schemas"
+    directory.mkdir()
+    (directory / "7.avsc").write_text(json.dumps(schema))
+    words = ("orders", "--decode", "avro-confluent", "--json", "--to")
+    code, out, err = cluster.export(*words, f"parquet:{tmp_path}/a", "--schema-dir", str(directory))
+    assert (code, json.loads(out)["bad_records"]) == (0, 1)
+    with FakeRegistry(FakeRegistry.basic("ada", "pw")) as registry:
+        registry.add(7, schema, "all-orders")
+        registry.add(8, schema, "all-orders")
+        where = {"LLOG_SCHEMA_REGISTRY_URL": registry.url.replace("://", "://ada:pw@")}
+        to = (f"parquet:{tmp_path}/b", "--subject", "all-orders")
+        code, out, err = cluster.export(*words, *to, **where)
+        assert (code, json.loads(out)["bad_records"]) == (0, 0)
+        where["LLOG_SCHEMA_REGISTRY_URL"] = registry.url
+        code, out, err = cluster.export(*words, *to, **where)
+        assert (code, out) == (FAILED, "")
+        assert "refuses GET /subjects/all-orders/versions/latest with status 401; set LLOG_SCHEMA_REGISTRY_USER" in err
+    code, out, err = cluster.export(*words, *to, **where)
+    assert (code, out) == (UNAVAILABLE, "")
+    assert "does not answer" in err

@@ -15,6 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from llog.errors import ExportRefused
+from llog.pipeline.export.decode import ERROR, RAW_VALUE
 
 Columns = tuple[tuple[str, str], ...]
 _ELSEWHERE: Final = "or export to another target"
@@ -102,4 +103,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 def _removed(target: str, path: str, kind: pa.DataType) -> ExportRefused:
     reason = f"its column {path} ({kind}) is not in the schema any more"
     hint = "keep it there, so that values without it give null (an Avro schema needs a default for that)"
+    if path in (ERROR, RAW_VALUE):
+        hint = "export with --on-error column as before"
+    elif path == "value":
+        hint = "export raw values as before"
     return ExportRefused(target, f"{reason}; {hint}, {_ELSEWHERE}")

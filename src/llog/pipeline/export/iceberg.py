@@ -146,7 +146,7 @@ class IcebergTarget:
 
     def _check_columns(self) -> None:
         """Raise `ExportRefused` unless the table can take the export's columns."""
-        held = _columns(self._table)
+        held = columns_in(self._table)
         kept = () if self._before is None else (name for name, _ in self._before.subject.columns)
         evolved(self.title, held, self._schema, kept=kept)
         names = set(self._schema.names)
@@ -249,7 +249,7 @@ def _commit(table: Table, files: list[str], now: TableProgress, schema: pa.Schem
     table.metadata = table.metadata.model_copy(update={"properties": properties})
     summary = {OFFSETS + now.subject.topic: msgspec.json.encode(now).decode()}
     changes = table.transaction()
-    held = _columns(table)
+    held = columns_in(table)
     if evolved("", held, schema, kept=()) != evolved("", held, held):
         with changes.update_schema() as update:
             update.union_by_name(schema, format_version=table.format_version)
@@ -288,9 +288,13 @@ def _load_or_create(catalogue: Catalog, name: str, schema: pa.Schema, by_date: b
         return catalogue.create_table(name, columns, partition_spec=PartitionSpec(*fields[: 2 if by_date else 1]))
     except TableAlreadyExistsError:
         return catalogue.load_table(name)
+    except FileNotFoundError as error:
+        reason = f"the table cannot be created: {_first_line(error)}; check the warehouse"
+        raise ExportFailed(f"iceberg:{name}", reason) from error
 
 
-def _columns(table: Table) -> pa.Schema:
+def columns_in(table: Table) -> pa.Schema:
+    """The table's columns now."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     return schema_to_pyarrow(table.schema(), include_field_ids=False)

@@ -49,6 +49,13 @@ _SHAPING: Final = frozenset({
 _LOWER: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _UPPER: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
 _CHECKED: Final = _LOWER | _UPPER | {"multipleOf", "pattern", "uniqueItems"}
+# fmt: off
+_REFUSED: Final = frozenset({
+    "not", "if", "then", "else", "dependentSchemas", "dependentRequired", "dependencies", "prefixItems",
+    "additionalItems", "contains", "minContains", "maxContains", "unevaluatedItems", "unevaluatedProperties",
+    "patternProperties", "propertyNames", "$dynamicRef", "$recursiveRef", "$recursiveAnchor", "divisibleBy",
+})
+# fmt: on
 _NAMES: Final = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
 
 
@@ -242,7 +249,9 @@ def _check_keywords(schema: dict[str, Any], place: str) -> None:
             continue
         if name in ("unevaluatedProperties", "unevaluatedItems", "additionalItems") and schema[name] is True:
             continue
-        raise Refused(place, f"keyword {name!r} is not supported; remove it, or call an annotation x-{name}")
+        if name in _REFUSED:
+            raise Refused(place, f"keyword {name!r} is not supported; remove it, or express the rule otherwise")
+        raise Refused(place, f"keyword {name!r} is not one of JSON Schema; an annotation of your own begins with x-")
     if place != "$" and not str(schema.get("$id", "#")).startswith("#"):
         raise Refused(place, "'$id' below the root changes the meaning of references, which is not supported")
 

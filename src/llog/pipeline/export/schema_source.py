@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from llog.concurrency import gather_bounded
 from llog.errors import InvalidArgument
 from llog.limits import EXPORT_SCHEMA_BYTES_MAX
-from llog.pipeline.export.decode import Decoding
+from llog.pipeline.export.decode import Decoder, Decoding
 from llog.pipeline.export.registry import SchemaRegistry, UnknownSchema
 from llog.pipeline.export.schema_ids import EXPORT_SCHEMA_IDS_MAX, WriterSchemas
 from llog.settings import Settings
@@ -96,7 +96,13 @@ class SchemaLookup:
         schema_id, texts = await self._source.newest(topic)
         if schema_id is not None:
             self._answers[schema_id] = texts
-        return replace(decoding, schema=texts[-1], references=texts[:-1])
+        decoding = replace(decoding, schema=texts[-1], references=texts[:-1])
+        try:
+            Decoder(decoding)
+        except InvalidArgument as error:
+            reason = f"the newest, id {schema_id} of {self._source.title}: {error.reason}"
+            raise InvalidArgument(error.argument, f"{reason}; give another with --schema") from None
+        return decoding
 
     def known(self) -> WriterSchemas:
         return WriterSchemas({one: texts for one, texts in self._answers.items() if not isinstance(texts, str)})

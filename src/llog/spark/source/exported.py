@@ -1,6 +1,7 @@
 """Exported data as Spark DataFrames: the committed files, read by Spark's own Parquet reader.
 
-No Iceberg jar is needed: the table says which files it holds, and tables written by exports hold no deletes.
+No Iceberg jar is needed: the table says which files it holds, and tables written by exports hold no deletes. Files may
+have fewer or narrower columns than the target has by now; Spark reads all of them with the newest.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from llog.errors import ExportRefused
-from llog.pipeline.export.iceberg import table_files
-from llog.pipeline.export.parquet import parquet_files
+from llog.pipeline.export.evolution import unpacked
+from llog.pipeline.export.iceberg import columns_in, table_files
+from llog.pipeline.export.parquet import committed
 from llog.stores.objects.port import ObjectStore
 
 if TYPE_CHECKING:
@@ -35,21 +39,30 @@ def iceberg_dataframe(spark: SparkSession, table: Table) -> DataFrame:
     files = table_files(table)
     if not files:
         raise ExportRefused(f"iceberg:{name}", "holds no files yet")
-    return _read(spark, f"iceberg:{name}", files)
+    newest = columns_in(table) if len(table.schemas()) > 1 else None
+    return _read(spark, f"iceberg:{name}", files, newest)
 
 
 async def parquet_dataframe(spark: SparkSession, store: ObjectStore, topic: str) -> DataFrame:
     """The rows that exports of a topic committed."""
-    files = await parquet_files(store, topic)
+    commits = await committed(store, topic)
+    files = [store.uri(file.name) for commit in commits for file in commit.files]
     if not files:
         raise ExportRefused(f"parquet:{store.url}/{topic}", "holds no committed files yet")
-    return _read(spark, f"parquet:{store.url}/{topic}", files, directory=f"{store.url}/{topic}")
+    changed = len({commit.subject.columns for commit in commits}) > 1
+    newest = unpacked(commits[-1].subject.arrow) if changed else None
+    return _read(spark, f"parquet:{store.url}/{topic}", files, newest, directory=f"{store.url}/{topic}")
 
 
-def _read(spark: SparkSession, title: str, files: Sequence[str], *, directory: str | None = None) -> DataFrame:
+def _read(
+    spark: SparkSession, title: str, files: Sequence[str], newest: pa.Schema | None, *, directory: str | None = None
+) -> DataFrame:
     """Spark reads files with its own file systems; by default it has none for buckets."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     try:
         reader = spark.read if directory is None else spark.read.option("basePath", directory)
+        reader = reader if newest is None else reader.schema(from_arrow_schema(newest))
         frame = reader.parquet(*files)
         frame.schema  # noqa: B018  (a Connect session opens the files only now)
     except Exception as error:

@@ -137,8 +137,8 @@ async def test_a_table_gets_its_columns_with_the_records_and_not_without_them(
 
     decoding = Decoding("avro", json.dumps(NEW))
     tools = TaskTools(exporting.context.find_object, exporting.open_store)
+    target = await exporting.iceberg(decoding)
     with pytest.raises(KeyboardInterrupt):
-        target = await exporting.iceberg(decoding)
         await export(exporting.context, Dies(tools), "orders", target, decoding=decoding)
     assert exporting.table().schema() == before
     assert len(rows_of(exporting, "iceberg")) == 2
@@ -285,6 +285,18 @@ async def test_a_directory_of_an_older_release_keeps_its_columns(
     with pytest.raises(ExportRefused, match=r"its column all is .*older release"):
         await run(exporting, "parquet", NEW)
     assert (await run(exporting, "parquet", OLD)).records == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_options_that_take_columns_away_are_refused_and_others_add_columns(
+    exporting: Exporting, kind: str
+) -> None:
+    await exporting.write(2, value=lambda _: encoded(OLD, OLD_ROW))
+    await run(exporting, kind, OLD)
+    await exporting.write(2, value=lambda _: encoded(OLD, OLD_ROW))
+    aside = Decoding("avro", json.dumps(OLD), on_error="quarantine")
+    with pytest.raises(ExportRefused, match=r"its column _error .*; export with --on-error column as before"):
+        await exporting.run(await target_of(exporting, kind, aside), decoding=aside)
 
 
 async def test_a_directory_without_changes_has_no_extra_file(exporting: Exporting) -> None:

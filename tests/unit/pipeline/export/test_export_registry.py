@@ -335,6 +335,9 @@ async def test_a_subject_without_schemas_and_a_missing_source_say_what_to_do(
         schema_source(Settings.from_env({}), str(tmp_path / "nowhere"))
     with pytest.raises(InvalidArgument, match=r"no file \{id\}\.avsc"):
         await SchemaFiles(tmp_path).newest("orders")
+    (tmp_path / "3.avsc").write_text('"string"')
+    with pytest.raises(InvalidArgument, match=r"the newest, id 3 of schema directory .* must be a record"):
+        await SchemaLookup(SchemaFiles(tmp_path)).with_columns(Decoding("avro-confluent"), "orders")
 
 
 @pytest.mark.parametrize(
