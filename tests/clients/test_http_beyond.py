@@ -216,8 +216,9 @@ def test_a_request_is_one_json_line_in_the_log_with_its_id_status_and_stages(bro
         "/produce", json={"topic_partitions": [a_batch(topic, 0, "a secret")]}, headers={"x-request-id": f"id-{topic}"}
     )
     assert answer.status_code == 200
-    broker.process.wait(lambda: f"id-{topic}" in broker.process.output(), "log the request")
-    [line] = [json.loads(line) for line in broker.process.output().splitlines() if f"id-{topic}" in line]
+    mark = f'"event":"request","request_id":"id-{topic}"'
+    broker.process.wait(lambda: mark in broker.process.output(), "log the request")
+    [line] = [json.loads(line) for line in broker.process.output().splitlines() if mark in line]
     assert (line["method"], line["route"], line["status"], line["batches"]) == ("POST", "/produce", 200, 1)
     assert {"duration_ms", "request_bytes", "response_bytes", "queue_ms", "upload_ms", "commit_ms"} <= set(line)
     assert "a secret" not in broker.process.output()
