@@ -63,7 +63,7 @@ class AvroValues:
         self.fields: list[pa.Field] = list(self._type)
         self._read, self._writers = fastavro.schemaless_reader, writers
         self._pairs: dict[int, tuple[Any, Any] | str] = {}
-        """By id: the schemas that fastavro reads a value with, or why it cannot be read."""
+        """By id that has a schema: what fastavro reads a value with, or why it cannot be read."""
 
     def parse(self, values: pa.BinaryArray) -> pa.StructArray:
         return pa.array([self._datum(value) for value in values.to_pylist()], self._type)
@@ -99,16 +99,16 @@ class AvroValues:
         schema_id = int.from_bytes(value[1:SCHEMA_ID_BYTES], "big")
         pair = self._pairs.get(schema_id)
         if pair is None:
-            pair = self._pairs[schema_id] = self._pair(schema_id)
+            assert self._writers is not None
+            texts = self._writers.found.get(schema_id)
+            if texts is None:
+                raise ValueError(self._writers.reason(schema_id))
+            pair = self._pairs[schema_id] = self._pair(schema_id, texts)
         if isinstance(pair, str):
             raise ValueError(pair)
         return pair
 
-    def _pair(self, schema_id: int) -> tuple[Any, Any] | str:
-        assert self._writers is not None
-        texts = self._writers.found.get(schema_id)
-        if texts is None:
-            return self._writers.reason(schema_id)
+    def _pair(self, schema_id: int, texts: tuple[str, ...]) -> tuple[Any, Any] | str:
         try:
             writer = plain_schema(texts, writer=True)
             if same_values(writer, self._reader):

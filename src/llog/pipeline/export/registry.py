@@ -35,6 +35,7 @@ REGISTRY_BACKOFF: Final = Backoff(first_ms=200, max_ms=2_000)
 # Schemas that one schema refers to, directly or not.
 REGISTRY_REFERENCES_MAX: Final = 100
 
+_ID_MAX: Final = 2**31 - 1
 _SCHEMA_NOT_FOUND: Final = 40403
 _SUBJECT_NOT_FOUND: Final = (40401, 40402)
 _READ_BYTES: Final = 64 * 1_024
@@ -94,6 +95,8 @@ class SchemaRegistry:
         self.title = f"schema registry {mask_url(self._url)}"
 
     async def fetch(self, schema_id: int) -> tuple[str, ...]:
+        if schema_id > _ID_MAX:  # the registry would not even recognise the path
+            raise UnknownSchema(f"is beyond {_ID_MAX}, where ids end")
         try:
             answer = await self._get(f"/schemas/ids/{schema_id}")
         except _NotFound as error:

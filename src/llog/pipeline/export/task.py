@@ -88,11 +88,16 @@ async def export_split(tools: TaskTools, item: ExportItem) -> ExportWritten:
     good = _Files(decoder.schema, item.data_prefix, item)
     bad = _Files(QUARANTINE_SCHEMA, item.quarantine_prefix, item)
     records = bad_records = 0
-    ids: set[int] = set()
+    met, unknown = set[int](), set[int]()
 
     def add(batch: pa.RecordBatch) -> int:
-        ids.update(decoder.schema_ids(batch))
-        if item.writers.unknown(ids):
+        ids = decoder.schema_ids(batch)
+        met.update(ids & item.writers.found.keys())
+        unknown.update(item.writers.unknown(ids))
+        if len(unknown) > EXPORT_SCHEMA_IDS_MAX:
+            # One more than the limit, so that the driver sees that there are too many.
+            unknown.intersection_update(sorted(unknown)[: EXPORT_SCHEMA_IDS_MAX + 1])
+        if unknown:
             return 0  # this run only gathers ids
         decoded = decoder.decode(batch)
         good.add(decoded.batch)
@@ -104,16 +109,15 @@ async def export_split(tools: TaskTools, item: ExportItem) -> ExportWritten:
         async for batch in batches:
             records += batch.num_rows
             bad_records += await asyncio.to_thread(add, batch)
-    if unknown := item.writers.unknown(ids):
-        # More than the limit, so that the driver sees that there are too many.
-        return ExportWritten(unknown_ids=tuple(unknown[: EXPORT_SCHEMA_IDS_MAX + 1]))
+    if unknown:
+        return ExportWritten(unknown_ids=tuple(sorted(unknown)))
     return ExportWritten(
         files=await good.put(store),
         quarantine=await bad.put(store),
         records=records,
         bad_records=bad_records,
         bytes_read=item.split.byte_length,
-        schema_ids=tuple(sorted(ids & item.writers.found.keys())),
+        schema_ids=tuple(sorted(met)),
     )
 
 

@@ -58,11 +58,12 @@ def _read(
     spark: SparkSession, title: str, files: Sequence[str], newest: pa.Schema | None, *, directory: str | None = None
 ) -> DataFrame:
     """Spark reads files with its own file systems; by default it has none for buckets."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     try:
         reader = spark.read if directory is None else spark.read.option("basePath", directory)
-        reader = reader if newest is None else reader.schema(from_arrow_schema(newest))
+        if newest is not None:
+            from pyspark.sql.pandas.types import from_arrow_schema
+
+            reader = reader.schema(from_arrow_schema(newest))
         frame = reader.parquet(*files)
         frame.schema  # noqa: B018  (a Connect session opens the files only now)
     except Exception as error:

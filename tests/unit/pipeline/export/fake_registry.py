@@ -70,7 +70,7 @@ class FakeRegistry:
         if self.failures:
             return self.failures.pop(0)
         match path.strip("/").split("/"):
-            case ["schemas", "ids", number] if number.isdigit():
+            case ["schemas", "ids", number] if number.isdigit() and int(number) < 2**31:
                 if int(number) not in self.ids:
                     return _problem(404, 40403, f"Schema {number} not found")
                 return _ok(self.ids[int(number)])

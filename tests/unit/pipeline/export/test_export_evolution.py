@@ -229,6 +229,18 @@ async def test_what_others_did_to_the_table_is_respected(exporting: Exporting) -
         await run(exporting, "iceberg", NEW)
 
 
+async def test_a_column_that_was_required_becomes_optional(exporting: Exporting) -> None:
+    await exporting.write(2, value=lambda _: encoded(OLD, OLD_ROW))
+    await run(exporting, "iceberg", OLD)
+    with exporting.table().update_schema(allow_incompatible_changes=True) as update:
+        update.update_column("id", required=True)
+    assert exporting.table().schema().find_field("id").required
+    await exporting.write(2, value=lambda _: b"\xff")
+    assert (await run(exporting, "iceberg", OLD)).bad_records == 2
+    assert not exporting.table().schema().find_field("id").required
+    assert [row["id"] for row in rows_of(exporting, "iceberg")] == [1, 1, None, None]
+
+
 async def test_a_column_that_another_writer_adds_meanwhile_is_no_conflict(exporting: Exporting) -> None:
     from pyiceberg.types import StringType
 

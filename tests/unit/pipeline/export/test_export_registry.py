@@ -236,6 +236,12 @@ async def test_references_are_fetched_each_after_those_it_needs(registry: FakeRe
         await client(registry).fetch(5)
 
 
+async def test_an_id_that_no_registry_gives_is_unknown_without_a_request(registry: FakeRegistry) -> None:
+    with pytest.raises(UnknownSchema, match="beyond 2147483647"):
+        await client(registry).fetch(2**32 - 1)
+    assert registry.requests == []
+
+
 async def test_a_schema_of_another_kind_is_no_schema_for_avro_values(registry: FakeRegistry) -> None:
     registry.add(1, '{"type": "object"}', kind="JSON")
     with pytest.raises(UnknownSchema, match="JSON schema, not an Avro one"):
