@@ -13,6 +13,7 @@ from llog.log.keys import Log
 from llog.pipeline.key_compact.job import key_compact
 from llog.pipeline.runtime.tasks import TaskTools, tools_of
 from llog.settings import Settings
+from llog.stores.objects.wrappers import ObjectMeter
 from llog.wiring import Use, opened_log
 from tests.unit.pipeline.key_compact.key_stage import FAST, HOUR, START_MS, Row, Stage, at_a_time, random_rows
 
@@ -35,7 +36,8 @@ async def test_a_pass_in_spark_ends_like_the_reference(spark: SparkSession, tmp_
         context = at_a_time(stores.context, START_MS)
         stages = [await Stage.open({"delete.retention.ms": str(HOUR)}, log=log, context=context) for log in LOGS]
         keys = [b"k%d" % number for number in range(30)] + [b"", None]
-        runner, aggregate = SparkTasks(spark, settings), SparkKeyAggregate(spark, settings, tools_of(context))
+        meter, runner = ObjectMeter(), SparkTasks(spark, settings)
+        aggregate = SparkKeyAggregate(spark, settings, tools_of(context), meter.add)
         try:
             tombstones = 0
             for _ in range(2):
@@ -54,6 +56,7 @@ async def test_a_pass_in_spark_ends_like_the_reference(spark: SparkSession, tmp_
                     await stage.check()
                 stages[0].now[0] += 2 * HOUR
             assert tombstones > 0, "none had its time: the test proved less than it says"
+            assert meter.requests().keys() == {"get", "put"}
         finally:
             await runner.close()
         assert not [name for name in await stages[0].names() if "@scratch" in name]

@@ -87,7 +87,8 @@ def _compact_summary(report: CompactReport) -> str:
     rate = report.bytes_read / max(report.seconds, 0.001) / MB
     return (
         f"{report.objects_read} objects, {report.bytes_read:,} bytes read in {report.tasks} tasks; "
-        f"{report.bytes_written:,} bytes written; {report.seconds:.1f} s, {rate:,.0f} MB/s"
+        f"{report.bytes_written:,} bytes written; {sum(report.object_requests.values())} requests to object stores; "
+        f"{report.seconds:.1f} s, {rate:,.0f} MB/s"
     )
 
 

@@ -17,6 +17,7 @@ from llog.log.topics.admin import create_topic
 from llog.settings import Settings
 from llog.wiring import opened_log
 
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     objects = f"memory://limits-{time.time_ns()}"

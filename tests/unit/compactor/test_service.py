@@ -58,9 +58,7 @@ async def test_work_that_was_done_has_a_line_with_what_how_much_and_how_long_and
     caplog.set_level(logging.INFO, "llog.compactor")
     cluster = Cluster()
     context = cluster.open()
-    async with running(
-        cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, compactor_backup_interval_ms=0
-    ):
+    async with running(cluster, compactor_min_age_ms=0, compactor_trigger_age_ms=0, compactor_backup_interval_ms=0):
         await Writer(context).append(ORDERS)
         await cluster.clock.advance(60_000)
         assert await lag_of(context, ORDERS) == 0

@@ -38,7 +38,6 @@ from llog.stores.metadata.port import ABSENT
 RESTORE_VERSION_LEAP: Final = 2**44
 
 
-
 class BackupContents(NamedTuple):
     """The frame of a backup that was read completely."""
 
