@@ -17,7 +17,9 @@ from llog.log.topics.admin import create_topic
 from llog.settings import Settings
 from llog.wiring import opened_log
 
-NOW_MS = time.time_ns() // 1_000_000
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @pytest.fixture
@@ -59,10 +61,11 @@ def test_a_record_over_max_message_bytes_fails_its_group_alone(settings: Setting
 
 def test_a_timestamp_outside_the_window_fails_its_group_alone(settings: Settings, writer: LeaderlessLogWriter) -> None:
     create(settings, "orders", 2, message_timestamp_before_max_ms=60_000)
+    now = now_ms()
     with pytest.raises(TimestampOutOfWindow, match="orders:1"):
-        writer.append_shared([group(0, stamps_ms=[NOW_MS]), group(1, b"a", b"b", stamps_ms=[NOW_MS, NOW_MS - 120_000])])
+        writer.append_shared([group(0, stamps_ms=[now]), group(1, b"a", b"b", stamps_ms=[now, now - 120_000])])
     with pytest.raises(TimestampOutOfWindow, match=r"message\.timestamp\.after\.max\.ms=3600000"):
-        writer.append_shared([group(0, stamps_ms=[NOW_MS + 7_200_000])])
+        writer.append_shared([group(0, stamps_ms=[now + 7_200_000])])
     with LeaderlessLogReader(settings) as reader:
         assert reader.high_watermark("orders", 0) == 1
         assert reader.high_watermark("orders", 1) == 0
@@ -102,9 +105,9 @@ async def test_configs_are_read_once_for_many_appends(settings: Settings, monkey
 
 def test_an_embedded_broker_judges_records_alike() -> None:
     with embedded() as log:
-        log.produce("orders", [b"x"], timestamps_ms=[NOW_MS])
+        log.produce("orders", [b"x"], timestamps_ms=[now_ms()])
         with pytest.raises(TimestampOutOfWindow):
-            log.produce("orders", [b"x"], timestamps_ms=[NOW_MS + 7_200_000])
+            log.produce("orders", [b"x"], timestamps_ms=[now_ms() + 7_200_000])
         with pytest.raises(RecordTooLarge):
             log.produce("orders", [b"x" * 1_100_000])
         assert log.produce("orders", [b"x"]).start_offset == 2
