@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from llog.log.append.append import Appender
 from llog.log.keys import Log
+from llog.log.topics.admin import create_topic
 from llog.stores.metadata.port import MetadataStore
 from llog.stores.objects.memory import MemoryObjectStore
 from tests.benchmarks.harness import Duel, benchmark
@@ -37,7 +38,9 @@ WRITES_PER_LOG_MAX = 2.2
 async def duel(metadata: MetadataStore) -> AsyncIterator[Duel]:
     """Both sides append to logs of their own, so that neither meets what the other left pending."""
     store, objects = CountingStore(metadata), MemoryObjectStore("memory://bench-log-commit")
-    appender = Appender(log_context(store, objects))
+    context = log_context(store, objects)
+    appender = Appender(context)
+    await create_topic(context, "together", partitions=LOGS)
     batch = record_batch(1, 100)
     together = [group(Log("together", i), batch, 1) for i in range(LOGS)]
     alone = [group(Log("alone", i), batch, 1) for i in range(LOGS_ONE_BY_ONE)]
@@ -60,7 +63,7 @@ async def duel(metadata: MetadataStore) -> AsyncIterator[Duel]:
         await store.settled()
 
     atomic = metadata.capabilities.atomic_groups
-    await append_all(appender, together)  # the logs begin here
+    await append_all(appender, together)  # this process meets the logs here
     await append_all(appender, alone)
     await store.settled()
     yield Duel(ours, baseline, LOGS, "logs", LOGS_ONE_BY_ONE)

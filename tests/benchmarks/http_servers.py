@@ -24,6 +24,7 @@ BLOBS_KEPT: Final = 8
 SETTINGS: Final = {
     # Full after a second, so that what is measured is not the growth of a cache.
     "LLOG_TAIL_CACHE_MAX_BYTES": "64MiB",
+    "LLOG_AUTO_PARTITIONS_MAX": "10000",
     # Nobody else in the measured process.
     "LLOG_COMPACTOR_IDLE_SLEEP_MS": "1h",
 }

@@ -21,6 +21,7 @@ from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.encode import encode_records
 from llog.formats.records.record_batch import Codec
 from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.inspect.invariants import check_log
 from llog.log.keys import Log
 from llog.settings import Settings
@@ -146,7 +147,7 @@ async def append(
     opened: OpenedLog, books: Books, rng: random.Random, turn: int, logs: Sequence[Log], age_ms: Mapping[str, int]
 ) -> None:
     now_ms = time.time_ns() // 1_000_000
-    appender = Appender(opened.context)
+    appender = Appender(opened.context, growth=Growth.HTTP)
     made = [a_group(rng, turn, log, now_ms, age_ms.get(log.topic)) for log in logs]
     outcomes = await appender.append([group for group, _ in made])
     for (group, bodies), outcome in zip(made, outcomes, strict=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import llog.spark
 from llog.log.keys import Log
+from llog.log.topics.admin import create_topic
 from llog.settings import Settings
 from llog.wiring import opened_log
 from tests.spark.cluster_stage import Books, source_options, without_places
@@ -63,6 +64,7 @@ class Tables:
         """A table into a topic, and once more under the same id: that adds nothing."""
         rows = self.frame("orders").drop("topic")
         target = {**self.options, "topic": "copied", "queryId": "nightly", "compression": "lz4"}
+        await self._create("copied")
         for frame in (rows, rows.repartition(5)):
             await asyncio.to_thread(self._append, frame, target)
         await self._take_over(books, "copied")
@@ -73,6 +75,7 @@ class Tables:
 
     async def stream_into(self, books: Books) -> None:
         """A stream into a topic, over a restart that has forgotten its last commit."""
+        await self._create("streamed")
         await asyncio.to_thread(self._stream_into)
         forget_last_commit(self.directory / "into")
         await asyncio.to_thread(self._stream_into)
@@ -81,6 +84,11 @@ class Tables:
     def _stream_into(self) -> None:
         writing = self._reading("orders").drop("topic").writeStream.format("llog").options(**self.options)
         _to_the_end(writing.option("topic", "streamed").option("checkpointLocation", f"{self.directory}/into"))
+
+    async def _create(self, topic: str) -> None:
+        """With the partitions that the rows name: a write adds none."""
+        async with opened_log(self.settings) as opened:
+            await create_topic(opened.context, topic, partitions=4)
 
     async def _take_over(self, books: Books, topic: str) -> None:
         """A copy of `orders` must hold its records, each once; from then on it must stay as it is."""

@@ -16,6 +16,7 @@ from llog.compactor.backends import Backend, Backends
 from llog.compactor.service import serve
 from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
+from llog.log.append.known import Growth
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
@@ -82,7 +83,7 @@ async def test_the_service_begins_without_spark_and_goes_on_with_it(
         httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client,
         opened_log(settings, blobs=Use.PUT, segments=Use.PUT) as opened,
     ):
-        appender = Appender(opened.context)
+        appender = Appender(opened.context, growth=Growth.HTTP)
 
         async def append(log: Log, *keys: bytes) -> None:
             body = encode_records([b"x"] * len(keys), keys=list(keys), timestamps_ms=1)

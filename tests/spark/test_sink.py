@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import llog.testing
-from llog import LeaderlessLogReader
+from llog import LeaderlessLogReader, LeaderlessLogWriter
 from llog.settings import Settings
 from tests.clients.http_calls import payloads
 from tests.patience import PATIENCE_SECONDS
@@ -81,15 +81,31 @@ def test_rows_of_a_table_are_records_for_the_python_reader_and_for_http(sink: Si
 
 
 def test_rows_choose_their_topic_and_partition(sink: Sink) -> None:
+    with LeaderlessLogWriter(sink.settings) as writer:
+        for topic in ("t0", "t1"):
+            writer.initialize_partition(topic, 2)
     rows = sink.spark.range(60).selectExpr(
         "cast(id as string) value", "concat('t', id % 2) topic", "cast(id % 3 as int) partition"
     )
-    for _ in range(2):  # the first time the topics do not exist yet
+    for _ in range(2):  # the first time some of the logs do not exist yet
         sink.write(rows)
     for topic in (0, 1):
         for partition in (0, 1, 2):
             wanted = [str(n) for n in range(60) if n % 2 == topic and n % 3 == partition]
             assert sorted(sink.payloads(f"t{topic}", partition)) == sorted(wanted * 2)
+
+
+def test_a_row_never_adds_a_partition_and_keys_keep_their_places(sink: Sink) -> None:
+    with LeaderlessLogWriter(sink.settings) as writer:
+        writer.initialize_partition("orders", 2)
+    keyed = sink.spark.range(100).selectExpr("cast(id as string) value", "concat('key-', id) key")
+    sink.write(keyed, topic="orders")
+    before = [sorted(sink.payloads("orders", partition)) for partition in range(3)]
+    stray = sink.spark.range(1).selectExpr("'stray' value", "50 partition")
+    with pytest.raises(Exception, match="orders:50: the topic has 3 partitions"):
+        sink.write(stray, topic="orders")
+    sink.write(keyed, topic="orders")
+    assert [sorted(sink.payloads("orders", partition)) for partition in range(3)] == [sorted(one * 2) for one in before]
 
 
 def test_a_repeated_write_under_a_query_id_adds_nothing_however_it_is_split(sink: Sink) -> None:

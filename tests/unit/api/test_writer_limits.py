@@ -18,6 +18,10 @@ from llog.settings import Settings
 from llog.wiring import opened_log
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     objects = f"memory://limits-{time.time_ns()}"
@@ -57,11 +61,11 @@ def test_a_record_over_max_message_bytes_fails_its_group_alone(settings: Setting
 
 def test_a_timestamp_outside_the_window_fails_its_group_alone(settings: Settings, writer: LeaderlessLogWriter) -> None:
     create(settings, "orders", 2, message_timestamp_before_max_ms=60_000)
-    now_ms = time.time_ns() // 1_000_000
+    now = now_ms()
     with pytest.raises(TimestampOutOfWindow, match="orders:1"):
-        writer.append_shared([group(0, stamps_ms=[now_ms]), group(1, b"a", b"b", stamps_ms=[now_ms, now_ms - 120_000])])
+        writer.append_shared([group(0, stamps_ms=[now]), group(1, b"a", b"b", stamps_ms=[now, now - 120_000])])
     with pytest.raises(TimestampOutOfWindow, match=r"message\.timestamp\.after\.max\.ms=3600000"):
-        writer.append_shared([group(0, stamps_ms=[now_ms + 7_200_000])])
+        writer.append_shared([group(0, stamps_ms=[now + 7_200_000])])
     with LeaderlessLogReader(settings) as reader:
         assert reader.high_watermark("orders", 0) == 1
         assert reader.high_watermark("orders", 1) == 0
@@ -85,12 +89,13 @@ def test_the_first_append_creates_the_partitions_that_it_names(writer: Leaderles
 
 async def test_configs_are_read_once_for_many_appends(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     from llog.log.topics import known_configs
+    from llog.log.topics.create import load_topic
 
-    reads, load = [], known_configs.load_topic
+    reads = []
 
     async def counted(*arguments: object, **more: object) -> object:
         reads.append(arguments)
-        return await load(*arguments, **more)  # type: ignore[arg-type]
+        return await load_topic(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(known_configs, "load_topic", counted)
     async with await AsyncLeaderlessLogWriter.open(settings) as writer:
@@ -100,11 +105,10 @@ async def test_configs_are_read_once_for_many_appends(settings: Settings, monkey
 
 
 def test_an_embedded_broker_judges_records_alike() -> None:
-    now_ms = time.time_ns() // 1_000_000
     with embedded() as log:
-        log.produce("orders", [b"x"], timestamps_ms=[now_ms])
+        log.produce("orders", [b"x"], timestamps_ms=[now_ms()])
         with pytest.raises(TimestampOutOfWindow):
-            log.produce("orders", [b"x"], timestamps_ms=[now_ms + 7_200_000])
+            log.produce("orders", [b"x"], timestamps_ms=[now_ms() + 7_200_000])
         with pytest.raises(RecordTooLarge):
             log.produce("orders", [b"x" * 1_100_000])
         assert log.produce("orders", [b"x"]).start_offset == 2

@@ -95,8 +95,8 @@ def test_a_deletion_is_shown_partition_by_partition(cluster: FedCluster) -> None
 
 
 def test_a_timestamp_that_is_no_date_is_shown_as_the_number_it_is(cluster: FedCluster) -> None:
-    at_any_time = f"message.timestamp.after.max.ms={2**63 - 1}"
-    assert cluster.run("topic", "create", "far", "--config", at_any_time).exit_code == 0
+    any_time = f"message.timestamp.after.max.ms={2**63 - 1}"
+    assert cluster.run("topic", "create", "far", "--config", any_time).exit_code == 0
     with LeaderlessLogWriter(cluster.settings) as writer:
         writer.append_shared([SharedAppendGroup("far", 0, [b"x"], timestamps_ms=[2**63 - 1])])
         writer.append_shared([SharedAppendGroup("first", 0, [b"x"], timestamps_ms=[0])])
