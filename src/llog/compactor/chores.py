@@ -36,6 +36,7 @@ from llog.compactor.metrics import (
 )
 from llog.compactor.pace import Pause
 from llog.compactor.plan import (
+    COMPACTOR_VACUUM_INTERVAL_MS_MIN,
     SeenBackup,
     is_pressed,
     plan_backup_in_ms,
@@ -112,14 +113,16 @@ class Chores:
         """Set by every measurement that shows the WAL store nearly full."""
         wal_grace_ms = settings.wal_grace_ms if self.has_own_wal else None
         self._vacuum_interval_ms = plan_vacuum_interval_ms(settings.vacuum_grace_ms, wal_grace_ms)
+        # After this time a vacuum judges every object that the last one found too young.
+        self._grace_over_ms = COMPACTOR_VACUUM_INTERVAL_MS_MIN + max(settings.vacuum_grace_ms, wal_grace_ms or 0)
         self._hurried_interval_ms = plan_hurried_vacuum_interval_ms(settings.wal_grace_ms)
         self.backup_interval_ms = settings.compactor_backup_interval_ms
         """0: no scheduled backups."""
         # The time of the last vacuum is unknown; services that start together should not all begin with one.
         self._vacuumed_at_ms = context.now_ms() - self._vacuum_interval_ms * context.random_bits(16) // 65_536
         self.last_vacuum: VacuumReport | None = None
-        self._vacuum_left_nothing: int | None = None
-        """Mark of the changes before a vacuum after which nothing is left for a later one."""
+        self._vacuumed: int | None = None
+        self._vacuum_left_nothing = False
         self._wal_measured: int | None = None
         self._clocks_compared: int | None = None
         self._backed_up: int | None = None
@@ -159,9 +162,10 @@ class Chores:
         """Time until it must be decided again whether a vacuum is due; 0: it is due. `logs` is their number."""
         interval_ms = self._hurried_interval_ms if self.under_pressure else self._vacuum_interval_ms
         left_ms = self._left_ms(interval_ms)
-        if self._marks.log_mark() != self._vacuum_left_nothing or self.under_pressure:
+        if self._marks.log_mark() != self._vacuumed or self.under_pressure:
             return left_ms
-        return min(self._left_ms(plan_idle_vacuum_interval_ms(logs)), left_ms or interval_ms)
+        unchanged_ms = plan_idle_vacuum_interval_ms(logs) if self._vacuum_left_nothing else self._grace_over_ms
+        return min(self._left_ms(max(unchanged_ms, interval_ms)), left_ms or interval_ms)
 
     def _left_ms(self, interval_ms: int) -> int:
         return Pause(self._vacuumed_at_ms, self._vacuumed_at_ms + interval_ms).left_ms(self._context.now_ms())
@@ -169,7 +173,7 @@ class Chores:
     async def vacuum(self) -> None:
         """Begin the next interval, and run if this service holds the claim."""
         mark = self._marks.log_mark()
-        self._vacuumed_at_ms, self._vacuum_left_nothing = self._context.now_ms(), None
+        self._vacuumed_at_ms, self._vacuumed, self._vacuum_left_nothing = self._context.now_ms(), None, False
         if not await self._claims.take_chore(VACUUM):
             return
         try:
@@ -187,8 +191,8 @@ class Chores:
             duration_ms = self._context.now_ms() - self._vacuumed_at_ms
             done = {kind: count for kind, count in counts.items() if count}
             _log.info("vacuumed the stores", extra={"llog": {**done, "duration_ms": duration_ms}})
-        if self.last_vacuum.left_nothing and mark == self._marks.log_mark():
-            self._vacuum_left_nothing = mark
+        self._vacuumed, self._vacuum_left_nothing = mark, self.last_vacuum.left_nothing
+        if self._vacuum_left_nothing and mark == self._marks.log_mark():
             await self._claims.give_chore(VACUUM)
 
     # -- clocks -------------------------------------------------------------------------------------------------------

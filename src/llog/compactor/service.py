@@ -161,7 +161,8 @@ class CompactorService:
         targets = self._targets
         refreshed = await targets.refresh(watched=self._changes.live)
         found = targets.discovered
-        self._passes.keep(targets.logs)
+        if refreshed.others:
+            self._passes.keep(targets.logs)
         self._metrics.set_discovery(len(found.logs), found.at_ms)
         self._metrics.fenced_logs(len(found.fenced))
         if refreshed.left_behind is not None:
@@ -262,6 +263,7 @@ class CompactorService:
             "workers": {"busy": self._passes.workers_busy, "total": settings.compactor_workers},
             "discovery": {"targets": len(targets.logs), "configured": len(self._configured), "at_ms": targets.at_ms},
             "in_session": self._claims.in_session,
+            "watching": self._changes.live,
             "passes": self._passes.count,
             "failing_logs": self._troubles.failing_logs,
             "fenced_logs": len(targets.fenced),

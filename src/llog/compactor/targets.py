@@ -28,6 +28,8 @@ class Refreshed(NamedTuple):
 
     inspect: Collection[Log]
     """Logs to inspect: the new ones, or all of them."""
+    others: bool = False
+    """The targets are not the same as before."""
     reconfigured: Collection[str] = ()
     """Topics with another config than before."""
     left_behind: list[DyingTopic] | None = None
@@ -77,13 +79,16 @@ class Targets:
         is_over, sweep = not self._interval.left_ms(now_ms), not self._sweep.left_ms(now_ms)
         stale, everything = self._stale, (self._all_stale or sweep) and not self._read_all.left_ms(now_ms)
         self._stale, self._all_stale = set(), self._all_stale and not everything
+        self._catalogue.reconfigured = frozenset()
         try:
             found = await self._read(stale, everything=everything, is_over=is_over, watched=watched)
         except BaseException:
             self._stale |= stale
             self._all_stale |= everything
             raise
-        before, self.logs = self.logs, frozenset(found.logs)
+        before = self.logs
+        if found.logs is not self.discovered.logs:
+            self.logs = frozenset(found.logs)
         self.discovered, self.fenced = found, frozenset(log for log, _ in found.fenced)
         left_behind = None
         if is_over:
@@ -93,7 +98,7 @@ class Targets:
             self._sweep = Pause(now_ms, now_ms + plan_sweep_interval_ms(self._catalogue.topic_count, len(self.logs)))
             self._read_all = Pause(now_ms, now_ms + COMPACTOR_READ_ALL_PAUSE_MS)
         inspect = self.logs if everything else self.logs - before
-        return Refreshed(inspect, self._catalogue.reconfigured, left_behind)
+        return Refreshed(inspect, self.logs is not before, self._catalogue.reconfigured, left_behind)
 
     async def _read(self, stale: set[str], *, everything: bool, is_over: bool, watched: bool) -> Discovered:
         if everything:

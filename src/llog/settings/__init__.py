@@ -247,10 +247,11 @@ class Settings:
     )
     compactor_discovery_interval_ms: int = setting(
         COMPACTOR, kinds.duration(100, _DAY_MS),
-        "How often the compactor looks for new topics and partitions.", 30 * _SECOND_MS
+        "How often the compactor looks for new topics and partitions if the metadata store does not report them, and"
+        " for topics whose deletion was left unfinished.", 30 * _SECOND_MS
     )
     compactor_idle_sleep_ms: int = setting(
-        COMPACTOR, kinds.duration(0, _HOUR_MS), "Pause after a pass that found no work.", _SECOND_MS
+        COMPACTOR, kinds.duration(0, _HOUR_MS), "Pause before logs that changed are inspected again.", _SECOND_MS
     )
     compactor_idle_jitter_ms: int = setting(
         COMPACTOR, kinds.duration(0, _HOUR_MS),

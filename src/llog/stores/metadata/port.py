@@ -212,7 +212,8 @@ class MetadataStore(abc.ABC):
         """Changes below (or at) `prefix` from the moment the context is entered: at least once, in order per key.
 
         After a gap (reconnect without resume, slow reader) one RESYNC replaces the missed changes. Raises
-        `InvalidArgument` if `capabilities.watch` is False.
+        `InvalidArgument` if `capabilities.watch` is False. The compactor watches everything below its root; without a
+        watch it polls.
         """
 
     async def server_time_ms(self) -> int | None:

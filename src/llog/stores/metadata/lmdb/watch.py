@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import lmdb
 
 from llog.errors import MetadataStoreError, StoreClosed
 from llog.limits import METADATA_WATCH_QUEUE_MAX
@@ -19,6 +22,8 @@ from llog.stores.metadata.lmdb.feed import LMDB_WATCH_LEASE_MS, FeedPage, FeedSt
 
 # How often a watcher looks for a new transaction: the longest delay of a change.
 LMDB_WATCH_POLL_MS: Final = 200
+# Pause after an error of the store.
+LMDB_WATCH_RETRY_MS: Final = 5_000
 # A lease with less time left than this is extended.
 LMDB_WATCH_RENEW_MS: Final = LMDB_WATCH_LEASE_MS // 2
 
@@ -30,7 +35,7 @@ class FeedAccess(Protocol):
 
     async def extend_feed(self) -> FeedStart: ...
 
-    async def read_feed(self, work: Any) -> FeedPage: ...
+    async def read_feed(self, work: Callable[[lmdb.Transaction[bytes]], FeedPage]) -> FeedPage: ...
 
 
 class LmdbWatcher(ChangeQueue):
@@ -50,8 +55,10 @@ class LmdbWatcher(ChangeQueue):
         self._task = asyncio.create_task(self._follow(), name=f"lmdb watch of {self.prefix}")
 
     async def _follow(self) -> None:
+        pause_ms = LMDB_WATCH_POLL_MS
         while True:
-            await asyncio.sleep(LMDB_WATCH_POLL_MS / 1_000)
+            await asyncio.sleep(pause_ms / 1_000)
+            pause_ms = LMDB_WATCH_POLL_MS
             try:
                 await self._extend()
                 await self._read()
@@ -61,6 +68,7 @@ class LmdbWatcher(ChangeQueue):
             except MetadataStoreError as error:
                 # The feed still holds what was not read, or shows a gap.
                 _log.warning("a watch could not read its changes, and tries again: %s", error)
+                pause_ms = LMDB_WATCH_RETRY_MS
 
     async def _extend(self) -> None:
         if self._expires_at_ms - self._environment.clock.now_ms() > LMDB_WATCH_RENEW_MS:
