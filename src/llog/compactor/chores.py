@@ -59,13 +59,13 @@ from llog.settings import Settings
 VACUUM: Final = "vacuum"
 BACKUP: Final = "backup"
 DELETIONS: Final = "topic-deletions"
+VACUUM_WORK: Final = ("blobs_deleted", "bytes_deleted", "segments_marked", "segments_deleted", "phantoms_removed")
+"""Fields of the report that say what was changed."""
 VACUUM_COUNTS: Final = (
-    *("blobs_deleted", "bytes_deleted", "segments_marked", "segments_deleted", "phantoms_removed"),
+    *VACUUM_WORK,
     *("kept_unreadable", "kept_unknown_log", "kept_unchecked", "kept_planned", "kept_unread"),
 )
 """Fields of the report that are metrics of the same name."""
-VACUUM_WORK: Final = VACUUM_COUNTS[:5]
-"""Those of them that changed something."""
 _log = logging.getLogger("llog.compactor")
 
 
