@@ -172,7 +172,7 @@ def _arranged(
 
 
 def _single(log: Log, batch: EncodedBatch) -> EncodedGroup:
-    encoding, body, piece, *_ = batch
+    encoding, body, piece, _, _ = batch
     return EncodedGroup(log, piece.msg_count, encoding, body, piece.max_timestamp_ms, (), (piece,))
 
 
