@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llog.compactor.claims import Claims
+from llog.compactor.claims import COMPACTOR_SESSION_IDLE_MS, Claims
 from llog.errors import MetadataUnavailable, MetadataUncertain, SessionLost
 from llog.log.context import LogContext
 from llog.pipeline.runtime.log_choice import holder
@@ -169,3 +169,46 @@ async def test_a_chore_taken_without_an_answer_is_known_again_by_whoever_took_it
     await cluster.clock.advance(1_000)
     assert not await two.take_chore("vacuum")
     assert await one.take_chore("vacuum"), "otherwise no service would do the chore"
+
+
+async def test_a_session_without_claims_is_closed_after_a_while_and_one_with_claims_is_not() -> None:
+    cluster = Cluster()
+    claims, counted = claims_of(cluster.open(), "one")
+    assert await claims.take(ORDERS, 1)
+    assert await claims.take_chore("vacuum")
+    for give in (claims.give(ORDERS), claims.give_chore("vacuum")):
+        cluster.clock.now += COMPACTOR_SESSION_IDLE_MS
+        await claims.close_unused()
+        assert claims.in_session
+        await give
+    cluster.clock.now += COMPACTOR_SESSION_IDLE_MS - 1
+    await claims.take(ORDERS, 1)
+    await claims.give(ORDERS)
+    await claims.close_unused()
+    assert claims.in_session, "it was just used"
+    cluster.clock.now += COMPACTOR_SESSION_IDLE_MS
+    await claims.close_unused()
+    assert not claims.in_session
+    assert list(cluster.backing.sessions.values()) == []
+    assert await claims.take(ORDERS, 1)
+    assert (counted.claims["session_opened"], counted.claims["session_closed"]) == (2, 1)
+
+
+async def test_a_claim_that_is_being_taken_keeps_the_session() -> None:
+    cluster = Cluster()
+    context = cluster.open()
+    claims, _ = claims_of(context, "one")
+    await claims.session()
+    write, go_on = context.metadata.write, asyncio.Event()
+
+    async def slow(groups: Any) -> Any:
+        await go_on.wait()
+        return await write(groups)
+
+    context.metadata.write = slow  # type: ignore[method-assign]
+    taking = [asyncio.create_task(claims.take(ORDERS, 1)), asyncio.create_task(claims.take_chore("vacuum"))]
+    await settle()
+    cluster.clock.now += 10 * COMPACTOR_SESSION_IDLE_MS
+    await claims.close_unused()
+    go_on.set()
+    assert await asyncio.gather(*taking) == [True, True]

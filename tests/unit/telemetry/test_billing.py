@@ -123,6 +123,22 @@ async def test_a_listing_is_kept_for_its_interval(bucket: Bucket, clock: Clock) 
     assert bucket.listings == 2
 
 
+async def test_a_listing_is_kept_while_no_object_comes_or_goes(bucket: Bucket, clock: Clock) -> None:
+    mark = 1
+    billing = Billing([billed(bucket)], root_prefix="llog", now_ms=clock, mark=lambda: mark)
+    bucket.away = True
+    await billing.refresh()
+    bucket.away = False
+    for _ in range(3):
+        clock.now_ms += BILLING_LIST_INTERVAL_MS
+        await billing.refresh()
+    assert bucket.listings == 2, "the one that failed showed nothing"
+    mark = 2
+    clock.now_ms += BILLING_LIST_INTERVAL_MS
+    await billing.refresh()
+    assert bucket.listings == 3
+
+
 def test_a_listing_that_takes_long_is_kept_longer() -> None:
     assert plan_next_listing_ms(1_000, took_ms=10) == 1_000 + BILLING_LIST_INTERVAL_MS
     assert plan_next_listing_ms(1_000, took_ms=60_000) == 1_000 + 6_000_000

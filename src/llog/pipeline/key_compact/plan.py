@@ -105,13 +105,14 @@ def plan_due(chosen: LogRange, config: TopicConfig, now_ms: int, *, oldest_dirty
 
 
 def plan_due_at_ms(
-    entries: Sequence[Entry], chosen: LogRange, config: TopicConfig, *, oldest_dirty_ms: int | None
+    entries: Sequence[Entry], chosen: LogRange, config: TopicConfig, now_ms: int, *, oldest_dirty_ms: int | None
 ) -> int | None:
     """When time alone may make a range worth a pass that is not: its next entry is old enough, or its records waited
     for as long as the topic allows. None: never."""
     instants: list[int] = []
-    if config.min_compaction_lag_ms and len(chosen.entries) < len(entries):
-        instants.append(_newest_ms(entries[len(chosen.entries)]) + config.min_compaction_lag_ms)
+    following = entries[len(chosen.entries) :]
+    if following and _is_too_young(following[0], config, now_ms):
+        instants.append(_newest_ms(following[0]) + config.min_compaction_lag_ms)
     if oldest_dirty_ms is not None and chosen.dirty_bytes:
         instants.append(oldest_dirty_ms + config.max_compaction_lag_ms)
     return min(instants, default=None)
@@ -236,7 +237,7 @@ async def inspect_log(
         report.state = "compacted"
         return LogCandidate(config, control, chosen, now_ms)
     report.state = "clean" if due == "nothing to clean" else "not dirty enough"
-    report.due_at_ms = plan_due_at_ms(entries, chosen, config, oldest_dirty_ms=oldest_ms)
+    report.due_at_ms = plan_due_at_ms(entries, chosen, config, now_ms, oldest_dirty_ms=oldest_ms)
     return None
 
 

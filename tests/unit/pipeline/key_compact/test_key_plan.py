@@ -10,6 +10,7 @@ from llog.pipeline.key_compact.plan import (
     KEY_COMPACT_GROUP_TARGETS_MAX,
     ScannedEntry,
     plan_due,
+    plan_due_at_ms,
     plan_groups,
     plan_range,
 )
@@ -71,6 +72,20 @@ def test_a_pass_is_due_by_the_dirty_ratio_by_the_lag_or_by_force() -> None:
         plan_due(plan_range(clean, CONFIG, NOW), CONFIG, NOW, oldest_dirty_ms=None, force=False) == "nothing to clean"
     )
     assert plan_due(plan_range([], CONFIG, NOW), CONFIG, NOW, oldest_dirty_ms=None, force=True) == "nothing to clean"
+
+
+def test_a_range_that_is_not_worth_a_pass_says_when_ages_make_it_worth_one() -> None:
+    clean = [entry(1, 3, level=KEY_COMPACT_LEVEL, size=900)]
+
+    def due_at_ms(entries: list[Entry], oldest_dirty_ms: int | None = None) -> int | None:
+        chosen = plan_range(entries, CONFIG, NOW)
+        return plan_due_at_ms(entries, chosen, CONFIG, NOW, oldest_dirty_ms=oldest_dirty_ms)
+
+    assert due_at_ms(clean) is None
+    assert due_at_ms([*clean, entry(4, 6, newest_ms=NOW - 30)]) == NOW + 70, "old enough"
+    assert due_at_ms([*clean, entry(5, 6)]) is None, "behind a gap"
+    assert due_at_ms([*clean, entry(4, 6)], NOW - 450) == NOW + 50, "it waited for long enough"
+    assert due_at_ms([*clean, entry(4, 6), entry(7, 9, newest_ms=NOW - 80)], NOW - 450) == NOW + 20
 
 
 def test_neighbours_that_lose_something_become_one_segment_up_to_a_size() -> None:
