@@ -150,9 +150,7 @@ class JsonParser:
         own = tuple((name, self._bytes(value, number)) for name, value in document.headers)
         given = [text for text in (document.payload, document.value) if not isinstance(text, msgspec.UnsetType)]
         if len(given) != 1:
-            raise InvalidArgument(
-                f"stdin, line {number}", "is not a record: it needs a payload (or a value)"
-            )
+            raise InvalidArgument(f"stdin, line {number}", "is not a record: it needs a payload (or a value)")
         return ParsedRecord(
             self._bytes(document.key, number),
             self._bytes(given[0], number),
