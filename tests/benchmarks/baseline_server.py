@@ -23,7 +23,7 @@ ENCODER = msgspec.json.Encoder()
 async def produce(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     wanted = DECODER.decode(await request.body())
     results = [
-        ProduceResult(topic=batch.topic, partition=batch.partition, ok=True, count=len(batch.records))
+        ProduceResult(topic=batch.topic, partition=batch.partition or 0, ok=True, count=len(batch.records))
         for batch in wanted.topic_partitions
         if batch.partition is not msgspec.UNSET  # every batch of the benchmarks has one
     ]

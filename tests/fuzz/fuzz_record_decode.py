@@ -41,16 +41,13 @@ def section(data: bytes) -> None:
 def cut_batches(data: bytes) -> None:
     """A cut holds the first of the records that the decoder finds, or a batch that the decoder refuses."""
     batches = walk(data, SOURCE, rule=BatchRule.COMPACTED)
-    limit = data[-1] if data else 0
-    taken = cut(
-        data, batches, 0, SOURCE, record_bytes_max=limit, at_least_one=True, inflated_bytes_max=INFLATED_BYTES_MAX // 4
-    )
-    found = decode_records(b"".join(taken.batches), SOURCE, rule=BatchRule.COMPACTED, verify=False)
+    limit, most = data[-1] if data else 0, INFLATED_BYTES_MAX // 4
+    taken = cut(data, batches, 0, SOURCE, record_bytes_max=limit, at_least_one=True, inflated_bytes_max=most)
+    joined = b"".join(taken.batches)
+    found = decode_records(joined, SOURCE, rule=BatchRule.COMPACTED, verify=False, inflated_bytes_max=most)
     assert len(found) == taken.records.record_count
     if taken.end is CutEnd.ALL:
-        whole = decode_batches(
-            data, batches, SOURCE, rule=BatchRule.COMPACTED, inflated_bytes_max=INFLATED_BYTES_MAX // 4
-        )
+        whole = decode_batches(data, batches, SOURCE, rule=BatchRule.COMPACTED, inflated_bytes_max=most)
         assert whole.offsets.tolist() == found.offsets.tolist()
         assert whole.values.tolist() == found.values.tolist()
     elif len(found) > 1:

@@ -38,6 +38,8 @@ CONSUME_RECORD_BYTES: Final = 256
 
 _INFLATION: Final = 16
 """Assumed ratio of decompressed to compressed bytes."""
+_WALK_BYTES: Final = 32
+"""What counting a record costs, in bytes of other work."""
 _SPARE: Final = 8
 """Batches are looked up for an eighth more bytes than records may have, because a batch adds some to its records."""
 
@@ -139,8 +141,8 @@ class PartitionFill:
 class TakeCost(NamedTuple):
     """What `AnswerFill.take_all` will do; nothing where all batches are taken whole."""
 
-    read_bytes: int
-    """Bytes that it walks over or copies."""
+    walked_bytes: int
+    """Bytes that it reads to count records; those of whole records are not touched."""
     inflated_bytes: int
     """Bytes that compressed batches may have."""
 
@@ -211,22 +213,21 @@ class AnswerFill:
         return part.passed_over or part.found_bytes >= part.wanted_bytes
 
     def take_cost(self, parts: Sequence[PartitionFill]) -> TakeCost:
-        read_bytes = packed = 0
+        walked = packed = 0
         left = self.bytes_left
         for part in parts:
-            records = 0
+            count = size = 0
             for item in part.batches:
-                if item.records is None:
+                if item.sums is None:
                     packed += item.byte_length
                 else:
-                    records += item.records.byte_length
-            left -= records
-            if part.batches and part.offset > part.batches[0].start_offset:
-                read_bytes += part.batches[0].batch_length_average()
-            elif left >= 0 and records <= part.bytes_left:
-                continue
-            read_bytes += min(part.found_bytes, part.wanted_bytes)
-        return TakeCost(read_bytes, packed * _INFLATION)
+                    count += item.sums.records.record_count
+                    size += item.sums.records.byte_length
+            left -= size
+            begins_inside = bool(part.batches) and part.offset > part.batches[0].start_offset
+            if begins_inside or left < 0 or size > part.bytes_left:
+                walked += count
+        return TakeCost(walked * _WALK_BYTES, packed * _INFLATION)
 
     # -- taking ----------------------------------------------------------------------------------------------------
     def take_all(self, parts: Sequence[PartitionFill]) -> None:
@@ -260,6 +261,7 @@ class AnswerFill:
             record_bytes_max=left,
             batch_bytes_max=self._batch_bytes_left,
             at_least_one=not self.record_count,
+            sums=item.sums,
         )
         if taken.end is CutEnd.UNSOUND:
             part.full = part.ended = True
@@ -274,12 +276,13 @@ class AnswerFill:
 
     def _whole(self, part: PartitionFill, item: CachedBatch, left: int) -> Cut | None:
         """The usual case: everything fits, and nothing is looked at."""
-        chunk, records = item.chunk, item.records
-        if chunk is None or records is None or part.offset > chunk.start_offset:
+        chunk, sums = item.chunk, item.sums
+        if chunk is None or sums is None or part.offset > chunk.start_offset:
             return None
-        if records.byte_length > left or len(chunk.data) > self._batch_bytes_left:
+        # Where the limit ends with the batch, records without bytes may be at its end.
+        if sums.records.byte_length >= left or len(chunk.data) > self._batch_bytes_left:
             return None
-        return Cut([chunk.data] if records.record_count else [], records, CutEnd.ALL)
+        return Cut([chunk.data] if sums.records.record_count else [], sums.records, CutEnd.ALL)
 
     def _add(self, part: PartitionFill, item: CachedBatch, taken: Cut) -> None:
         size, (count, record_bytes) = total_length(taken.batches), taken.records

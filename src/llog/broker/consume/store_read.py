@@ -25,7 +25,7 @@ from llog.broker.tail.cache import LONG_AGO
 from llog.concurrency import ByteBudget, Offload
 from llog.errors import FormatError, InconsistentReadState, LlogError, ObjectNotFound, ObjectRangeInvalid, StoreError
 from llog.formats.buffers import Buffer
-from llog.formats.records.cut import RecordSum, sum_records
+from llog.formats.records.cut import BatchSums, sum_records
 from llog.formats.segment import SegmentFooter
 from llog.limits import LOG_READ_ROUNDS_MAX, LOG_READ_STRICT_ROUNDS, MIB
 from llog.log.context import LogContext, get_all
@@ -267,13 +267,13 @@ class StoreReader:
         assert read.view is not None
         slices = read.slices
         try:
-            chunks = await self._offload.run(sum(map(len, buffers)), lambda: _counted_chunks(slices, buffers))
+            chunks = await self._offload.run(sum(map(len, buffers)), lambda: _summed_chunks(slices, buffers))
         except FormatError as error:
             read.error = InconsistentReadState(*read.log, f"offset {read.offset}: {error}")
             return
         self._metrics.count(READ_RECORDS, sum(int(chunk.batches.record_count.sum()) for chunk, _ in chunks))
-        for chunk, records in chunks:
-            batch = _cached(chunk, records, read.view)
+        for chunk, sums in chunks:
+            batch = _cached(chunk, sums, read.view)
             read.batches.append(batch)
             if len(chunk.data):
                 self._ahead.put(read.log, batch)
@@ -329,11 +329,11 @@ def _is_certain(log_view: LogView, fetch: LogFetch) -> bool:
     return _covers(log_view, fetch.offset) and not stale
 
 
-def _counted_chunks(slices: Sequence[EntrySlice], buffers: Sequence[Buffer]) -> list[tuple[Chunk, RecordSum | None]]:
+def _summed_chunks(slices: Sequence[EntrySlice], buffers: Sequence[Buffer]) -> list[tuple[Chunk, BatchSums | None]]:
     return [(chunk, sum_records(chunk.data, chunk.batches)) for chunk in chunks_of(slices, buffers)]
 
 
-def _cached(chunk: Chunk, records: RecordSum | None, log_view: LogView) -> CachedBatch:
+def _cached(chunk: Chunk, sums: BatchSums | None, log_view: LogView) -> CachedBatch:
     return CachedBatch(
         chunk.start_offset,
         chunk.end_offset,
@@ -342,5 +342,5 @@ def _cached(chunk: Chunk, records: RecordSum | None, log_view: LogView) -> Cache
         committed_at_ms=LONG_AGO,
         compaction_version=log_view.compaction_version,
         chunk=chunk,
-        records=records,
+        sums=sums,
     )

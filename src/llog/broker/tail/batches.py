@@ -13,7 +13,7 @@ from typing import Final
 
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.records.cut import RecordSum, sum_records
+from llog.formats.records.cut import BatchSums, sum_records
 from llog.limits import MIB
 from llog.log.keys import Log
 from llog.log.read.slices import Chunk, patch_slices, payload_chunk
@@ -44,8 +44,8 @@ class CachedBatch:
         "epoch",
         "incarnation",
         "incarnation_before",
-        "records",
         "start_offset",
+        "sums",
     )
 
     def __init__(
@@ -61,7 +61,7 @@ class CachedBatch:
         created_at_ms: int = 0,
         compaction_version: int = 0,
         chunk: Chunk | None = None,
-        records: RecordSum | None = None,
+        sums: BatchSums | None = None,
     ) -> None:
         self.start_offset, self.end_offset = start_offset, end_offset
         self.encoding, self.epoch, self.created_at_ms = encoding, epoch, created_at_ms
@@ -75,8 +75,8 @@ class CachedBatch:
         """Version of the log's compaction record when the batch was read from the stores."""
         self.delivered = False
         self.chunk = chunk
-        self.records = records
-        """All records of the chunk; None if there is no chunk yet, or a batch of it is compressed or not sound."""
+        self.sums = sums
+        """The records of the chunk; None if there is no chunk yet, or a batch of it is compressed or not sound."""
         self._body: Sequence[Buffer] = body if chunk is None else ()
         """The body as appended, not copied, because many appends are never read. Empty once there is a chunk."""
         self.byte_length = total_length(body) if chunk is None else len(chunk.data)
@@ -86,11 +86,6 @@ class CachedBatch:
         """Bytes it counts against a limit; bare payloads grow a little when they become a RecordBatch."""
         growth = 16 * (self.end_offset - self.start_offset + 1) if self.encoding == BYTES_BATCH else 0
         return self.byte_length + TAIL_CACHE_BATCH_OVERHEAD_BYTES + growth
-
-    def batch_length_average(self) -> int:
-        """Of the chunk, which there must be."""
-        assert self.chunk is not None
-        return self.byte_length // max(1, len(self.chunk.batches))
 
     def prepare(self) -> Chunk:
         """The batches with their offsets. Raises `FormatError` if the body does not hold the given offsets."""
@@ -103,7 +98,7 @@ class CachedBatch:
             else:
                 batches = patch_slices(data, [len(data)], [count], start, self.epoch, source, verify=False)
                 chunk = Chunk(start, self.end_offset, memoryview(data).toreadonly(), batches)
-            self.records = sum_records(chunk.data, chunk.batches)
+            self.sums = sum_records(chunk.data, chunk.batches)
             self.chunk, self._body = chunk, ()
         return self.chunk
 

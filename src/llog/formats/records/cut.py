@@ -14,13 +14,23 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from llog.errors import FormatError
-from llog.formats.buffers import Buffer, crc32c
+from llog.formats.buffers import Buffer, crc32c, total_length
 from llog.formats.records.compression import decompress
-from llog.formats.records.record_batch import CODEC_MASK, CRC_START, HEADER, HEADER_BYTES, PREFIX_BYTES, BatchColumns
-from llog.formats.records.record_columns import Bytes
+from llog.formats.records.record_batch import (
+    CODEC_MASK,
+    CONTROL,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    PREFIX_BYTES,
+    BatchColumns,
+    BatchHeader,
+)
+from llog.formats.records.record_columns import Bytes, Longs
 from llog.limits import RECORD_BATCH_DECODED_BYTES_MAX
 
 _NO_LIMIT: Final = 2**62
+_NO_SIZES: Final = np.empty(0, np.int64)
 
 
 class RecordSum(NamedTuple):
@@ -48,15 +58,49 @@ class Cut(NamedTuple):
     """Behind the last record that fits; without a meaning for `CutEnd.ALL`."""
 
 
-def sum_records(buffer: Buffer, batches: BatchColumns) -> RecordSum | None:
-    """The records of a buffer of batches; None when a batch is compressed or not sound."""
+class Counted(NamedTuple):
+    """What the kernel returns: whole batches between a first and a last one that may be divided, by their bytes."""
+
+    records: int
+    record_bytes: int
+    next_offset: int
+    """Behind the last record that was counted, and behind its batch if that has no more."""
+    first_batch: int
+    first_begin: int
+    first_end: int
+    first_records: int
+    """0 if the first batch is not divided."""
+    whole_begin: int
+    whole_end: int
+    last_batch: int
+    """Where the count stopped."""
+    last_begin: int
+    last_end: int
+    last_records: int
+    """0 if the last batch is not divided."""
+    last_delta: int
+    """Offset delta of the last record."""
+
+
+class BatchSums(NamedTuple):
+    """The records of a buffer of batches."""
+
+    records: RecordSum
+    sizes: Longs
+    """Bytes of the records of each batch."""
+
+
+def sum_records(buffer: Buffer, batches: BatchColumns) -> BatchSums | None:
+    """None when a batch is compressed or not sound."""
     from llog.formats.records import decode_kernels as kernels
 
-    result = np.empty(kernels.CUT_FIELDS, np.int64)
-    reason = kernels.cut(_array(buffer), batches.fields, 0, len(batches), True, 0, _NO_LIMIT, _NO_LIMIT, False, result)
-    if reason != kernels.ALL_TAKEN:
+    sizes = np.empty(len(batches), np.int64)
+    if kernels.sum_batches(_array(buffer), batches.fields, sizes) != kernels.ALL_TAKEN:
         return None
-    return RecordSum(int(result[kernels.CUT_RECORDS]), int(result[kernels.CUT_RECORD_BYTES]))
+    counts = batches.record_count
+    control = batches.attributes & CONTROL
+    count = int(counts.sum() if not control.any() else counts[control == 0].sum())
+    return BatchSums(RecordSum(count, int(sizes.sum())), sizes)
 
 
 def cut(
@@ -69,158 +113,125 @@ def cut(
     batch_bytes_max: int = _NO_LIMIT,
     at_least_one: bool = False,
     inflated_bytes_max: int = RECORD_BATCH_DECODED_BYTES_MAX,
+    sums: BatchSums | None = None,
 ) -> Cut:
     """The records from `from_offset` on: as many as have `record_bytes_max` bytes together, in batches of about
     `batch_bytes_max` bytes; with `at_least_one`, the first record in any case.
 
-    Batches must have been walked and their checksums compared.
+    Batches must have been walked and their checksums compared. With the `sums` of the buffer only batches that are
+    divided are looked at.
     """
-    limits = record_bytes_max, batch_bytes_max, inflated_bytes_max
-    return _Cutting(buffer, batches, from_offset, source, *limits, at_least_one=at_least_one).run()
+    from llog.formats.records import decode_kernels as kernels
+
+    sizes = _NO_SIZES if sums is None else sums.sizes
+    cutting = _Cutting(batches, sizes, from_offset, record_bytes_max, batch_bytes_max, at_least_one)
+    data, view, batch, stop = _array(buffer), memoryview(buffer), 0, len(batches)
+    while batch < stop:
+        reason = cutting.take(data, view, batch, stop)
+        batch = cutting.stopped_at
+        if reason == kernels.AT_COMPRESSED:
+            begin, end = int(batches.position[batch]), int(batches.position[batch] + batches.length[batch])
+            packed, codec = view[begin + HEADER_BYTES : end], batches.header(batch).codec
+            try:
+                inflated = decompress(codec, packed, source, bytes_max=inflated_bytes_max)
+            except FormatError:
+                reason = kernels.AT_UNSOUND
+            else:
+                reason = cutting.take(_array(inflated), None, batch, batch + 1)
+                batch += 1
+        if reason == kernels.AT_UNSOUND:
+            return cutting.cut(CutEnd.UNSOUND) if cutting.records else _unsound(view, batches, cutting.stopped_at)
+        if reason != kernels.ALL_TAKEN:
+            return cutting.cut(CutEnd.LIMIT if reason == kernels.RECORD_TOO_MANY else CutEnd.TOO_LONG)
+    return cutting.cut(CutEnd.ALL)
 
 
 class _Cutting:
+    """A cut that is being made."""
+
     def __init__(
         self,
-        buffer: Buffer,
         batches: BatchColumns,
+        sizes: Longs,
         from_offset: int,
-        source: str,
         record_bytes_max: int,
         batch_bytes_max: int,
-        inflated_bytes_max: int,
-        *,
         at_least_one: bool,
     ) -> None:
-        from llog.formats.records import decode_kernels as kernels
-
-        self._kernels, self._result = kernels, np.empty(kernels.CUT_FIELDS, np.int64)
-        self._ends = {
-            kernels.RECORD_TOO_MANY: CutEnd.LIMIT,
-            kernels.BATCHES_TOO_LONG: CutEnd.TOO_LONG,
-            kernels.AT_UNSOUND: CutEnd.UNSOUND,
-        }
-        self._view, self._data, self._batches = memoryview(buffer).cast("B"), _array(buffer), batches
-        self._from_offset, self._source, self._at_least_one = from_offset, source, at_least_one
-        self._record_bytes_left, self._batch_bytes_left = record_bytes_max, batch_bytes_max
-        self._inflated_bytes_max = inflated_bytes_max
+        self._batches, self._sizes, self._from_offset, self._at_least_one = batches, sizes, from_offset, at_least_one
+        self._record_bytes_max, self._batch_bytes_left = record_bytes_max, batch_bytes_max
         self._pieces: list[Buffer] = []
-        self._count = self._record_bytes = 0
+        self.records = self._record_bytes = self.stopped_at = 0
         self._next_offset = from_offset
 
-    def run(self) -> Cut:
-        kernels, stop = self._kernels, len(self._batches)
-        batch = int(np.searchsorted(self._batches.last_offset, self._from_offset))
-        while batch < stop:
-            reason = self._count_records(self._data, batch, stop, plain=True)
-            self._take_plain(batch, reason)
-            batch = int(self._result[kernels.CUT_LAST_BATCH])
-            if reason == kernels.AT_COMPRESSED:
-                try:
-                    reason = self._take_compressed(batch)
-                except FormatError:
-                    reason = kernels.AT_UNSOUND
-                batch += 1 if reason == kernels.ALL_TAKEN else 0
-            if reason == kernels.AT_UNSOUND and not self._count:
-                return self._unsound(batch)
-            if reason != kernels.ALL_TAKEN:
-                return self._cut(self._ends[reason])
-        return self._cut(CutEnd.ALL)
+    def take(self, data: Bytes, view: memoryview | None, first: int, stop: int) -> int:
+        """Take what fits of the batches from `first` on; returns why the kernel stopped. Without `view`, `data` is the
+        decompressed records of one batch."""
+        from llog.formats.records import decode_kernels as kernels
 
-    def _cut(self, end: CutEnd) -> Cut:
-        pieces = self._pieces if self._count else []  # batches whose records were all removed are of no use
-        return Cut(pieces, RecordSum(self._count, self._record_bytes), end, self._next_offset)
-
-    def _unsound(self, batch: int) -> Cut:
-        position, length = int(self._batches.position[batch]), int(self._batches.length[batch])
-        next_offset = int(self._batches.last_offset[batch]) + 1
-        return Cut([self._view[position : position + length]], RecordSum(0, 0), CutEnd.UNSOUND, next_offset)
-
-    def _count_records(self, data: Bytes, first: int, stop: int, *, plain: bool) -> int:
-        """Why the count stopped, with its result added to the sums."""
-        kernels, result = self._kernels, self._result
+        result = np.empty(kernels.CUT_FIELDS, np.int64)
         reason = kernels.cut(
             data,
             self._batches.fields,
+            self._sizes,
             first,
             stop,
-            plain,
+            view is not None,
             self._from_offset,
-            self._record_bytes_left,
+            self._record_bytes_max - self._record_bytes,
             self._batch_bytes_left,
-            self._at_least_one and not self._count,
+            self._at_least_one and not self.records,
             result,
         )
-        records, record_bytes = int(result[kernels.CUT_RECORDS]), int(result[kernels.CUT_RECORD_BYTES])
-        self._count += records
-        self._record_bytes += record_bytes
-        self._record_bytes_left -= record_bytes
-        if records:
-            self._next_offset = int(result[kernels.CUT_LAST_OFFSET]) + 1
+        counted = Counted._make(result.tolist())
+        self.stopped_at = counted.last_batch
+        if counted.records:
+            self.records += counted.records
+            self._record_bytes += counted.record_bytes
+            self._next_offset = counted.next_offset
+            self._add(data, view, counted)
         return int(reason)
 
-    def _take_plain(self, first: int, reason: int) -> None:
-        """The counted records: what is taken of the first batch, whole batches, what is taken of the last one."""
-        kernels, result, batches = self._kernels, self._result, self._batches
-        last, begin = int(result[kernels.CUT_LAST_BATCH]), int(result[kernels.CUT_FIRST_BEGIN])
-        whole = first
-        if last > first and result[kernels.CUT_FIRST_SKIPPED]:
-            whole, end = first + 1, int(batches.position[first] + batches.length[first])
-            if records := int(result[kernels.CUT_FIRST_RECORDS]):
-                self._add(self._divided(self._data, first, begin, end, records, None))
-        if last > whole:
-            end = int(batches.position[last - 1] + batches.length[last - 1])
-            self._add(self._view[int(batches.position[whole]) : end])
-        if reason in (kernels.RECORD_TOO_MANY, kernels.BATCHES_TOO_LONG):
-            self._take_last(self._data, last, begin if last == first else None)
+    def _add(self, data: Bytes, view: memoryview | None, counted: Counted) -> None:
+        pieces: list[Buffer] = []
+        if counted.first_records:
+            first = counted.first_begin, counted.first_end
+            pieces.append(_divided(self._batches.header(counted.first_batch), data, *first, counted.first_records))
+        if view is not None and counted.whole_end > counted.whole_begin:
+            pieces.append(view[counted.whole_begin : counted.whole_end])
+        if counted.last_records:
+            last, header = (counted.last_begin, counted.last_end), self._batches.header(counted.last_batch)
+            header = header._replace(last_offset_delta=counted.last_delta)
+            pieces.append(_divided(header, data, *last, counted.last_records))
+        self._pieces += pieces
+        self._batch_bytes_left -= total_length(pieces)
 
-    def _take_last(self, data: Bytes, batch: int, begin: int | None) -> None:
-        kernels, result = self._kernels, self._result
-        if records := int(result[kernels.CUT_LAST_RECORDS]):
-            if begin is None:
-                begin = int(self._batches.position[batch]) + HEADER_BYTES
-            end, delta = int(result[kernels.CUT_LAST_END]), int(result[kernels.CUT_LAST_DELTA])
-            self._add(self._divided(data, batch, begin, end, records, delta))
+    def cut(self, end: CutEnd) -> Cut:
+        return Cut(self._pieces, RecordSum(self.records, self._record_bytes), end, self._next_offset)
 
-    def _take_compressed(self, batch: int) -> int:
-        kernels, batches = self._kernels, self._batches
-        position, length = int(batches.position[batch]), int(batches.length[batch])
-        packed, codec = self._view[position + HEADER_BYTES : position + length], batches.header(batch).codec
-        data = _array(decompress(codec, packed, self._source, bytes_max=self._inflated_bytes_max))
-        reason = self._count_records(data, batch, batch + 1, plain=False)
-        begin = int(self._result[kernels.CUT_FIRST_BEGIN])
-        if reason == kernels.ALL_TAKEN:
-            if records := int(self._result[kernels.CUT_FIRST_RECORDS]):
-                self._add(self._divided(data, batch, begin, len(data), records, None))
-        elif reason != kernels.AT_UNSOUND:
-            self._take_last(data, batch, begin)
-        return reason
 
-    def _add(self, piece: Buffer) -> None:
-        self._pieces.append(piece)
-        self._batch_bytes_left -= len(piece)
+def _unsound(view: memoryview, batches: BatchColumns, batch: int) -> Cut:
+    begin, end = int(batches.position[batch]), int(batches.position[batch] + batches.length[batch])
+    return Cut([view[begin:end]], RecordSum(0, 0), CutEnd.UNSOUND, int(batches.last_offset[batch]) + 1)
 
-    def _divided(
-        self, data: Bytes, batch: int, begin: int, end: int, records: int, last_delta: int | None
-    ) -> bytearray:
-        """A batch with the records at `begin` … `end` of `data`; `last_delta` is None if they reach its end."""
-        header = self._batches.header(batch)
-        divided = bytearray(HEADER_BYTES + end - begin)
-        fields = header._replace(
-            batch_length=len(divided) - PREFIX_BYTES,
-            crc=0,
-            attributes=header.attributes & ~CODEC_MASK,
-            last_offset_delta=header.last_offset_delta if last_delta is None else last_delta,
-            record_count=records,
-        )
-        HEADER.pack_into(divided, 0, *fields)
-        divided[HEADER_BYTES:] = data[begin:end].data
-        with memoryview(divided) as view, view[CRC_START:] as checked:
-            checksum = crc32c(checked)
-        HEADER.pack_into(divided, 0, *fields._replace(crc=checksum))
-        return divided
+
+def _divided(header: BatchHeader, data: Bytes, begin: int, end: int, records: int) -> bytearray:
+    """A batch with the records at `begin` … `end` of `data`, otherwise like the one with this header."""
+    divided = bytearray(HEADER_BYTES + end - begin)
+    fields = header._replace(
+        batch_length=len(divided) - PREFIX_BYTES,
+        crc=0,
+        attributes=header.attributes & ~CODEC_MASK,
+        record_count=records,
+    )
+    HEADER.pack_into(divided, 0, *fields)
+    divided[HEADER_BYTES:] = data[begin:end].data
+    with memoryview(divided) as view, view[CRC_START:] as checked:
+        checksum = crc32c(checked)
+    HEADER.pack_into(divided, 0, *fields._replace(crc=checksum))
+    return divided
 
 
 def _array(buffer: Buffer) -> Bytes:
     """Read-only, or the kernel would be compiled twice."""
-    return np.frombuffer(memoryview(buffer).cast("B").toreadonly(), np.uint8)
+    return np.frombuffer(memoryview(buffer).toreadonly(), np.uint8)

@@ -2,7 +2,8 @@
 
 Two passes over the same bytes: `measure` checks everything and adds up sizes, `fill` copies into buffers of exactly
 those sizes and checks nothing. So no allocation depends on an unchecked count, and `fill` must only see bytes that
-`measure` accepted. Call them through `decode`. `cut`, which is called through `cut`, checks as `measure` does.
+`measure` accepted. Call them through `decode`. `sum_batches` and `cut` check as `measure` does, and are called through
+`cut`.
 
 A record: varint length · i8 attributes · varlong timestamp delta · varint offset delta · varint key length · key ·
 varint value length · value · varint header count · (varint key length · key · varint value length · value)…
@@ -70,18 +71,22 @@ BATCHES_TOO_LONG = 2
 AT_COMPRESSED = 3
 AT_UNSOUND = 4
 
-# Indexes of what `cut` returns; "first" and "last" are the batches where it began and stopped.
+# Indexes of what `cut` returns, in the order of `cut.Counted`.
 CUT_RECORDS = 0
 CUT_RECORD_BYTES = 1
-CUT_LAST_OFFSET = 2
-CUT_FIRST_BEGIN = 3
-CUT_FIRST_SKIPPED = 4
-CUT_FIRST_RECORDS = 5
-CUT_LAST_BATCH = 6
-CUT_LAST_END = 7
-CUT_LAST_RECORDS = 8
-CUT_LAST_DELTA = 9
-CUT_FIELDS = 10
+CUT_NEXT_OFFSET = 2
+CUT_FIRST_BATCH = 3
+CUT_FIRST_BEGIN = 4
+CUT_FIRST_END = 5
+CUT_FIRST_RECORDS = 6
+CUT_WHOLE_BEGIN = 7
+CUT_WHOLE_END = 8
+CUT_LAST_BATCH = 9
+CUT_LAST_BEGIN = 10
+CUT_LAST_END = 11
+CUT_LAST_RECORDS = 12
+CUT_LAST_DELTA = 13
+CUT_FIELDS = 14
 
 
 @inlined
@@ -335,10 +340,47 @@ def _record_end(data: Bytes, at: int, end: int, sums: Longs) -> tuple[int, int, 
     return at + length, delta, size
 
 
+@inlined
+def _batch_with(fields: Longs, offset: int) -> int:
+    """The first batch that ends at `offset` or behind it; the number of batches if none does."""
+    low, high = 0, fields.shape[1]
+    while low < high:
+        middle = (low + high) >> 1
+        if fields[_BASE_OFFSET, middle] + fields[_LAST_OFFSET_DELTA, middle] < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def sum_batches(data: Bytes, fields: Longs, sizes: Longs) -> int:
+    """Fill `sizes` with the bytes of the records of each batch; returns why it stopped before the end."""
+    sums = np.zeros(SUMS, np.int64)
+    for batch in range(fields.shape[1]):
+        sizes[batch] = 0
+        if fields[_ATTRIBUTES, batch] & _CODEC != 0:
+            return AT_COMPRESSED
+        if fields[_ATTRIBUTES, batch] & _CONTROL != 0:
+            continue
+        at, end = _bounds(data, fields, batch, True)
+        previous = np.int64(-1)
+        for _ in range(fields[_RECORD_COUNT, batch]):
+            at, delta, size = _record_end(data, at, end, sums)
+            if at < 0 or delta <= previous or delta > fields[_LAST_OFFSET_DELTA, batch]:
+                return AT_UNSOUND
+            sizes[batch] += size
+            previous = delta
+        if at != end:
+            return AT_UNSOUND
+    return ALL_TAKEN
+
+
 @kernel
 def cut(
     data: Bytes,
     fields: Longs,
+    sizes: Longs,
     first: int,
     stop: int,
     plain: bool,
@@ -351,33 +393,53 @@ def cut(
     """Count the records of the batches `first` … `stop` - 1 from `from_offset` on, as long as the next one fits: its
     key, value and headers into `record_bytes_max`, it and what was passed into `batch_bytes_max`.
 
+    `sizes` is what `sum_batches` found, or empty: batches of a known size that are taken whole are not looked at.
     Returns why it stopped; `result` says where. An unsound batch, and a compressed one in a buffer of batches, ends the
     count before its first record. Control batches are passed without being counted.
     """
     sums = np.zeros(SUMS, np.int64)
+    first = max(first, _batch_with(fields, from_offset))
     result[:] = 0
-    result[CUT_LAST_OFFSET] = -1
-    records, record_bytes, passed, last_offset = 0, 0, 0, np.int64(-1)
+    result[CUT_NEXT_OFFSET] = from_offset
+    result[CUT_FIRST_BATCH] = first
+    result[CUT_LAST_BATCH] = stop
+    records, record_bytes, passed, whole, reason = 0, 0, 0, first, ALL_TAKEN
     for batch in range(first, stop):
-        result[CUT_LAST_BATCH] = batch
         attributes, base_offset = fields[_ATTRIBUTES, batch], fields[_BASE_OFFSET, batch]
+        result[CUT_LAST_BATCH] = batch
         if plain and attributes & _CODEC != 0:
-            return AT_COMPRESSED
+            reason = AT_COMPRESSED
+            break
         at, end = _bounds(data, fields, batch, plain)
         if attributes & _CONTROL != 0:
             passed += end - at
+            result[CUT_LAST_BATCH] = stop
             continue
-        begin, skipped, taken, previous = at, 0, 0, np.int64(-1)
-        reason = ALL_TAKEN
+        end_offset = base_offset + fields[_LAST_OFFSET_DELTA, batch]
+        known = sizes.size > 0 and base_offset >= from_offset and end - at <= batch_bytes_max - passed
+        # A batch that uses the limit up to the last byte is looked at: records without bytes may be at its end.
+        if known and sizes[batch] < record_bytes_max - record_bytes:
+            records += fields[_RECORD_COUNT, batch]
+            record_bytes += sizes[batch]
+            passed += end - at
+            result[CUT_RECORDS], result[CUT_RECORD_BYTES], result[CUT_NEXT_OFFSET] = (
+                records,
+                record_bytes,
+                end_offset + 1,
+            )
+            result[CUT_LAST_BATCH] = stop
+            continue
+        begin, skipped, taken, previous, next_offset = at, 0, 0, np.int64(-1), result[CUT_NEXT_OFFSET]
         for _ in range(fields[_RECORD_COUNT, batch]):
             behind, delta, size = _record_end(data, at, end, sums)
             if behind < 0 or delta <= previous or delta > fields[_LAST_OFFSET_DELTA, batch]:
-                return AT_UNSOUND
+                reason = AT_UNSOUND
+                break
             if base_offset + delta < from_offset:
                 skipped += 1
                 begin = behind
             else:
-                if records > 0 or not at_least_one:
+                if records + taken > 0 or not at_least_one:
                     if record_bytes >= record_bytes_max or size > record_bytes_max - record_bytes:
                         reason = RECORD_TOO_MANY
                         break
@@ -385,24 +447,26 @@ def cut(
                         reason = BATCHES_TOO_LONG
                         break
                 taken += 1
-                records += 1
                 record_bytes += size
                 passed += behind - at
-                last_offset = base_offset + delta
+                next_offset = base_offset + delta + 1
             previous, at = delta, behind
-        if batch == first:
-            result[CUT_FIRST_BEGIN] = begin
-            result[CUT_FIRST_SKIPPED] = skipped
-            result[CUT_FIRST_RECORDS] = taken
-        if reason == ALL_TAKEN and at != end:
-            return AT_UNSOUND
-        result[CUT_RECORDS] = records
-        result[CUT_RECORD_BYTES] = record_bytes
-        result[CUT_LAST_OFFSET] = last_offset
+        if reason == AT_UNSOUND or (reason == ALL_TAKEN and at != end):
+            reason = AT_UNSOUND
+            break
+        records += taken
+        next_offset = end_offset + 1 if reason == ALL_TAKEN else next_offset
+        result[CUT_RECORDS], result[CUT_RECORD_BYTES], result[CUT_NEXT_OFFSET] = records, record_bytes, next_offset
         if reason != ALL_TAKEN:
-            result[CUT_LAST_END] = at
-            result[CUT_LAST_RECORDS] = taken
-            result[CUT_LAST_DELTA] = previous
-            return reason
-    result[CUT_LAST_BATCH] = stop
-    return ALL_TAKEN
+            result[CUT_LAST_BEGIN], result[CUT_LAST_END] = begin, at
+            result[CUT_LAST_RECORDS], result[CUT_LAST_DELTA] = taken, previous
+            break
+        if batch == first and (skipped > 0 or not plain):
+            result[CUT_FIRST_BEGIN], result[CUT_FIRST_END], result[CUT_FIRST_RECORDS] = begin, end, taken
+            whole = first + 1
+        result[CUT_LAST_BATCH] = stop
+    last = result[CUT_LAST_BATCH]
+    if plain and last > whole:
+        result[CUT_WHOLE_BEGIN] = fields[_POSITION, whole]
+        result[CUT_WHOLE_END] = fields[_POSITION, last - 1] + fields[_LENGTH, last - 1]
+    return reason
