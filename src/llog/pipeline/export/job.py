@@ -131,7 +131,7 @@ async def export(
                 sizes,
                 decoding=decoding,
                 by_date=by_date,
-                writers=ids.known(),
+                writers=ids.known(progress.schema_ids),
             )
             plan = await target.begin(made)
             splits = splits if plan == made else None
@@ -209,8 +209,8 @@ class _SchemaIds:
         if self._lookup is not None:
             await self._lookup.look_up(ids, WriterSchemas(), self._target.title)
 
-    def known(self) -> WriterSchemas:
-        return WriterSchemas() if self._lookup is None else self._lookup.known()
+    def known(self, likely: Iterable[int]) -> WriterSchemas:
+        return WriterSchemas() if self._lookup is None else self._lookup.known(likely)
 
     async def learn(self, plan: ExportPlan, known: WriterSchemas, ids: Iterable[int]) -> WriterSchemas:
         """`known` with answers for these ids, recorded for other drivers of the plan."""

@@ -88,6 +88,7 @@ class SchemaLookup:
         self._source = source
         self._answers: dict[int, tuple[str, ...] | str] = {}
         """By id: the texts, or why there are none."""
+        self._newest: int | None = None
 
     async def with_columns(self, decoding: Decoding, topic: str) -> Decoding:
         """The decoding with the schema of its columns: the given one, else the source's newest."""
@@ -95,7 +96,7 @@ class SchemaLookup:
             return decoding
         schema_id, texts = await self._source.newest(topic)
         if schema_id is not None:
-            self._answers[schema_id] = texts
+            self._newest, self._answers[schema_id] = schema_id, texts
         decoding = replace(decoding, schema=texts[-1], references=texts[:-1])
         try:
             Decoder(decoding)
@@ -104,8 +105,10 @@ class SchemaLookup:
             raise InvalidArgument(error.argument, f"{reason}; give another with --schema") from None
         return decoding
 
-    def known(self) -> WriterSchemas:
-        return WriterSchemas({one: texts for one, texts in self._answers.items() if not isinstance(texts, str)})
+    def known(self, ids: Iterable[int]) -> WriterSchemas:
+        """The schemas of these ids and the newest, as far as the source was asked for them."""
+        answers = {one: self._answers[one] for one in (*ids, self._newest) if one is not None and one in self._answers}
+        return WriterSchemas({one: texts for one, texts in answers.items() if not isinstance(texts, str)})
 
     async def look_up(self, ids: Iterable[int], known: WriterSchemas, target: str) -> WriterSchemas:
         """`known` with answers for these ids: the lowest, if there are too many."""
