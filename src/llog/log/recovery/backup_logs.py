@@ -5,14 +5,16 @@ the order matters), so alone it mostly waits. BACKUP_LOGS_AT_ONCE logs are copie
 (`llog.stores.metadata.shared_reads`).
 
 The groups of a backup cannot interleave. A copy is therefore held in memory until it proves consistent, then written in
-one go; one that proves inconsistent is forgotten. When the copies held reach BACKUP_HELD_BYTES_MAX, a log that needs
-more is written while it is read, alone, and its failed copies are followed by a `discard` line. So memory holds that
-much and a page for each log under way, however many and however large the logs are.
+one go; one that proves inconsistent is forgotten. Copies hold at most BACKUP_HELD_BYTES_MAX together: where the last
+logs were large, fewer logs are copied at a time, and a log that finds no more room is written while it is read, alone,
+its failed copies followed by a `discard` line. With the pages that are being copied, memory holds about twice as much,
+however many and however large the logs are.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,7 +24,7 @@ from llog.concurrency import batched, gather_bounded
 from llog.errors import FormatError, InvalidArgument, LogBusy
 from llog.formats.backup import BackedUp, Begin, Commit, Discard, Line
 from llog.formats.values import ProducerSnapshot, decode_value
-from llog.limits import MIB
+from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX, MIB
 from llog.log.context import LogContext
 from llog.log.index import entry_of
 from llog.log.inspect.coherent import LogGuards, is_coherent, read_guards
@@ -35,7 +37,10 @@ BACKUP_LOGS_AT_ONCE: Final = 256
 # Copies of one log that may fail, because the log changed meanwhile, before the backup gives up.
 BACKUP_LOG_ROUNDS_MAX: Final = 32
 # Lines of copies that are not complete yet, or wait for their turn to be written.
-BACKUP_HELD_BYTES_MAX: Final = 64 * MIB
+BACKUP_HELD_BYTES_MAX: Final = 32 * MIB
+# Logs that are copied at the same time before the size of the first is known, and the sizes that decide later.
+BACKUP_LOGS_FIRST: Final = 16
+BACKUP_SIZES_SEEN: Final = 32
 # What a held line costs besides its path and value.
 BACKUP_LINE_BYTES: Final = 256
 # Held lines that are encoded in one turn of the event loop.
@@ -117,14 +122,15 @@ async def _copy_records(context: LogContext, log: Log, head: LogGuards, emit: Em
 
 async def _children(context: LogContext, parent: Key) -> AsyncIterator[Record]:
     """All direct children by strict reads. The first page is small: most logs have no more, and LMDB answers it without
-    a thread."""
-    page = await context.metadata.scan(parent, limit=BACKUP_FIRST_PAGE_RECORDS, strict=True)
-    for record in page:
-        yield record
-    if len(page) == BACKUP_FIRST_PAGE_RECORDS:
-        start = after(last_segment(page[-1].key.path))
-        async for record in context.metadata.scan_all(parent, start=start, strict=True):
+    a thread. Later pages grow with what was read, so pages take no more memory than the copies held."""
+    start, limit = "", BACKUP_FIRST_PAGE_RECORDS
+    while True:
+        page = await context.metadata.scan(parent, start=start, limit=limit, strict=True)
+        for record in page:
             yield record
+        if len(page) < limit:
+            return
+        start, limit = after(last_segment(page[-1].key.path)), min(2 * limit, METADATA_SCAN_PAGE_RECORDS_MAX)
 
 
 def _belongs(record: Record, head: LogGuards) -> bool | None:
@@ -162,15 +168,32 @@ class LogGroups:
         self.write, self.held_bytes_max = write, held_bytes_max
         self.turn = asyncio.Lock()
         self.held_bytes = 0
+        self._under_way = 0
+        self._sizes: deque[int] = deque(maxlen=BACKUP_SIZES_SEEN)
+        self._ended = asyncio.Event()
 
     @asynccontextmanager
     async def of_one_log(self) -> AsyncIterator[Emit]:
-        """`emit` of one log, for groups that begin and end inside of the block."""
+        """`emit` of one log, for groups that begin and end inside of the block, which is entered when there is room."""
+        while not self._has_room():
+            self._ended.clear()
+            await self._ended.wait()
+        self._under_way += 1
         group = _Group(self)
         try:
             yield group.emit
         finally:
             group.close()
+            self._under_way -= 1
+            self._sizes.append(group.byte_length)
+            self._ended.set()
+
+    def _has_room(self) -> bool:
+        """For one more log of the size of the last ones; a first few logs show the size."""
+        if not self._sizes:
+            return self._under_way < BACKUP_LOGS_FIRST
+        expected_bytes = sum(self._sizes) // len(self._sizes)
+        return not self._under_way or (self._under_way + 1) * expected_bytes <= self.held_bytes_max
 
 
 class _Group:
@@ -178,11 +201,13 @@ class _Group:
 
     def __init__(self, groups: LogGroups) -> None:
         self._all = groups
+        self.byte_length = 0
         self._held: list[Line] = []
         self._held_bytes = 0
         self._is_writing = False
 
     async def emit(self, line: Line) -> None:
+        self.byte_length = _size_of(line) + (0 if isinstance(line, Begin) else self.byte_length)
         if self._is_writing:
             await self._all.write(line)
             if isinstance(line, Commit | Discard):
@@ -198,9 +223,7 @@ class _Group:
                 await self._write_held()
 
     def _hold(self, line: Line) -> None:
-        byte_length = BACKUP_LINE_BYTES
-        if isinstance(line, BackedUp):
-            byte_length += len(line.path) + len(line.text or line.data or b"")
+        byte_length = _size_of(line)
         self._held.append(line)
         self._held_bytes += byte_length
         self._all.held_bytes += byte_length
@@ -229,3 +252,10 @@ class _Group:
         self._forget()
         if self._is_writing:
             self._end_turn()
+
+
+def _size_of(line: Line) -> int:
+    """The memory of a held line, roughly."""
+    if not isinstance(line, BackedUp):
+        return BACKUP_LINE_BYTES
+    return BACKUP_LINE_BYTES + len(line.path) + len(line.text or line.data or b"")

@@ -17,7 +17,7 @@ from llog.log.cluster import join_cluster
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.recovery import backup_logs, restore_records
-from llog.log.recovery.backup_logs import LogGroups
+from llog.log.recovery.backup_logs import BACKUP_LOGS_FIRST, LogGroups
 from llog.log.recovery.recover import recover
 from llog.stores.metadata.port import GroupOutcome, Key, MetadataStore, Record, Write
 from llog.stores.metadata.wrappers import ForwardingMetadataStore
@@ -177,6 +177,28 @@ async def test_a_group_that_is_too_large_to_hold_is_written_alone_with_its_faile
         await large(Commit(records=0))
     assert groups.kinds() == ["Begin", "BackedUp", "BackedUp", "BackedUp", "Discard", *["Begin", "Commit"] * 2]
     assert groups.all.held_bytes == 0
+
+
+async def test_as_many_logs_are_copied_at_a_time_as_fit_after_the_first_few() -> None:
+    """So no large log has to be written alone, which is slow."""
+    groups, under_way, most = Groups(10_000), 0, []
+
+    async def copy() -> None:
+        nonlocal under_way
+        async with groups.all.of_one_log() as emit:
+            under_way += 1
+            most.append(under_way)
+            await emit(Begin(kind="log"))
+            for _ in range(2):
+                await turns(5)
+                await emit(a_record(700))
+            await emit(Commit(records=2))
+            under_way -= 1
+
+    await asyncio.gather(*(copy() for _ in range(100)))
+    assert max(most) == BACKUP_LOGS_FIRST
+    assert max(most[40:]) == 4, "each holds about 2,400 bytes"
+    assert groups.kinds() == ["Begin", "BackedUp", "BackedUp", "Commit"] * 100
 
 
 async def test_a_log_that_fails_gives_back_its_memory_and_its_turn() -> None:
