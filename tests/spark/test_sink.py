@@ -89,10 +89,10 @@ def test_rows_choose_their_topic_and_partition(sink: Sink) -> None:
     )
     for _ in range(2):  # the first time some of the logs do not exist yet
         sink.write(rows)
-    for topic in (0, 1):
+    for number in (0, 1):
         for partition in (0, 1, 2):
-            wanted = [str(n) for n in range(60) if n % 2 == topic and n % 3 == partition]
-            assert sorted(sink.payloads(f"t{topic}", partition)) == sorted(wanted * 2)
+            wanted = [str(n) for n in range(60) if n % 2 == number and n % 3 == partition]
+            assert sorted(sink.payloads(f"t{number}", partition)) == sorted(wanted * 2)
 
 
 def test_a_row_never_adds_a_partition_and_keys_keep_their_places(sink: Sink) -> None:

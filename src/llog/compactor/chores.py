@@ -113,8 +113,10 @@ class Chores:
         """Set by every measurement that shows the WAL store nearly full."""
         wal_grace_ms = settings.wal_grace_ms if self.has_own_wal else None
         self._vacuum_interval_ms = plan_vacuum_interval_ms(settings.vacuum_grace_ms, wal_grace_ms)
-        # After this time a vacuum judges every object that the last one found too young.
-        self._grace_over_ms = COMPACTOR_VACUUM_INTERVAL_MS_MIN + max(settings.vacuum_grace_ms, wal_grace_ms or 0)
+        graces_ms = {settings.vacuum_grace_ms, settings.vacuum_grace_ms if wal_grace_ms is None else wal_grace_ms}
+        # After the first time a vacuum judges the objects of one store that the last one found too young, after the
+        # second those of the other store too.
+        self._graces_over_ms = sorted(COMPACTOR_VACUUM_INTERVAL_MS_MIN + grace_ms for grace_ms in graces_ms)
         self._hurried_interval_ms = plan_hurried_vacuum_interval_ms(settings.wal_grace_ms)
         self.backup_interval_ms = settings.compactor_backup_interval_ms
         """0: no scheduled backups."""
@@ -123,6 +125,8 @@ class Chores:
         self.last_vacuum: VacuumReport | None = None
         self._vacuumed: int | None = None
         self._vacuum_left_nothing = False
+        self._vacuums_unchanged = 0
+        """Vacuums in a row, after the first, between which nothing changed."""
         self._wal_measured: int | None = None
         self._clocks_compared: int | None = None
         self._backed_up: int | None = None
@@ -164,7 +168,10 @@ class Chores:
         left_ms = self._left_ms(interval_ms)
         if self._marks.log_mark() != self._vacuumed or self.under_pressure:
             return left_ms
-        unchanged_ms = plan_idle_vacuum_interval_ms(logs) if self._vacuum_left_nothing else self._grace_over_ms
+        if self._vacuum_left_nothing:
+            unchanged_ms = plan_idle_vacuum_interval_ms(logs)
+        else:
+            unchanged_ms = self._graces_over_ms[min(self._vacuums_unchanged, len(self._graces_over_ms) - 1)]
         return min(self._left_ms(max(unchanged_ms, interval_ms)), left_ms or interval_ms)
 
     def _left_ms(self, interval_ms: int) -> int:
@@ -173,6 +180,7 @@ class Chores:
     async def vacuum(self) -> None:
         """Begin the next interval, and run if this service holds the claim."""
         mark = self._marks.log_mark()
+        self._vacuums_unchanged = self._vacuums_unchanged + 1 if mark == self._vacuumed else 0
         self._vacuumed_at_ms, self._vacuumed, self._vacuum_left_nothing = self._context.now_ms(), None, False
         if not await self._claims.take_chore(VACUUM):
             return

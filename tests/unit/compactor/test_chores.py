@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from llog.compactor.chores import Chores
+from llog.compactor.chores import Chores, Marks
 from llog.compactor.claims import Claims
 from llog.compactor.discovery import DyingTopic
 from llog.compactor.plan import COMPACTOR_BACKUP_TORN_MS, COMPACTOR_BACKUPS_KEPT
@@ -22,12 +22,14 @@ from llog.pipeline.compact.once import compact_once
 from tests.unit.compactor.stage import ORDERS, Cluster, RememberingMetrics, ScriptedJobs, Writer
 
 
-def chores_of(cluster: Cluster, name: str, **overrides: object) -> tuple[Chores, ScriptedJobs, RememberingMetrics]:
+def chores_of(
+    cluster: Cluster, name: str, marks: Marks | None = None, **overrides: object
+) -> tuple[Chores, ScriptedJobs, RememberingMetrics]:
     context, metrics = cluster.open(sum(name.encode())), RememberingMetrics()
     runner = ScriptedJobs(context)
     claims = Claims(context, metrics, compactor_id=name, session_timeout_ms=10_000)
     settings = cluster.settings(**overrides)
-    return Chores(context, settings, claims=claims, jobs=runner, metrics=metrics), runner, metrics
+    return Chores(context, settings, claims=claims, jobs=runner, metrics=metrics, marks=marks), runner, metrics
 
 
 async def blobs_left(cluster: Cluster, context: LogContext) -> int:
@@ -106,6 +108,31 @@ async def test_a_wal_store_above_three_quarters_presses_and_makes_vacuum_due_at_
     assert chores.vacuum_in_ms() == 30_000
     cluster.clock.now += 30_000
     assert chores.vacuum_in_ms() == 0
+
+
+class OneMark:
+    """Nothing changes."""
+
+    def log_mark(self) -> int:
+        return 7
+
+    def full_mark(self) -> int:
+        return 7
+
+
+async def test_what_was_too_young_is_judged_when_the_grace_of_its_store_is_over_though_nothing_changes() -> None:
+    cluster = Cluster(own_wal=True)
+    chores, _, _ = chores_of(cluster, "one", OneMark(), wal_grace_ms=300_000, vacuum_grace_ms=3_600_000)
+    await Writer(cluster.open()).append(ORDERS)
+    waited_ms = []
+    for _ in range(3):
+        await chores.vacuum()
+        began_ms = cluster.clock.now
+        while wait_ms := chores.vacuum_in_ms():
+            cluster.clock.now += wait_ms
+        waited_ms.append(cluster.clock.now - began_ms)
+    assert waited_ms[:2] == [310_000, 3_610_000], "blobs, then segments"
+    assert waited_ms[2] >= 3_610_000
 
 
 async def test_a_wal_store_that_is_the_object_store_is_not_measured() -> None:
