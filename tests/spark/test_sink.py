@@ -82,8 +82,8 @@ def test_rows_of_a_table_are_records_for_the_python_reader_and_for_http(sink: Si
 
 def test_rows_choose_their_topic_and_partition(sink: Sink) -> None:
     with LeaderlessLogWriter(sink.settings) as writer:
-        for topic in ("t0", "t1"):
-            writer.initialize_partition(topic, 2)
+        for name in ("t0", "t1"):
+            writer.initialize_partition(name, 2)
     rows = sink.spark.range(60).selectExpr(
         "cast(id as string) value", "concat('t', id % 2) topic", "cast(id % 3 as int) partition"
     )

@@ -13,7 +13,9 @@ from llog import LeaderlessLogReader, LeaderlessLogWriter, SharedAppendGroup, em
 from llog.api.aio import AsyncLeaderlessLogWriter
 from llog.errors import PartitionOutOfRange, RecordTooLarge, TimestampOutOfWindow
 from llog.log.append.append import Appended
+from llog.log.topics import known_configs
 from llog.log.topics.admin import create_topic
+from llog.log.topics.create import load_topic
 from llog.settings import Settings
 from llog.wiring import opened_log
 
@@ -88,9 +90,6 @@ def test_the_first_append_creates_the_partitions_that_it_names(writer: Leaderles
 
 
 async def test_configs_are_read_once_for_many_appends(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    from llog.log.topics import known_configs
-    from llog.log.topics.create import load_topic
-
     reads = []
 
     async def counted(*arguments: object, **more: object) -> object:
