@@ -43,10 +43,10 @@ def table_text(definitions: Iterable[Definition]) -> str:
     if missing:
         raise UnsupportedDefinition(f"no definition of {sorted(map(str, missing))}")
     wanted.sort(key=lambda one: (one.get("apiKey", 1_000), one["name"]))
-    return "\n".join([HEAD, *("\n".join(_message(one)) + "\n" for one in wanted)])
+    return "\n".join([HEAD, *("\n".join(paragraph(one)) + "\n" for one in wanted)])
 
 
-def _message(definition: Definition) -> Iterator[str]:
+def paragraph(definition: Definition) -> Iterator[str]:
     name = definition["name"]
     _refuse_unknown(name, definition, _KNOWN_OF_MESSAGE)
     valid = parse_versions(definition["validVersions"], NO_VERSIONS)

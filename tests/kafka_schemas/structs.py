@@ -86,8 +86,10 @@ def _default(field: Field) -> str:
         return f'"{field.default}"'
     if isinstance(field.default, bytes):
         return 'b""'
-    if field.default is None or field.array or field.struct is None:
+    if field.default is None or (field.struct is None and not field.array):
         return repr(field.default)
+    if field.array or field.struct is None:
+        return "[]"
     # One object for all instances, unless a list in it could be changed through one of them.
     return f"field(default_factory={field.struct.name})" if _holds_list(field.struct) else f"{field.struct.name}()"
 

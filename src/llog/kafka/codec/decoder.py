@@ -5,7 +5,7 @@ are one call of `struct`. Records and bytes are slices of the frame's memoryview
 
     def decode(d, p, end):
         view = memoryview(d)
-        room = ELEMENTS_MAX
+        room = room_for(end)
         n1 = d[p]
         p += 1
         if n1 > 127: n1, p = read_varint(d, p, n1)
@@ -19,7 +19,8 @@ are one call of `struct`. Records and bytes are slices of the frame's memoryview
         ...
 
 `d` is the frame, `p` the position in it, `end` its length. Reading behind the end raises in `struct` or by the index;
-every length and count is compared with the bytes left before anything is allocated.
+every length and count is compared with the bytes left before anything is allocated. `room` is the memory that decoded
+values may still take.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from llog.kafka.codec import runtime
+from llog.kafka.codec.sizes import decoded_element_bytes, least_element_bytes
 from llog.kafka.codec.source import Place, Source
 from llog.kafka.codec.table import BUFFERS, FIXED, Field, Message, Struct
 
 _NAMES: Final[dict[str, object]] = {
-    "ELEMENTS_MAX": runtime.ELEMENTS_MAX,
+    "room_for": runtime.room_for,
     "read_varint": runtime.read_varint,
     "skip_tags": runtime.skip_tags,
     "refuse_length": runtime.refuse_length,
@@ -49,30 +51,10 @@ def decoder_source(message: Message, version: int, classes: dict[str, type]) -> 
     writer = _Writer(message, version, source, classes)
     with source.block("def decode(d, p, end):"):
         source.line("view = memoryview(d)")
-        source.line("room = ELEMENTS_MAX")
+        source.line("room = room_for(end)")
         value = writer.struct(message.body, "")
         source.line(f"return {value}, p")
     return source
-
-
-def least_bytes(struct: Struct, version: int, flexible: bool) -> int:
-    """Size of the smallest value of a struct; a count is checked against it. Never 0."""
-    size = 1 if flexible else 0
-    for field in struct.at(version):
-        size += _least_bytes_of(field, version, flexible)
-    assert size, f"{struct.name} v{version} has no bytes"
-    return size
-
-
-def _least_bytes_of(field: Field, version: int, flexible: bool) -> int:
-    compact = flexible and not field.legacy
-    if field.array:
-        return 1 if compact else 4
-    if field.struct is not None:
-        return 1 if version in field.nullable else least_bytes(field.struct, version, flexible)
-    if field.type in FIXED:
-        return FIXED[field.type][1]
-    return 1 if compact else 2 if field.type == "string" else 4
 
 
 class _Read(NamedTuple):
@@ -128,15 +110,11 @@ class _Writer:
     def array(self, variable: str, field: Field, path: str, nullable: bool) -> None:
         source, compact = self.source, self.flexible and not field.legacy
         count = self.length("i", path, compact)
-        least = 1 if compact else 2
-        if field.struct is not None:
-            least = least_bytes(field.struct, self.version, self.flexible)
-        elif field.type in FIXED:
-            least = FIXED[field.type][1]
+        least = least_element_bytes(field, self.version, self.flexible)
         with self.unless_null(count, variable, compact, nullable):
             if compact:
                 source.line(f"{count} -= 1")
-            source.line(f"room -= {count}")
+            source.line(f"room -= {decoded_element_bytes(field, self.version)} * {count}")
             source.line(
                 f"if not 0 <= {count} <= (end - p) // {least} or room < 0: refuse_count({count}, end - p, {least})",
                 path,
@@ -198,7 +176,7 @@ class _Writer:
             source.line(f"{variables[field.name]} = {self.default(field)}")
         with source.block(f"if {count}:"):
             source.line(f"if {count} > 127: {count}, p = read_varint(d, p, {count})", path + "tags")
-            source.line(f"room -= {count}")
+            source.line(f"room -= {runtime.TAG_BYTES} * {count}")
             source.line(f"if {count} > (end - p) // 2 or room < 0: refuse_count({count}, end - p, 2)", path + "tags")
             with source.block(f"for {source.variable('i')} in range({count}):"):
                 self.tag(fields, variables, path)
@@ -248,7 +226,6 @@ class _Writer:
         self.source.line(f"p += {size}")
 
     def default(self, field: Field) -> str:
-        if field.default != [] or field.array:
+        if field.default != ():
             return repr(field.default)
-        assert field.struct is not None
-        return f"{self.class_names[field.struct.name]}()"
+        return f"{self.class_names[field.struct.name]}()" if field.struct is not None and not field.array else "[]"

@@ -10,14 +10,19 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NoReturn
 
+from llog.limits import MIB
+
 Buffer = bytes | bytearray | memoryview
 Records = Buffer | Sequence[Buffer]
 """Records to send: whole batches, in one buffer or several."""
 
-# Elements of all arrays and unknown tagged fields of one message. A frame of 100 MiB could hold 50 million of the
-# smallest, which decoded take 40 times its size and half a minute. The largest requests of real clients name every
-# partition of a cluster.
-ELEMENTS_MAX: Final = 1_000_000
+# Memory that the values of a message may take besides its frame. Real requests take up to 16 times their frame (arrays
+# of structs with small numbers); a frame full of the smallest elements would take 75 times its size.
+DECODED_FACTOR: Final = 24
+DECODED_BYTES_FREE: Final = 4 * MIB
+DECODED_BYTES_MAX: Final = 128 * MIB
+# What an unknown tagged field counts; it takes time, not memory.
+TAG_BYTES: Final = 64
 # A smaller buffer is copied next to its neighbours: that costs less than an entry of its own in a vectored write.
 JOIN_BYTES_MAX: Final = 1_024
 VARINT_BYTES_MAX: Final = 5
@@ -30,6 +35,10 @@ class Fault(Exception):
 
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
+
+
+def room_for(frame_bytes: int) -> int:
+    return min(DECODED_BYTES_FREE + DECODED_FACTOR * frame_bytes, DECODED_BYTES_MAX)
 
 
 def read_varint(data: Buffer, position: int, value: int) -> tuple[int, int]:
@@ -45,10 +54,10 @@ def read_varint(data: Buffer, position: int, value: int) -> tuple[int, int]:
 
 
 def skip_tags(data: Buffer, position: int, count: int, end: int, room: int) -> tuple[int, int]:
-    """The position behind tagged fields none of which is known, and the elements that the message may still have."""
+    """The position behind tagged fields none of which is known, and the memory that is left for values."""
     if count > 0x7F:
         count, position = read_varint(data, position, count)
-    room -= count
+    room -= TAG_BYTES * count
     if count > (end - position) // 2 or room < 0:
         refuse_count(count, end - position, 2)
     for _ in range(count):
@@ -76,7 +85,7 @@ def refuse_count(count: int, left: int, element_bytes: int) -> NoReturn:
     if count < 0:
         raise Fault("null is not allowed" if count == -1 else f"count {count} is negative")
     if count <= left // element_bytes:
-        raise Fault(f"the message has more than {ELEMENTS_MAX} elements")
+        raise Fault(f"{count} elements of at least {element_bytes} bytes, which take more memory than a frame may")
     raise Fault(f"{count} elements of at least {element_bytes} bytes, but {left} bytes are left")
 
 

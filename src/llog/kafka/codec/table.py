@@ -79,7 +79,7 @@ class Field:
     nullable: Versions
     tag: int | None
     default: object
-    """An empty list stands for an empty array, and for a struct whose fields all have their defaults."""
+    """An empty tuple stands for an empty array, and for a struct whose fields all have their defaults."""
     ignorable: bool
     legacy: bool
 
@@ -214,7 +214,7 @@ def _field(line: _Line, below: list[_Line], parent: Versions, shared: dict[str, 
     if type_name[0].isupper():
         struct = Struct(type_name, tuple(_fields(below, versions, shared))) if below else shared[type_name]
         type_name = "struct"
-    default = [] if array or struct else _TYPE_DEFAULTS[type_name]
+    default = () if array or struct else _TYPE_DEFAULTS[type_name]
     if "default" in line.options:
         word = line.options["default"]
         default = _WORDS[word] if word in _WORDS else int(word)
