@@ -58,9 +58,9 @@ class Api:
         return classes_of(message)[message.name]
 
     def response_header_version(self, version: int) -> int:
-        return 1 if self._is_flexible(version) and self.key != API_VERSIONS_KEY else 0
+        return 1 if self.is_flexible(version) and self.key != API_VERSIONS_KEY else 0
 
-    def _is_flexible(self, version: int) -> bool:
+    def is_flexible(self, version: int) -> bool:
         """Also true of versions later than those we know: clients may ask for them."""
         return self.flexible != NO_VERSIONS and version >= self.flexible.first
 
@@ -87,7 +87,7 @@ def request_header_version(api_key: int, api_version: int) -> int:
     if api_key == CONTROLLED_SHUTDOWN_KEY and api_version == 0:
         return 0
     api = apis().get(api_key)
-    return 2 if api is not None and api._is_flexible(api_version) else 1
+    return 2 if api is not None and api.is_flexible(api_version) else 1
 
 
 class RequestHead(NamedTuple):

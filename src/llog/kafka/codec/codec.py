@@ -1,7 +1,10 @@
 """Kafka messages as bytes and back: `decode`, `encode`, `encode_bytes`.
 
-Why ours: the library for this in Python, kio, ends the process on a hostile count (a frame of 25 bytes) and copies
-records. Measured beside it: {RATIOS}.
+Why ours: the Python library for this, kio, ends the process on a hostile count (a frame of 25 bytes) and copies records.
+Measured beside it (tests/benchmarks/bench_kafka_codec.py, medians of three runs): a Produce of 16 × 64 KiB is decoded 2
+to 6 times as fast (14 µs), a Fetch answer of 16 × 64 KiB encoded 32 to 53 times as fast (24 µs), a Metadata answer of
+1,000 partitions 7 to 10 times as fast (0.6 ms on an idle core). Its native reader decodes that Metadata answer in 0.4 ms,
+ours in 1.0 ms; only clients decode answers.
 
 How: an encoder and a decoder for each version of each message are compiled on first use from the table of facts
 (`table`): `encoder` and `decoder` write Python source, this module runs it and keeps the function. The classes of the

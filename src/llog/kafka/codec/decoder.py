@@ -6,16 +6,17 @@ are one call of `struct`. Records and bytes are slices of the frame's memoryview
     def decode(d, p, end):
         view = memoryview(d)
         room = room_for(end)
-        n1 = d[p]
+        n2 = d[p]
         p += 1
-        if n1 > 127: n1, p = read_varint(d, p, n1)
-        if n1:
-            e = p + n1 - 1
+        if n2 > 127: n2, p = read_varint(d, p, n2)
+        if n2:
+            e = p + n2 - 1
             if not p <= e <= end: refuse_length(e - p, end - p)
-            v2 = str(d[p:e], 'utf-8')
+            v1 = str(d[p:e], 'utf-8')
             p = e
-        else: v2 = None
-        v3, v4, n5 = unpack_from_hiB(d, p)
+        else: v1 = None
+        v3, v4, n6, = unpack_from_hiB(d, p)
+        p += 7
         ...
 
 `d` is the frame, `p` the position in it, `end` its length. Reading behind the end raises in `struct` or by the index;
@@ -115,10 +116,8 @@ class _Writer:
             if compact:
                 source.line(f"{count} -= 1")
             source.line(f"room -= {decoded_element_bytes(field, self.version)} * {count}")
-            source.line(
-                f"if not 0 <= {count} <= (end - p) // {least} or room < 0: refuse_count({count}, end - p, {least})",
-                path,
-            )
+            fits = f"0 <= {count} <= (end - p) // {least} and room >= 0"
+            source.line(f"if not ({fits}): refuse_count({count}, end - p, {least})", path)
             if field.type in FIXED:
                 source.line(f"{variable} = read_{FIXED[field.type][0]}(d, p, {count}) if {count} else []", path)
                 source.line(f"p += {least} * {count}")
