@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any, Final
@@ -32,18 +33,24 @@ def fetch() -> Path:
     maven = shutil.which("mvn")
     if maven is None:
         raise JarUnavailable("Maven (mvn) is not installed")
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=DIRECTORY) as scratch:  # two tests may fetch it at the same time
+        _copy(maven, scratch)
+        (Path(scratch) / jar.name).replace(jar)
+    return jar
+
+
+def _copy(maven: str, directory: str) -> None:
     artifact = f"-Dartifact=org.apache.kafka:kafka-clients:{KAFKA_CLIENTS_VERSION}"
-    command = [maven, "-q", "-B", "dependency:copy", artifact, f"-DoutputDirectory={DIRECTORY}"]
+    command = [maven, "-q", "-B", "dependency:copy", artifact, f"-DoutputDirectory={directory}"]
     try:
-        # Outside any project: Maven then needs no pom.xml.
         done = subprocess.run(
-            command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False
+            command, cwd=directory, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired:
         raise JarUnavailable(f"Maven did not fetch it within {FETCH_SECONDS_MAX} s") from None
-    if done.returncode or not jar.exists():
+    if done.returncode:
         raise JarUnavailable(f"Maven could not fetch it: {done.stdout.strip()[-500:]}")
-    return jar
 
 
 def definitions(jar: Path) -> list[Definition]:

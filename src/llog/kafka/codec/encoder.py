@@ -170,9 +170,9 @@ class _Writer:
         source, pieces = self.source, self.source.variable("q")
         source.line(f"{pieces} = []")
         source.line(f"w = {pieces}.append")
-        self.in_tag = True
+        outside, self.in_tag = self.in_tag, True
         self.field(field, value, path)
-        self.in_tag = False
+        self.in_tag = outside
         self.flush()
         source.line(f"{pieces} = b''.join({pieces})", path)
         source.line(f"w = {outer}")

@@ -1,7 +1,7 @@
 """How small a struct can be on the wire, and how large in memory: what a count is checked against.
 
 A count that lies is found by the first: its elements do not fit into the frame. A frame that is full of the smallest
-elements is found by the second: 3 bytes can become a struct, a string and a view, which take 300.
+elements is found by the second: 3 bytes can become a struct, a string and a view, which take 225.
 """
 
 from __future__ import annotations

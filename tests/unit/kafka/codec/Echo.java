@@ -1,6 +1,6 @@
 // Reads messages with Kafka's own classes and writes them again, for test_oracle_java.py.
-// A line of work on standard input: name, API key, version, size and bytes. Answer: size and bytes, or a negative size
-// and the text of an error.
+// Standard input: the number of messages, then name, API key, version, size and bytes of each. Standard output: for each
+// its size and bytes, or a negative size and the text of an error.
 
 import java.io.BufferedInputStream;
 import java.io.BufferedOutputStream;

@@ -128,6 +128,7 @@ def test_an_ignorable_field_that_a_version_lacks_is_left_out() -> None:
         (MetadataRequest(topics=[MetadataRequestTopic(topic_id=b"short")]), 12, "topics[].topic_id"),
         (MetadataRequest(topics=[None]), 12, "topics[]."),  # type: ignore[list-item]
         (produce(records=5), 9, "topic_data[].partition_data[].records"),
+        (produce(records="text"), 9, "topic_data[].partition_data[].records"),
     ],
 )
 def test_a_value_that_cannot_be_sent_is_refused_with_its_field(message: Any, version: int, field: str) -> None:

@@ -130,7 +130,7 @@ def test_the_densest_frames_take_no_more_memory_than_is_counted(message: Message
 
 
 def test_a_frame_full_of_tiny_elements_is_refused_before_it_takes_all_memory() -> None:
-    """3 bytes become a struct, a string and a view of about 300 bytes."""
+    """Each element is a struct, a string and a view made from 3 bytes."""
     assignment = SyncGroupRequestAssignment()
     for frame_bytes in (300_000, 3_000_000):
         frame = encode_bytes(SyncGroupRequest(assignments=[assignment] * (frame_bytes // 3)), 4)
