@@ -1,10 +1,10 @@
 """Kafka messages as bytes and back: `decode`, `encode`, `encode_bytes`.
 
 Why ours: the Python library for this, kio, ends the process on a hostile count (a frame of 25 bytes) and copies
-records. Beside it (tests/benchmarks/bench_kafka_codec.py, medians of three runs on a busy machine) a Produce of
-16 × 64 KiB is decoded 2.2 to 5.9 times as fast (14 to 15 µs), a Fetch answer of 16 × 64 KiB encoded 32 to 53 times as
-fast (24 µs), and a Metadata answer of 1,000 partitions 6.9 to 9.6 times as fast (0.6 to 2.6 ms). kio's native reader is
-faster at many small structs, which only clients decode: that Metadata answer took it 0.4 ms, ours 1.0 ms.
+records. Beside it (tests/benchmarks/bench_kafka_codec.py, CPU time, medians of three runs) a Produce of 16 × 64 KiB is
+decoded 2.4 to 4.0 times as fast (13 µs), a Fetch answer of 16 × 64 KiB encoded 33 to 35 times as fast (25 µs), and a
+Metadata answer of 1,000 partitions 9.6 to 9.9 times as fast (0.6 ms). kio's native reader is faster at many small
+structs, which only clients decode: a Metadata answer took it 0.4 ms, ours 1.0 ms.
 
 How: an encoder and a decoder for each version of each message are compiled on first use from the table of facts
 (`table`): `encoder` and `decoder` write Python source, this module runs it and keeps the function. The classes of the
