@@ -10,10 +10,10 @@ EXTRAS := oxia,postgres,spark,export,dev
 # Tests wait much of their time: three workers keep the two cores of a small machine busy.
 JOBS ?= 3
 
-.PHONY: help setup servers run demo test soak check bench sim sim-mutants sim-scopes model fmt fuzz docs clean
+.PHONY: help setup servers run demo test soak check bench sim sim-mutants sim-scopes model fmt fuzz docs kafka-schemas clean
 
 help: ## list the verbs
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 setup: $(STAMP) ## create .venv with the package and its development tools, and compile the kernels (once)
 
@@ -66,6 +66,9 @@ docs: setup ## write again what is derived from code (.env.example, the referenc
 	@$(BIN)/llog settings --markdown > docs/reference/settings.md
 	@$(BIN)/python -m llog.telemetry.families > docs/reference/metrics.md
 	@$(BIN)/python -m llog.log.topics.config_page > docs/reference/topic-configs.md
+
+kafka-schemas: setup ## write the Kafka codec's table and classes again from the kafka-clients package (needs Maven)
+	@$(BIN)/python -m tests.kafka_schemas
 
 clean: ## remove .venv and build output (not the servers' cache)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

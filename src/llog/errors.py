@@ -9,6 +9,7 @@ an `UncertainOutcome`: the caller must read before it tries again, and must not 
     │   └── ExposureRefused        other machines could reach an unprotected address
     ├── InvalidArgument            an argument can never be accepted
     │   ├── ValueTooLarge          it exceeds a size limit
+    │   ├── NotEncodable           a Kafka message has a value that its version cannot carry; names the field
     │   └── UnknownStoreScheme     no installed store has the scheme of this URL
     ├── StoreNotInstalled          the packages of a known store are missing or broken
     ├── StoreSchemeConflict        two installed packages claim the same scheme
@@ -18,7 +19,8 @@ an `UncertainOutcome`: the caller must read before it tries again, and must not 
     │   ├── ChecksumMismatch       their checksum is wrong
     │   ├── InvalidField           a length, count or field contradicts the rest
     │   ├── UnsupportedFormat      an unknown version, codec or encoding
-    │   └── DecodedTooLarge        they would decompress to more than a limit
+    │   ├── DecodedTooLarge        they would decompress to more than a limit
+    │   └── Malformed              a Kafka message is not as its version prescribes; names field and position
     ├── ClusterMismatch            an object store and the metadata store do not belong together
     ├── VacuumRefused              vacuum is not safe now; nothing was deleted
     ├── IllegalSegmentState        a segment record cannot move to that state
@@ -162,6 +164,14 @@ class UnknownStoreScheme(InvalidArgument):
         super().__init__(f"{kind} URL {url!r}", f"no store for this scheme; installed: {', '.join(installed)}{hint}")
 
 
+class NotEncodable(InvalidArgument):
+    """`field` is the path of a field of a Kafka message, or of several that are written at once."""
+
+    def __init__(self, message: str, version: int, field: str, reason: str) -> None:
+        self.message, self.version, self.field = message, version, field
+        super().__init__(f"{message} v{version}, {field}", reason)
+
+
 class StoreNotInstalled(LlogError):
     """A known store cannot be loaded; `remedy` says what to do."""
 
@@ -210,6 +220,14 @@ class UnsupportedFormat(FormatError):
 
 class DecodedTooLarge(FormatError):
     pass
+
+
+class Malformed(FormatError):
+    """`field` is a path such as `topics[2].partitions[0].records`, `position` a byte of the frame."""
+
+    def __init__(self, message: str, version: int, field: str, position: int, reason: str) -> None:
+        self.message, self.version, self.field, self.position = message, version, field, position
+        super().__init__(f"{message} v{version}", f"{field} at byte {position}: {reason}")
 
 
 class ClusterMismatch(LlogError):
