@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -228,3 +229,21 @@ def test_a_write_that_took_effect_does_not_fail_because_it_cannot_be_forgotten(
     written(tmp_path, "x", topic="orders")
     assert values(tmp_path, "orders") == [b"x"]
     assert "could not be removed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("properties", "refused"),
+    [
+        ({"spark.sql.execution.id": "7", "spark.sql.execution.root.id": "7"}, False),
+        ({"spark.sql.execution.id": "8", "spark.sql.execution.root.id": "7"}, True),
+        ({"spark.sql.execution.id": "8", "spark.sql.execution.root.id": "7", "sql.streaming.queryId": "q"}, False),
+        ({"spark.sql.execution.id": "8"}, False),
+        ({}, False),
+    ],
+)
+def test_a_write_within_another_command_that_is_no_stream_s_creates_a_table(
+    monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], refused: bool
+) -> None:
+    task = SimpleNamespace(getLocalProperty=properties.get)
+    monkeypatch.setattr(sink_driver, "TaskContext", SimpleNamespace(get=lambda: task))
+    assert sink_driver.creates_table() is refused

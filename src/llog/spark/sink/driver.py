@@ -142,7 +142,8 @@ def creates_table() -> bool:
     task = TaskContext.get()
     if task is None or task.getLocalProperty(_CHECKPOINT_ID):
         return False
-    return task.getLocalProperty(_EXECUTION_ID) != task.getLocalProperty(_ROOT_EXECUTION_ID)
+    execution, root = task.getLocalProperty(_EXECUTION_ID), task.getLocalProperty(_ROOT_EXECUTION_ID)
+    return bool(execution and root and execution != root)
 
 
 def upload_task(order: bytes, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
