@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from tests.benchmarks.idle_compactor import append, count, seed, segments_in, st
 from tests.patience import until
 from tests.system.broker_process import LlogProcess
 
+KINDS: Final = ("lmdb", "oxia", "postgres") if os.environ.get("LLOG_SOAK") == "1" else ("lmdb", "oxia")
 LOGS: Final = 200
 # A service that begins reads every log. After that it looks at each once within five minutes; this is much faster.
 QUIET_SECONDS: Final = 8.0
@@ -29,7 +31,7 @@ def guards_read(compactor: LlogProcess) -> int:
     return count(compactor, None).keys_by_operation.get("get_many", 0)
 
 
-@pytest.mark.parametrize("kind", ["lmdb", "oxia", "postgres"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_an_append_of_another_process_to_one_of_many_idle_logs_is_compacted(kind: str, tmp_path: Path) -> None:
     try:
         with stores(kind, tmp_path, "1h") as settings:

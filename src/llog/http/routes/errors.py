@@ -63,6 +63,9 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
         e.StoreNotInstalled,
         e.StoreSchemeConflict,
         e.FormatError,
+        # Of Kafka messages; no HTTP route raises them.
+        e.Malformed,
+        e.NotEncodable,
         e.TruncatedInput,
         e.BadMagic,
         e.ChecksumMismatch,
