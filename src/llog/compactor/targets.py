@@ -1,9 +1,11 @@
 """The logs that the service works on, kept current: what changed is read again, everything else is remembered.
 
-a topic changed            that topic is read, together with others that changed within a pause
-a watch began or missed    every topic is read, and every log inspected
-every discovery interval   topics being deleted are read again; without a watch, every topic
-a sweep is due             as after a gap, in case the report of a change was lost
+    a topic changed            that topic is read, together with others that changed within a pause
+    a watch began or missed    every topic is read, and every log inspected
+    every discovery interval   topics being deleted are read again; without a watch, every topic
+    a sweep is due             as after a gap, in case the report of a change was lost
+
+A refresh that fails changes nothing, and the next one reads the same.
 """
 
 from __future__ import annotations
