@@ -42,8 +42,8 @@ DISCARD_MS_MAX: Final = 2_000
 READ_AHEAD_BYTES_MAX: Final = 64 * KIB
 """Bytes of a body that wait for a reader which has not said how many it has room for."""
 BODY_PART_BYTES: Final = 256 * KIB
-"""The first part of a body of known length: most bodies, so that their reader wakes once. Each further part doubles what
-has arrived."""
+"""The first part of a body of known length, and all of most bodies, so that their reader wakes once. Each further part
+doubles what has arrived."""
 SEND_PIECE_BYTES: Final = 256 * KIB
 """A large answer is written in pieces of this size; each waits until the transport accepts more."""
 
