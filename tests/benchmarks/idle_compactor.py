@@ -54,6 +54,7 @@ class Counted(NamedTuple):
     lagging: int
     by_operation: Mapping[str, int]
     keys_by_operation: Mapping[str, int]
+    objects_by_operation: Mapping[str, int]
 
 
 class IdleCost(NamedTuple):
@@ -70,6 +71,8 @@ class IdleCost(NamedTuple):
     transactions: float
     by_operation: Mapping[str, int]
     """Calls during the measurement, not per hour."""
+    objects_by_operation: Mapping[str, int]
+    """Object requests during the measurement, not per hour."""
 
 
 # -- the cluster -------------------------------------------------------------------------------------------------------
@@ -134,6 +137,7 @@ def count(compactor: LlogProcess, environment: lmdb.Environment | None) -> Count
         lagging=int(page["compaction"]["lag"]["logs"]),
         by_operation={name: int(one["calls"]) for name, one in operations.items()},
         keys_by_operation={name: int(one["items"]) for name, one in operations.items()},
+        objects_by_operation={name: int(one["calls"]) for name, one in page["s3"]["operations"].items()},
     )
 
 
@@ -166,12 +170,13 @@ def cost(store: str, logs: int, before: Counted, after: Counted) -> IdleCost:
         round((after.object_requests - before.object_requests) * hourly),
         round((after.cpu_seconds - before.cpu_seconds) / seconds * 100, 2),
         round((after.transactions - before.transactions) * hourly),
-        {
-            name: calls - before.by_operation.get(name, 0)
-            for name, calls in after.by_operation.items()
-            if calls != before.by_operation.get(name, 0)
-        },
+        _moved(before.by_operation, after.by_operation),
+        _moved(before.objects_by_operation, after.objects_by_operation),
     )
+
+
+def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> Mapping[str, int]:
+    return {name: calls - before.get(name, 0) for name, calls in after.items() if calls != before.get(name, 0)}
 
 
 def measure(
