@@ -115,7 +115,7 @@ class EmbeddedBroker:
         context = self._broker.context
         now_ms = context.now_ms()
         measured = encode_group(group, encoding=context.options.encoding, now_ms=now_ms)
-        [refusal] = await refusals_of(self._broker.topic_configs, [measured], now_ms)
+        [refusal] = await refusals_of(self._broker.topics, [measured], now_ms)
         if refusal is not None:
             raise refusal
         return results_of((await self._broker.produce([measured.encoded])).outcomes)[0]

@@ -33,7 +33,7 @@ from llog.log.read.records import LogRecord, RecordRun
 from llog.log.read.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
 from llog.log.rewrite.publish import LOG_MERGE_INPUTS_MIN, Compacted
 from llog.log.topics.create import initialize
-from llog.log.topics.known_configs import TopicConfigs
+from llog.log.topics.known_topics import KnownTopics
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.vacuum.job import VacuumReport, vacuum_here
 from llog.settings import Settings
@@ -98,7 +98,7 @@ class AsyncLeaderlessLogWriter(_Face):
     def __init__(self, opened: OpenedLog, metrics: LogMetrics) -> None:
         super().__init__(opened, metrics)
         self._appender = Appender(self.context)
-        self._configs = TopicConfigs(self.context, lambda: asyncio.get_running_loop().time() * 1_000)
+        self._configs = KnownTopics(self.context, lambda: asyncio.get_running_loop().time() * 1_000)
 
     async def initialize_partition(self, topic: str, partition: int) -> None:
         """Create the log unless it exists; adds partitions to the topic, or creates it. An append to a missing topic

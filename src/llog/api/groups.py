@@ -14,7 +14,7 @@ from llog.formats.records.encode import encode_columns, plain_record_bytes, reco
 from llog.formats.records.record_columns import Header, columns_from_rows
 from llog.log.append.append import EncodedGroup
 from llog.log.keys import Log, check_partition, check_topic
-from llog.log.topics.known_configs import TopicConfigs
+from llog.log.topics.known_topics import KnownTopics
 from llog.log.topics.record_limits import AT_THE_CLOCK, TimestampSpan, refusal_of_records, span_of
 
 
@@ -83,7 +83,7 @@ def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> Mea
     return MeasuredGroup(encoded, int(record_bytes(columns).max()), span)
 
 
-async def refusals_of(configs: TopicConfigs, groups: Sequence[MeasuredGroup], now_ms: int) -> list[LogError | None]:
+async def refusals_of(configs: KnownTopics, groups: Sequence[MeasuredGroup], now_ms: int) -> list[LogError | None]:
     """For each group, why its topic refuses it; None: it may be appended. Raises the store's error if no config could
     be read."""
     by_topic = await configs.of({group.encoded.log.topic for group in groups})

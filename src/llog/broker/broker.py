@@ -29,7 +29,7 @@ from llog.formats.warm_up import warm_up
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.append.known import Growth
 from llog.log.keys import Log
-from llog.log.topics.known_configs import TopicConfigs
+from llog.log.topics.known_topics import KnownTopics
 from llog.settings import Settings
 from llog.telemetry.billing import Billing
 from llog.telemetry.metering import STORE_NAMES, Meters, tier_of
@@ -60,10 +60,10 @@ class Broker:
         self.host, self.port = settings.http_bind_host, settings.http_port
         self.pool = MemoryPool(settings.batch_max_buffer_bytes)
         self.positions = GroupPositions(self.context)
-        self.topic_configs = TopicConfigs(self.context, monotonic_ms)
+        self.topics = KnownTopics(self.context, monotonic_ms)
         self._cache = self._tail_cache()
         self._consume = ConsumeService(
-            self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms, configs=self.topic_configs
+            self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms, configs=self.topics
         )
         self.consume = self._consume.consume
         assert meters.metered_metadata is not None

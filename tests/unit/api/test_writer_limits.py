@@ -13,7 +13,7 @@ from llog import LeaderlessLogReader, LeaderlessLogWriter, SharedAppendGroup, em
 from llog.api.aio import AsyncLeaderlessLogWriter
 from llog.errors import PartitionOutOfRange, RecordTooLarge, TimestampOutOfWindow
 from llog.log.append.append import Appended
-from llog.log.topics import known_configs
+from llog.log.topics import known_topics
 from llog.log.topics.admin import create_topic
 from llog.log.topics.create import load_topic
 from llog.settings import Settings
@@ -96,7 +96,7 @@ async def test_configs_are_read_once_for_many_appends(settings: Settings, monkey
         reads.append(arguments)
         return await load_topic(*arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(known_configs, "load_topic", counted)
+    monkeypatch.setattr(known_topics, "load_topic", counted)
     async with await AsyncLeaderlessLogWriter.open(settings) as writer:
         for _ in range(20):
             await writer.append_shared([group(0), group(1)])

@@ -23,7 +23,7 @@ from llog.log.append.known import Growth
 from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
 from llog.log.read.read import iter_runs, view
-from llog.log.topics.known_configs import TopicConfigs
+from llog.log.topics.known_topics import KnownTopics
 from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
@@ -82,7 +82,7 @@ class BrokerDouble:
         self.appender = Appender(self.context, growth=Growth.HTTP)
         self.positions = GroupPositions(self.context)
         self.trouble = ""
-        self.topic_configs = TopicConfigs(self.context, lambda: time.monotonic() * 1_000)
+        self.topics = KnownTopics(self.context, lambda: time.monotonic() * 1_000)
         self.metrics, self.pool = MetricsDouble(), MemoryPool(pool_bytes)
         self.writes, self.reads = writes, reads
         self.changed: list[Log] = []

@@ -38,7 +38,7 @@ from llog.concurrency import Offload
 from llog.errors import FormatError, InconsistentReadState, LlogError, StoreClosed
 from llog.log.context import LogContext
 from llog.log.metrics import LogMetrics
-from llog.log.topics.known_configs import TopicConfigs
+from llog.log.topics.known_topics import KnownTopics
 
 __all__ = [
     "ConsumeMetrics",
@@ -79,7 +79,7 @@ class ConsumeService:
         metrics: ConsumeMetrics,
         *,
         refresh_ms: float,
-        configs: TopicConfigs | None = None,
+        configs: KnownTopics | None = None,
         read_ahead_bytes: int = READ_AHEAD_BYTES_MAX,
     ) -> None:
         self._cache, self._metrics, self._clock = cache, metrics, cache.clock
@@ -87,7 +87,7 @@ class ConsumeService:
         self._offload = Offload("llog-consume")
         self._ahead = ReadAhead(read_ahead_bytes)
         self._reader = StoreReader(context, self._ahead, self._offload, clock=cache.clock, metrics=metrics)
-        self._configs = TopicConfigs(context, cache.clock) if configs is None else configs
+        self._configs = KnownTopics(context, cache.clock) if configs is None else configs
         self.watch = TailWatch(context, cache, self._configs, refresh_ms=refresh_ms)
         self._closed = False
         self._under_way = 0

@@ -20,7 +20,7 @@ from llog.errors import LlogError
 from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
 from llog.log.read.view import view_of
-from llog.log.topics.known_configs import TopicConfigs
+from llog.log.topics.known_topics import KnownTopics
 
 # Requests that wait at the same time; one more is answered at once with the records at hand.
 CONSUME_WAITERS_MAX: Final = 100_000
@@ -57,7 +57,7 @@ class TailWatch:
         self,
         context: LogContext,
         cache: TailCache,
-        configs: TopicConfigs,
+        configs: KnownTopics,
         *,
         refresh_ms: float,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,

@@ -36,7 +36,7 @@ from llog.listener.http1 import RETRY_AFTER, ErrorAnswer, Reply, json_reply
 from llog.listener.tokens import Access
 from llog.log.append.append import Appended, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import Landed
-from llog.log.topics.known_configs import Config
+from llog.log.topics.known_topics import Config
 from llog.log.topics.record_limits import refusal_of_records
 from llog.telemetry.request_log import RequestRecord
 
@@ -76,7 +76,7 @@ async def produce_records(runtime: Runtime, record: RequestRecord) -> Reply:
             encoded = await _routed(runtime, request, body.size)
         else:
             encoded = request
-        configs = await services.topic_configs.of({batch.log.topic for batch in encoded.batches})
+        configs = await services.topics.of({batch.log.topic for batch in encoded.batches})
         encoded = within_limits(encoded, configs, now_ms)
     # The body's bytes were given back just now, and `produce` takes the groups' before any other task runs.
     produced = await services.produce(encoded.groups)
@@ -92,7 +92,7 @@ async def produce_records(runtime: Runtime, record: RequestRecord) -> Reply:
 async def _routed(runtime: Runtime, request: KeyedRequest, size: int) -> EncodedRequest:
     """With a partition for each record. A topic that cannot be read fails the request: nothing was accepted."""
     counts: dict[str, int] = {}
-    for topic, count in (await runtime.services.topic_configs.partition_counts(request.topics)).items():
+    for topic, count in (await runtime.services.topics.partition_counts(request.topics)).items():
         if isinstance(count, LlogError):
             raise count
         counts[topic] = count

@@ -32,7 +32,7 @@ from llog.listener.tokens import Tokens
 from llog.log.append.append import EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
-from llog.log.topics.known_configs import TopicConfigs
+from llog.log.topics.known_topics import KnownTopics
 from llog.telemetry.request_log import HttpMetrics, RequestRecord
 from llog.telemetry.status_pages import StatusServices
 
@@ -84,7 +84,7 @@ class BrokerServices(StatusServices, Protocol):
     def positions(self) -> GroupPositions: ...
 
     @property
-    def topic_configs(self) -> TopicConfigs: ...
+    def topics(self) -> KnownTopics: ...
 
     @property
     def pool(self) -> MemoryPool: ...

@@ -63,7 +63,7 @@ async def create(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     try:
         made = await create_topic(context, check_topic(body.topic), partitions=body.partitions, config=config)
     finally:
-        runtime_of(request).services.topic_configs.forget(body.topic)
+        runtime_of(request).services.topics.forget(body.topic)
     return json_response(_summary(made), 201)
 
 
@@ -142,7 +142,7 @@ async def alter(request: Request, topic: TopicInPath) -> Response[bytes]:  # typ
     try:
         altered = await alter_topic(services.context, check_topic(topic), put=put, remove=removed)
     finally:
-        services.topic_configs.forget(topic)
+        services.topics.forget(topic)
     return json_response(_summary(altered))
 
 
@@ -159,7 +159,7 @@ async def grow(request: Request, topic: TopicInPath) -> Response[bytes]:  # type
     try:
         grown = await add_partitions(services.context, check_topic(topic), body.count)
     finally:
-        services.topic_configs.forget(topic)
+        services.topics.forget(topic)
     return json_response(_summary(grown))
 
 
@@ -181,7 +181,7 @@ async def remove(request: Request, topic: TopicInPath, dry_run: FromQuery[bool] 
     try:
         done = await delete_topic(services.context, topic)
     finally:
-        services.topic_configs.forget(topic)
+        services.topics.forget(topic)
     for partition in range(done.partitions):
         services.log_changed(Log(topic, partition))
     return json_response(

@@ -8,11 +8,11 @@ import pytest
 
 from llog.errors import LlogError, MetadataUnavailable
 from llog.log.context import LogContext
-from llog.log.topics import known_configs
+from llog.log.topics import known_topics
 from llog.log.topics.admin import alter_topic, create_topic
 from llog.log.topics.create import load_topic
 from llog.log.topics.delete import delete_topic
-from llog.log.topics.known_configs import TOPIC_CONFIG_FRESH_MS, TopicConfigs
+from llog.log.topics.known_topics import KNOWN_TOPIC_FRESH_MS, KnownTopics
 from tests.unit.http.broker_double import memory_context
 
 DEFAULT = 1_048_588
@@ -23,7 +23,7 @@ class Looked:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.context, self.now_ms = memory_context(), 0.0
-        self.configs = TopicConfigs(self.context, lambda: self.now_ms)
+        self.configs = KnownTopics(self.context, lambda: self.now_ms)
         self.reads = 0
         self.failing = False
         self.gate: asyncio.Event | None = None
@@ -37,7 +37,7 @@ class Looked:
                 raise MetadataUnavailable("memory", "get", "no answer")
             return found
 
-        monkeypatch.setattr(known_configs, "load_topic", counted)
+        monkeypatch.setattr(known_topics, "load_topic", counted)
 
     async def limits(self, topics: Iterable[str]) -> dict[str, int | LlogError]:
         found = await self.configs.of(topics)
@@ -61,9 +61,9 @@ async def test_a_limit_is_read_again_when_it_is_old_and_not_before(looked: Looke
     await looked.create("t", 1_000)
     await looked.limits(["t"])
     await alter_topic(looked.context, "t", put={"max.message.bytes": "2000"})
-    looked.now_ms = TOPIC_CONFIG_FRESH_MS - 1
+    looked.now_ms = KNOWN_TOPIC_FRESH_MS - 1
     assert (await looked.limits(["t"]), looked.reads) == ({"t": 1_000}, 1)
-    looked.now_ms = TOPIC_CONFIG_FRESH_MS
+    looked.now_ms = KNOWN_TOPIC_FRESH_MS
     assert (await looked.limits(["t"]), looked.reads) == ({"t": 2_000}, 2)
 
 
@@ -102,7 +102,7 @@ async def test_a_read_overtaken_by_a_change_is_not_kept(looked: Looked) -> None:
 async def test_without_the_store_the_last_limit_holds_and_an_unknown_one_is_an_error(looked: Looked) -> None:
     await looked.create("t", 1_000)
     await looked.limits(["t"])
-    looked.failing, looked.now_ms = True, TOPIC_CONFIG_FRESH_MS + 1
+    looked.failing, looked.now_ms = True, KNOWN_TOPIC_FRESH_MS + 1
     found = await looked.limits(["t", "other"])
     assert found["t"] == 1_000
     assert isinstance(found["other"], MetadataUnavailable)
@@ -111,7 +111,7 @@ async def test_without_the_store_the_last_limit_holds_and_an_unknown_one_is_an_e
 
 
 async def test_kept_configs_are_bounded(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_configs, "TOPIC_CONFIGS_KNOWN_MAX", 3)
+    monkeypatch.setattr(known_topics, "KNOWN_TOPICS_MAX", 3)
     await looked.limits([f"t{number}" for number in range(5)])
     reads = looked.reads
     await looked.limits(["t2", "t3", "t4"])
@@ -136,7 +136,7 @@ async def test_partition_counts_are_kept_like_configs_but_that_a_topic_is_missin
     assert await looked.configs.partition_counts(["t", "new"]) == {"t": 6, "new": 3}
     assert looked.reads == reads + 1
     await delete_topic(looked.context, "t")
-    looked.now_ms = TOPIC_CONFIG_FRESH_MS + 1
+    looked.now_ms = KNOWN_TOPIC_FRESH_MS + 1
     assert await looked.configs.partition_counts(["t"]) == {"t": 1}
     looked.failing = True
     assert isinstance((await looked.configs.partition_counts(["unknown"]))["unknown"], MetadataUnavailable)
