@@ -4,7 +4,7 @@
 
 `handle(call)` runs in frame order, on the event loop. It returns the answer's message, or an awaitable of it; None
 means that no answer is sent (Produce with acks=0). What must happen in the order of the connection's frames happens
-before `handle` returns. An `LlogError` that it raises closes the connection, so a handler answers errors in the message.
+before `handle` returns. An `LlogError` that it raises closes the connection, so handlers answer errors in the message.
 """
 
 from __future__ import annotations
