@@ -35,9 +35,9 @@ from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
 from llog.errors import InvalidArgument, StoreClosed
 from llog.formats.records.record_columns import Header
 from llog.http.json import warm_up
-from llog.http.serve import serve
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.read.records import LogRecord
+from llog.process.serve import serve
 from llog.settings import Settings
 from llog.stores.objects.memory import forget
 
@@ -214,6 +214,7 @@ def _places(directory: str | os.PathLike[str] | None, memory_url: str) -> dict[s
     places: dict[str, object] = {
         "client_identifier": f"embedded-{os.getpid()}-{secrets.token_hex(4)}",
         "http_port": 0,
+        "kafka_port": 0,
         "http_stop_timeout_ms": EMBEDDED_HTTP_STOP_MS,
     }
     if memory_url:
