@@ -407,8 +407,8 @@ class Settings:
     # -- nodes ------------------------------------------------------------------------------------------------------
     node_id: int | None = setting(
         NODES, kinds.integer(0, NODE_ID_MAX),
-        "Number of this broker in the cluster, as Kafka clients see it; no two live brokers have the same. The lowest free"
-        " one if not set. Of several processes with one configuration it is that of the first.",
+        "Number of this broker in the cluster, as Kafka clients see it; no two live brokers have the same. The"
+        " lowest free one if not set. Of several processes with one configuration it is that of the first.",
     )
     zone: str | None = setting(
         NODES, kinds.ZONE,
