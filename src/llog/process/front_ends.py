@@ -7,15 +7,11 @@ import asyncio
 from llog.broker.broker import Broker
 from llog.http.routes.app import HttpApp
 from llog.http.server import HttpServer
+from llog.kafka.server import KafkaServer
 from llog.kafka.services import KafkaServices
 from llog.listener.server import SocketListener
 from llog.settings import Settings
-from llog.settings.listening import advertised_address, check_kafka_address
-
-try:
-    from llog.kafka.server import KafkaServer
-except ModuleNotFoundError:  # until the Kafka front end is there
-    KafkaServer = None  # type: ignore[assignment,misc]
+from llog.settings.listening import advertised_address
 
 
 class FrontEnds:
@@ -25,7 +21,7 @@ class FrontEnds:
         self._settings = settings
         self.http = HttpServer(app, settings, host=host, port=port)
         self._kafka: KafkaServer | None = None
-        if settings.kafka_port is not None and KafkaServer is not None:
+        if settings.kafka_port is not None:
             services = KafkaServices(broker, broker.cluster, broker.topics)
             self._kafka = KafkaServer(services, settings, settings.kafka_host, settings.kafka_port)
 
@@ -43,8 +39,6 @@ class FrontEnds:
 
     async def start(self) -> None:
         """`ExposureRefused` or `SettingsError` when an address cannot be used; then nothing listens."""
-        if self._kafka is not None:
-            check_kafka_address(self._settings)
         try:
             for listener in self._listeners():
                 await listener.start()
