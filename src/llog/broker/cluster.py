@@ -26,6 +26,11 @@ class ClusterView:
         self._nodes: tuple[Node, ...] = (own,)
         self.node_id = own.node_id
 
+    @property
+    def draining(self) -> bool:
+        """This node is about to stop and another one can take its clients over."""
+        return False
+
     def nodes(self) -> Sequence[Node]:
         """Live nodes with a Kafka address, by id; this one is among them."""
         return self._nodes
