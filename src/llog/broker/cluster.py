@@ -71,6 +71,10 @@ class ClusterView:
         """The node that clients send administration to; any node does it."""
         return pick(self._leaders[""], self.cluster_id or "0", 0)
 
+    def zone_of_client(self, client_id: str | None) -> str:
+        """The zone that a client names in its id; empty: none."""
+        return ""
+
     def leader_of(self, topic_id: str, partition: int, zone: str = "") -> int:
         """The node that a client of this zone should write to and read from."""
         return pick(self._leaders.get(zone) or self._leaders[""], topic_id, partition)
