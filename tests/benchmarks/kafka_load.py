@@ -10,10 +10,12 @@ kernel, in `send` and `recv`.
                 requests are under way already: a producer without linger. Latency counts from when a record was due.
     fetch       every connection reads its share of the partitions from the first offset to the last, `passes` times
     pipeline    `in_flight` small requests at once, then all their answers; the latency of the whole
+    librdkafka  one librdkafka producer with default settings: here the client costs most
 """
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import threading
@@ -25,9 +27,19 @@ from typing import Final
 
 import msgspec
 
-from tests.benchmarks.kafka_wire import KafkaSocket, check_produced, fetch_frame, fetched, produce_frame, record_batch
+from tests.benchmarks.kafka_wire import (
+    TIMEOUT_MS,
+    KafkaSocket,
+    check_produced,
+    fetch_frame,
+    fetched,
+    produce_frame,
+    record_batch,
+)
 
 RECORD_BYTES: Final = 1_024
+NOISE_OFFSETS: Final = 1_000
+"""Different values of a librdkafka producer."""
 TRICKLE_BATCH_RECORDS_MAX: Final = 64
 """More due records of one partition wait for the next request."""
 
@@ -67,6 +79,12 @@ class Pipeline(msgspec.Struct, frozen=True, tag=True):
     target: Target
     rounds: int
     in_flight: int
+
+
+class Librdkafka(msgspec.Struct, frozen=True, tag=True):
+    port: int
+    topic: str
+    records: int
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -225,6 +243,34 @@ def pipeline(command: Pipeline) -> Loaded:
     return loaded(count * RECORD_BYTES / 1e6, sum(latencies), count, latencies)
 
 
+def librdkafka(command: Librdkafka) -> Loaded:
+    from confluent_kafka import KafkaError, Message, Producer
+
+    failures: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    noise = random.Random(1).randbytes(RECORD_BYTES + NOISE_OFFSETS)
+    values = [noise[start : start + RECORD_BYTES] for start in range(NOISE_OFFSETS)]
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{command.port}"})
+    began = time.perf_counter()
+    for number in range(command.records):
+        while True:
+            try:
+                producer.produce(command.topic, values[number % NOISE_OFFSETS], on_delivery=on_delivery)
+                break
+            except BufferError:  # its queue is full
+                producer.poll(0.01)
+        if number % NOISE_OFFSETS == 0:
+            producer.poll(0)
+    left = producer.flush(TIMEOUT_MS / 1_000)
+    seconds = time.perf_counter() - began
+    assert not left + len(failures), f"{left} records were not delivered: {failures[:3]}"
+    return loaded(command.records * RECORD_BYTES / 1e6, seconds, 0, [])
+
+
 # -- fetching --------------------------------------------------------------------------------------------------------
 
 
@@ -262,7 +308,7 @@ def fetch(command: Fetch) -> Loaded:
 
 # -- the process -----------------------------------------------------------------------------------------------------
 
-Command = Produce | Trickle | Fetch | Pipeline
+Command = Produce | Trickle | Fetch | Pipeline | Librdkafka
 
 
 class LoadProcess:
@@ -299,6 +345,8 @@ def run_command(command: Command) -> Loaded:
             return fetch(command)
         case Pipeline():
             return pipeline(command)
+        case Librdkafka():
+            return librdkafka(command)
 
 
 def main() -> None:

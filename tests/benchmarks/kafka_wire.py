@@ -106,10 +106,10 @@ def fetched(answer: memoryview) -> dict[int, int]:
 class KafkaSocket:
     """One connection; answers come in the order of requests."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, memory_bytes: int = 1 << 20) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_MS / 1_000)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._memory = bytearray(1 << 20)
+        self._memory = bytearray(memory_bytes)
 
     def send(self, frame: bytes) -> None:
         self._socket.sendall(frame)
