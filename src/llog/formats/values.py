@@ -178,8 +178,8 @@ class ProducerSnapshot(Value, frozen=True, kw_only=True):
     as_of: Count
     pages: Count
     forgot: bool = False
-    """Producers of this log were forgotten, because there were too many or by a restore: an unknown producer that goes
-    on with a later number may be one of them."""
+    """Producers of this log were forgotten, because there were too many, by a restore or with an earlier incarnation:
+    an unknown producer that goes on with a later number may be one of them."""
 
 
 class ProducerPage(Value, frozen=True, kw_only=True):

@@ -15,8 +15,9 @@ from llog.testing.history.image import LogImage
 from llog.testing.history.operations import Action, Append, Operations, Read
 from llog.testing.history.verdict import Violation
 
-NEVER_OF_THE_OBEDIENT: Final = ("DuplicateSequence", "OutOfOrderSequence", "ProducerEpochFenced", "UnknownProducer")
-"""Answers that no producer gets which numbers its batches from 0 on and waits for each answer."""
+REFUSALS_OF_NUMBERS: Final = ("DuplicateSequence", "OutOfOrderSequence", "ProducerEpochFenced", "UnknownProducer")
+"""Answers that no producer gets which numbers its batches from 0 on and waits for each answer. Only a topic that was
+created again does not know it."""
 
 
 class AppendedBatch(NamedTuple):
@@ -100,7 +101,9 @@ def _stored_once(case: LogCase) -> Iterator[Violation]:
         if len(offsets) > 1 and not case.deletions:
             yield case.violation("I3", offsets[1], f"the same batch {batch.tokens} landed at {offsets}")
         for attempt in batch.attempts:
-            if attempt.answer is not None and attempt.answer.reason in NEVER_OF_THE_OBEDIENT:
+            if attempt.answer is not None and attempt.answer.reason in REFUSALS_OF_NUMBERS:
+                if attempt.answer.reason == "UnknownProducer" and case.deletions:
+                    continue
                 text = f"{batch.tokens} follow the rules and were refused with {attempt.answer.reason}"
                 yield case.violation("I3", -1, text)
 
