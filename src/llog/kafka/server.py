@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from llog.errors import ExposureRefused
 from llog.kafka.apis.handler import Handler
 from llog.kafka.apis.handlers import handlers as all_handlers
 from llog.kafka.dispatch import Dispatcher
@@ -25,7 +24,7 @@ from llog.kafka.services import KafkaServices
 from llog.listener.connection import ConnectionSet
 from llog.listener.server import CONNECTIONS_MAX, SocketListener
 from llog.settings import Settings
-from llog.settings.listening import check_certificate, is_loopback
+from llog.settings.listening import check_kafka_address
 
 
 class KafkaServer(SocketListener):
@@ -40,6 +39,7 @@ class KafkaServer(SocketListener):
         connections_max: int = CONNECTIONS_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         front_end_bytes_max: int = FRONT_END_BYTES_MAX,
+        reuse_port: bool = False,
     ) -> None:
         """`handlers` and limits are for tests."""
         dispatcher = Dispatcher(services, all_handlers() if handlers is None else handlers)
@@ -59,6 +59,7 @@ class KafkaServer(SocketListener):
             variables="LLOG_KAFKA",
             scheme="kafka",
             connections_max=connections_max,
+            reuse_port=reuse_port,
         )
 
     def _connection(self, peers: ConnectionSet) -> KafkaConnection:
@@ -66,9 +67,7 @@ class KafkaServer(SocketListener):
 
     async def start(self) -> None:
         """`ExposureRefused` or `SettingsError` when it cannot listen there."""
-        check_certificate(self._settings)
-        if not is_loopback(self.host) and not self._settings.insecure:
-            raise ExposureRefused("LLOG_KAFKA_HOST", self.host, ["authentication of Kafka clients"])
+        check_kafka_address(self._settings, host=self.host)
         await super().start()
 
     async def stop(self, *, at_once: bool = False) -> None:

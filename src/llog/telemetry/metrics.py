@@ -389,9 +389,7 @@ class GatheredCounts:
         with self._lock:
             self._add(self._kafka, row, seconds, request_bytes, response_bytes)
 
-    def _add(
-        self, rows: dict[R, GatheredRow], row: R, seconds: float, request_bytes: int, response_bytes: int
-    ) -> None:
+    def _add(self, rows: dict[R, GatheredRow], row: R, seconds: float, request_bytes: int, response_bytes: int) -> None:
         known = rows.get(row)
         if known is None:
             known = rows[row] = [], [0, 0]

@@ -24,7 +24,17 @@ CONTENDED_BYTES_MIN: Final = 16 * KIB
 class Arrival:
     """One for each connection, used for one frame after the other."""
 
-    __slots__ = ("_context", "_missing", "_missing_before", "_now_ms", "_on_room", "_pace", "_stalled", "client", "share")
+    __slots__ = (
+        "_context",
+        "_missing",
+        "_missing_before",
+        "_now_ms",
+        "_on_room",
+        "_pace",
+        "_stalled",
+        "client",
+        "share",
+    )
 
     def __init__(
         self,

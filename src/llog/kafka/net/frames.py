@@ -95,7 +95,7 @@ class FrameReader:
         if size <= left:
             self._at, self._large = begin + size, False
             return bytearray(rest[begin : self._at])
-        own = memoryview(np.empty(size, np.uint8))  # a bytearray would be filled with zeros first
+        own = np.empty(size, np.uint8).data  # a bytearray would be filled with zeros first
         own[:left] = rest[begin:]
         self._own, self._filled, self._admitted_bytes = own, left, admitted_bytes
         self._rest, self._at = b"", 0

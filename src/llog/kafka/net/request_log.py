@@ -48,10 +48,7 @@ class KafkaRequestLog:
         if request is None:
             return  # counted as refused
         seconds, code = self._now() - slot.started, slot.error_code
-        if slot.buffers is None:
-            error = NO_ANSWER
-        else:
-            error = _ERROR_NAMES.get(code) or str(code)
+        error = NO_ANSWER if slot.buffers is None else _ERROR_NAMES.get(code) or str(code)
         self._metrics.observe_kafka(request.api.name, error, seconds, slot.frame_bytes, slot.answer_bytes)
         if not self._is_logged(bool(code) or slot.buffers is None, seconds * 1_000 - request.call.wait_ms):
             return
