@@ -34,6 +34,9 @@ class Held:
         self.answers.append(future)
         return future
 
+    def has_been_called(self, times: int) -> bool:
+        return len(self.calls) >= times
+
     def answer(self, number: int, **fields: Any) -> None:
         self.answers[number].set_result(self._answer(**fields))
 

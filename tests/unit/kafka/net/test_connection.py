@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from functools import partial
 from typing import Any
 
 import pytest
@@ -85,7 +86,7 @@ async def test_no_more_requests_are_in_flight_than_there_are_slots() -> None:
             await other.ask(ApiVersionsRequest("test", "1"), 3)
         assert len(held.calls) == IN_FLIGHT_MAX
         for number in range(len(answers)):
-            await until(lambda number=number: len(held.answers) > number)
+            await until(partial(held.has_been_called, number + 1))
             assert len(held.calls) <= number + IN_FLIGHT_MAX
             held.answer(number)
         await asyncio.wait_for(asyncio.gather(*answers), PATIENCE_SECONDS)
@@ -217,14 +218,13 @@ async def test_an_idle_connection_is_closed_and_one_that_waits_for_an_answer_is_
 ) -> None:
     monkeypatch.setattr(connection_module, "IDLE_MS_MAX", 200)
     held = Held(MetadataResponse)
-    async with serve(handlers=handlers(metadata=held.handle)) as kafka:
-        async with kafka.client() as waits, kafka.client() as idle:
-            answer = waits.send(MetadataRequest(), METADATA_VERSION)
-            assert await idle.ended()
-            await asyncio.sleep(0.5)
-            held.answer(0, cluster_id="late")
-            assert (await answer).cluster_id == "late"
-            await until(lambda: waits.reader.at_eof(), "idle again")
+    async with serve(handlers=handlers(metadata=held.handle)) as kafka, kafka.client() as waits, kafka.client() as idle:
+        answer = waits.send(MetadataRequest(), METADATA_VERSION)
+        assert await idle.ended()
+        await asyncio.sleep(0.5)
+        held.answer(0, cluster_id="late")
+        assert (await answer).cluster_id == "late"
+        await until(waits.reader.at_eof, "idle again")
 
 
 async def test_a_client_that_does_not_read_gets_no_further_requests_handled() -> None:
@@ -263,7 +263,9 @@ def test_every_handler_has_a_schema_for_what_it_serves() -> None:
     from llog.kafka.codec import apis
 
     for key, handler in all_handlers().items():
-        assert isinstance(handler, Handler) and handler.key == key
-        assert handler.served.first in apis()[key].versions and handler.served.last in apis()[key].versions
+        assert isinstance(handler, Handler)
+        assert handler.key == key
+        assert handler.served.first in apis()[key].versions
+        assert handler.served.last in apis()[key].versions
         if handler.advertised is not None:
             assert handler.advertised.first <= handler.served.first <= handler.served.last <= handler.advertised.last

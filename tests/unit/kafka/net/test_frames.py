@@ -11,8 +11,6 @@ import pytest
 from llog.errors import InvalidField
 from llog.kafka.net.frames import SCRATCH_BYTES, Admit, Frame, FrameReader, scratch_buffer
 
-Read = Callable[[FrameReader], int]
-
 
 def framed(*bodies: bytes) -> bytes:
     return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
@@ -108,11 +106,14 @@ def test_a_frame_that_is_not_admitted_is_asked_for_again_and_has_no_memory() -> 
 
     stream = Stream(framed(struct.pack(">h", 3) + bytes(98)), admit)
     stream.feed(50)
-    assert not stream.frames and not stream.reader.is_hungry and stream.reader.missing_bytes == 0
+    assert not stream.frames
+    assert not stream.reader.is_hungry
+    assert stream.reader.missing_bytes == 0
     room = True
     stream.cut()
     assert asked == [(100, 3, 46)] * 2
-    assert stream.reader.is_hungry and stream.reader.missing_bytes == 54
+    assert stream.reader.is_hungry
+    assert stream.reader.missing_bytes == 54
     stream.feed(54)
     assert len(stream.frames) == 1
 
@@ -129,6 +130,7 @@ def test_no_more_of_a_frame_is_read_than_was_admitted() -> None:
     assert not stream.reader.is_hungry
     granted = 6_000
     stream.cut()
-    assert stream.reader.is_hungry and len(stream.reader.buffer()) == 4_000
+    assert stream.reader.is_hungry
+    assert len(stream.reader.buffer()) == 4_000
     stream.feed(10**9)
     assert len(stream.frames) == 1
