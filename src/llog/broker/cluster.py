@@ -82,6 +82,10 @@ class ClusterView:
         readers = self._readers.get(zone)
         return -1 if readers is None else pick(readers, topic_id, partition)
 
+    @staticmethod
+    def zone_of_client(client_id: str | None) -> str:
+        return zone_of_client(client_id)
+
     # -- changes -------------------------------------------------------------------------------------------------------
     def set_own(self, own: Node) -> None:
         self._own = own
