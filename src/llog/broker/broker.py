@@ -271,15 +271,30 @@ class Broker:
         return self._troubles.refusal() or (self._wal_usage.refusal() if self._wal_usage is not None else "")
 
     async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
+        return await self.submit(groups)
+
+    def submit(self, groups: Sequence[EncodedGroup]) -> asyncio.Future[TimedOutcomes]:
+        """Accept the groups now, behind all earlier calls (`BatchingProducer.submit`). Cancelling the future does not
+        undo the append."""
         if self._producer is None:
             raise InvalidArgument(
                 "role",
                 "this broker only reads; send records to a broker with role write or both",
             )
-        done = await self._producer.append_timed(groups)
-        self._append_troubles.note(done.outcomes)
-        self._fenced.refused(done.outcomes)
-        return done
+        answer = self._producer.submit(groups)
+        answer.add_done_callback(self._note)
+        return answer
+
+    def _note(self, answer: asyncio.Future[TimedOutcomes]) -> None:
+        if not answer.cancelled():
+            outcomes = answer.result().outcomes
+            self._append_troubles.note(outcomes)
+            self._fenced.refused(outcomes)
+
+    def log_start_offset(self, log: Log) -> int:
+        """As of the last append of this broker to the log; -1: not known."""
+        known = None if self._producer is None else self._appender.committer.known.get(log)
+        return -1 if known is None else known.control.log_start_offset
 
     def log_changed(self, log: Log) -> None:
         self._cache.forget(log)

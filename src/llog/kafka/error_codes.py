@@ -107,7 +107,17 @@ _TABLE: Final[tuple[tuple[type[errors.LlogError], ErrorCode], ...]] = (
 )
 
 
+class Refusal(errors.LlogError):
+    """A Kafka client asked for something that is refused with this code."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        self.code, self.reason = code, reason
+        super().__init__(reason)
+
+
 def code_of(error: errors.LlogError) -> ErrorCode:
+    if isinstance(error, Refusal):
+        return error.code
     for kind, code in _TABLE:
         if isinstance(error, kind):
             return code

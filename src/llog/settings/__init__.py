@@ -216,6 +216,11 @@ class Settings:
         " number; a topic that was created explicitly gets partitions by administration only.", 128,
     )
 
+    default_partitions: int = setting(
+        LOG, kinds.integer(1, 100_000),
+        "Partitions of a topic that a Kafka client creates without naming a number (Kafka's `num.partitions`).", 1,
+    )
+
     # -- tail cache -----------------------------------------------------------------------------------------------
     tail_cache_dir: Path | None = setting(
         TAIL, kinds.PATH, "Directory in which the brokers of one machine share the tail cache; in memory if not set."

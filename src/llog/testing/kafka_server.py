@@ -98,6 +98,8 @@ class KafkaServer(Server):
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            # A busy machine may stall the process for long; the only node is not to be taken for dead.
+            "broker.session.timeout.ms": "600000",
         }
         if tls is not None:
             lines |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(tls)}

@@ -1,8 +1,8 @@
 """Join the record groups of many calls into one group per log and flush, and share its outcome out again. Pure.
 
-Pieces without a producer's claim are always new, and neighbours among them commit together or not at all (those that
-mean the same incarnation of the topic). They are joined into one piece, so the cost of a flush per log does not grow with the number of calls. Bytes are never copied or
-joined, and a call's pieces stay adjacent and in order.
+Pieces without a producer's claim are always new, and neighbours among them that mean the same incarnation of the topic
+commit together or not at all. They are joined into one piece, so the cost of a flush per log does not grow with the
+number of calls. Bytes are never copied or joined, and a call's pieces stay adjacent and in order.
 """
 
 from __future__ import annotations

@@ -71,10 +71,12 @@ async def create_topic(
     partitions: int = 1,
     config: Mapping[str, str] | None = None,
     first_offset: int | None = None,
+    auto_created: bool = False,
 ) -> Topic:
     """Create a topic, or a new incarnation of a deleted one, with all its logs.
 
-    `first_offset` None means the first offset of the previous incarnation, or 1.
+    `first_offset` None means the first offset of the previous incarnation, or 1. `auto_created`: on first use, not by
+    an administrator.
     """
     _check_count(context, partitions)
     if first_offset is not None and not 0 <= first_offset < OFFSET_MAX:
@@ -97,6 +99,7 @@ async def create_topic(
             partition_count=partitions,
             first_offset=default if first_offset is None else first_offset,
             config=checked,
+            auto_created=auto_created,
         )
         # One id for all attempts, so that we recognise an earlier one.
         written = record if written is None else replace(record, topic_id=written.topic_id)
