@@ -12,7 +12,7 @@
 | 13 | an error code for the whole answer |
 
 A missing topic is created if the request and LLOG_AUTO_CREATE_TOPICS allow it, with LLOG_DEFAULT_PARTITIONS partitions
-that begin at offset 0. It is answered with its partitions at once, where Kafka answers LEADER_NOT_AVAILABLE first.
+that begin at offset 0. It is answered with its partitions at once, where Kafka first answers that it is unknown.
 
 The leader of a partition is advice (`ClusterView`), its only replica, and has epoch 0 for ever.
 """
