@@ -132,13 +132,13 @@ class SettingsErrors(SettingsError):
 
 
 class ExposureRefused(SettingsError):
-    """`missing` names the variables that would protect the address."""
+    """`missing` names the variables that would protect the address; empty if none does."""
 
     def __init__(self, variable: str, host: str, missing: Sequence[str]) -> None:
         self.missing = tuple(missing)
-        wanted = " and ".join(self.missing)
+        protected = f"set {' and '.join(self.missing)}" if missing else "use 127.0.0.1 (clients cannot authenticate)"
         super().__init__(
-            variable, host, f"other machines reach this address: set {wanted}, or LLOG_INSECURE=1 to go without"
+            variable, host, f"other machines reach this address: {protected}, or LLOG_INSECURE=1 to go without"
         )
 
 

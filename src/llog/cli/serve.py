@@ -27,6 +27,10 @@ STACK_BROKERS_MAX: Final = 64
 
 Host = Annotated[str | None, typer.Option("--host", help="Instead of LLOG_HTTP_BIND_HOST.")]
 Port = Annotated[int | None, typer.Option("--port", help="Instead of LLOG_HTTP_PORT; 0 takes a free port.")]
+KafkaPort = Annotated[
+    str | None,
+    typer.Option("--kafka-port", help="Instead of LLOG_KAFKA_PORT; 0 takes a free port, '' turns Kafka off."),
+]
 BrokerId = Annotated[str | None, typer.Option("--broker-id", help="Instead of LLOG_CLIENT_IDENTIFIER.")]
 
 
@@ -36,6 +40,7 @@ BrokerId = Annotated[str | None, typer.Option("--broker-id", help="Instead of LL
 def broker(
     host: Host = None,
     port: Port = None,
+    kafka_port: KafkaPort = None,
     broker_id: BrokerId = None,
     role: Annotated[Literal["both", "write", "read"], typer.Option("--role", help="Serve writes, reads or both.")] = (
         "both"
@@ -46,10 +51,10 @@ def broker(
         typer.Option("--supervised", hidden=True, help="Stop at the end of standard input; ignore Ctrl-C."),
     ] = False,
 ) -> None:
-    """Run a broker: produce and consume over HTTP."""
-    from llog.http.serve import serve
+    """Run a broker: produce and consume over HTTP and with Kafka clients."""
+    from llog.process.serve import serve
 
-    settings = _broker_settings(host, port, broker_id)
+    settings = _broker_settings(host, port, kafka_port, broker_id)
     beside: dict[str, object] = {}
 
     def started(url: str, opened: Broker) -> None:
@@ -100,6 +105,7 @@ def compactor(as_json: JsonLines = False) -> None:
 def up(
     host: Host = None,
     port: Port = None,
+    kafka_port: KafkaPort = None,
     broker_id: BrokerId = None,
     brokers: Annotated[
         int,
@@ -115,7 +121,7 @@ def up(
     """Run a broker and a compactor in one process; with --brokers, each broker is a process of its own."""
     from llog.cli.stack import SparkState, plan_stack, run_stack
 
-    settings = _broker_settings(host, port, broker_id)
+    settings = _broker_settings(host, port, kafka_port, broker_id)
     _check_compactor_exposure(settings)
     spark = SparkState(settings, lambda state: print_spark(state, as_json))
     if brokers == 1:
@@ -151,7 +157,7 @@ async def _up(
     as_json: bool,
 ) -> None:
     from llog.cli.stack import compact_patiently
-    from llog.http.serve import serve as serve_broker
+    from llog.process.serve import serve as serve_broker
 
     def started(url: str, opened: Broker) -> None:
         opened.beside = spark.health_page
@@ -179,12 +185,16 @@ async def _up(
             raise ended
 
 
-def _broker_settings(host: str | None, port: int | None, broker_id: str | None) -> Settings:
+def _broker_settings(host: str | None, port: int | None, kafka_port: str | None, broker_id: str | None) -> Settings:
     from llog.settings import Settings
-    from llog.settings.listening import check_exposure
+    from llog.settings.listening import check_exposure, check_kafka_address
 
-    settings = Settings.from_env(client_identifier=broker_id, http_bind_host=host, http_port=port)
+    settings = Settings.from_env(
+        client_identifier=broker_id, http_bind_host=host, http_port=port, kafka_port=kafka_port
+    )
     check_exposure(settings, host=host)
+    if settings.kafka_port is not None:
+        check_kafka_address(settings)
     return settings
 
 
@@ -257,14 +267,19 @@ def _end_jvm() -> None:
 def print_broker(url: str, opened: Broker, as_json: bool) -> None:
     from llog.broker.broker import acknowledged_means
     from llog.process_memory import freeze_start_up_objects
+    from llog.settings.urls import format_host_port
 
     freeze_start_up_objects()
     meaning = acknowledged_means(opened.settings)
+    kafka = None if opened.kafka is None else format_host_port(*opened.kafka)
     if as_json:
-        ids = {"broker_id": opened.broker_id, "role": opened.role}
-        print_json_line({"service": "broker", "url": url, **ids, "acknowledged_means": meaning})
+        ids = {"broker_id": opened.broker_id, "node_id": opened.cluster.node_id, "role": opened.role}
+        print_json_line({"service": "broker", "url": url, "kafka": kafka, **ids, "acknowledged_means": meaning})
         return
     typer.echo(f"broker {opened.broker_id} ({opened.role}) at {url}")
+    typer.echo(
+        f"  Kafka: {kafka}, node {opened.cluster.node_id}" if kafka else "  Kafka: off (LLOG_KAFKA_PORT is empty)"
+    )
     typer.echo(f"  acknowledged: {meaning}")
 
 

@@ -40,12 +40,16 @@ class ServerUnavailable(Exception):
     """This machine cannot run that server; the message says why."""
 
 
+def cache_directory() -> Path:
+    """Where `make servers` puts what it builds and fetches."""
+    given = os.environ.get("LLOG_SERVERS_CACHE")
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(given) if given else Path(user, "leaderless-log", "servers")
+
+
 def binary(name: str) -> Path:
     """The newest build of `name` in the servers' cache."""
-    cache = os.environ.get("LLOG_SERVERS_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "leaderless-log", "servers"
-    )
-    found = sorted(Path(cache).glob(f"{name}-*/{name}"))
+    found = sorted(cache_directory().glob(f"{name}-*/{name}"))
     if not found:
         raise ServerUnavailable(f"{name} is not built: `make servers` builds it (needs Go 1.24 or newer)")
     return found[-1]

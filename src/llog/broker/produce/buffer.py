@@ -14,13 +14,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from llog.broker.produce.groups import copy_error, join_groups
-from llog.errors import AppendNotCommitted, InconsistentReadState, LlogError, LogError, StoreError
+from llog.errors import (
+    AppendNotCommitted,
+    InconsistentReadState,
+    LlogError,
+    LogDeleted,
+    LogError,
+    PartitionOutOfRange,
+    StoreError,
+)
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX, LOG_CLAIMS_PER_APPEND_MAX
 from llog.log.append.append import Appended, AppendOutcome, EncodedGroup
 from llog.log.append.known import KnownLogs
 from llog.log.append.pieces import Landed
 from llog.log.keys import Log
+from llog.log.topics.create import Expected
 
 # Record groups of calls in one flush; each is shared out and answered on its own.
 BATCH_GROUPS_PER_FLUSH_MAX: Final = 8_192
@@ -292,6 +301,8 @@ class NewLogs:
         self._waiting: dict[Log, list[CallGroup]] = {}
         self._new: list[Log] = []
         """Logs added since the last `start_lookups`."""
+        self._expected: dict[Log, Expected | None] = {}
+        """What the look-up of a waiting log was made for: the first group's expectation."""
         self._lookups: set[Lookup] = set()
         self._joint_lookups: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(BATCH_NEW_LOGS_IN_FLIGHT_MAX)
@@ -307,10 +318,11 @@ class NewLogs:
         if waiting is not None:
             waiting.append(member)
             return True
-        known = self._known.get(member.log)
-        if known is not None and known.fresh:
+        known, incarnation = self._known.get(member.log), member.group.pieces[0].incarnation
+        if known is not None and known.fresh and (incarnation is None or known.control.incarnation >= incarnation):
             return False
         self._waiting[member.log] = [member]
+        self._expected[member.log] = None if incarnation is None else Expected(incarnation)
         self._new.append(member.log)
         return True
 
@@ -339,15 +351,26 @@ class NewLogs:
         errors = {log: _error_of(lookup, log) for lookup, log in lookups.items() if lookup in done}
         self._on_known([member for log, error in errors.items() if error is None for member in self._waiting.pop(log)])
         for log, error in errors.items():
+            expected = self._expected.pop(log)
             if error is not None:
-                for member in self._waiting.pop(log):
-                    member.refuse(error)
+                self._refuse(self._waiting.pop(log), expected, error)
+        self.start_lookups()
+
+    def _refuse(self, members: Sequence[CallGroup], expected: Expected | None, error: LogError) -> None:
+        """Refuse the groups that the look-up was made for. That an expected incarnation is gone says nothing to groups
+        with another expectation that came meanwhile: their log is looked up again, for them."""
+        for member in members:
+            others = expected is not None and member.group.pieces[0].incarnation != expected.incarnation
+            if not others or not isinstance(error, LogDeleted | PartitionOutOfRange):
+                member.refuse(error)
+            elif not self.hold(member):
+                self._on_known([member])
 
     async def _look_up(self, log: Log) -> LogError | None:
         """The reason that the log takes no appends, or None."""
         try:
             async with self._slots:
-                await self._known.know(log)
+                await self._known.know(log, expected=self._expected[log])
         except LogError as refused:
             return refused
         except StoreError as unavailable:

@@ -19,7 +19,7 @@ from llog.log.context import LogContext
 from llog.log.control import PieceVerdict, Refusal, refusal_of
 from llog.log.keys import Log
 from llog.log.producers import KnownProducers
-from llog.log.topics.create import FirstWrite, initialize
+from llog.log.topics.create import Expected, FirstWrite, initialize
 
 LOG_KNOWN_MAX: Final = 100_000
 # A writer that won this many commits in a row on a log with other writers pauses once …
@@ -150,16 +150,20 @@ class KnownLogs:
                 counts[log.topic] = max(counts.get(log.topic, 0), log.partition + 1)
         return counts
 
-    async def know(self, log: Log, partitions: int = 0) -> int:
+    async def know(self, log: Log, partitions: int = 0, expected: Expected | None = None) -> int:
         """The incarnation to append under; initializes the log if necessary. Pins the log until `release`.
 
-        `partitions`: how many partitions the whole append names, for a topic that the append creates."""
+        `partitions`: how many partitions the whole append names, for a topic that the append creates. Knowledge of an
+        earlier incarnation than the `expected` one is stale, and the log is looked up again.
+        """
         known = self._known.get(log)
-        if known is None or not known.fresh:
+        if known is None or not known.fresh or (expected and known.control.incarnation < expected.incarnation):
             write = None
             if self._growth is not Growth.ADMINISTERED:
                 write = FirstWrite(max(partitions, log.partition + 1), grows=self._growth is Growth.HTTP)
-            stored = await initialize(self._context, log, first_offset=self._first_offset, write=write)
+            stored = await initialize(
+                self._context, log, first_offset=self._first_offset, write=write, expected=expected
+            )
             if len(self._known) >= LOG_KNOWN_MAX:
                 self._forget_idle()
             # A concurrent call may have been faster; its lock is the one that orders appends.

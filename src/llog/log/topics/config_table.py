@@ -18,6 +18,7 @@ ConfigKind = Literal["boolean", "int", "long", "double", "list", "string"]
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
 _DAY_MS: Final = 24 * 3_600_000
+LOG_APPEND_TIME: Final = "LogAppendTime"
 _POLICIES: Final = ("compact", "delete")
 
 
@@ -126,7 +127,8 @@ CONFIGS: Final[Mapping[str, ConfigSpec]] = {
     ),
     "max.message.bytes": _enforced(
         "int", 1_048_588, _number(0, RECORD_BATCH_BYTES_MAX),
-        "A write with a larger record is refused; the size is that of a batch of this record alone, uncompressed.",
+        "A write with a larger record is refused; the size is that of a batch of this record alone, uncompressed. A"
+        " Kafka producer makes the batches itself: the limit applies to each of them, as sent.",
     ),
     "message.timestamp.before.max.ms": _enforced(
         "long", _LONG_MAX, _COUNT, "A write with a timestamp further in the past is refused."
@@ -135,8 +137,9 @@ CONFIGS: Final[Mapping[str, ConfigSpec]] = {
         "long", 3_600_000, _COUNT, "A write with a timestamp further in the future is refused."
     ),
     "message.timestamp.type": _enforced(
-        "string", "CreateTime", _one_of("CreateTime"),
-        "Records keep the timestamp that their producer gave; `LogAppendTime` is refused.",
+        "string", "CreateTime", _one_of("CreateTime", LOG_APPEND_TIME),
+        "`CreateTime`: records keep the timestamp that their producer gave; `LogAppendTime`: a write sets the time of"
+        " the write.",
     ),
     "compression.type": _without_effect("string", "producer", _CODECS, _AS_SENT),
     "compression.gzip.level": _without_effect("int", -1, _number(-1, 9), _AS_SENT),
