@@ -58,11 +58,6 @@ class ClusterView:
         """This node is about to stop and another one can take its clients over."""
         return self._own.draining and any(node.writes and not node.draining for node in self._others)
 
-    @property
-    def draining(self) -> bool:
-        """This node is about to stop and another one can take its clients over."""
-        return False
-
     def nodes(self) -> Sequence[Node]:
         """Live nodes with a Kafka address, by id; this one is among them."""
         return self._nodes
@@ -70,10 +65,6 @@ class ClusterView:
     def controller(self) -> int:
         """The node that clients send administration to; any node does it."""
         return pick(self._leaders[""], self.cluster_id or "0", 0)
-
-    def zone_of_client(self, client_id: str | None) -> str:
-        """The zone that a client names in its id; empty: none."""
-        return ""
 
     def leader_of(self, topic_id: str, partition: int, zone: str = "") -> int:
         """The node that a client of this zone should write to and read from."""

@@ -14,7 +14,7 @@ from llog.errors import LlogError
 from llog.kafka.administration import audited
 from llog.kafka.apis.handler import Call
 from llog.kafka.error_codes import ErrorCode, Refusal
-from llog.kafka.found_topics import named_topic
+from llog.kafka.found_topics import found_topic
 from llog.kafka.topic_configs import ResourceType, resource_type_of
 from llog.log.topics.admin import change_config
 
@@ -53,7 +53,7 @@ async def _alter(call: Call, wanted: Alteration, times: Counter[tuple[int, str]]
             raise Refusal(ErrorCode.INVALID_REQUEST, "topics have no configs in common: name a topic")
         if len(set(wanted.config_names)) < len(wanted.config_names):
             raise Refusal(ErrorCode.INVALID_REQUEST, "the request names a config more than once")
-        topic = await named_topic(call, name)
+        topic = await found_topic(call, name)
         wanted.change(topic.record.config)
         if not validate_only:
             await change_config(call.services.broker.context, name, wanted.change)

@@ -36,7 +36,7 @@ async def handle(call: Call) -> CreatePartitionsResponse:
 async def _grow(call: Call, topic: CreatePartitionsTopic) -> None:
     dry_run, settings = call.request.validate_only, call.services.broker.settings
     with audited(call, "topic.grow", topic.name, topic.name, dry_run=dry_run):
-        known = await found_topic(call, topic.name)
+        known = await found_topic(call, topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         check_growth(topic, known.partition_count, settings.topic_partitions_max)
         if not dry_run:
             await add_partitions(call.services.broker.context, topic.name, topic.count)

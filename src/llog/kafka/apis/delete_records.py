@@ -42,7 +42,7 @@ async def _delete(call: Call, log: Log, before_offset: int) -> int:
     """The first offset afterwards."""
     broker = call.services.broker
     with audited(call, "records.delete", str(log), log.topic):
-        topic = await found_topic(call, log.topic)
+        topic = await found_topic(call, log.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not 0 <= log.partition < topic.partition_count:
             reason = f"{log.topic} has {topic.partition_count} partitions, numbered from 0"
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)

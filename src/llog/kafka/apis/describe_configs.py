@@ -13,6 +13,7 @@ it. A broker has no logger but `root`; client metrics and groups have no configs
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from llog.errors import LlogError
 from llog.kafka.apis.handler import Call, Handler
@@ -27,7 +28,7 @@ from llog.kafka.codec.messages.describe_configs import (
 )
 from llog.kafka.config_changes import check_own
 from llog.kafka.error_codes import ErrorCode, Refusal, code_of
-from llog.kafka.found_topics import named_topic
+from llog.kafka.found_topics import found_topics
 from llog.kafka.topic_configs import (
     TYPE_CODES,
     ConfigSource,
@@ -36,16 +37,21 @@ from llog.kafka.topic_configs import (
     resource_type_of,
     shown_configs,
 )
+from llog.log.topics.known_topics import KnownTopic
+
+Topics = Mapping[str, KnownTopic | LlogError]
 
 
 async def handle(call: Call) -> DescribeConfigsResponse:
     request: DescribeConfigsRequest = call.request
-    return DescribeConfigsResponse(results=[await _described(call, resource) for resource in request.resources])
+    names = [one.resource_name for one in request.resources if one.resource_type == ResourceType.TOPIC]
+    topics = await found_topics(call, names)
+    return DescribeConfigsResponse(results=[_described(call, resource, topics) for resource in request.resources])
 
 
-async def _described(call: Call, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+def _described(call: Call, resource: DescribeConfigsResource, topics: Topics) -> DescribeConfigsResult:
     try:
-        configs = await _configs(call, resource)
+        configs = _configs(call, resource, topics)
     except LlogError as error:
         return DescribeConfigsResult(code_of(error), str(error), resource.resource_type, resource.resource_name)
     changeable = resource.resource_type == ResourceType.TOPIC
@@ -54,11 +60,14 @@ async def _described(call: Call, resource: DescribeConfigsResource) -> DescribeC
     return DescribeConfigsResult(ErrorCode.NONE, None, resource.resource_type, resource.resource_name, shown)
 
 
-async def _configs(call: Call, resource: DescribeConfigsResource) -> list[ShownConfig]:
+def _configs(call: Call, resource: DescribeConfigsResource, topics: Topics) -> list[ShownConfig]:
     services, name = call.services, resource.resource_name
     kind = resource_type_of(resource.resource_type)
     if kind is ResourceType.TOPIC:
-        return shown_configs((await named_topic(call, name)).record.config)
+        topic = topics[name]
+        if isinstance(topic, LlogError):
+            raise topic
+        return shown_configs(topic.record.config)
     if kind is ResourceType.BROKER and not name:
         return []  # configs that all brokers were given while they ran: there are none
     if not name:

@@ -57,8 +57,7 @@ async def _led_here(call: Call) -> list[tuple[str, Log]]:
         found = await services.topics.find(wanted)
         known = [topic for topic in found.values() if isinstance(topic, KnownTopic)]
     logs: list[tuple[str, Log]] = []
-    for topic in known:
-        partitions = await services.leaders.of(services.cluster, topic, "")
+    for topic, partitions in zip(known, await services.leaders.of(services.cluster, known, ""), strict=True):
         logs += (
             (topic.record.topic_id, Log(topic.name, one.partition_index))
             for one in partitions

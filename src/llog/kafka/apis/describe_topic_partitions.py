@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from llog.broker.cluster import zone_of_client
 from llog.errors import InvalidArgument, LlogError
 from llog.kafka.apis.handler import Call, Handler
 from llog.kafka.codec.messages.describe_topic_partitions import (
@@ -50,7 +51,7 @@ async def _page(
 ) -> DescribeTopicPartitionsResponse:
     """One page. `first_partition` is of the first topic."""
     services = call.services
-    zone = services.cluster.zone_of_client(call.client_id)
+    zone = zone_of_client(call.client_id)
     room = max(1, min(call.request.response_partition_limit, PARTITIONS_PER_ANSWER_MAX))
     answered: list[DescribeTopicPartitionsResponseTopic] = []
     for name, topic in topics.items():
@@ -59,7 +60,7 @@ async def _page(
         if isinstance(topic, LlogError):
             answered.append(_failed(name, topic))
             continue
-        partitions = await services.leaders.of(services.cluster, topic, zone)
+        [partitions] = await services.leaders.of(services.cluster, [topic], zone)
         end = min(first_partition + room, len(partitions))
         shown = [_shown(one) for one in partitions[first_partition:end]]
         answered.append(

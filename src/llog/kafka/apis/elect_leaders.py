@@ -21,7 +21,8 @@ from llog.kafka.codec.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 from llog.kafka.error_codes import ErrorCode, code_of
-from llog.kafka.found_topics import found_topic
+from llog.kafka.found_topics import found_topics
+from llog.log.topics.known_topics import KnownTopic
 
 ELECTION_TYPES: Final = (0, 1)
 """Preferred and unclean."""
@@ -29,33 +30,25 @@ ELECTION_TYPES: Final = (0, 1)
 
 async def handle(call: Call) -> ElectLeadersResponse:
     request: ElectLeadersRequest = call.request
-    unknown = request.election_type not in ELECTION_TYPES
-    results = []
-    for wanted in request.topic_partitions or ():
-        if unknown:
-            count, code = 0, ErrorCode.INVALID_REQUEST
-        else:
-            count, code = await _partitions(call, wanted.topic)
-        results.append(
-            ReplicaElectionResult(
-                wanted.topic,
-                [
-                    _answered(number, ErrorCode.ELECTION_NOT_NEEDED if 0 <= number < count else code)
-                    for number in wanted.partitions
-                ],
-            )
-        )
+    wanted = request.topic_partitions or []
+    if request.election_type not in ELECTION_TYPES:
+        code = ErrorCode.INVALID_REQUEST
+        refused = [ReplicaElectionResult(one.topic, [_answered(n, code) for n in one.partitions]) for one in wanted]
+        return ElectLeadersResponse(error_code=code, replica_election_results=refused)
+    found = await found_topics(call, (one.topic for one in wanted), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return ElectLeadersResponse(
-        error_code=ErrorCode.INVALID_REQUEST if unknown else ErrorCode.NONE, replica_election_results=results
+        replica_election_results=[
+            ReplicaElectionResult(one.topic, [_answered(n, _code(found[one.topic], n)) for n in one.partitions])
+            for one in wanted
+        ]
     )
 
 
-async def _partitions(call: Call, topic: str) -> tuple[int, ErrorCode]:
-    """How many partitions the topic has, and the code of all others."""
-    try:
-        return (await found_topic(call, topic)).partition_count, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    except LlogError as error:
-        return 0, code_of(error)
+def _code(topic: KnownTopic | LlogError, partition: int) -> ErrorCode:
+    if isinstance(topic, LlogError):
+        return code_of(topic)
+    exists = 0 <= partition < topic.partition_count
+    return ErrorCode.ELECTION_NOT_NEEDED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _answered(partition: int, code: ErrorCode) -> PartitionResult:
