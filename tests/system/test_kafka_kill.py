@@ -1,7 +1,7 @@
 """Two nodes serve Kafka on the same stores, idempotent producers write through both, and nodes are killed at random.
 
 Each zone has one node, and the producers of a zone write through it, so both nodes write to the same partitions. A
-producer of a zone whose node is dead writes through the other one, and repeats there what the dead node left unanswered.
+producer whose node is dead writes through the other one, and repeats there what the dead node left unanswered.
 """
 
 from __future__ import annotations
