@@ -58,11 +58,6 @@ class ClusterView:
         """This node is about to stop and another one can take its clients over."""
         return self._own.draining and any(node.writes and not node.draining for node in self._others)
 
-    @property
-    def draining(self) -> bool:
-        """This node is about to stop and another one can take its clients over."""
-        return False
-
     def nodes(self) -> Sequence[Node]:
         """Live nodes with a Kafka address, by id; this one is among them."""
         return self._nodes
