@@ -41,7 +41,6 @@ from llog.broker.produce.flush import (
 from llog.broker.produce.groups import CommittedBatch
 from llog.broker.produce.pool import MemoryPool
 from llog.errors import AppendNotCommitted, BackPressureRejected, InvalidArgument, LogError, ValueTooLarge
-from llog.formats.buffers import total_length
 from llog.limits import KIB, OBJECT_BYTES_MAX, SHARED_BLOB_HEADER_BYTES_MAX
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import check_partition, check_topic
@@ -184,7 +183,7 @@ class BatchingProducer:
         """The byte length of each body."""
         if len(groups) > 1 and len({group.log for group in groups}) != len(groups):
             raise InvalidArgument("groups", "one log occurs twice in one append")
-        byte_lengths = [total_length(group.body) for group in groups]
+        byte_lengths = [group.byte_length for group in groups]
         for group, byte_length in zip(groups, byte_lengths, strict=True):
             if not self._new_logs.is_known(group.log):
                 # An invalid name would fail the whole flush when its keys are built.
