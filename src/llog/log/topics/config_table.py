@@ -69,14 +69,14 @@ def _as_ratio(text: str) -> str | None:
 
 
 def _as_policy(text: str) -> str | None:
-    chosen = [word.strip() for word in text.split(",")]
+    chosen = [word.strip() for word in text.split(",")] if text else []
     fits = set(chosen) <= set(_POLICIES) and len(set(chosen)) == len(chosen)
     return ",".join(sorted(chosen)) if fits else None
 
 
 _BOOLEAN: Final = Accepted("true or false", lambda text: text.lower() if text.lower() in ("true", "false") else None)
 _RATIO: Final = Accepted("a number from 0 to 1", _as_ratio)
-_POLICY: Final = Accepted("delete, compact, or compact,delete", _as_policy)
+_POLICY: Final = Accepted("delete, compact, compact,delete, or empty", _as_policy)
 _TEXT: Final = Accepted("any text", lambda text: text)
 _COUNT: Final = _number(0, _LONG_MAX)
 _FROM_ONE: Final = _number(1, _LONG_MAX)
@@ -106,7 +106,8 @@ _NO_TIERS: Final = "Every record is in the object store from the start: there is
 
 CONFIGS: Final[Mapping[str, ConfigSpec]] = {
     "cleanup.policy": _enforced(
-        "list", "delete", _POLICY, "`delete` applies retention, `compact` keeps the last record of each key; or both."
+        "list", "delete", _POLICY,
+        "`delete` applies retention, `compact` keeps the last record of each key; or both. Empty: all records stay.",
     ),
     "retention.ms": _enforced(
         "long", 7 * _DAY_MS, _LIMIT,
