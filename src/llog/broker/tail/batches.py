@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from llog.broker.tail.cached_batch import CachedBatch, byte_length_of
+from llog.broker.tail.cached_batch import CachedBatch
 from llog.limits import MIB
 from llog.log.keys import Log
 
@@ -68,7 +68,7 @@ class _Kept(NamedTuple):
 
     log: Log
     own_bytes: int
-    frames: tuple[int, ...]
+    frames: list[int]
 
 
 class _Frame:
@@ -82,7 +82,7 @@ class _Frame:
 
 class BatchCache:
     def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
+        self.bytes_max, self._frame_bytes_max = bytes_max, bytes_max // _LARGE_FRAMES
         self.byte_length = 0
         self._logs: dict[Log, _LogBatches] = {}
         self._by_age: OrderedDict[CachedBatch, _Kept] = OrderedDict()
@@ -148,10 +148,11 @@ class BatchCache:
         """Add a batch that overlaps no other; return how many were evicted. One larger than the limit is not added."""
         if item.size > self.bytes_max:
             return 0
-        if any(byte_length_of(buffer) * _LARGE_FRAMES > self.bytes_max for _, buffer in item.frames()):
-            item.copy_body()  # one small part of a buffer must not evict everything else
-        self._logs.setdefault(log, _LogBatches()).insert(item)
         self._by_age[item] = self._count(log, item)
+        batches = self._logs.get(log)
+        if batches is None:
+            batches = self._logs[log] = _LogBatches()
+        batches.insert(item)
         evicted = 0
         while self.byte_length > self.bytes_max:
             oldest, kept = next(iter(self._by_age.items()))
@@ -167,18 +168,21 @@ class BatchCache:
             self._by_age[item] = self._count(kept.log, item)
 
     def _count(self, log: Log, item: CachedBatch) -> _Kept:
-        own_bytes, frames = item.size, dict[int, _Frame]()
-        for view, buffer in item.frames():
-            own_bytes -= view.nbytes
-            frame = self._frames.get(id(buffer))
+        own_bytes, identities = item.size, []
+        for length, buffer, frame_bytes in item.frames():
+            if frame_bytes > self._frame_bytes_max:
+                item.copy_body()  # a small part of a large buffer must not evict everything else
+                continue
+            own_bytes -= length
+            identity = id(buffer)
+            frame = self._frames.get(identity)
             if frame is None:
-                frame = self._frames[id(buffer)] = _Frame(buffer, byte_length_of(buffer))
-                self.byte_length += frame.byte_length
-            frames[id(buffer)] = frame
-        for frame in frames.values():
+                frame = self._frames[identity] = _Frame(buffer, frame_bytes)
+                self.byte_length += frame_bytes
             frame.count += 1
+            identities.append(identity)
         self.byte_length += own_bytes
-        return _Kept(log, own_bytes, tuple(frames))
+        return _Kept(log, own_bytes, identities)
 
     def _uncount(self, kept: _Kept) -> None:
         self.byte_length -= kept.own_bytes

@@ -120,14 +120,22 @@ class CachedBatch:
         growth = 16 * (self.end_offset - self.start_offset + 1) if self.encoding == BYTES_BATCH else 0
         return self.byte_length + TAIL_CACHE_BATCH_OVERHEAD_BYTES + growth
 
-    def frames(self) -> list[tuple[memoryview, object]]:
-        """The parts of larger buffers that it consists of, each with that buffer, which it keeps in memory."""
-        views = [view for view in self._body if isinstance(view, memoryview)]
-        return [(view, view.obj) for view in views if byte_length_of(view.obj) > view.nbytes]
+    def frames(self) -> list[tuple[int, object, int]]:
+        """The parts of larger buffers that it consists of: the length of each, and the buffer, which it keeps in
+        memory, with its length."""
+        frames: list[tuple[int, object, int]] = []
+        for view in self._body:
+            if isinstance(view, memoryview):
+                buffer: Any = view.obj
+                whole = len(buffer) if isinstance(buffer, bytearray | bytes) else memoryview(buffer).nbytes
+                if whole > (length := view.nbytes):
+                    frames.append((length, buffer, whole))
+        return frames
 
     def copy_body(self) -> None:
-        """Let go of the buffers that it is a part of; before it is read."""
-        self._body = [bytearray().join(self._body)]
+        """Let go of the buffers that it is a part of, before it is read."""
+        if len(self._body) != 1 or not isinstance(self._body[0], bytearray):
+            self._body = [bytearray().join(self._body)]
 
     # -- offsets ---------------------------------------------------------------------------------------------------
     def is_ready(self, raw: bool) -> bool:
@@ -239,10 +247,6 @@ class CachedBatch:
             if not is_all:
                 break
         return Taken(buffers, size, next_offset, is_all)
-
-
-def byte_length_of(buffer: Any) -> int:
-    return len(buffer) if isinstance(buffer, bytes | bytearray) else memoryview(buffer).nbytes
 
 
 # -- headers of produced batches, in Python: a kernel would cost more than the few batches of an append ----------------
