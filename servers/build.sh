@@ -16,7 +16,10 @@ OXIA=0.14.0
 OXIA_MENDED=1 # which state of mend_oxia; part of the cache path
 VERSITYGW=1.8.0
 MINIO=0.0.0-20260212201848-7aac2a2c5b7c
-names="oxia versitygw minio postgresql prometheus"
+KAFKA=4.3.1       # as in kafka/pom.xml
+SPARK_KAFKA=4.2.0 # as in spark-kafka/pom.xml
+MAVEN_DEPENDENCY=3.6.1
+names="oxia versitygw minio postgresql prometheus kafka spark-kafka"
 
 path_of() {
   case "$1" in
@@ -25,6 +28,8 @@ path_of() {
     minio) echo "$cache/minio-$MINIO/minio" ;;
     postgresql) postgres_bin ;;
     prometheus) prometheus_bin ;;
+    kafka) echo "$cache/kafka-$KAFKA/lib" ;;
+    spark-kafka) echo "$cache/spark-kafka-$SPARK_KAFKA/lib" ;;
     *) return 1 ;;
   esac
 }
@@ -109,6 +114,10 @@ build() {
     unpack_prometheus
     return
   fi
+  if [ "$name" = kafka ] || [ "$name" = spark-kafka ]; then
+    copy_packages "$name" "$target"
+    return
+  fi
   if ! command -v go >/dev/null; then
     echo "servers: $name needs Go 1.24 or newer to build and there is none; its tests will skip"
     return
@@ -158,6 +167,28 @@ unpack_prometheus() {
   fi
   rm -rf "$stage"
   echo "servers: prometheus cannot be had (package prometheus, by apt); its tests will skip"
+}
+
+# The Java packages that a pom.xml of ours names, with everything they need, in one directory.
+copy_packages() { # name, directory
+  local name=$1 target=$2 stage
+  if ! command -v mvn >/dev/null; then
+    echo "servers: $name needs Maven and there is none; its tests will skip"
+    return
+  fi
+  echo "servers: fetching the packages of $name (a minute, once)"
+  mkdir -p "$cache"
+  stage=$(mktemp -d "$cache/fetching.XXXXXX") # on the cache's own file system, so that the move is atomic
+  if mvn -q -B -f "$here/$name/pom.xml" "org.apache.maven.plugins:maven-dependency-plugin:$MAVEN_DEPENDENCY:copy-dependencies" \
+    -DincludeScope=runtime -DoutputDirectory="$stage/lib" >"$stage/log" 2>&1; then
+    mkdir -p "$(dirname "$target")"
+    mv "$stage/lib" "$target"
+    echo "servers: $name is there: $target"
+  else
+    echo "servers: $name could not be fetched, its tests will skip; the last lines were:"
+    tail -n 5 "$stage/log"
+  fi
+  rm -rf "$stage"
 }
 
 case "${1:-}" in

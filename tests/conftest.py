@@ -29,6 +29,14 @@ SEED: int = int(os.environ.setdefault("TEST_SEED", str(secrets.randbelow(2**30))
 """The seed of this run; workers of a parallel run inherit it."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kafka",
+        default="llog",
+        help="the broker that Kafka clients judge: llog (default), reference (Apache Kafka), or host:port",
+    )
+
+
 def pytest_report_header() -> str:
     return f"seed: TEST_SEED={SEED} repeats random choices; property tests need --hypothesis-seed={SEED} too"
 

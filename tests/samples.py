@@ -16,6 +16,7 @@ from llog.formats.values import (
     ControlRecord,
     GroupOffset,
     IndexEntry,
+    NodeClaim,
     PartitionDelete,
     Pending,
     ProducerBatch,
@@ -128,7 +129,7 @@ VALUE_SAMPLES: list[Value] = [
         created_at_ms=NOW_MS,
         auto_created=True,
     ),
-    ProducerSnapshot(incarnation=2, as_of=73, pages=1),
+    ProducerSnapshot(incarnation=2, as_of=73, pages=1, forgot=True),
     ProducerPage(
         incarnation=2,
         producers=(ProducerState(producer_id=9, epoch=1, batches=_PRODUCERS, updated_at_ms=NOW_MS),),
@@ -155,6 +156,8 @@ VALUE_SAMPLES: list[Value] = [
         zone="eu-1a",
         roles=("read", "write"),
         started_at_ms=NOW_MS,
+        node_id=3,
+        draining=True,
     ),
     ClusterId(cluster_id="c0ffee", created_at_ms=NOW_MS),
     ProducerIdBlock(next_producer_id=1000),
@@ -178,6 +181,7 @@ VALUE_SAMPLES: list[Value] = [
         created_at_ms=NOW_MS,
     ),
     GroupOffset(topic="orders", partition=7, offset=73, leader_epoch=3, metadata="m", committed_at_ms=NOW_MS),
+    NodeClaim(broker_id="broker-1", claimed_at_ms=NOW_MS),
 ]
 
 
@@ -202,6 +206,7 @@ def metadata_keys() -> list[Key]:
         tree.producer_ids(),
         tree.group_item("billing", "orders:7"),
         tree.sink("q-1", 4),
+        tree.node(3),
     ]
 
 

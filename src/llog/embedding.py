@@ -3,8 +3,9 @@
     with llog.embedded() as broker:
         broker.produce("orders", ["alpha", "beta"])
         broker.consume("orders")            # or HTTP at broker.url, or a reader with broker.settings
+        KafkaProducer(bootstrap_servers=broker.bootstrap)       # or any other Kafka client
 
-It is the real broker with its HTTP front end, in a thread with its own event loop, so the program may run a loop or
+It is the real broker with its front ends, in a thread with its own event loop, so the program may run a loop or
 none. By default its stores are in a temporary directory that is deleted on close; with `directory` they stay, and with
 `memory` nothing touches a disk.
 
@@ -29,16 +30,17 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from llog.api.aio import results_of
-from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, refusals_of
+from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, judged_groups
 from llog.broker.broker import Broker
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
-from llog.errors import InvalidArgument, StoreClosed
+from llog.errors import InvalidArgument, LogError, StoreClosed
 from llog.formats.records.record_columns import Header
 from llog.http.json import warm_up
-from llog.http.serve import serve
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.read.records import LogRecord
+from llog.process.serve import serve
 from llog.settings import Settings
+from llog.settings.urls import format_host_port
 from llog.stores.objects.memory import forget
 
 # How long the caller waits until the broker listens, and until its thread has ended.
@@ -54,12 +56,13 @@ def embedded(
     directory: str | os.PathLike[str] | None = None, *, memory: bool = False, **settings: object
 ) -> EmbeddedBroker:
     """Start a broker in this process; it listens when the call returns. Keywords are settings without `LLOG_`:
-    `embedded(encoding="bytes-batch-v1", http_port=8080)`. The default port is a free one."""
+    `embedded(encoding="bytes-batch-v1", http_port=8080)`. The default ports are free ones."""
     return EmbeddedBroker(directory, memory=memory, **settings)
 
 
 class EmbeddedBroker:
-    """A running broker, usable from any thread. Closed by `close` or `with`."""
+    """A running broker, usable from any thread: HTTP at `url`, Kafka at `bootstrap` (`host:port`; empty with
+    `kafka_port=""`). Closed by `close` or `with`."""
 
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, *, memory: bool = False, **settings: object
@@ -82,6 +85,7 @@ class EmbeddedBroker:
             self._thread = threading.Thread(target=self._run, name="llog-embedded", daemon=True)
             self._thread.start()
             self.url, self._broker = self._started.result(EMBEDDED_START_MS_MAX / 1_000)
+            self.bootstrap = "" if self._broker.kafka is None else format_host_port(*self._broker.kafka)
         except BaseException:
             self._signal_stop()
             self._remove_stores()
@@ -115,10 +119,10 @@ class EmbeddedBroker:
         context = self._broker.context
         now_ms = context.now_ms()
         measured = encode_group(group, encoding=context.options.encoding, now_ms=now_ms)
-        [refusal] = await refusals_of(self._broker.topics, [measured], now_ms)
-        if refusal is not None:
-            raise refusal
-        return results_of((await self._broker.produce([measured.encoded])).outcomes)[0]
+        [judged] = await judged_groups(self._broker.topics, [measured], now_ms)
+        if isinstance(judged, LogError):
+            raise judged
+        return results_of((await self._broker.produce([judged])).outcomes)[0]
 
     async def _consume(self, request: ConsumeRequest) -> list[LogRecord]:
         await self._warm()
@@ -214,6 +218,7 @@ def _places(directory: str | os.PathLike[str] | None, memory_url: str) -> dict[s
     places: dict[str, object] = {
         "client_identifier": f"embedded-{os.getpid()}-{secrets.token_hex(4)}",
         "http_port": 0,
+        "kafka_port": 0,
         "http_stop_timeout_ms": EMBEDDED_HTTP_STOP_MS,
     }
     if memory_url:

@@ -29,6 +29,10 @@ METADATA_SESSION_TIMEOUT_MS_MAX: Final = 300_000
 # Unread changes of a slow watcher; beyond this it gets RESYNC and must read everything again.
 METADATA_WATCH_QUEUE_MAX: Final = 10_000
 
+# --- nodes ------------------------------------------------------------------------------------------------------------
+# Kafka's node ids are signed 32-bit numbers.
+NODE_ID_MAX: Final = 2**31 - 1
+
 # --- Oxia client ------------------------------------------------------------------------------------------------------
 # More requests in flight per shard only add latency, because the server syncs its log one group at a time.
 OXIA_REQUESTS_IN_FLIGHT_MAX: Final = 8

@@ -94,11 +94,11 @@ class WatchedServer(Server):
 
 
 @contextmanager
-def watched_server() -> Iterator[WatchedServer]:
+def watched_server(settings: Mapping[str, str] | None = None) -> Iterator[WatchedServer]:
     with tempfile.TemporaryDirectory(prefix="llog-bench-") as name:
         directory = Path(name, "data")
-        settings = {"LLOG_DATA_DIR": str(directory)} | SETTINGS
-        with _module("tests.benchmarks.watched_broker", settings) as child:
+        ours = {"LLOG_DATA_DIR": str(directory)} | SETTINGS | dict(settings or {})
+        with _module("tests.benchmarks.watched_broker", ours) as child:
             assert child.stdout is not None
             yield WatchedServer(child.stdout.readline().strip(), child, directory)
 

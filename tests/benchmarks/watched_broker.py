@@ -15,7 +15,7 @@ from typing import Final
 
 import uvloop
 
-from llog.http.serve import serve
+from llog.process.serve import serve
 from llog.process_memory import freeze_start_up_objects, keep_freed_memory
 from llog.settings import Settings
 

@@ -26,7 +26,7 @@ _LISTENS: Final = re.compile(r"^(?:broker \S+ \(\w+\)|compactor) at (http://[^/\
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
     """Only the settings given, whatever the shell says; and no Spark, which would take the machine for itself."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("LLOG_", "AWS_"))}
-    ours = {"LLOG_HTTP_PORT": "0", "LLOG_COMPACTOR_PORT": "0", "LLOG_COMPACTOR_SPARK": "false"}
+    ours = {"LLOG_HTTP_PORT": "0", "LLOG_KAFKA_PORT": "0", "LLOG_COMPACTOR_PORT": "0", "LLOG_COMPACTOR_SPARK": "false"}
     return inherited | ours | dict(settings)
 
 

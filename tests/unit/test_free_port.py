@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from llog.testing import servers
+
 PROGRAM = """
 import sys
 from llog.testing import servers
@@ -33,3 +37,10 @@ def test_no_two_processes_are_given_the_same_port(tmp_path: Path) -> None:
     for process in processes:
         process.communicate()
     assert len(given) == len(set(given)) == 180
+
+
+def test_the_port_that_minio_refuses_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = servers.MINIO_CONSOLE_PORT
+    monkeypatch.setattr(servers, "PORT_FIRST", first)
+    monkeypatch.setattr(servers, "PORT_LAST", first + 20)
+    assert first not in {servers.free_port() for _ in range(10)}

@@ -15,22 +15,26 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
+from llog.broker.cluster import ClusterView, Node, keep_current, read_cluster_id, read_nodes
 from llog.broker.consume.consume import ConsumeService
 from llog.broker.groups.positions import GroupPositions
 from llog.broker.health import AppendTroubles, FencedLogs, StoreTroubles
-from llog.broker.membership import Registration
+from llog.broker.membership import Membership
 from llog.broker.produce.pool import MemoryPool
 from llog.broker.produce.producer import BatchingProducer, TimedOutcomes
 from llog.broker.tail.cache import TailCache, feed, monotonic_ms
 from llog.broker.tail.shared import SharedTailCache
 from llog.broker.wal_usage import WalUsage
 from llog.errors import InvalidArgument, SettingsError
+from llog.formats.values import BrokerRegistration
 from llog.formats.warm_up import warm_up
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.append.known import Growth
 from llog.log.keys import Log
 from llog.log.topics.known_topics import KnownTopics
 from llog.settings import Settings
+from llog.settings.listening import advertised_address
+from llog.settings.urls import format_host_port
 from llog.telemetry.billing import Billing
 from llog.telemetry.metering import STORE_NAMES, Meters, tier_of
 from llog.telemetry.metrics import BrokerMetrics
@@ -58,6 +62,8 @@ class Broker:
         self._opened, self.context = opened, opened.context
         self.started_at_ms = self.context.now_ms()
         self.host, self.port = settings.http_bind_host, settings.http_port
+        self.kafka: tuple[str, int] | None = None
+        """Address that Kafka clients use; None if the Kafka front end is off."""
         self.pool = MemoryPool(settings.batch_max_buffer_bytes)
         self.positions = GroupPositions(self.context)
         self.topics = KnownTopics(self.context, monotonic_ms)
@@ -78,7 +84,8 @@ class Broker:
         self._append_troubles = AppendTroubles(monotonic_ms)
         self._fenced = FencedLogs(self.context)
         self._producer = self._batching() if self.writes else None
-        self._registration = Registration(self.context, broker_id, session_timeout_ms=settings.session_timeout_ms)
+        self.cluster = ClusterView("", self._own_node())
+        self._membership = self._new_membership()
         self._billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self._state: Literal["starting", "ok", "stopping"] = "starting"
@@ -173,13 +180,43 @@ class Broker:
             trouble=self.refusal,
         )
 
+    def _own_node(self) -> Node:
+        """Without a node id; the address is that of the settings until the front end listens."""
+        settings = self.settings
+        host, port = ("", 0) if settings.kafka_port is None else advertised_address(settings, settings.kafka_port)
+        return Node(-1, host, port, settings.zone or "", writes=self.writes, reads=self.reads)
+
+    def _new_membership(self) -> Membership:
+        roles = tuple(name for name, has in (("write", self.writes), ("read", self.reads)) if has)
+        registration = BrokerRegistration(
+            broker_id=self.broker_id,
+            addresses={},
+            zone=self.settings.zone or "",
+            roles=roles,
+            started_at_ms=self.started_at_ms,
+        )
+        return Membership(
+            self.context,
+            registration,
+            session_timeout_ms=self.settings.session_timeout_ms,
+            node_id=self.settings.node_id,
+            on_node_id=lambda node_id: self.cluster.set_own(self.cluster.own._replace(node_id=node_id)),
+        )
+
     def _shed(self, reason: str) -> None:
         if self._producer is not None:
             self._producer.shed(reason)
 
-    async def listens(self, host: str, port: int) -> None:
-        """A front end listens at this address: register it and show it on the health page and in the metrics."""
-        self.host, self.port = host, port
+    async def join(self) -> None:
+        """Get a node id and see which other nodes there are. Front ends listen after this, and `listens` ends it."""
+        await self._membership.join()
+        self.cluster.cluster_id = await read_cluster_id(self.context)
+        self.cluster.set_others(await read_nodes(self.context))
+
+    async def listens(self, host: str, port: int, *, kafka: tuple[str, int] | None = None) -> None:
+        """The HTTP front end listens at this address, and Kafka clients use the address `kafka`: register both, and
+        show them on the health page and in the metrics."""
+        self.host, self.port, self.kafka = host, port, kafka
         self.metrics.set_broker(
             broker_id=self.broker_id,
             host=host,
@@ -190,8 +227,17 @@ class Broker:
             wal_url=self.settings.wal_url,
             objects_url=self.settings.objects_url,
         )
-        roles = tuple(name for name, has in (("write", self.writes), ("read", self.reads)) if has)
-        await self._registration.start({"http": f"{host}:{port}"}, roles=roles, started_at_ms=self.started_at_ms)
+        addresses = {"http": format_host_port(host, port)}
+        if kafka is not None:
+            self.cluster.set_own(self.cluster.own._replace(host=kafka[0], port=kafka[1]))
+            addresses["kafka"] = format_host_port(*kafka)
+        await self._membership.register(addresses)
+        self._tasks.append(asyncio.create_task(keep_current(self.cluster, self.context), name="llog-cluster"))
+
+    async def drain(self) -> None:
+        """The broker is about to stop: other nodes take its Kafka clients over."""
+        self.cluster.set_own(self.cluster.own._replace(draining=True))
+        await self._membership.drain()
 
     async def close(self, *, at_once: asyncio.Event | None = None) -> None:
         """Answer all accepted requests, then close; once `at_once` is set, do not wait for them. Idempotent."""
@@ -202,7 +248,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self._registration.close()
+            await self._membership.close()
             if self._producer is not None:
                 await self._producer.close(at_once=at_once)
                 await self._appender.close()
@@ -225,15 +271,30 @@ class Broker:
         return self._troubles.refusal() or (self._wal_usage.refusal() if self._wal_usage is not None else "")
 
     async def produce(self, groups: Sequence[EncodedGroup]) -> TimedOutcomes:
+        return await self.submit(groups)
+
+    def submit(self, groups: Sequence[EncodedGroup]) -> asyncio.Future[TimedOutcomes]:
+        """Accept the groups now, behind all earlier calls (`BatchingProducer.submit`). Cancelling the future does not
+        undo the append."""
         if self._producer is None:
             raise InvalidArgument(
                 "role",
                 "this broker only reads; send records to a broker with role write or both",
             )
-        done = await self._producer.append_timed(groups)
-        self._append_troubles.note(done.outcomes)
-        self._fenced.refused(done.outcomes)
-        return done
+        answer = self._producer.submit(groups)
+        answer.add_done_callback(self._note)
+        return answer
+
+    def _note(self, answer: asyncio.Future[TimedOutcomes]) -> None:
+        if not answer.cancelled():
+            outcomes = answer.result().outcomes
+            self._append_troubles.note(outcomes)
+            self._fenced.refused(outcomes)
+
+    def log_start_offset(self, log: Log) -> int:
+        """As of the last append of this broker to the log; -1: not known."""
+        known = None if self._producer is None else self._appender.committer.known.get(log)
+        return -1 if known is None else known.control.log_start_offset
 
     def log_changed(self, log: Log) -> None:
         self._cache.forget(log)
@@ -250,7 +311,7 @@ class Broker:
             reasons.append(full)
         if self.pool.under_pressure:
             reasons.append("buffers are three quarters full: producers send faster than the object store accepts")
-        if self._registration.lost:
+        if self._membership.lost:
             reasons.append("this broker's registration was lost; it is trying to register again")
         status = "ok" if self._state == "ok" else self._state
         page: dict[str, object] = {
@@ -258,6 +319,11 @@ class Broker:
             "broker_id": self.broker_id,
             "host": self.host,
             "port": self.port,
+            "node_id": self.cluster.node_id,
+            "zone": self.cluster.own.zone,
+            "kafka": None if self.kafka is None else format_host_port(*self.kafka),
+            "nodes": [node.node_id for node in self.cluster.nodes()],
+            "draining": self.cluster.own.draining,
             "started_at_ms": self.started_at_ms,
             "role": self.role,
             "acknowledged_means": acknowledged_means(self.settings),

@@ -44,7 +44,7 @@ class Changes:
         self._log_changes = self._all_changes = 0
         root = context.keys.root
         self._topics, self._cluster = f"{root}/@topics/", f"{root}/@cluster/"
-        self._ephemeral = (f"{root}/@cluster/brokers/", f"{root}/@cluster/chores/")
+        self._ephemeral = (f"{root}/@cluster/brokers/", f"{root}/@cluster/nodes/", f"{root}/@cluster/chores/")
         self._unrelated = (f"{root}/@cluster/groups/", f"{root}/@cluster/producer-ids")
 
     @property

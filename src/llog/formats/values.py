@@ -177,6 +177,9 @@ class ProducerSnapshot(Value, frozen=True, kw_only=True):
     incarnation: Count = 1
     as_of: Count
     pages: Count
+    forgot: bool = False
+    """Producers of this log were forgotten, because there were too many, by a restore or with an earlier incarnation:
+    an unknown producer that goes on with a later number may be one of them."""
 
 
 class ProducerPage(Value, frozen=True, kw_only=True):
@@ -213,10 +216,21 @@ class PartitionDelete(Value, frozen=True, kw_only=True):
 class BrokerRegistration(Value, frozen=True, kw_only=True):
     broker_id: str
     addresses: dict[str, str]
-    """Front end → host:port, e.g. `{"http": "127.0.0.1:8080"}`."""
+    """Front end → host:port for clients, e.g. `{"http": "127.0.0.1:8080", "kafka": "127.0.0.1:9092"}`."""
     zone: str = ""
     roles: tuple[str, ...] = ()
     started_at_ms: Count = 0
+    node_id: int = -1
+    """The broker's number, by which Kafka clients know it; -1 of releases without node ids."""
+    draining: bool = False
+    """It is about to stop: clients should use other brokers."""
+
+
+class NodeClaim(Value, frozen=True, kw_only=True):
+    """The broker that holds a node id. Ephemeral."""
+
+    broker_id: str
+    claimed_at_ms: Count
 
 
 class ClusterId(Value, frozen=True, kw_only=True):
@@ -282,6 +296,7 @@ VALUES: Final[tuple[type[Value], ...]] = (
     ProducerIdBlock,
     SinkPlan,
     GroupOffset,
+    NodeClaim,
 )
 """Every kind of metadata value; each has a golden file."""
 

@@ -72,12 +72,16 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
 
 
 # The first matching class decides.
 _TABLE: Final[tuple[tuple[type[errors.LlogError], ErrorCode], ...]] = (
     (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),  # clients take it for success
     (errors.ProducerEpochFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.UnknownProducer, ErrorCode.UNKNOWN_PRODUCER_ID),
     (errors.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (errors.TimestampOutOfWindow, ErrorCode.INVALID_TIMESTAMP),
     (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
@@ -105,7 +109,17 @@ _TABLE: Final[tuple[tuple[type[errors.LlogError], ErrorCode], ...]] = (
 )
 
 
+class Refusal(errors.LlogError):
+    """A Kafka client asked for something that is refused with this code."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        self.code, self.reason = code, reason
+        super().__init__(reason)
+
+
 def code_of(error: errors.LlogError) -> ErrorCode:
+    if isinstance(error, Refusal):
+        return error.code
     for kind, code in _TABLE:
         if isinstance(error, kind):
             return code

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from llog.kafka.administration import Changes
+from llog.kafka.leaders import PartitionLeaders
+from llog.kafka.log_sizes import LogSizes
 
 if TYPE_CHECKING:
     from llog.broker.broker import Broker
@@ -16,3 +20,6 @@ class KafkaServices:
     broker: Broker
     cluster: ClusterView
     topics: KnownTopics
+    changes: Changes = field(default_factory=Changes)
+    leaders: PartitionLeaders = field(default_factory=PartitionLeaders)
+    log_sizes: LogSizes = field(default_factory=LogSizes)

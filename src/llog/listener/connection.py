@@ -97,8 +97,9 @@ class ConnectionSet:
             connection.transport.abort()
 
 
-class Connection(asyncio.Protocol, ABC):
-    """Base of a protocol's connection. Subclasses add `data_received` and `begin_stop`."""
+class Connection(asyncio.BaseProtocol, ABC):
+    """Base of a protocol's connection. Subclasses add `begin_stop`, and what either `asyncio.Protocol` or
+    `asyncio.BufferedProtocol`, which they inherit too, asks for."""
 
     send_timeout_ms: ClassVar[int] = SEND_TIMEOUT_MS
     send_bytes_per_ms_min: ClassVar[float] = SEND_BYTES_PER_MS_MIN
@@ -155,6 +156,15 @@ class Connection(asyncio.Protocol, ABC):
         self._writable.set()
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
+    @property
+    def is_reading(self) -> bool:
+        return self._reading
+
+    @property
+    def is_writable(self) -> bool:
+        """The transport accepts more bytes; also true when the client is gone."""
+        return self._writable.is_set()
+
     async def drain(self) -> None:
         """Wait until the transport accepts more bytes, or the client is gone."""
         if not self._writable.is_set():
@@ -178,6 +188,10 @@ class Connection(asyncio.Protocol, ABC):
         if self._deadline_timer is None or self._deadline_timer.when() > self._deadline:
             self._arm_deadline()
 
+    def deadline_passed(self) -> None:
+        """What `expect_within` waited for has not come."""
+        self.transport.close()
+
     # -- timers --------------------------------------------------------------------------------------------------------
     def _arm_deadline(self) -> None:
         assert self._deadline is not None
@@ -191,8 +205,10 @@ class Connection(asyncio.Protocol, ABC):
             return
         if self.loop.time() < self._deadline - 0.001:
             self._arm_deadline()
-        elif not self.transport.is_closing():
-            self.transport.close()
+        elif self.transport.is_closing():
+            self.transport.abort()  # the client does not take the rest
+        else:
+            self.deadline_passed()
 
     def _check_pace_in(self, patience_ms: float) -> None:
         delay_ms = max(patience_ms, SEND_CHECK_MS_MIN)

@@ -327,7 +327,7 @@ class _UpgradeRefused(Exception):
     """The parser would skip the body of a request that asks for an upgrade."""
 
 
-class HttpConnection(Connection):
+class HttpConnection(Connection, asyncio.Protocol):
     """Parses the requests of one client and runs the handler for each, in order."""
 
     def __init__(self, peers: ConnectionSet, handler: Handler, head_timeout_ms: int) -> None:

@@ -45,10 +45,12 @@ class SocketListener:
         scheme: str = "http",
         connections_max: int = CONNECTIONS_MAX,
         stop_timeout_ms: int | None = None,
+        reuse_port: bool = False,
     ) -> None:
-        """`variables` is the prefix of the two settings that errors name: `LLOG_HTTP` for `LLOG_HTTP_PORT`."""
+        """`variables` is the prefix of the two settings that errors name: `LLOG_HTTP` for `LLOG_HTTP_PORT`. With
+        `reuse_port` several processes listen at the port."""
         self._settings, self._make_connection, self._variables = settings, make_connection, variables
-        self.host, self.port = host, port
+        self.host, self.port, self._reuse_port = host, port, reuse_port
         self._scheme = scheme if settings.tls_cert_file is None else f"{scheme}s"
         self._peers = ConnectionSet(connections_max)
         self._stop_timeout_ms = settings.http_stop_timeout_ms if stop_timeout_ms is None else stop_timeout_ms
@@ -63,7 +65,9 @@ class SocketListener:
         """`SettingsError` when the address or the certificate cannot be used."""
         loop = asyncio.get_running_loop()
         tls = tls_context(self._settings)
-        listening = listening_socket(self.host, self.port, of=self._variables, backlog=ACCEPT_BACKLOG)
+        listening = listening_socket(
+            self.host, self.port, of=self._variables, backlog=ACCEPT_BACKLOG, reuse_port=self._reuse_port
+        )
         try:
             self.port = listening.getsockname()[1]
             self._server = await loop.create_server(

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from llog.errors import InvalidArgument
+from llog.limits import NODE_ID_MAX
 from llog.log.ids import is_object_id
 from llog.stores.metadata.port import Key, check_key
 
@@ -165,6 +166,15 @@ class Keys:
     def broker(self, broker_id: str) -> Key:
         return Key(f"{self.root}/@cluster/brokers/{_external('broker id', broker_id)}", CLUSTER_ROUTE)
 
+    def nodes(self) -> Key:
+        return Key(f"{self.root}/@cluster/nodes", CLUSTER_ROUTE)
+
+    def node(self, node_id: int) -> Key:
+        """Ephemeral: held by the broker that has this node id."""
+        if not 0 <= node_id <= NODE_ID_MAX:
+            raise InvalidArgument("node id", f"{node_id} must be from 0 to {NODE_ID_MAX}")
+        return Key(f"{self.root}/@cluster/nodes/{node_id}", CLUSTER_ROUTE)
+
     def producer_ids(self) -> Key:
         return Key(f"{self.root}/@cluster/producer-ids", CLUSTER_ROUTE)
 
@@ -302,6 +312,7 @@ class ParsedKey(NamedTuple):
     offset: int = -1
     page: int = -1
     object_id: str = ""
+    node_id: int = -1
 
 
 _LOG_KINDS: Final = {
@@ -380,6 +391,8 @@ def _parse_cluster(rest: list[str]) -> ParsedKey | None:
             return ParsedKey("chore_claim", name=unquote(chore))
         case ["brokers", broker]:
             return ParsedKey("broker", name=unquote(broker))
+        case ["nodes", node_id] if _NUMBER.fullmatch(node_id) and int(node_id) <= NODE_ID_MAX:
+            return ParsedKey("node", node_id=int(node_id))
         case ["groups", group, item]:
             return ParsedKey("group_item", name=unquote(group), item=unquote(item))
         case ["probes", probe]:

@@ -30,6 +30,7 @@ from llog.limits import (
     METADATA_SESSION_TIMEOUT_MS_MAX,
     METADATA_SESSION_TIMEOUT_MS_MIN,
     MIB,
+    NODE_ID_MAX,
     OBJECT_BYTES_MAX,
 )
 from llog.settings import derive as derive
@@ -45,6 +46,8 @@ _log = logging.getLogger("llog.settings")
 _SECOND_MS: Final = 1_000
 _HOUR_MS: Final = 3_600 * _SECOND_MS
 _DAY_MS: Final = 24 * _HOUR_MS
+# `LLOG_WORKERS` and `llog up --brokers`: more processes than any machine has use for.
+WORKERS_MAX: Final = 64
 
 STORES: Final = "Stores"
 OXIA: Final = "Oxia"
@@ -54,6 +57,8 @@ TAIL: Final = "Tail cache"
 TIERS: Final = "WAL store and vacuum"
 COMPACTOR: Final = "Compaction service"
 HTTP: Final = "HTTP"
+KAFKA: Final = "Kafka"
+NODES: Final = "Nodes"
 EXPORT: Final = "Export"
 LOGS: Final = "Logs"
 
@@ -71,10 +76,23 @@ def setting(
     fallback_beside: str = "",
     other_name: str = "",
     alias: str = "",
+    empty_turns_off: bool = False,
 ) -> Any:
     """One row of the table. A row without a default is optional: its attribute may be None."""
     row = Setting(
-        "", section, kind, doc, default, derive, default_doc, secret, fallbacks, fallback_beside, other_name, alias
+        "",
+        section,
+        kind,
+        doc,
+        default,
+        derive,
+        default_doc,
+        secret,
+        fallbacks,
+        fallback_beside,
+        other_name,
+        alias,
+        empty_turns_off,
     )
     return dataclasses.field(metadata={"row": row})
 
@@ -196,6 +214,11 @@ class Settings:
         LOG, kinds.integer(1, 100_000),
         "Most partitions of a topic that a first write creates. HTTP produce adds partitions to such a topic up to this"
         " number; a topic that was created explicitly gets partitions by administration only.", 128,
+    )
+
+    default_partitions: int = setting(
+        LOG, kinds.integer(1, 100_000),
+        "Partitions of a topic that a Kafka client creates without naming a number (Kafka's `num.partitions`).", 1,
     )
 
     # -- tail cache -----------------------------------------------------------------------------------------------
@@ -351,21 +374,57 @@ class Settings:
     )
     http_drain_ms: int = setting(
         HTTP, kinds.duration(0, 600 * _SECOND_MS),
-        "How long a stopping broker goes on serving while `/ready` answers 503, so that a load balancer sends clients"
-        " elsewhere before the port closes.", 0,
+        "How long a stopping broker goes on serving while `/ready` answers 503 and Kafka clients are sent to other"
+        " nodes, so that clients go elsewhere before the ports close.", 0,
     )
     http_stop_timeout_ms: int = setting(
         HTTP, kinds.duration(0, 600 * _SECOND_MS), "How long a stopping broker waits for requests in progress.",
         30 * _SECOND_MS,
     )
     tls_cert_file: Path | None = setting(
-        HTTP, kinds.PATH, "Certificate chain (PEM); turns HTTP into HTTPS. Needs `LLOG_TLS_KEY_FILE`."
+        HTTP, kinds.PATH,
+        "Certificate chain (PEM); turns HTTP into HTTPS, and Kafka's PLAINTEXT into SSL. Needs `LLOG_TLS_KEY_FILE`.",
     )
     tls_key_file: Path | None = setting(HTTP, kinds.PATH, "Private key of the certificate (PEM), without a password.")
     insecure: bool = setting(
         HTTP, kinds.BOOLEAN,
         "Allow listening on an address that other machines reach although a token or the certificate is missing.",
         False,
+    )
+
+    # -- kafka ------------------------------------------------------------------------------------------------------
+    kafka_host: str = setting(
+        KAFKA, kinds.HOST,
+        "Address on which a broker's Kafka front end listens. Kafka clients cannot authenticate yet, so an address that"
+        " other machines reach needs `LLOG_INSECURE=1`.", "127.0.0.1",
+    )
+    kafka_port: int | None = setting(
+        KAFKA, kinds.PORT, "Its port; 0 picks a free one, and an empty value turns the Kafka front end off.", 9092,
+        empty_turns_off=True,
+    )
+    kafka_advertised: str | None = setting(
+        KAFKA, kinds.ADVERTISED,
+        "Address that Kafka clients are given for this broker, where it differs from the one it listens on (containers,"
+        " address translation). Needed if `LLOG_KAFKA_HOST` is `0.0.0.0` or `::`. Of several processes with one"
+        " configuration each adds to the port what it adds to `LLOG_KAFKA_PORT`.",
+    )
+
+    # -- nodes ------------------------------------------------------------------------------------------------------
+    node_id: int | None = setting(
+        NODES, kinds.integer(0, NODE_ID_MAX),
+        "Number of this broker in the cluster, as Kafka clients see it; no two live brokers have the same. The"
+        " lowest free one if not set. Of several processes with one configuration it is that of the first.",
+    )
+    zone: str | None = setting(
+        NODES, kinds.ZONE,
+        "Where this broker runs, such as an availability zone. Kafka clients that name their zone (`zone=…` in"
+        " `client.id`, or `client.rack`) are sent to brokers of it.",
+    )
+    workers: int = setting(
+        NODES, kinds.integer(1, WORKERS_MAX),
+        "Broker processes of `llog broker` and `llog up`, to use several cores; each is a node of its own. All accept"
+        " connections at `LLOG_KAFKA_PORT` and `LLOG_HTTP_PORT`, and each at ports of its own, which follow these."
+        " Sizes of buffers and caches are per process.", 1,
     )
 
     # -- logs -------------------------------------------------------------------------------------------------------
@@ -405,7 +464,7 @@ class Settings:
     def replaced(self, **overrides: object) -> Self:
         """A copy with some values changed; derived values are derived again."""
         given = {
-            name: getattr(self, name)
+            name: "" if getattr(self, name) is None else getattr(self, name)  # an empty value turned it off
             for name in self.sources
             if not self.source_of(name).startswith(("default", "derived"))
         }

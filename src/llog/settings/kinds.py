@@ -7,6 +7,7 @@ and `check` raise `ValueError` with a reason, which does not repeat a value that
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -205,6 +206,21 @@ def _check_address(value: str) -> str:
     return value
 
 
+def _check_advertised(value: str) -> str:
+    host, _ = parse_host_port(value, 1)  # the port is optional
+    if is_wildcard(host):
+        raise ValueError("no client can connect to it")
+    return value
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether a listener there accepts connections at every address of the machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def _read_targets(value: str) -> tuple[CompactorTarget, ...]:
     targets = []
     for part in value.split(","):
@@ -254,11 +270,15 @@ REGISTRY_URL: Final = ValueKind(
     "`http(s)://[user:password@]host[:port][/path]`", str, _checked_text(_check_registry_url), show=_mask_login
 )
 HOST_PORT: Final = ValueKind("`host:port`", str, _checked_text(_check_address))
+ADVERTISED: Final = ValueKind(
+    "`host:port`, or `host` with the port that is listened on", str, _checked_text(_check_advertised)
+)
 BUCKET: Final = ValueKind("a bucket's name", str, _checked_text(check_bucket))
 HOST: Final = text("a host name or address to listen on", r"[A-Za-z0-9.:_%-]+")
 PORT: Final = integer(0, 65_535)
 IDENTIFIER: Final = text("1 to 128 letters, digits, `.`, `_`, `-`, `:`, `@`", r"[A-Za-z0-9._:@-]{1,128}")
 REGION: Final = text("a region's name, such as `eu-central-1`", r"[A-Za-z0-9-]{1,64}")
+ZONE: Final = text("1 to 64 letters, digits, `.`, `_`, `-`", r"[A-Za-z0-9._-]{1,64}")
 NAMESPACE: Final = text("1 to 128 letters, digits, `.`, `_`, `-`", r"[A-Za-z0-9._-]{1,128}")
 SECRET: Final = text("text without spaces", r"\S+")
 TOKEN: Final = ValueKind(

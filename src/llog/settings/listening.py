@@ -8,9 +8,12 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from typing import Final, NamedTuple
 
 from llog.errors import ExposureRefused, SettingsError
 from llog.settings import Settings
+from llog.settings.kinds import is_wildcard
+from llog.settings.urls import parse_host_port
 
 
 def check_exposure(settings: Settings, *, host: str | None = None, variable: str = "LLOG_HTTP_BIND_HOST") -> None:
@@ -29,6 +32,27 @@ def check_exposure(settings: Settings, *, host: str | None = None, variable: str
     missing = [name for name, value in needed.items() if value is None]
     if missing:
         raise ExposureRefused(variable, host, missing)
+
+
+def check_kafka_address(settings: Settings, *, host: str | None = None) -> None:
+    """The same for the Kafka front end, where a certificate encrypts but does not authenticate clients: an address that
+    other machines reach must be allowed explicitly. Raises `SettingsError` if clients could not be given an address."""
+    host = settings.kafka_host if host is None else host
+    check_certificate(settings)
+    if not is_loopback(host) and not settings.insecure:
+        raise ExposureRefused("LLOG_KAFKA_HOST", host, [])
+    advertised_address(settings, 0, host=host)
+
+
+def advertised_address(settings: Settings, port: int, *, host: str | None = None) -> tuple[str, int]:
+    """Host and port that Kafka clients are given for a listener at `port`."""
+    host = settings.kafka_host if host is None else host
+    if settings.kafka_advertised is not None:
+        return parse_host_port(settings.kafka_advertised, port or 1)
+    if is_wildcard(host):
+        reason = f"must be set, because clients cannot connect to LLOG_KAFKA_HOST={host}; accepted: `host:port`"
+        raise SettingsError("LLOG_KAFKA_ADVERTISED", "", reason)
+    return host, port
 
 
 def check_certificate(settings: Settings) -> None:
@@ -53,24 +77,38 @@ def is_loopback(host: str) -> bool:
 
 # -- listening sockets -------------------------------------------------------------------------------------------------
 
+_HOST_VARIABLES: Final = {"LLOG_KAFKA": "LLOG_KAFKA_HOST"}
 
-def listening_socket(host: str, port: int, *, of: str, backlog: int) -> socket.socket:
-    """A socket that accepts up to `backlog` waiting connections. Errors name the setting to change; `of` is the prefix
-    of the two settings (`LLOG_HTTP`)."""
+
+class SharedPorts(NamedTuple):
+    """Ports at which all workers of one configuration accept connections; `kafka` is None where Kafka is off."""
+
+    http: int
+    kafka: int | None
+
+
+def listening_socket(host: str, port: int, *, of: str, backlog: int | None, reuse_port: bool = False) -> socket.socket:
+    """A socket that accepts up to `backlog` waiting connections; None: it has the address but does not listen. Errors
+    name the setting to change; `of` is the prefix of the two settings (`LLOG_HTTP`). With `reuse_port` other sockets of
+    this user may listen there too, and the kernel spreads connections over them."""
+    host_variable = _HOST_VARIABLES.get(of, f"{of}_BIND_HOST")
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, proto)
     except OSError as error:
-        raise SettingsError(f"{of}_BIND_HOST", host, f"an address of this machine ({error})") from error
+        raise SettingsError(host_variable, host, f"an address of this machine ({error})") from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listening.bind(address)
-        listening.listen(backlog)
+        if backlog is not None:
+            listening.listen(backlog)
         listening.setblocking(False)
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRNOTAVAIL:
-            raise SettingsError(f"{of}_BIND_HOST", host, "an address of this machine") from error
+            raise SettingsError(host_variable, host, "an address of this machine") from error
         accepted = f"a free port of {host} ({error.strerror}); 0 picks one"
         raise SettingsError(f"{of}_PORT", str(port), accepted) from error
     return listening

@@ -22,9 +22,9 @@ _UNITS = (
 _PRECEDENCE = (
     "The value of a setting comes from the first of these that is given: an argument (a flag, or a keyword of"
     " `Settings.from_env`), the variable, its fallback variables, a value derived from other settings, the default. An"
-    " empty variable counts as not set. An unknown `LLOG_` variable is ignored with a warning that names the nearest"
-    " setting. llog does not load `.env` files itself: `cp .env.example .env`, edit it, then"
-    " `set -a && source .env && set +a`."
+    " empty variable counts as not set, except where an empty value turns something off. An unknown `LLOG_` variable is"
+    " ignored with a warning that names the nearest setting. llog does not load `.env` files itself:"
+    " `cp .env.example .env`, edit it, then `set -a && source .env && set +a`."
 )
 
 

@@ -3,8 +3,8 @@
 The order of precedence: argument, own variable, fallback variable,
 derived from other settings, default. `settings.py` says what there is, this says which value wins.
 
-Every wrong value is reported, not only the first. An empty variable counts as not set. Only the given mapping is read,
-not the environment of the process. No problem and no source ever shows a secret.
+Every wrong value is reported, not only the first. An empty variable counts as not set, except where it turns something
+off. Only the given mapping is read, not the environment of the process. No problem and no source ever shows a secret.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Setting:
     """Another setting with the same meaning; given as an argument, it beats this setting's variable."""
     alias: str
     """An older name of the variable, which still works."""
+    empty_turns_off: bool = False
+    """An empty value counts and means None, instead of the default."""
 
     @property
     def variable(self) -> str:
@@ -145,7 +147,10 @@ class Draft:
         """The variable, or its alias, that is set and counts; empty if there is none."""
         if setting.other_name in self._overrides:
             return ""
-        return next((name for name in setting.variables if self._read(name)), "")
+        empty_counts = setting.empty_turns_off
+        return next(
+            (name for name in setting.variables if self._read(name) or (empty_counts and name in self.environ)), ""
+        )
 
     def _work_out(self, setting: Setting) -> tuple[Any, Source]:
         if setting.name in self._overrides:
@@ -175,6 +180,8 @@ class Draft:
             raise Unresolved(setting.name)
 
     def _convert(self, setting: Setting, label: str, given: object) -> Any:
+        if setting.empty_turns_off and isinstance(given, str) and not given.strip():
+            return None
         try:
             return setting.kind.convert(given)
         except ValueError as reason:

@@ -100,6 +100,11 @@ def parse_host_port(text: str, default_port: int | None = None) -> tuple[str, in
     return parts.hostname, port
 
 
+def format_host_port(host: str, port: int) -> str:
+    """What `parse_host_port` reads."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def parse_oxia_url(url: str) -> OxiaTarget:
     """`oxia://host[:port][,host[:port]…][/namespace]`, the same with `oxia+tls` for TLS."""
     parts = _split(url)

@@ -26,6 +26,8 @@ from types import TracebackType
 from typing import Self
 
 PORT_FIRST, PORT_LAST = 11_000, 32_000
+# MinIO compares its port with this default of a console that is switched off, and refuses to start.
+MINIO_CONSOLE_PORT = 13_333
 # Long enough for a busy machine; a start takes much less.
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 60.0
@@ -38,12 +40,16 @@ class ServerUnavailable(Exception):
     """This machine cannot run that server; the message says why."""
 
 
+def cache_directory() -> Path:
+    """Where `make servers` puts what it builds and fetches."""
+    given = os.environ.get("LLOG_SERVERS_CACHE")
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(given) if given else Path(user, "leaderless-log", "servers")
+
+
 def binary(name: str) -> Path:
     """The newest build of `name` in the servers' cache."""
-    cache = os.environ.get("LLOG_SERVERS_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "leaderless-log", "servers"
-    )
-    found = sorted(Path(cache).glob(f"{name}-*/{name}"))
+    found = sorted(cache_directory().glob(f"{name}-*/{name}"))
     if not found:
         raise ServerUnavailable(f"{name} is not built: `make servers` builds it (needs Go 1.24 or newer)")
     return found[-1]
@@ -57,6 +63,8 @@ class _Ports:
         self._pid, self._file, self._given = -1, -1, set[int]()
 
     def take(self, port: int) -> bool:
+        if port == MINIO_CONSOLE_PORT:
+            return False
         if self._pid != os.getpid():  # a lock does not pass to a forked child
             path = Path(tempfile.gettempdir()) / f"llog-test-ports-{os.getuid()}"
             self._pid, self._file = os.getpid(), os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

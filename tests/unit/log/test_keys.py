@@ -71,6 +71,7 @@ def test_every_cluster_key_comes_back(root: str, name: str, item: str, batch: in
         (keys.vacuum_hold(), ParsedKey("vacuum_hold")),
         (keys.chore_claim(name), ParsedKey("chore_claim", name=name)),
         (keys.broker(name), ParsedKey("broker", name=name)),
+        (keys.node(batch % 2**31), ParsedKey("node", node_id=batch % 2**31)),
         (keys.group_item(name, item), ParsedKey("group_item", name=name, item=item)),
         (keys.sink(name, batch), ParsedKey("sink", name=name, offset=batch)),
     ]:

@@ -14,13 +14,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from llog.broker.produce.groups import copy_error, join_groups
-from llog.errors import AppendNotCommitted, InconsistentReadState, LlogError, LogError, StoreError
+from llog.errors import (
+    AppendNotCommitted,
+    InconsistentReadState,
+    LlogError,
+    LogDeleted,
+    LogError,
+    PartitionOutOfRange,
+    StoreError,
+)
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX, LOG_CLAIMS_PER_APPEND_MAX
+from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX
 from llog.log.append.append import Appended, AppendOutcome, EncodedGroup
 from llog.log.append.known import KnownLogs
 from llog.log.append.pieces import Landed
 from llog.log.keys import Log
+from llog.log.producers import ProducerClaim, StoredClaims
+from llog.log.topics.create import Expected
 
 # Record groups of calls in one flush; each is shared out and answered on its own.
 BATCH_GROUPS_PER_FLUSH_MAX: Final = 8_192
@@ -125,8 +135,12 @@ class CallGroup:
         self.call, self.number, self.group, self.byte_length = call, number, group, byte_length
         self.log: Log = group.log
         pieces = group.pieces
-        only = pieces[0] if len(pieces) == 1 else None  # the usual case
-        self.claims = sum(piece.claim is not None for piece in pieces) if only is None else int(only.claim is not None)
+        self.claims: Sequence[ProducerClaim]
+        if len(pieces) == 1:  # the usual case
+            claim = pieces[0].claim
+            self.claims = () if claim is None else (claim,)
+        else:
+            self.claims = [piece.claim for piece in pieces if piece.claim is not None]
 
     def set_outcome(self, outcome: AppendOutcome, timings: Timings) -> None:
         self.call.tally.add(self.group, self.byte_length, outcome)
@@ -146,33 +160,34 @@ class CallGroup:
 class LogGroups:
     """The groups of one log in a batch, to be joined into one."""
 
-    __slots__ = ("claims", "members")
+    __slots__ = ("_claims", "members")
 
     def __init__(self) -> None:
         self.members: list[CallGroup] = []
-        self.claims = 0
+        self._claims = StoredClaims()
 
     def has_room(self, member: CallGroup) -> bool:
         """Whether the group can join the others.
 
-        A slice has one encoding, and a slice of bytes-batch-v1 is one batch. A group with more claims than one append
+        A slice has one encoding, and a slice of bytes-batch-v1 is one batch. A group of more producers than one append
         may carry would be committed in several appends, and no single index entry would hold its pieces.
         """
         encoding = self.members[0].group.encoding
         if member.group.encoding != encoding or encoding == BYTES_BATCH:
             return False
-        return self.claims + member.claims <= LOG_CLAIMS_PER_APPEND_MAX
+        return not member.claims or self._claims.fits(member.claims)
 
     def add(self, member: CallGroup) -> None:
         self.members.append(member)
-        self.claims += member.claims
+        for claim in member.claims:
+            self._claims.add(claim.producer_id)
 
     def join(self) -> EncodedGroup:
         members = self.members
         if len(members) == 1:
             return members[0].group
         byte_lengths = [member.byte_length for member in members]
-        return join_groups([member.group for member in members], byte_lengths, claimed=self.claims > 0)
+        return join_groups([member.group for member in members], byte_lengths, claimed=self._claims.count > 0)
 
 
 class FlushBatch:
@@ -213,7 +228,7 @@ class FlushBatch:
 class FlushBuffer:
     """A queue of batches. A group joins the first batch that has room for it, but never one ahead of an earlier group
     of its log. So the next blob is as full as possible, and a group that cannot join (another encoding, a bare
-    bytes-batch, too many claims) waits in a later batch without delaying others. A group larger than a batch gets a
+    bytes-batch, too many producers) waits in a later batch without delaying others. A group larger than a batch gets a
     batch of its own."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -292,6 +307,8 @@ class NewLogs:
         self._waiting: dict[Log, list[CallGroup]] = {}
         self._new: list[Log] = []
         """Logs added since the last `start_lookups`."""
+        self._expected: dict[Log, Expected | None] = {}
+        """What the look-up of a waiting log was made for: the first group's expectation."""
         self._lookups: set[Lookup] = set()
         self._joint_lookups: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(BATCH_NEW_LOGS_IN_FLIGHT_MAX)
@@ -307,10 +324,11 @@ class NewLogs:
         if waiting is not None:
             waiting.append(member)
             return True
-        known = self._known.get(member.log)
-        if known is not None and known.fresh:
+        known, incarnation = self._known.get(member.log), member.group.pieces[0].incarnation
+        if known is not None and known.fresh and (incarnation is None or known.control.incarnation >= incarnation):
             return False
         self._waiting[member.log] = [member]
+        self._expected[member.log] = None if incarnation is None else Expected(incarnation)
         self._new.append(member.log)
         return True
 
@@ -339,15 +357,26 @@ class NewLogs:
         errors = {log: _error_of(lookup, log) for lookup, log in lookups.items() if lookup in done}
         self._on_known([member for log, error in errors.items() if error is None for member in self._waiting.pop(log)])
         for log, error in errors.items():
+            expected = self._expected.pop(log)
             if error is not None:
-                for member in self._waiting.pop(log):
-                    member.refuse(error)
+                self._refuse(self._waiting.pop(log), expected, error)
+        self.start_lookups()
+
+    def _refuse(self, members: Sequence[CallGroup], expected: Expected | None, error: LogError) -> None:
+        """Refuse the groups that the look-up was made for. That an expected incarnation is gone says nothing to groups
+        with another expectation that came meanwhile: their log is looked up again, for them."""
+        for member in members:
+            others = expected is not None and member.group.pieces[0].incarnation != expected.incarnation
+            if not others or not isinstance(error, LogDeleted | PartitionOutOfRange):
+                member.refuse(error)
+            elif not self.hold(member):
+                self._on_known([member])
 
     async def _look_up(self, log: Log) -> LogError | None:
         """The reason that the log takes no appends, or None."""
         try:
             async with self._slots:
-                await self._known.know(log)
+                await self._known.know(log, expected=self._expected[log])
         except LogError as refused:
             return refused
         except StoreError as unavailable:

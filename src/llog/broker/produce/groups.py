@@ -1,8 +1,8 @@
 """Join the record groups of many calls into one group per log and flush, and share its outcome out again. Pure.
 
-Pieces without a producer's claim are always new, and neighbours among them commit together or not at all. They are
-joined into one piece, so the cost of a flush per log does not grow with the number of calls. Bytes are never copied or
-joined, and a call's pieces stay adjacent and in order.
+Pieces without a producer's claim are always new, and neighbours among them that mean the same incarnation of the topic
+commit together or not at all. They are joined into one piece, so the cost of a flush per log does not grow with the
+number of calls. Bytes are never copied or joined, and a call's pieces stay adjacent and in order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def join_groups(groups: Sequence[EncodedGroup], byte_lengths: Sequence[int], *, 
     first = groups[0]
     if len(groups) == 1:
         return first
-    pieces = _join_pieces(groups) if claimed else (_single_piece(groups, byte_lengths),)
+    joinable = not claimed and len({piece.incarnation for group in groups for piece in group.pieces}) == 1
+    pieces = (_single_piece(groups, byte_lengths),) if joinable else _join_pieces(groups)
     return EncodedGroup(
         first.log,
         sum([piece.msg_count for piece in pieces]),
@@ -52,28 +53,35 @@ def join_groups(groups: Sequence[EncodedGroup], byte_lengths: Sequence[int], *, 
 def _single_piece(groups: Sequence[EncodedGroup], byte_lengths: Sequence[int]) -> Piece:
     msg_count = sum([group.msg_count for group in groups])
     dated = [_dated(piece, group.max_timestamp_ms) for group in groups for piece in group.pieces]
-    return Piece(msg_count, sum(byte_lengths), None, max([piece.max_timestamp_ms for piece in dated]))
+    newest_ms = max([piece.max_timestamp_ms for piece in dated])
+    return Piece(msg_count, sum(byte_lengths), None, newest_ms, dated[0].incarnation)
 
 
 def _join_pieces(groups: Sequence[EncodedGroup]) -> tuple[Piece, ...]:
-    """The pieces of all groups; neighbours without a claim become one piece."""
+    """The pieces of all groups; neighbours that `_joins` accepts become one piece."""
     joined: list[Piece] = []
     for group in groups:
         for undated in group.pieces:
             piece, last = _dated(undated, group.max_timestamp_ms), joined[-1] if joined else None
-            if last is None or last.claim is not None or piece.claim is not None:
+            if last is None or not _joins(last, piece):
                 joined.append(piece)
                 continue
             newest_ms = max(last.max_timestamp_ms, piece.max_timestamp_ms)
-            joined[-1] = Piece(last.msg_count + piece.msg_count, last.byte_length + piece.byte_length, None, newest_ms)
+            counts = last.msg_count + piece.msg_count, last.byte_length + piece.byte_length
+            joined[-1] = Piece(*counts, None, newest_ms, piece.incarnation)
     return tuple(joined)
+
+
+def _joins(last: Piece, piece: Piece) -> bool:
+    """Whether two neighbours become one piece: neither has a claim, and both mean the same incarnation."""
+    return last.claim is None and piece.claim is None and last.incarnation == piece.incarnation
 
 
 def _dated(piece: Piece, max_timestamp_ms: int) -> Piece:
     """The piece with a timestamp: its own, or its group's."""
     if piece.max_timestamp_ms != NO_TIMESTAMP:
         return piece
-    return Piece(piece.msg_count, piece.byte_length, piece.claim, max_timestamp_ms)
+    return Piece(piece.msg_count, piece.byte_length, piece.claim, max_timestamp_ms, piece.incarnation)
 
 
 # -- outcomes --------------------------------------------------------------------------------------------------------
@@ -136,14 +144,14 @@ def _split_offsets(outcome: Appended, groups: Sequence[EncodedGroup]) -> list[Ap
 def _split_outcomes(joined: Sequence[PieceOutcome], groups: Sequence[EncodedGroup]) -> list[PieceOutcome]:
     """An outcome for every piece of the groups, from the outcomes of the pieces that `_join_pieces` made of them."""
     outcomes: list[PieceOutcome] = []
-    remaining, current, next_offset, claimed = iter(joined), None, 0, True
+    remaining, current, next_offset, last = iter(joined), None, 0, None
     for piece in (piece for group in groups for piece in group.pieces):
-        if claimed or piece.claim is not None:
+        if last is None or not _joins(last, piece):
             current = next(remaining)
             next_offset = current.start_offset if isinstance(current, Landed) else 0
-        claimed = piece.claim is not None
+        last = piece
         assert current is not None
-        if claimed or not isinstance(current, Landed):
+        if piece.claim is not None or not isinstance(current, Landed):
             outcomes.append(current)
         else:
             outcomes.append(Landed(next_offset, next_offset + piece.msg_count - 1))

@@ -52,6 +52,22 @@ PRODUCER_EPOCH = 10
 BASE_SEQUENCE = 11
 RECORD_COUNT = 12
 
+# Faults of a producer's batch, in the order in which they are looked for; `produced` has the meanings.
+SOUND = 0
+NO_BATCH = 1
+BAD_MAGIC = 2
+OLD_MAGIC = 3
+BAD_LENGTH = 4
+BATCH_INCOMPLETE = 5
+MORE_BATCHES = 6
+BATCH_TOO_LARGE = 7
+BAD_CHECKSUM = 8
+UNKNOWN_CODEC = 9
+BASE_OFFSET_SET = 10
+BAD_COUNT = 11
+CONTROL_BATCH = 12
+HORIZON_SET = 13
+
 
 @inlined
 def _int16(data: Bytes, at: int) -> int:
@@ -280,3 +296,85 @@ def fill_checksums(data: Bytes, byte_lengths: Longs, zeros: Words) -> int:
             data[at + _CRC_START - 4 + place] = np.uint8((checksum >> (8 * (3 - place))) & 0xFF)
         at = end
     return at
+
+
+# -- batches of producers ----------------------------------------------------------------------------------------------
+_MAGIC_AT = 16
+_CODEC = 0x07
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+
+
+@inlined
+def _outer_fault(data: Bytes, bytes_max: int) -> int:
+    """What is wrong with the bytes as one batch, before its checksum is compared."""
+    if data.size <= _MAGIC_AT:
+        return NO_BATCH
+    if data[_MAGIC_AT] < 2:
+        return OLD_MAGIC
+    if data[_MAGIC_AT] > 2:
+        return BAD_MAGIC
+    length = _PREFIX + _int32(data, 8)
+    if length < _HEADER:
+        return BAD_LENGTH
+    if length > data.size:
+        return BATCH_INCOMPLETE
+    if length < data.size:
+        return MORE_BATCHES
+    return BATCH_TOO_LARGE if length > bytes_max else SOUND
+
+
+@inlined
+def _header_fault(data: Bytes, decoded_bytes_max: int) -> int:
+    """What is wrong with the header of a batch that arrived as it was sent."""
+    attributes = _int16(data, 21)
+    if attributes & _CODEC > 4:
+        return UNKNOWN_CODEC
+    if _int64(data, 0) != 0:
+        return BASE_OFFSET_SET
+    count = _int32(data, 57)
+    room = data.size - _HEADER if attributes & _CODEC == 0 else decoded_bytes_max
+    if count < 1 or _int32(data, 23) != count - 1 or count * _RECORD_MIN > room:
+        return BAD_COUNT
+    if attributes & _CONTROL != 0:
+        return CONTROL_BATCH
+    return HORIZON_SET if attributes & _DELETE_HORIZON != 0 else SOUND
+
+
+@inlined
+def _read_produced(data: Bytes, fields: Longs, row: int) -> None:
+    fields[row, POSITION] = 0
+    fields[row, LENGTH] = data.size
+    fields[row, BASE_OFFSET] = _int64(data, 0)
+    fields[row, LEADER_EPOCH] = _int32(data, 12)
+    fields[row, CRC] = _int32(data, 17) & 0xFFFFFFFF
+    fields[row, ATTRIBUTES] = _int16(data, 21)
+    fields[row, LAST_OFFSET_DELTA] = _int32(data, 23)
+    fields[row, BASE_TIMESTAMP] = _int64(data, 27)
+    fields[row, MAX_TIMESTAMP] = _int64(data, 35)
+    fields[row, PRODUCER_ID] = _int64(data, 43)
+    fields[row, PRODUCER_EPOCH] = _int16(data, 51)
+    fields[row, BASE_SEQUENCE] = _int32(data, 53)
+    fields[row, RECORD_COUNT] = _int32(data, 57)
+
+
+@kernel
+def check_produced(data: Bytes, bytes_max: int, decoded_bytes_max: int, fields: Longs, row: int, zeros: Words) -> int:
+    """The first fault of the bytes of a producer, which must be one batch; its header goes to a row of `fields`."""
+    fault = _outer_fault(data, bytes_max)
+    if fault != SOUND:
+        return fault
+    _read_produced(data, fields, row)
+    if _checksum(data, _CRC_START, data.size, zeros) != fields[row, CRC]:
+        return BAD_CHECKSUM
+    return _header_fault(data, decoded_bytes_max)
+
+
+@kernel
+def check_unsummed(data: Bytes, bytes_max: int, decoded_bytes_max: int, fields: Longs, row: int) -> int:
+    """`check_produced` for processors without the instruction: the caller compares the checksum."""
+    fault = _outer_fault(data, bytes_max)
+    if fault != SOUND:
+        return fault
+    _read_produced(data, fields, row)
+    return _header_fault(data, decoded_bytes_max)

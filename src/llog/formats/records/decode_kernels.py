@@ -64,6 +64,14 @@ VALUE_NULLS = 7
 HEADER_VALUE_NULLS = 8
 SUMS = 9
 
+# Indexes of a summary that `walk_produced` fills.
+BAD_RECORD = 0
+OLDEST = 1
+NEWEST = 2
+NULL_KEY = 3
+SUMMARY = 4
+NO_TIMESTAMP = -1
+
 # Why `cut` stopped.
 ALL_TAKEN = 0
 RECORD_TOO_MANY = 1
@@ -241,6 +249,47 @@ def measure(data: Bytes, fields: Longs, chosen: Longs, plain: bool, dense: bool,
             return BATCH_REST, batch, count
         sums[RECORDS] += count
     return SOUND, 0, 0
+
+
+@kernel
+def walk_produced(data: Bytes, at: int, headers: Longs, summary: Longs, row: int) -> int:
+    """Check the records of one producer's batch, which begin at `at` and end with the data; returns the fault.
+
+    The batch's header is a row of `headers`. The same row of `summary` gets the record with the fault, the oldest and
+    the newest timestamp (NO_TIMESTAMP if no record has one), and the first record with a null key, or -1.
+    """
+    sums = np.zeros(SUMS, np.int64)
+    end = data.size
+    base_timestamp = headers[row, _BASE_TIMESTAMP]
+    oldest, newest, null_key = np.int64(NO_TIMESTAMP), np.int64(NO_TIMESTAMP), np.int64(-1)
+    for record in range(headers[row, _RECORD_COUNT]):
+        summary[row, BAD_RECORD] = record
+        length, at = _varint(data, at, end, 32)
+        if at < 0 or length > end - at:
+            return ENDS_EARLY
+        if length < 1:
+            return RECORD_LENGTH
+        sums[KEY_NULLS] = 0
+        fault, delta = _measure_record(data, at, at + length, sums)
+        if fault != SOUND:
+            return fault
+        if delta != record:
+            return OFFSET_DELTA
+        if sums[KEY_NULLS] != 0 and null_key < 0:
+            null_key = record
+        timestamp, _ = _varint(data, at + 1, end, 64)
+        timestamp += base_timestamp
+        if timestamp != NO_TIMESTAMP:
+            if oldest == NO_TIMESTAMP:
+                oldest, newest = timestamp, timestamp
+            else:
+                oldest, newest = min(oldest, timestamp), max(newest, timestamp)
+        at += length
+    summary[row, OLDEST], summary[row, NEWEST], summary[row, NULL_KEY] = oldest, newest, null_key
+    if at != end:
+        return BATCH_REST
+    summary[row, BAD_RECORD] = -1
+    return SOUND
 
 
 @inlined

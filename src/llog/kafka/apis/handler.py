@@ -38,7 +38,15 @@ class Client:
     state: dict[int, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+def _nothing() -> None:
+    """For calls that do not come from a connection: their memory is not counted."""
+
+
+def _enough(_: int) -> bool:
+    return True
+
+
+@dataclass(eq=False, slots=True)
 class Call:
     """One request: decoded, not yet answered."""
 
@@ -51,7 +59,15 @@ class Call:
     """The message's class in `llog.kafka.codec.messages`. Its `records` are views of the frame, which stays valid as
     long as a view exists."""
     frame_bytes: int = 0
-    """Size of the frame; its memory is counted in the pool until the answer is ready."""
+    """Size of the frame; its memory is counted in the broker's pool until the answer is ready."""
+    release_frame: Callable[[], None] = _nothing
+    """Stop counting the frame now. Produce calls it right before `BatchingProducer.submit`, which counts the same bytes
+    itself: no other request is granted them in between, as long as nothing is awaited. Further calls do nothing."""
+    hold: Callable[[int], bool] = _enough
+    """Count bytes that are about to be read for the answer, in addition to earlier ones, until the client has taken the
+    answer. False: clients that take their answers slowly hold all memory for answers, so answer without these."""
+    wait_ms: float = 0
+    """How long the client asked to wait for records, set by the handler; that does not make a request slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,8 @@ class Handler:
     """What a client may ask for that we do not do, and why."""
     advertised: Versions | None = None
     """Where clients need to see another range than is served."""
+    ends_with_client: bool = False
+    """The awaitable is cancelled when the client is gone, as a long poll should be and an append must not."""
 
     @property
     def served(self) -> Versions:

@@ -20,8 +20,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from llog.errors import AppendNotCommitted, InvalidArgument, LogError, StoreError
+from llog.errors import AppendNotCommitted, InvalidArgument, LogDeleted, LogError, StoreError
 from llog.formats.buffers import Buffer, total_length
+from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
+from llog.formats.records.produced import stamp
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.log.append.commit import Committer
 from llog.log.append.known import Growth, PieceOutcomes
@@ -31,6 +33,7 @@ from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
 from llog.log.metrics import AppendCounters
 from llog.log.producers import ProducerClaim
+from llog.log.topics.create import CREATED_AGAIN, Expected
 
 # Uploads of one record group: again when its blob was too old to be committed, or of a deleted incarnation.
 LOG_UPLOADS_MAX: Final = 3
@@ -67,6 +70,16 @@ class EncodedGroup:
         body = [buffer for buffers in ranges for buffer in buffers]
         count = sum(piece.msg_count for piece in pieces)
         return EncodedGroup(self.log, count, self.encoding, body, self.max_timestamp_ms, pieces=pieces)
+
+    def at_append_time(self, now_ms: int) -> EncodedGroup:
+        """The group with the time of the write as timestamp of all its records (`message.timestamp.type`). Changes the
+        bytes in place: each buffer is one batch. Bare payloads have no other timestamp."""
+        if self.encoding == BYTES_BATCH:
+            return self
+        for buffer in self.body:
+            stamp(buffer, now_ms, log_append_time=True)
+        pieces = tuple(piece._replace(max_timestamp_ms=now_ms) for piece in self.pieces)
+        return EncodedGroup(self.log, self.msg_count, self.encoding, self.body, now_ms, pieces=pieces)
 
 
 class Appended(NamedTuple):
@@ -119,6 +132,23 @@ class _Delivery:
     def remaining(self) -> EncodedGroup:
         """The pieces without an outcome."""
         return self.group.only(self._open_numbers())
+
+    def expected(self) -> Expected | None:
+        """The latest incarnation that a remaining piece means; None: no piece means a certain one."""
+        pieces = self.group.pieces
+        if len(pieces) == 1:  # the usual case
+            only = pieces[0].incarnation
+            return None if only is None else Expected(only)
+        meant = {pieces[number].incarnation for number in self._open_numbers()}
+        known = [incarnation for incarnation in meant if incarnation is not None]
+        return Expected(max(known), only=None not in meant) if known else None
+
+    def refuse_others(self, incarnation: int) -> bool:
+        """Refuse the remaining pieces that mean another incarnation than the log has; whether any piece remains."""
+        others = [n for n in self._open_numbers() if self.group.pieces[n].incarnation not in (None, incarnation)]
+        for number in others:
+            self._outcomes[number] = LogDeleted(*self.log, CREATED_AGAIN)
+        return None in self._outcomes
 
     def set_outcomes(self, outcomes: PieceOutcomes) -> None:
         """Of the remaining pieces, in order."""
@@ -245,7 +275,10 @@ class Appender:
         for none of them."""
         logs = [delivery.log for delivery in deliveries]
         know, counts = self.committer.known.know, self.committer.known.partition_counts(logs)
-        answers = await asyncio.gather(*(know(log, counts.get(log.topic, 0)) for log in logs), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(know(delivery.log, counts.get(delivery.log.topic, 0), delivery.expected()) for delivery in deliveries),
+            return_exceptions=True,
+        )
         incarnations: dict[Log, int] = {}
         unanswered: list[tuple[_Delivery, StoreError]] = []
         failure: BaseException | None = None
@@ -256,8 +289,11 @@ class Appender:
                 unanswered.append((delivery, answer))
             elif isinstance(answer, BaseException):
                 failure = answer
-            else:
+            elif delivery.refuse_others(answer):
                 incarnations[delivery.log] = answer
+            else:
+                self.committer.known.release([delivery.log])
+                call.report(delivery)
         if failure is None and len(unanswered) == len(deliveries):
             failure = unanswered[0][1]
         if failure is not None:

@@ -12,14 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
-from llog.errors import AppendNotCommitted, LogError, LogFenced, OutOfOrderSequence, ProducerEpochFenced
+from llog.errors import (
+    AppendNotCommitted,
+    DuplicateSequence,
+    LogError,
+    LogFenced,
+    OutOfOrderSequence,
+    ProducerEpochFenced,
+    UnknownProducer,
+)
 from llog.formats.values import ControlRecord
 from llog.log.append.pieces import AppendSlice, Landed, PieceOutcome, PlacedPiece
 from llog.log.context import LogContext
 from llog.log.control import PieceVerdict, Refusal, refusal_of
 from llog.log.keys import Log
-from llog.log.producers import KnownProducers
-from llog.log.topics.create import FirstWrite, initialize
+from llog.log.producer_state import KnownProducers
+from llog.log.topics.create import Expected, FirstWrite, initialize
 
 LOG_KNOWN_MAX: Final = 100_000
 # A writer that won this many commits in a row on a log with other writers pauses once …
@@ -150,16 +158,20 @@ class KnownLogs:
                 counts[log.topic] = max(counts.get(log.topic, 0), log.partition + 1)
         return counts
 
-    async def know(self, log: Log, partitions: int = 0) -> int:
+    async def know(self, log: Log, partitions: int = 0, expected: Expected | None = None) -> int:
         """The incarnation to append under; initializes the log if necessary. Pins the log until `release`.
 
-        `partitions`: how many partitions the whole append names, for a topic that the append creates."""
+        `partitions`: how many partitions the whole append names, for a topic that the append creates. Knowledge of an
+        earlier incarnation than the `expected` one is stale, and the log is looked up again.
+        """
         known = self._known.get(log)
-        if known is None or not known.fresh:
+        if known is None or not known.fresh or (expected and known.control.incarnation < expected.incarnation):
             write = None
             if self._growth is not Growth.ADMINISTERED:
                 write = FirstWrite(max(partitions, log.partition + 1), grows=self._growth is Growth.HTTP)
-            stored = await initialize(self._context, log, first_offset=self._first_offset, write=write)
+            stored = await initialize(
+                self._context, log, first_offset=self._first_offset, write=write, expected=expected
+            )
             if len(self._known) >= LOG_KNOWN_MAX:
                 self._forget_idle()
             # A concurrent call may have been faster; its lock is the one that orders appends.
@@ -253,7 +265,7 @@ class CommitAttempt:
     # -- outcomes -----------------------------------------------------------------------------------------------------
     def decide(self, verdicts: Iterable[PieceVerdict]) -> None:
         self.set_outcomes(
-            (number, outcome if isinstance(outcome, Landed) else _error_of(self.log, outcome))
+            (number, outcome if isinstance(outcome, Landed) else error_of(self.log, outcome))
             for number, outcome in verdicts
         )
 
@@ -275,7 +287,7 @@ class CommitAttempt:
     def refuse(self, refusal: Refusal) -> None:
         """Apply a refusal of the whole log."""
         if refusal.kind == "fenced":
-            self.fail(_error_of(self.log, refusal))
+            self.fail(error_of(self.log, refusal))
         elif refusal.kind == "expired":
             self._needs_upload = True
         else:
@@ -290,11 +302,13 @@ class CommitAttempt:
 
 
 _ERRORS: Final[Mapping[str, type[LogError]]] = {
+    "duplicate": DuplicateSequence,
     "fenced": LogFenced,
     "old_epoch": ProducerEpochFenced,
     "out_of_order": OutOfOrderSequence,
+    "unknown_producer": UnknownProducer,
 }
 
 
-def _error_of(log: Log, refusal: Refusal) -> LogError:
+def error_of(log: Log, refusal: Refusal) -> LogError:
     return _ERRORS[refusal.kind](*log, refusal.reason)

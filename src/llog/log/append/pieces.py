@@ -29,6 +29,9 @@ class Piece(NamedTuple):
     """The sequence numbers of an idempotent producer; None: without numbers, so always new."""
     max_timestamp_ms: int = NO_TIMESTAMP
     """NO_TIMESTAMP: the group's maximum applies."""
+    incarnation: int | None = None
+    """The incarnation of the topic that the producer means: the piece is refused by any other, and creates nothing.
+    None: the current one, which the append creates if the topic is missing."""
 
 
 class PlacedPiece(NamedTuple):
@@ -56,6 +59,8 @@ class AppendSlice(NamedTuple):
     encoding: str
     pieces: tuple[PlacedPiece, ...]
     """The pieces without an outcome, in order; they need not be adjacent."""
+    accepts_unknown: bool = False
+    """Only of a recovery: an unknown producer may begin with any number, because what it wrote before is lost."""
 
     def has_claims(self) -> bool:
         return any(piece.claim is not None for piece in self.pieces)
@@ -77,7 +82,7 @@ def check_pieces(msg_count: int, encoding: str, body: Sequence[Buffer], pieces: 
     """Raises `InvalidArgument` unless the pieces tile the group."""
     byte_length = total_length(body)
     if len(pieces) == 1:  # the usual case; runs for every log of every produce request, so it takes few steps
-        count, length, claim, _ = pieces[0]
+        count, length, claim, _, _ = pieces[0]
         if count == msg_count > 0 and length == byte_length > 0 and (claim is None or _speaks_for(claim, count)):
             return
     if sum(piece.msg_count for piece in pieces) != msg_count or any(piece.msg_count < 1 for piece in pieces):

@@ -71,10 +71,12 @@ async def create_topic(
     partitions: int = 1,
     config: Mapping[str, str] | None = None,
     first_offset: int | None = None,
+    auto_created: bool = False,
 ) -> Topic:
     """Create a topic, or a new incarnation of a deleted one, with all its logs.
 
-    `first_offset` None means the first offset of the previous incarnation, or 1.
+    `first_offset` None means the first offset of the previous incarnation, or 1. `auto_created`: on first use, not by
+    an administrator.
     """
     _check_count(context, partitions)
     if first_offset is not None and not 0 <= first_offset < OFFSET_MAX:
@@ -97,6 +99,7 @@ async def create_topic(
             partition_count=partitions,
             first_offset=default if first_offset is None else first_offset,
             config=checked,
+            auto_created=auto_created,
         )
         # One id for all attempts, so that we recognise an earlier one.
         written = record if written is None else replace(record, topic_id=written.topic_id)
@@ -111,10 +114,17 @@ async def alter_topic(
     context: LogContext, topic: str, *, put: Mapping[str, str] | None = None, remove: Collection[str] = ()
 ) -> Topic:
     """Set some configs, and reset others to their default."""
+    return await change_config(context, topic, lambda stored: altered_config(stored, put or {}, frozenset(remove)))
+
+
+async def change_config(
+    context: LogContext, topic: str, change: Callable[[Mapping[str, str]], dict[str, str]]
+) -> Topic:
+    """Replace the stored configs by `change` of them. `change` may be called several times, and checks its values."""
 
     def alter(current: TopicRecord | None) -> TopicRecord | None:
         live = _live(topic, current)
-        config = altered_config(live.config, put or {}, frozenset(remove))
+        config = change(live.config)
         return None if config == live.config else replace(live, config=config)
 
     return Topic(topic, await change_topic(context, topic, alter))

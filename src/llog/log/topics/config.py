@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from llog.errors import InvalidArgument
-from llog.log.topics.config_table import CONFIGS, REFUSED
+from llog.log.topics.config_table import CONFIGS, LOG_APPEND_TIME, REFUSED
 
 TOPIC_CONFIG_VALUE_CHARS_MAX: Final = 1_000
 
@@ -78,6 +78,8 @@ class TopicConfig:
     max_message_bytes: int
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
+    log_append_time: bool
+    """Records get the time of the write instead of their own timestamp."""
 
     @classmethod
     def of(cls, stored: Mapping[str, str]) -> TopicConfig:
@@ -95,6 +97,7 @@ class TopicConfig:
             max_message_bytes=int(_effective(stored, "max.message.bytes")),
             timestamp_before_max_ms=int(_effective(stored, "message.timestamp.before.max.ms")),
             timestamp_after_max_ms=int(_effective(stored, "message.timestamp.after.max.ms")),
+            log_append_time=_effective(stored, "message.timestamp.type") == LOG_APPEND_TIME,
         )
 
 

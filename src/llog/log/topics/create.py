@@ -47,6 +47,8 @@ LOG_INITIALIZE_ROUNDS_MAX: Final = 32
 # Partitions of one topic that are initialized or deleted at the same time.
 TOPIC_PARTITIONS_IN_FLIGHT_MAX: Final = 16
 
+CREATED_AGAIN: Final = "the topic was deleted and created again; this write was meant for the earlier one"
+
 T = TypeVar("T")
 V = TypeVar("V", ControlRecord, CompactionRecord, ProducerSnapshot)
 
@@ -66,6 +68,14 @@ class FirstWrite(NamedTuple):
     """The write adds partitions to a topic that a first write created: HTTP produce."""
 
 
+class Expected(NamedTuple):
+    """The incarnation of the topic that a write means, as a strict read has shown it. A lower one is a stale read."""
+
+    incarnation: int
+    only: bool = True
+    """All of the write means it: nothing is created or grown, and a later incarnation refuses the write."""
+
+
 async def load_topic(context: LogContext, topic: str, *, strict: bool = False) -> tuple[TopicRecord, int] | None:
     record = await context.metadata.get(context.keys.topic(topic), strict=strict)
     return None if record is None else (decode_value(TopicRecord, record.value, record.key.path), record.version)
@@ -78,6 +88,7 @@ async def initialize(
     first_offset: int = 1,
     topic_id: str | None = None,
     write: FirstWrite | None = None,
+    expected: Expected | None = None,
 ) -> KnownControl:
     """The log's control record of the topic's current incarnation; creates it, and the records beside it, if missing.
 
@@ -85,17 +96,23 @@ async def initialize(
     comes late: by the time a topic is DELETED, a tombstone is at every control key, so the last step of a delayed
     initialization fails (h01e, h23), and its first steps only wrote values of a dead incarnation.
 
-    With `topic_id`, nothing is created or grown unless the LIVE topic has this id. `write` limits what a write may do
-    to the topic; `PartitionOutOfRange` names the topic's partition count.
+    With `topic_id`, nothing is created or grown unless the LIVE topic has this id; with `expected`, as that says.
+    `write` limits what a write may do to the topic; `PartitionOutOfRange` names the topic's partition count.
     """
     async for round_number in context.rounds(LOG_INITIALIZE_ROUNDS_MAX):
         strict = round_number > 0
         try:
-            topic = await _live_topic(context, log, first_offset, topic_id, write, strict=strict)
+            topic = await _live_topic(context, log, first_offset, topic_id, write, expected, strict=strict)
             if topic is not None:
                 # Control comes last: if it exists, so do the others. The empty producer snapshot records from which
-                # offset on producer state is read; that is unknown later, when the log's first entries are gone.
-                snapshot = ProducerSnapshot(incarnation=topic.incarnation, as_of=topic.first_offset, pages=0)
+                # offset on producer state is read; that is unknown later, when the log's first entries are gone. A
+                # topic that is created again has forgotten the producers of its earlier incarnations, which may go on.
+                snapshot = ProducerSnapshot(
+                    incarnation=topic.incarnation,
+                    as_of=topic.first_offset,
+                    pages=0,
+                    forgot=topic.incarnation > 1,
+                )
                 await _ensure(context, context.keys.producers(log), ProducerSnapshot, snapshot, strict)
                 await _ensure(context, context.keys.compaction(log), CompactionRecord, _first_compaction(topic), strict)
                 known = await _control(context, log, topic, strict)
@@ -110,7 +127,14 @@ async def initialize(
 
 
 async def _live_topic(
-    context: LogContext, log: Log, first_offset: int, topic_id: str | None, write: FirstWrite | None, *, strict: bool
+    context: LogContext,
+    log: Log,
+    first_offset: int,
+    topic_id: str | None,
+    write: FirstWrite | None,
+    expected: Expected | None,
+    *,
+    strict: bool,
 ) -> TopicRecord | None:
     """The topic's record if it is LIVE and has the partition; None after a change, to read again."""
     limit = context.options.topic_partitions_max
@@ -119,7 +143,9 @@ async def _live_topic(
     key = context.keys.topic(log.topic)
     found = await load_topic(context, log.topic, strict=strict)
     topic, version = found if found is not None else (None, ABSENT)
-    refusal = _refusal(context.options, topic, log, topic_id, write)
+    if expected is not None and (topic is None or topic.incarnation < expected.incarnation):
+        return None
+    refusal = _refusal(context.options, topic, log, topic_id, write, expected)
     if refusal is not None:
         if not strict:
             return None  # no write proves a refusal, so it takes a strict read (R7)
@@ -145,7 +171,12 @@ async def _live_topic(
 
 
 def _refusal(
-    options: LogOptions, topic: TopicRecord | None, log: Log, topic_id: str | None, write: FirstWrite | None
+    options: LogOptions,
+    topic: TopicRecord | None,
+    log: Log,
+    topic_id: str | None,
+    write: FirstWrite | None,
+    expected: Expected | None,
 ) -> LogError | None:
     """Why the log cannot be initialized; None when it can."""
     if topic is not None and topic.state == "DELETING":
@@ -155,6 +186,12 @@ def _refusal(
         if topic is None or gone or topic.topic_id != topic_id:
             return LogDeleted(*log, "the topic was deleted")
         return None if log.partition < topic.partition_count else LogDeleted(*log, "the topic has no such partition")
+    if expected is not None and expected.only:
+        if topic is None or gone or topic.incarnation != expected.incarnation:
+            return LogDeleted(*log, "the topic was deleted" if gone else CREATED_AGAIN)
+        if log.partition >= topic.partition_count:
+            return PartitionOutOfRange(*log, f"the topic has {_counted(topic.partition_count)}, numbered from 0")
+        return None
     if gone and not options.auto_create_topics:
         state = "no such topic" if topic is None else "the topic was deleted"
         reason = f"{state}, and automatic creation is off (LLOG_AUTO_CREATE_TOPICS); create it first"

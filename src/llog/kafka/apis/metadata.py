@@ -1,0 +1,159 @@
+"""Metadata: the nodes, and topics with the node to use for each partition. API key 3, versions 0-13.
+
+| version | added |
+|---|---|
+| 1 | null asks for all topics and an empty list for none (in version 0 an empty list asks for all); controller, racks |
+| 2 | cluster id |
+| 4 | whether missing topics may be created |
+| 5 | offline replicas |
+| 7 | leader epochs |
+| 8 | authorized operations |
+| 10 | topic ids in answers; 12: in requests |
+| 13 | an error code for the whole answer |
+
+A missing topic is created if the request and LLOG_AUTO_CREATE_TOPICS allow it, with LLOG_DEFAULT_PARTITIONS partitions
+that begin at offset 0. It is answered with its partitions at once, where Kafka first answers that it is unknown.
+
+The leader of a partition is advice (`ClusterView`), its only replica, and has epoch 0 for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from llog.audit_log import Principal, act_as
+from llog.broker.cluster import zone_of_client
+from llog.errors import InvalidArgument, LlogError, TopicAlreadyExists, TopicNotFound
+from llog.kafka.administration import KAFKA_FIRST_OFFSET
+from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.codec import ZERO_UUID
+from llog.kafka.codec.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
+from llog.kafka.error_codes import ErrorCode, code_of
+from llog.kafka.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
+from llog.log.keys import check_topic
+from llog.log.topics.admin import create_topic
+from llog.log.topics.known_topics import KnownTopic
+
+METADATA_TOPIC_IDS_SINCE: Final = 12
+METADATA_CREATE_TIMEOUT_MS: Final = 30_000
+"""How long a request waits for the topics that it creates; clients give up after 30 to 60 seconds."""
+
+
+async def handle(call: Call) -> MetadataResponse:
+    request: MetadataRequest = call.request
+    cluster = call.services.cluster
+    if request.topics and call.version < METADATA_TOPIC_IDS_SINCE and _asks_by_id(request):
+        return MetadataResponse(topics=[_failed(t.name or "", ErrorCode.INVALID_REQUEST) for t in request.topics])
+    topics = await _topics(call)
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(n.node_id, n.host, n.port, n.zone or None) for n in cluster.nodes()],
+        cluster_id=cluster.cluster_id,
+        controller_id=cluster.controller(),
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
+        ),
+    )
+
+
+def _asks_by_id(request: MetadataRequest) -> bool:
+    return any(topic.name is None or topic.topic_id != ZERO_UUID for topic in request.topics or ())
+
+
+async def _topics(call: Call) -> list[MetadataResponseTopic]:
+    wanted = call.request.topics
+    if wanted is None or (not wanted and call.version == 0):
+        return await _known(call, await call.services.topics.all())
+    if ids := list(dict.fromkeys(topic.topic_id for topic in wanted if topic.topic_id != ZERO_UUID)):
+        found = await call.services.topics.find_by_id(ids)
+        known = await _known(call, [topic for topic in found.values() if isinstance(topic, KnownTopic)])
+        return known + [
+            _failed(None, _code(error, ErrorCode.UNKNOWN_TOPIC_ID), topic_id)
+            for topic_id, error in found.items()
+            if isinstance(error, LlogError)
+        ]
+    return await _by_name(call, dict.fromkeys(topic.name for topic in wanted))
+
+
+async def _by_name(call: Call, names: Iterable[str]) -> list[MetadataResponseTopic]:
+    valid, invalid = [], []
+    for name in names:
+        try:
+            valid.append(check_topic(name))
+        except InvalidArgument:
+            invalid.append(_failed(name, ErrorCode.INVALID_TOPIC_EXCEPTION))
+    found = await call.services.topics.find(valid)
+    missing = [name for name, topic in found.items() if isinstance(topic, TopicNotFound)]
+    if missing and call.request.allow_auto_topic_creation and call.services.broker.settings.auto_create_topics:
+        found |= await _created(call, missing)
+    known = await _known(call, [topic for topic in found.values() if isinstance(topic, KnownTopic)])
+    failed = [(name, error) for name, error in found.items() if isinstance(error, LlogError)]
+    return (
+        known + [_failed(name, _code(error, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)) for name, error in failed] + invalid
+    )
+
+
+async def _created(call: Call, names: list[str]) -> dict[str, KnownTopic | LlogError]:
+    outcomes = await call.services.changes.run(
+        {name: partial(_create, call, name) for name in names}, METADATA_CREATE_TIMEOUT_MS
+    )
+    failed = {name: error for name, error in outcomes.items() if error is not None}
+    return failed | await call.services.topics.find(name for name in names if name not in failed)
+
+
+async def _create(call: Call, name: str) -> None:
+    """Create the topic; one that another client has just created is as good."""
+    act_as(Principal(call.client.principal, call.client.host))
+    broker = call.services.broker
+    count = min(broker.settings.default_partitions, broker.settings.topic_partitions_max)
+    try:
+        await create_topic(broker.context, name, partitions=count, first_offset=KAFKA_FIRST_OFFSET, auto_created=True)
+    except TopicAlreadyExists:
+        pass
+    finally:
+        call.services.topics.forget(name)
+
+
+async def _known(call: Call, topics: Sequence[KnownTopic]) -> list[MetadataResponseTopic]:
+    services = call.services
+    partitions = await services.leaders.of(services.cluster, topics, zone_of_client(call.client_id))
+    operations = TOPIC_OPERATIONS if call.request.include_topic_authorized_operations else NO_OPERATIONS
+    return [
+        MetadataResponseTopic(0, topic.name, topic.id_bytes, False, rows, operations)
+        for topic, rows in zip(topics, partitions, strict=True)
+    ]
+
+
+def _failed(name: str | None, code: ErrorCode, topic_id: bytes = ZERO_UUID) -> MetadataResponseTopic:
+    return MetadataResponseTopic(code, name, topic_id)
+
+
+def _code(error: LlogError, missing: ErrorCode) -> ErrorCode:
+    """Clients ask again after LEADER_NOT_AVAILABLE, whatever made reading the topic fail."""
+    code = code_of(error)
+    return missing if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else ErrorCode.LEADER_NOT_AVAILABLE
+
+
+HANDLER = Handler(
+    key=3,
+    handle=handle,
+    added={
+        1: "null asks for all topics, an empty list for none; controller; racks",
+        2: "cluster id",
+        4: "whether missing topics may be created",
+        5: "offline replicas",
+        7: "leader epochs",
+        8: "authorized operations",
+        10: "topic ids in answers",
+        12: "topic ids in requests",
+        13: "an error code for the whole answer",
+    },
+    left_out="Replicas: a partition has one, its leader, which is advice; any node serves any partition.",
+)

@@ -1,0 +1,154 @@
+"""Produce, API key 0, versions 3 to 13: records for many partitions in, an offset or an error for each out.
+
+    v3   one batch of magic 2 per partition    v4   KAFKA_STORAGE_ERROR       v5   log_start_offset
+    v7   zstd                                  v8   record_errors, messages   v9   flexible
+    v10  leader and endpoints of a moved partition (KIP-951)                  v12  transactions of version 2
+    v13  topics by id
+
+Versions 0 to 2 are advertised, because librdkafka compresses only for brokers that know them, and are not served.
+
+`acks` 1 and -1 mean the same: an answer is sent when the records are durable and ordered. With 0 none is sent; a fault
+that is found at once closes the connection, so that the client reads its metadata again. Produce never creates or grows
+a topic: its records mean the incarnation that was looked up. An append that is not decided within the client's timeout
+is answered with REQUEST_TIMED_OUT and goes on. Left out: transactional batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Final
+
+from llog.broker.produce.buffer import TimedOutcomes
+from llog.errors import LlogError, LogDeleted, RequestRefused, ValueTooLarge
+from llog.kafka.apis.handler import Answer, Call, Handler
+from llog.kafka.codec import Versions
+from llog.kafka.codec.messages.produce import ProduceRequest, ProduceResponse
+from llog.kafka.error_codes import ErrorCode, code_of
+from llog.kafka.produce.judge import RefusedBatch
+from llog.kafka.produce.lane import Lane
+from llog.kafka.produce.moved import moved, moved_from
+from llog.kafka.produce.request import (
+    PlannedRequest,
+    Target,
+    byte_length_of,
+    find_targets,
+    fresh_targets,
+    refuse_all,
+)
+from llog.limits import MIB
+
+if TYPE_CHECKING:
+    from llog.kafka.services import KafkaServices
+
+KEY: Final = 0
+# Records of one request that are checked on the event loop, which takes up to 0.3 ms per MiB; more go to a thread.
+CHECKED_INLINE_BYTES_MAX: Final = 4 * MIB
+# For requests that give no timeout.
+TIMEOUT_MS_DEFAULT: Final = 30_000
+
+_ACKS: Final = (-1, 0, 1)
+_BAD_ACKS: Final = RefusedBatch(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
+_TIMED_OUT: Final = RefusedBatch(
+    ErrorCode.REQUEST_TIMED_OUT, "the append was not decided within the request's timeout; it may still happen"
+)
+
+
+def handle(call: Call) -> Answer | Awaitable[Answer]:
+    request: ProduceRequest = call.request
+    if request.acks not in _ACKS:
+        return refuse_all(request, _BAD_ACKS)
+    if moved_from(call):
+        return moved(call)
+    lane: Lane = call.client.state.setdefault(KEY, Lane())
+    targets = fresh_targets(request, call.version, call.services.topics) if lane.is_free else None
+    if targets is not None and byte_length_of(request) <= CHECKED_INLINE_BYTES_MAX:
+        return _submitted(call, _planned(call, targets))
+    return _answer_later(lane.run(lambda: _look_up_and_submit(call)))
+
+
+async def _look_up_and_submit(call: Call) -> Answer | asyncio.Future[Answer]:
+    """Ends when the request is submitted; what it returns is, or becomes, the answer."""
+    request: ProduceRequest = call.request
+    targets = await find_targets(request, call.version, call.services.topics)
+    if byte_length_of(request) <= CHECKED_INLINE_BYTES_MAX:
+        return _submitted(call, _planned(call, targets))
+    return _submitted(call, await asyncio.to_thread(_planned, call, targets))
+
+
+async def _answer_later(submitting: asyncio.Task[Answer | asyncio.Future[Answer]]) -> Answer:
+    """Shielded: a connection that is lost does not keep its records from being appended."""
+    submitted = await asyncio.shield(submitting)
+    return await submitted if isinstance(submitted, asyncio.Future) else submitted
+
+
+def _planned(call: Call, targets: list[Target]) -> PlannedRequest:
+    return PlannedRequest(call.request, call.version, targets, call.services.broker.context.now_ms())
+
+
+def _submitted(call: Call, planned: PlannedRequest) -> Answer | asyncio.Future[Answer]:
+    request: ProduceRequest = call.request
+    if request.acks == 0 and (refused := planned.refused()):
+        raise RequestRefused(f"produce without acknowledgement: {refused[0].reason}")
+    try:
+        outcomes = call.services.broker.submit(planned.groups)
+    except LlogError as error:
+        if request.acks == 0:
+            raise
+        code = ErrorCode.MESSAGE_TOO_LARGE if isinstance(error, ValueTooLarge) else code_of(error)
+        return refuse_all(request, RefusedBatch(code, str(error)))
+    if request.acks == 0:
+        outcomes.add_done_callback(lambda done: _forget_deleted(call.services, done.result()))
+        return None
+    return _Waiting(call, planned, outcomes).answer
+
+
+class _Waiting:
+    """A submitted request until its outcomes are known, or its timeout has passed."""
+
+    __slots__ = ("_call", "_planned", "_timer", "answer")
+
+    def __init__(self, call: Call, planned: PlannedRequest, outcomes: asyncio.Future[TimedOutcomes]) -> None:
+        loop, timeout_ms = asyncio.get_running_loop(), call.request.timeout_ms
+        self._call, self._planned = call, planned
+        self.answer: asyncio.Future[Answer] = loop.create_future()
+        self._timer = loop.call_later((timeout_ms if timeout_ms > 0 else TIMEOUT_MS_DEFAULT) / 1_000, self._time_out)
+        outcomes.add_done_callback(self._decided)
+
+    def _time_out(self) -> None:
+        self._set(refuse_all(self._call.request, _TIMED_OUT))
+
+    def _decided(self, outcomes: asyncio.Future[TimedOutcomes]) -> None:
+        self._timer.cancel()
+        done, broker = outcomes.result(), self._call.services.broker
+        _forget_deleted(self._call.services, done)
+        starts = {group.log: broker.log_start_offset(group.log) for group in self._planned.groups}
+        self._set(self._planned.answer(done.outcomes, starts))
+
+    def _set(self, answer: ProduceResponse) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+def _forget_deleted(services: KafkaServices, done: TimedOutcomes) -> None:
+    """Read topics again that turned out to be deleted, or created again."""
+    for outcome in done.outcomes:
+        if isinstance(outcome, LogDeleted):
+            services.topics.forget(outcome.topic)
+
+
+HANDLER = Handler(
+    key=KEY,
+    handle=handle,
+    versions=Versions(3, 13),
+    advertised=Versions(0, 13),
+    added={
+        3: "one batch of magic 2 per partition",
+        5: "log_start_offset",
+        7: "zstd",
+        8: "record_errors and messages",
+        10: "leader and endpoints of a partition that moved",
+        13: "topics by id",
+    },
+    left_out="transactional batches",
+)

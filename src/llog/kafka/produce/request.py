@@ -1,0 +1,213 @@
+"""One produce request: its partitions, the topics they mean, the record groups to append, and the answer.
+
+A partition that is refused does not harm the others. The answer has the topics and partitions of the request, in its
+order. A partition that the request names twice is refused each time: one of its two batches would be lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from llog.errors import InvalidArgument, LlogError, LogDeleted, LogError, TopicNotFound
+from llog.formats.buffers import Buffer, total_length
+from llog.formats.records.produced import NO_TIMESTAMP_MS, check_batches
+from llog.kafka.codec.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from llog.kafka.error_codes import ErrorCode, code_of
+from llog.kafka.produce.judge import RefusedBatch, judge
+from llog.log.append.append import Appended, AppendOutcome, EncodedGroup
+from llog.log.keys import Log
+from llog.log.topics.known_topics import KnownTopic, KnownTopics
+
+IDS_FROM_VERSION: Final = 13
+NO_OFFSET: Final = -1
+
+Target = KnownTopic | LlogError
+"""A topic of the request, or why it cannot be used."""
+
+
+class _Place(NamedTuple):
+    """A partition that is appended: its record group among the groups of the request."""
+
+    group: int
+    append_time_ms: int
+
+
+_TWICE: Final = RefusedBatch(ErrorCode.INVALID_REQUEST, "the request names this partition twice")
+
+
+class PlannedRequest:
+    """A request whose topics are looked up: what is appended, and what is refused."""
+
+    def __init__(self, request: ProduceRequest, version: int, targets: Sequence[Target], now_ms: int) -> None:
+        self._request, self._version = request, version
+        self.groups: list[EncodedGroup] = []
+        self._places: list[_Place | RefusedBatch] = self._judged(targets, now_ms)
+
+    def _judged(self, targets: Sequence[Target], now_ms: int) -> list[_Place | RefusedBatch]:
+        """An outcome for each partition, in the order of the request."""
+        places: list[_Place | RefusedBatch | None] = []
+        logs: list[tuple[int, Log, KnownTopic]] = []
+        batches: list[tuple[Buffer | None, int]] = []
+        for data, topic in zip(self._request.topic_data, targets, strict=True):
+            for partition in data.partition_data:
+                refused = refusal_of(topic, partition.index, self._version)
+                if refused is None and isinstance(topic, KnownTopic):
+                    logs.append((len(places), Log(topic.name, partition.index), topic))
+                    batches.append((partition.records, topic.config.max_message_bytes))
+                places.append(refused)
+        twice = _named_twice([log for _, log, _ in logs])
+        checked = zip(logs, batches, check_batches(batches), strict=True)
+        for (number, log, topic), (records, _), batch in checked:
+            if log in twice:
+                places[number] = _TWICE
+                continue
+            judged = judge(log, topic, records, batch, version=self._version, now_ms=now_ms)
+            if isinstance(judged, RefusedBatch):
+                places[number] = judged
+            else:
+                places[number] = _Place(len(self.groups), judged.append_time_ms)
+                self.groups.append(judged.group)
+        return [place for place in places if place is not None]
+
+    def answer(self, outcomes: Sequence[AppendOutcome], log_start_offsets: Mapping[Log, int]) -> ProduceResponse:
+        places = iter(self._places)
+        return ProduceResponse(
+            [
+                TopicProduceResponse(
+                    data.name,
+                    data.topic_id,
+                    [
+                        self._partition(partition.index, next(places), outcomes, log_start_offsets)
+                        for partition in data.partition_data
+                    ],
+                )
+                for data in self._request.topic_data
+            ]
+        )
+
+    def _partition(
+        self,
+        index: int,
+        place: _Place | RefusedBatch,
+        outcomes: Sequence[AppendOutcome],
+        log_start_offsets: Mapping[Log, int],
+    ) -> PartitionProduceResponse:
+        if isinstance(place, RefusedBatch):
+            return refused_partition(index, place)
+        outcome, log = outcomes[place.group], self.groups[place.group].log
+        start = log_start_offsets.get(log, NO_OFFSET)
+        if isinstance(outcome, Appended):
+            return PartitionProduceResponse(index, ErrorCode.NONE, outcome.start_offset, place.append_time_ms, start)
+        refused = RefusedBatch(code_of_outcome(outcome, self._version), str(outcome))
+        return refused_partition(index, refused, start)
+
+    def refused(self) -> list[RefusedBatch]:
+        return [place for place in self._places if isinstance(place, RefusedBatch)]
+
+
+def code_of_outcome(error: LogError, version: int) -> ErrorCode:
+    """By id, a topic that was deleted or created again is not the one that the client means."""
+    if version >= IDS_FROM_VERSION and isinstance(error, LogDeleted):
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return code_of(error)
+
+
+def refusal_of(topic: Target, partition: int, version: int) -> RefusedBatch | None:
+    """Why nothing is appended to this partition, as far as its topic tells."""
+    if isinstance(topic, LlogError):
+        code = code_of(topic)
+        if isinstance(topic, TopicNotFound) and version >= IDS_FROM_VERSION:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif isinstance(topic, InvalidArgument):
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return RefusedBatch(code, str(topic))
+    if 0 <= partition < topic.partition_count:
+        return None
+    reason = f"{topic.name} has {topic.partition_count} partitions, numbered from 0"
+    return RefusedBatch(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
+
+
+def _named_twice(logs: Sequence[Log]) -> set[Log]:
+    if len(set(logs)) == len(logs):  # nearly always
+        return set()
+    return {log for log, times in Counter(logs).items() if times > 1}
+
+
+def refused_partition(index: int, refused: RefusedBatch, log_start_offset: int = NO_OFFSET) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index,
+        refused.code,
+        NO_OFFSET,
+        NO_TIMESTAMP_MS,
+        log_start_offset,
+        [BatchIndexAndErrorMessage(*error) for error in refused.records],
+        refused.reason,
+    )
+
+
+def refuse_all(request: ProduceRequest, refused: RefusedBatch) -> ProduceResponse:
+    return ProduceResponse(
+        [
+            TopicProduceResponse(
+                data.name,
+                data.topic_id,
+                [refused_partition(partition.index, refused) for partition in data.partition_data],
+            )
+            for data in request.topic_data
+        ]
+    )
+
+
+def byte_length_of(request: ProduceRequest) -> int:
+    return sum(
+        [
+            total_length([partition.records])
+            for data in request.topic_data
+            for partition in data.partition_data
+            if partition.records is not None
+        ]
+    )
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------
+
+
+def fresh_targets(request: ProduceRequest, version: int, topics: KnownTopics) -> list[Target] | None:
+    """The topics of the request, without waiting; None when one of them, or its number of partitions, must be read."""
+    by_id = version >= IDS_FROM_VERSION
+    targets: list[Target] = []
+    for data in request.topic_data:
+        topic = topics.fresh_by_id(data.topic_id) if by_id else topics.fresh(data.name)
+        if topic is None or not _has_partitions(topic, data):
+            return None
+        targets.append(topic)
+    return targets
+
+
+def _has_partitions(topic: KnownTopic, data: TopicProduceData) -> bool:
+    count = topic.partition_count
+    return not any(partition.index >= count for partition in data.partition_data)
+
+
+async def find_targets(request: ProduceRequest, version: int, topics: KnownTopics) -> list[Target]:
+    """The topics of the request. A topic with fewer partitions than the request names is read again: it may have got
+    them through another broker."""
+    by_id = version >= IDS_FROM_VERSION
+    for data in request.topic_data:
+        known = topics.fresh_by_id(data.topic_id) if by_id else topics.fresh(data.name)
+        if known is not None and not _has_partitions(known, data):
+            topics.forget(known.name)
+    if by_id:
+        by_topic_id = await topics.find_by_id([data.topic_id for data in request.topic_data])
+        return [by_topic_id[data.topic_id] for data in request.topic_data]
+    by_name = await topics.find({data.name for data in request.topic_data})
+    return [by_name[data.name] for data in request.topic_data]
