@@ -32,8 +32,9 @@ COUNTS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 
 APPEND_TROUBLES: Final = ("AppendNotCommitted", "AppendUncertain", "LogBusy", "InconsistentReadState")
 """Errors that are not the producer's fault."""
 APPEND_REFUSALS: Final = (
-    "BackPressureRejected", "LogDeleted", "LogFenced", "OutOfOrderSequence", "PartitionNotInitialized",
-    "PartitionOutOfRange", "ProducerEpochFenced", "RecordTooLarge", "TimestampOutOfWindow",
+    "BackPressureRejected", "DuplicateSequence", "LogDeleted", "LogFenced", "OutOfOrderSequence",
+    "PartitionNotInitialized", "PartitionOutOfRange", "ProducerEpochFenced", "RecordTooLarge", "TimestampOutOfWindow",
+    "UnknownProducer",
 )  # fmt: skip
 """Errors that are the producer's fault; alerts leave these out."""
 KAFKA_REFUSALS: Final = ("connections", "size", "malformed", "unsupported", "overload", "stalled")
