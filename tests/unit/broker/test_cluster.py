@@ -152,7 +152,7 @@ class Store(MemoryStore):
     failing = False
     scans = 0
 
-    async def scan(self, parent: Key, **more: object) -> list[Record]:  # type: ignore[override]
+    async def scan(self, parent: Key, **more: object) -> list[Record]:
         self.scans += 1
         if self.failing:
             raise MetadataUnavailable("scan", "memory://", "gone")
