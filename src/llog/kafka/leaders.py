@@ -1,8 +1,7 @@
 """The partitions of topics as Metadata shows them: each with the node that clients of a zone should use.
 
-Ranking the nodes for every partition of a large topic would hold the event loop for long, and clients ask again and
-again, so the partitions of a topic are kept until the nodes change. They are made in steps, between which other
-requests have their turn.
+Clients ask for the same topics again and again, so the partitions of a topic are kept until the nodes change. They are
+made in steps, between which other requests have their turn.
 """
 
 from __future__ import annotations
@@ -13,53 +12,47 @@ from typing import Final, NamedTuple
 
 from llog.broker.cluster import ClusterView, Node
 from llog.kafka.codec.messages.metadata import MetadataResponsePartition
-from llog.kafka.error_codes import ErrorCode
 from llog.log.topics.known_topics import KnownTopic
 
 LEADERS_PARTITIONS_MAX: Final = 200_000
 """Partitions that are kept, over all topics and zones; at the limit, all are dropped."""
-LEADERS_STEP_PARTITIONS: Final = 1_000
-"""Partitions that are made before other requests have their turn."""
+LEADERS_STEP_PARTITIONS: Final = 4_000
+"""Partitions that are made before other requests have their turn, and more where one topic has more."""
 LEADER_EPOCH: Final = 0
 """Of every partition, always: a log's fence epoch is no leader epoch, and clients refuse to go back to a lower one."""
+
+Partitions = list[MetadataResponsePartition]
 
 
 class _Kept(NamedTuple):
     nodes: Sequence[Node]
-    partitions: list[MetadataResponsePartition]
+    partitions: Partitions
 
 
 class PartitionLeaders:
     def __init__(self) -> None:
         self._kept: dict[tuple[bytes, str], _Kept] = {}
         self._count = 0
-        self._replicas: dict[int, list[int]] = {}
-        """The list of each node alone, shared by its partitions."""
 
-    async def of(self, cluster: ClusterView, topic: KnownTopic, zone: str) -> Sequence[MetadataResponsePartition]:
-        """The topic's partitions in order; their leader is the one replica."""
-        nodes, key = cluster.nodes(), (topic.id_bytes, zone)
-        kept = self._kept.get(key)
-        if kept is not None and kept.nodes == nodes and len(kept.partitions) == topic.partition_count:
-            return kept.partitions
-        partitions: list[MetadataResponsePartition] = []
-        for first in range(0, topic.partition_count, LEADERS_STEP_PARTITIONS):
-            if first:
+    async def of(self, cluster: ClusterView, topics: Sequence[KnownTopic], zone: str) -> list[Partitions]:
+        """The partitions of each topic, in order; the leader of a partition is its only replica."""
+        nodes = cluster.nodes()
+        found: list[Partitions | None] = [self._kept_of(topic, zone, nodes) for topic in topics]
+        missing = [place for place, partitions in enumerate(found) if partitions is None]
+        for number, step in enumerate(_steps(topics, missing)):
+            if number:
                 await asyncio.sleep(0)
-            step = range(first, min(first + LEADERS_STEP_PARTITIONS, topic.partition_count))
-            partitions += (self._partition(cluster, topic, number, zone) for number in step)
-        if cluster.nodes() == nodes:  # else some were made from other nodes
-            self._keep(key, _Kept(nodes, partitions))
-        return partitions
+            nodes = cluster.nodes()
+            leaders = cluster.leaders_of([(topics[i].record.topic_id, topics[i].partition_count) for i in step], zone)
+            for place, ids in zip(step, leaders, strict=True):
+                found[place] = made = _partitions(ids)
+                self._keep((topics[place].id_bytes, zone), _Kept(nodes, made))
+        return [partitions for partitions in found if partitions is not None]
 
-    def _partition(self, cluster: ClusterView, topic: KnownTopic, number: int, zone: str) -> MetadataResponsePartition:
-        leader = cluster.leader_of(topic.record.topic_id, number, zone)
-        if leader < 0:
-            return MetadataResponsePartition(int(ErrorCode.LEADER_NOT_AVAILABLE), number, leader, LEADER_EPOCH)
-        replicas = self._replicas.get(leader)
-        if replicas is None:
-            replicas = self._replicas[leader] = [leader]
-        return MetadataResponsePartition(0, number, leader, LEADER_EPOCH, replicas, replicas)
+    def _kept_of(self, topic: KnownTopic, zone: str, nodes: Sequence[Node]) -> Partitions | None:
+        kept = self._kept.get((topic.id_bytes, zone))
+        current = kept is not None and len(kept.partitions) == topic.partition_count and kept.nodes == nodes
+        return kept.partitions if kept is not None and current else None
 
     def _keep(self, key: tuple[bytes, str], kept: _Kept) -> None:
         before = self._kept.pop(key, None)
@@ -68,3 +61,24 @@ class PartitionLeaders:
             self._kept.clear()
             self._count = len(kept.partitions)
         self._kept[key] = kept
+
+
+def _steps(topics: Sequence[KnownTopic], missing: Sequence[int]) -> list[list[int]]:
+    """Places of topics, in groups of about LEADERS_STEP_PARTITIONS partitions."""
+    steps: list[list[int]] = []
+    room = 0
+    for place in missing:
+        if room <= 0:
+            steps.append([])
+            room = LEADERS_STEP_PARTITIONS
+        steps[-1].append(place)
+        room -= topics[place].partition_count
+    return steps
+
+
+def _partitions(leaders: Sequence[int]) -> Partitions:
+    alone = {leader: [leader] for leader in set(leaders)}  # one list per node, shared by its partitions
+    return [
+        MetadataResponsePartition(0, number, leader, LEADER_EPOCH, alone[leader], alone[leader])
+        for number, leader in enumerate(leaders)
+    ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from llog.kafka.administration import Changes
 from llog.kafka.leaders import PartitionLeaders
+from llog.kafka.log_sizes import LogSizes
 
 if TYPE_CHECKING:
     from llog.broker.broker import Broker
@@ -21,3 +22,4 @@ class KafkaServices:
     topics: KnownTopics
     changes: Changes = field(default_factory=Changes)
     leaders: PartitionLeaders = field(default_factory=PartitionLeaders)
+    log_sizes: LogSizes = field(default_factory=LogSizes)

@@ -90,7 +90,7 @@ class BatchHead(RequestBody, frozen=True, kw_only=True):
     producer_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     epoch: Annotated[int, Meta(ge=0, le=2**15 - 1)] | UnsetType = UNSET
     sequence: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
-    """Of the first record, counted per producer and log."""
+    """Of the first record, counted per producer, epoch and log from 0 on."""
 
 
 class ProduceBatch(BatchHead, frozen=True, kw_only=True):

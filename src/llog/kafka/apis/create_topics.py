@@ -28,7 +28,7 @@ from llog.kafka.codec.messages.create_topics import (
     CreateTopicsResponse,
 )
 from llog.kafka.error_codes import ErrorCode, Refusal, code_of
-from llog.kafka.topic_configs import ConfigSource, checked, effective
+from llog.kafka.topic_configs import checked, shown_configs
 from llog.log.keys import check_topic
 from llog.log.topics.admin import create_topic
 
@@ -84,12 +84,7 @@ async def _dry_run(call: Call, name: str, count: int, config: dict[str, str]) ->
 
 
 def _created(name: str, topic_id: bytes, count: int, config: dict[str, str]) -> CreatableTopicResult:
-    configs = [
-        CreatableTopicConfigs(
-            one.name, one.value, False, ConfigSource.TOPIC if one.is_set else ConfigSource.DEFAULT, False
-        )
-        for one in effective(config)
-    ]
+    configs = [CreatableTopicConfigs(one.name, one.value, False, one.source, False) for one in shown_configs(config)]
     return CreatableTopicResult(
         name,
         topic_id=topic_id,

@@ -12,19 +12,19 @@
 | 13 | an error code for the whole answer |
 
 A missing topic is created if the request and LLOG_AUTO_CREATE_TOPICS allow it, with LLOG_DEFAULT_PARTITIONS partitions
-that begin at offset 0. It is answered with its partitions at once, where Kafka answers LEADER_NOT_AVAILABLE first.
+that begin at offset 0. It is answered with its partitions at once, where Kafka first answers that it is unknown.
 
 The leader of a partition is advice (`ClusterView`), its only replica, and has epoch 0 for ever.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from llog.audit_log import Principal, act_as
+from llog.broker.cluster import zone_of_client
 from llog.errors import InvalidArgument, LlogError, TopicAlreadyExists, TopicNotFound
 from llog.kafka.administration import KAFKA_FIRST_OFFSET
 from llog.kafka.apis.handler import Call, Handler
@@ -44,8 +44,6 @@ from llog.log.topics.known_topics import KnownTopic
 METADATA_TOPIC_IDS_SINCE: Final = 12
 METADATA_CREATE_TIMEOUT_MS: Final = 30_000
 """How long a request waits for the topics that it creates; clients give up after 30 to 60 seconds."""
-METADATA_STEP_TOPICS: Final = 500
-"""Topics that are put into an answer before other requests have their turn."""
 
 
 async def handle(call: Call) -> MetadataResponse:
@@ -75,7 +73,7 @@ async def _topics(call: Call) -> list[MetadataResponseTopic]:
         return await _known(call, await call.services.topics.all())
     if ids := list(dict.fromkeys(topic.topic_id for topic in wanted if topic.topic_id != ZERO_UUID)):
         found = await call.services.topics.find_by_id(ids)
-        known = await _known(call, (topic for topic in found.values() if isinstance(topic, KnownTopic)))
+        known = await _known(call, [topic for topic in found.values() if isinstance(topic, KnownTopic)])
         return known + [
             _failed(None, _code(error, ErrorCode.UNKNOWN_TOPIC_ID), topic_id)
             for topic_id, error in found.items()
@@ -95,7 +93,7 @@ async def _by_name(call: Call, names: Iterable[str]) -> list[MetadataResponseTop
     missing = [name for name, topic in found.items() if isinstance(topic, TopicNotFound)]
     if missing and call.request.allow_auto_topic_creation and call.services.broker.settings.auto_create_topics:
         found |= await _created(call, missing)
-    known = await _known(call, (topic for topic in found.values() if isinstance(topic, KnownTopic)))
+    known = await _known(call, [topic for topic in found.values() if isinstance(topic, KnownTopic)])
     failed = [(name, error) for name, error in found.items() if isinstance(error, LlogError)]
     return (
         known + [_failed(name, _code(error, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)) for name, error in failed] + invalid
@@ -123,19 +121,14 @@ async def _create(call: Call, name: str) -> None:
         call.services.topics.forget(name)
 
 
-async def _known(call: Call, topics: Iterable[KnownTopic]) -> list[MetadataResponseTopic]:
+async def _known(call: Call, topics: Sequence[KnownTopic]) -> list[MetadataResponseTopic]:
     services = call.services
-    zone = services.cluster.zone_of_client(call.client_id)
+    partitions = await services.leaders.of(services.cluster, topics, zone_of_client(call.client_id))
     operations = TOPIC_OPERATIONS if call.request.include_topic_authorized_operations else NO_OPERATIONS
-    answered: list[MetadataResponseTopic] = []
-    for topic in topics:
-        partitions = await services.leaders.of(services.cluster, topic, zone)
-        answered.append(
-            MetadataResponseTopic(ErrorCode.NONE, topic.name, topic.id_bytes, False, list(partitions), operations)
-        )
-        if len(answered) % METADATA_STEP_TOPICS == 0:
-            await asyncio.sleep(0)
-    return answered
+    return [
+        MetadataResponseTopic(0, topic.name, topic.id_bytes, False, rows, operations)
+        for topic, rows in zip(topics, partitions, strict=True)
+    ]
 
 
 def _failed(name: str | None, code: ErrorCode, topic_id: bytes = ZERO_UUID) -> MetadataResponseTopic:

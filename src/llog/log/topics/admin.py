@@ -114,10 +114,17 @@ async def alter_topic(
     context: LogContext, topic: str, *, put: Mapping[str, str] | None = None, remove: Collection[str] = ()
 ) -> Topic:
     """Set some configs, and reset others to their default."""
+    return await change_config(context, topic, lambda stored: altered_config(stored, put or {}, frozenset(remove)))
+
+
+async def change_config(
+    context: LogContext, topic: str, change: Callable[[Mapping[str, str]], dict[str, str]]
+) -> Topic:
+    """Replace the stored configs by `change` of them. `change` may be called several times, and checks its values."""
 
     def alter(current: TopicRecord | None) -> TopicRecord | None:
         live = _live(topic, current)
-        config = altered_config(live.config, put or {}, frozenset(remove))
+        config = change(live.config)
         return None if config == live.config else replace(live, config=config)
 
     return Topic(topic, await change_topic(context, topic, alter))

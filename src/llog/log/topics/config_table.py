@@ -69,14 +69,14 @@ def _as_ratio(text: str) -> str | None:
 
 
 def _as_policy(text: str) -> str | None:
-    chosen = [word.strip() for word in text.split(",")]
+    chosen = [word.strip() for word in text.split(",")] if text else []
     fits = set(chosen) <= set(_POLICIES) and len(set(chosen)) == len(chosen)
     return ",".join(sorted(chosen)) if fits else None
 
 
 _BOOLEAN: Final = Accepted("true or false", lambda text: text.lower() if text.lower() in ("true", "false") else None)
 _RATIO: Final = Accepted("a number from 0 to 1", _as_ratio)
-_POLICY: Final = Accepted("delete, compact, or compact,delete", _as_policy)
+_POLICY: Final = Accepted("delete, compact, compact,delete, or empty", _as_policy)
 _TEXT: Final = Accepted("any text", lambda text: text)
 _COUNT: Final = _number(0, _LONG_MAX)
 _FROM_ONE: Final = _number(1, _LONG_MAX)
@@ -106,7 +106,8 @@ _NO_TIERS: Final = "Every record is in the object store from the start: there is
 
 CONFIGS: Final[Mapping[str, ConfigSpec]] = {
     "cleanup.policy": _enforced(
-        "list", "delete", _POLICY, "`delete` applies retention, `compact` keeps the last record of each key; or both."
+        "list", "delete", _POLICY,
+        "`delete` applies retention, `compact` keeps the last record of each key; or both. Empty: all records stay.",
     ),
     "retention.ms": _enforced(
         "long", 7 * _DAY_MS, _LIMIT,
@@ -126,8 +127,8 @@ CONFIGS: Final[Mapping[str, ConfigSpec]] = {
     ),
     "max.message.bytes": _enforced(
         "int", 1_048_588, _number(0, RECORD_BATCH_BYTES_MAX),
-        "A write with a larger record is refused; the size is that of a batch of this record alone, uncompressed. A"
-        " Kafka producer makes the batches itself: the limit applies to each of them, as sent.",
+        "A write with a larger record is refused; the size is that of a batch of this record alone, uncompressed; a"
+        " batch of a Kafka producer counts as it was sent.",
     ),
     "message.timestamp.before.max.ms": _enforced(
         "long", _LONG_MAX, _COUNT, "A write with a timestamp further in the past is refused."

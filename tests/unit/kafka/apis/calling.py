@@ -26,30 +26,22 @@ class ThreeNodes(ClusterView):
     """Partitions lead on nodes 1, 2 and 3 in turn; clients of zone `b` use node 2."""
 
     def __init__(self) -> None:
-        self.cluster_id, self.node_id = "cluster-1", 1
-        self.seen: list[Node] = [
-            Node(1, "one.test", 9092, "a"),
-            Node(2, "two.test", 9093, "b"),
-            Node(3, "three.test", 9094, ""),
-        ]
-        self.asked = 0
-
-    def nodes(self) -> Sequence[Node]:
-        return tuple(self.seen)
+        super().__init__("cluster-1", Node(1, "one.test", 9092, "a"))
+        self.set_others([Node(2, "two.test", 9093, "b"), Node(3, "three.test", 9094, "")])
+        self.ranked = 0
+        """Partitions whose leader was asked for."""
 
     def controller(self) -> int:
         return 3
 
-    def zone_of_client(self, client_id: str | None) -> str:
-        return "b" if client_id == "zone=b" else ""
-
-    def leader_of(self, topic_id: str, partition: int, zone: str = "") -> int:
-        self.asked += 1
-        return 2 if zone == "b" else self.seen[partition % len(self.seen)].node_id
+    def leaders_of(self, topics: Sequence[tuple[str, int]], zone: str = "") -> list[list[int]]:
+        self.ranked += sum(count for _, count in topics)
+        ids = [node.node_id for node in self.nodes()]
+        return [[2 if zone == "b" else ids[number % len(ids)] for number in range(count)] for _, count in topics]
 
 
 class Caller:
-    def __init__(self, broker: Broker, cluster: ClusterView) -> None:
+    def __init__(self, broker: Broker, cluster: ThreeNodes) -> None:
         self.broker, self.cluster = broker, cluster
         self.services = KafkaServices(broker, cluster, broker.topics)
         self.client = Client("10.0.0.7", 4711, "127.0.0.1:9092")
