@@ -71,6 +71,6 @@ def test_errors_name_the_settings_of_the_listener() -> None:
 
 
 def test_a_port_that_is_held_without_listening_refuses_connections() -> None:
-    with listening_socket("127.0.0.1", 0, of="LLOG_KAFKA", backlog=None, reuse_port=True) as held:
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(held.getsockname(), 5)
+    held = listening_socket("127.0.0.1", 0, of="LLOG_KAFKA", backlog=None, reuse_port=True)
+    with held, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(held.getsockname(), 5)

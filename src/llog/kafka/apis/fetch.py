@@ -24,7 +24,6 @@ from llog.kafka.apis.reading import (
     find_topics_by_id,
     in_turns,
     initialize_logs,
-    is_draining,
     partition_error,
 )
 from llog.kafka.codec import Versions
@@ -110,7 +109,7 @@ class _Plan:
 
     def __init__(self, call: Call) -> None:
         self._call, self._cluster = call, call.services.cluster
-        self._draining = is_draining(call.services)
+        self._draining = call.services.cluster.draining
         self._leaders: set[int] = set()
         self.answers: list[PartitionData | None] = []
         """None: the partition is read."""

@@ -133,9 +133,3 @@ def _view(topic: KnownTopic, log: Log, control: Record | None, compaction: Recor
         return error
     # A topic that we do not know to be re-created is the topic that its name means now.
     return seen if seen is not None and seen.control.incarnation >= topic.incarnation else PartitionNotInitialized(*log)
-
-
-def is_draining(services: KafkaServices) -> bool:
-    """Whether this node sends its clients to others."""
-    cluster = services.cluster
-    return any(node.draining for node in cluster.nodes() if node.node_id == cluster.node_id)

@@ -41,16 +41,10 @@ class Cluster(ClusterView):
 
     def __init__(self) -> None:
         super().__init__("cluster", Node(1, "one", 9092, "a"))
-        self.draining = False
+        self.set_others([Node(2, "two", 9093, "b")])
 
-    def nodes(self) -> Sequence[Node]:
-        return (Node(1, "one", 9092, "a", draining=self.draining), Node(2, "two", 9093, "b"))
-
-    def leader_of(self, topic_id: str, partition: int, zone: str = "") -> int:
-        return 2 if self.draining else 1
-
-    def preferred_reader(self, topic_id: str, partition: int, zone: str) -> int:
-        return {"a": 1, "b": 2}.get(zone, -1)
+    def drain(self) -> None:
+        self.set_own(self.own._replace(draining=True))
 
 
 class Reader:

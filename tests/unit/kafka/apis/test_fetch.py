@@ -304,7 +304,7 @@ async def test_a_client_of_another_zone_is_sent_to_the_node_of_its_zone() -> Non
 async def test_a_draining_node_names_the_new_leader(version: int) -> None:
     async with reader() as broker:
         await broker.append(group(ORDERS, batch(b"a")))
-        broker.cluster.draining = True
+        broker.cluster.drain()
         answer = await broker.fetch_answer((ORDERS, 1), version=version)
         [partition] = answer.responses[0].partitions
         assert (partition.error_code, partition.records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")
