@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import httpx
 import pytest
@@ -38,7 +39,8 @@ class Serving:
             self.broker.set_result(broker)
 
         task = self._task = asyncio.create_task(serve.serve(self._settings, self.stop, on_started=started))
-        await asyncio.wait([task, self.broker], return_when=asyncio.FIRST_COMPLETED)
+        both: list[asyncio.Future[Any]] = [task, self.broker]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             await task
         return self.broker.result()
