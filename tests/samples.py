@@ -129,7 +129,7 @@ VALUE_SAMPLES: list[Value] = [
         created_at_ms=NOW_MS,
         auto_created=True,
     ),
-    ProducerSnapshot(incarnation=2, as_of=73, pages=1),
+    ProducerSnapshot(incarnation=2, as_of=73, pages=1, forgot=True),
     ProducerPage(
         incarnation=2,
         producers=(ProducerState(producer_id=9, epoch=1, batches=_PRODUCERS, updated_at_ms=NOW_MS),),

@@ -30,10 +30,10 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from llog.api.aio import results_of
-from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, refusals_of
+from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, judged_groups
 from llog.broker.broker import Broker
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
-from llog.errors import InvalidArgument, StoreClosed
+from llog.errors import InvalidArgument, LogError, StoreClosed
 from llog.formats.records.record_columns import Header
 from llog.http.json import warm_up
 from llog.log.keys import Log, check_partition, check_topic
@@ -119,10 +119,10 @@ class EmbeddedBroker:
         context = self._broker.context
         now_ms = context.now_ms()
         measured = encode_group(group, encoding=context.options.encoding, now_ms=now_ms)
-        [refusal] = await refusals_of(self._broker.topics, [measured], now_ms)
-        if refusal is not None:
-            raise refusal
-        return results_of((await self._broker.produce([measured.encoded])).outcomes)[0]
+        [judged] = await judged_groups(self._broker.topics, [measured], now_ms)
+        if isinstance(judged, LogError):
+            raise judged
+        return results_of((await self._broker.produce([judged])).outcomes)[0]
 
     async def _consume(self, request: ConsumeRequest) -> list[LogRecord]:
         await self._warm()

@@ -66,7 +66,9 @@ an `UncertainOutcome`: the caller must read before it tries again, and must not 
     │   ├── PartitionOutOfRange        the topic has no such partition, and this call does not add it
     │   ├── SegmentNotFound            the catalogue has no segment with this id
     │   ├── OutOfOrderSequence         an idempotent producer skipped a sequence number
+    │   ├── DuplicateSequence          the batch is in the log, too long ago to know its offsets: nothing was appended
     │   ├── ProducerEpochFenced        a newer epoch of the producer exists
+    │   ├── UnknownProducer            the log may have forgotten the producer: it goes on with a new epoch
     │   ├── RecordTooLarge             a record exceeds its topic's max.message.bytes; carries both sizes
     │   ├── TimestampOutOfWindow       a record is older or newer than its topic allows; carries the window
     │   ├── LogBusy                    its records kept changing; try again
@@ -382,8 +384,17 @@ class OutOfOrderSequence(LogError):
     pass
 
 
+class DuplicateSequence(LogError):
+    """The records are stored. A client that waits for the answer may take it for success, without offsets."""
+
+
 class ProducerEpochFenced(LogError):
     pass
+
+
+class UnknownProducer(LogError):
+    """Unlike `OutOfOrderSequence`, no earlier batch can change this: the producer begins again at sequence 0, with a
+    new epoch or id."""
 
 
 class RecordTooLarge(LogError):

@@ -47,7 +47,9 @@ def context_without_stores() -> LogContext:
 
 
 @asynccontextmanager
-async def duel(partitions: int, records: int, record_bytes: int, requests: int, *, decode: bool) -> AsyncIterator[Duel]:
+async def duel(
+    partitions: int, records: int, record_bytes: int, requests: int, *, raw: bool = False
+) -> AsyncIterator[Duel]:
     cache = TailCache(1 << 30, fresh_ms=FOREVER_MS)
     service = ConsumeService(context_without_stores(), cache, Silent(), refresh_ms=FOREVER_MS)
     bodies = []
@@ -55,12 +57,12 @@ async def duel(partitions: int, records: int, record_bytes: int, requests: int, 
         body = bytes(encode_records([os.urandom(record_bytes) for _ in range(records)], timestamps_ms=1))
         bodies.append(body)
         cache.add(CommittedBatch(Log("bench", partition), 1, records, "kafka-v2", [body], 1), incarnation=1)
-    request = ConsumeRequest([PartitionFetch(Log("bench", p), 1) for p in range(partitions)], decode=decode)
+    request = ConsumeRequest([PartitionFetch(Log("bench", p), 1) for p in range(partitions)], raw=raw)
 
     async def ours() -> None:
         for _ in range(requests):
             answers = await service.consume(request)
-            if decode:
+            if not raw:
                 assert sum(len(run.columns) for answer in answers for run in answer.runs) == partitions * records
 
     def baseline() -> None:
@@ -75,7 +77,7 @@ async def duel(partitions: int, records: int, record_bytes: int, requests: int, 
 @benchmark("consume_tail", against="decoding the same bytes (16 partitions, 200 records of 1 KiB each)", at_most=2.0)
 @asynccontextmanager
 async def consume_tail() -> AsyncIterator[Duel]:
-    async with duel(16, 200, 1_024, 20, decode=True) as prepared:
+    async with duel(16, 200, 1_024, 20) as prepared:
         yield prepared
 
 
@@ -83,12 +85,12 @@ async def consume_tail() -> AsyncIterator[Duel]:
 @asynccontextmanager
 async def consume_tail_small() -> AsyncIterator[Duel]:
     """What a request costs besides its records."""
-    async with duel(1, 10, 100, 2_000, decode=True) as prepared:
+    async with duel(1, 10, 100, 2_000) as prepared:
         yield prepared
 
 
 @benchmark("consume_tail_raw", against="decoding the same bytes; raw batches are handed out as they are", at_most=0.5)
 @asynccontextmanager
 async def consume_tail_raw() -> AsyncIterator[Duel]:
-    async with duel(16, 200, 1_024, 200, decode=False) as prepared:
+    async with duel(16, 200, 1_024, 200, raw=True) as prepared:
         yield prepared

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from llog.errors import (
     AppendNotCommitted,
     AppendUncertain,
+    DuplicateSequence,
     LogError,
     LogFenced,
     MetadataStoreError,
@@ -23,6 +24,7 @@ from llog.errors import (
     OffsetOutOfRange,
     OutOfOrderSequence,
     PartitionNotInitialized,
+    UnknownProducer,
 )
 from llog.formats.records.encode import encode_records
 from llog.formats.values import ControlRecord, IndexEntry, decode_value, encode_value
@@ -32,7 +34,7 @@ from llog.log.cleanup.retention import Limits, delete_records, retain
 from llog.log.context import LogContext
 from llog.log.fence import fence, unfence
 from llog.log.keys import Keys, Log
-from llog.log.producers import ProducerClaim
+from llog.log.producers import WINDOW, ProducerClaim
 from llog.log.read.read import iter_runs, read_offset, view
 from llog.pipeline.compact.once import compact_once
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
@@ -347,7 +349,7 @@ class LogContract:
             ORDERS,
             batch(3, 0),
             batch(1, 0, 2),
-            batch(4, 7),
+            batch(4, 0),
             (None, [b"x", b"y"]),
             batch(2, 5),
             batch(1, 2),
@@ -370,7 +372,7 @@ class LogContract:
         assert (beside.start_offset, beside.end_offset) == (1, 1)
         await appender.close()
         await other.close()
-        stored = [b"1/0", b"1/1", b"2/0", b"3/0", b"4/7", b"x", b"y", b"1/2"]
+        stored = [b"1/0", b"1/1", b"2/0", b"3/0", b"4/0", b"x", b"y", b"1/2"]
         assert await contents(context, ORDERS) == list(enumerate(stored, 1))
         assert appender.counters.appends == 4, "three runs of one log and one of the other"
 
@@ -395,7 +397,7 @@ class LogContract:
     async def test_a_group_of_too_many_producers_is_committed_in_several_appends(
         self, context: LogContext, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("llog.log.control.LOG_CLAIMS_PER_APPEND_MAX", 3)
+        monkeypatch.setattr("llog.log.producers.LOG_CLAIMS_PER_APPEND_MAX", 3)
         appender = Appender(context)
         batches = [batch(i, 0) for i in range(8)]
         [found] = await appender.append([group_of(ORDERS, *batches)])
@@ -409,6 +411,64 @@ class LogContract:
         assert [record.key.path[-2:] for record in entries] == ["03", "06", "08"]
         assert len({decode_value(IndexEntry, record.value, "entry").data_key for record in entries}) == 1, "one upload"
         assert [value for _, value in await contents(context, ORDERS)] == [b"%d/0" % i for i in range(8)]
+
+    async def test_any_number_of_batches_of_one_producer_goes_with_one_append(
+        self, context: LogContext, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        """Of 1,000 batches the last five are stored, and recognised by every writer, before and after compaction."""
+        appender, other = Appender(context), context_on(await open_store(), objects, 2)
+        [found] = await appender.append([group_of(ORDERS, *(batch(7, n) for n in range(1_000)))])
+        assert offsets_of(found) == [(n + 1, n + 1, False) for n in range(1_000)]
+        await appender.close()
+        [record] = await context.metadata.scan(context.keys.index(ORDERS))
+        assert len(decode_value(IndexEntry, record.value, "entry").producers) == WINDOW
+        assert len(record.value) < 2_000
+        again = group_of(ORDERS, *(batch(7, n) for n in range(994, 1_000)))
+        expected = [DuplicateSequence, *((n + 1, n + 1, True) for n in range(995, 1_000))]
+        for when in ("before", "after"):
+            for writer in (appender, Appender(other)):
+                [repeated] = await writer.append([again])
+                assert offsets_of(repeated) == expected, when
+                await writer.close()
+            if when == "before":
+                assert await compact_once(context, ORDERS) is not None
+        last = Appender(other)
+        [found] = await last.append([group_of(ORDERS, batch(7, 1_001), batch(7, 1_000))])
+        assert offsets_of(found) == [OutOfOrderSequence, (1_001, 1_001, False)]
+        await last.close()
+        assert [value for _, value in await contents(context, ORDERS)] == [b"7/%d" % n for n in range(1_001)]
+
+    async def test_a_producer_that_the_log_does_not_know_begins_at_zero(
+        self, context: LogContext, open_store: OpenStore, objects: ObjectStore
+    ) -> None:
+        one, two = Appender(context), Appender(context_on(await open_store(), objects, 2))
+        [early] = await two.append([group_of(ORDERS, batch(7, 1))])
+        assert isinstance(early, OutOfOrderSequence)
+        for appender, number in ((one, 0), (two, 1)):
+            [landed] = await appender.append([group_of(ORDERS, batch(7, number))])
+            assert offsets_of(landed) == [(number + 1, number + 1, False)]
+            await appender.close()
+        assert [value for _, value in await contents(context, ORDERS)] == [b"7/0", b"7/1"]
+
+    async def test_a_log_that_has_forgotten_producers_says_so(
+        self, context: LogContext, open_store: OpenStore, objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("llog.log.producer_state.LOG_PRODUCERS_MAX", 3)
+        appender = Appender(context)
+        for producer_id in range(4):
+            await appender.append([group_of(ORDERS, batch(producer_id, 0))])
+        assert await compact_once(context, ORDERS) is not None
+        other = Appender(context_on(await open_store(), objects, 2))
+        sent = group_of(ORDERS, batch(0, 1), batch(1, 1), batch(9, 5), batch(9, 0))
+        [found] = await other.append([sent])
+        assert offsets_of(found) == [UnknownProducer, (5, 5, False), UnknownProducer, (6, 6, False)]
+        monkeypatch.setattr("llog.log.producer_state.LOG_PRODUCERS_MAX", 100)
+        assert await compact_once(context, ORDERS) is not None
+        later = Appender(context_on(await open_store(), objects, 3))
+        [found] = await later.append([group_of(ORDERS, batch(0, 1), batch(2, 1))])
+        assert offsets_of(found) == [UnknownProducer, (7, 7, False)], "for good, also where few are left"
+        for writer in (appender, other, later):
+            await writer.close()
 
     async def test_repeats_beside_new_batches_are_recognised_after_compaction(self, context: LogContext) -> None:
         appender = Appender(context)
@@ -524,8 +584,8 @@ class LogContract:
                             "stored twice"
                         )
                         following[claim.producer_id] = claim.first_sequence + 1
-                    elif isinstance(piece, OutOfOrderSequence):  # the other broker went on beyond the window
-                        following[claim.producer_id] += 1
+                    elif isinstance(piece, DuplicateSequence):  # the other broker went on beyond the window
+                        following[claim.producer_id] = claim.first_sequence + 1
 
         compacting = asyncio.create_task(compact())
         await asyncio.gather(*(send(appender) for appender in appenders))

@@ -14,7 +14,8 @@ from tests import samples
 HERE = Path(__file__).parent
 FIRST = HERE / "v1"
 LATER = HERE / "v2"
-"""Files of formats that changed since: a blob's header got a checksum, a topic's record how the topic came to be."""
+"""Files of formats that changed since: a blob's header got a checksum, a topic's record how the topic came to be, the
+head of a producer snapshot whether producers were forgotten."""
 BYTES_BATCH = [b"alpha", b"", b"\x00\x01", "späß".encode()]
 
 

@@ -9,12 +9,12 @@ from operator import index
 from types import TracebackType
 from typing import Self, SupportsIndex
 
-from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, refusals_of
+from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, judged_groups
 from llog.errors import InvalidArgument, LogError
 from llog.formats.buffers import total_length
 from llog.limits import LOG_COMPACT_BYTES_DEFAULT, LOG_MERGE_BYTES_DEFAULT
 from llog.log import fence as fencing
-from llog.log.append.append import Appended, Appender, AppendOutcome
+from llog.log.append.append import Appended, Appender, AppendOutcome, EncodedGroup
 from llog.log.cleanup.retention import Limits, Retained, configured_limits, delete_records, retain
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.metrics import (
@@ -111,8 +111,8 @@ class AsyncLeaderlessLogWriter(_Face):
         (`max.message.bytes`, `message.timestamp.…`) fails as a whole."""
         encoding, now_ms = self.context.options.encoding, self.context.now_ms()
         measured = [encode_group(g, encoding=encoding, now_ms=now_ms) for g in _checked(groups)]
-        refusals = await refusals_of(self._configs, measured, now_ms)
-        accepted = [group.encoded for group, refusal in zip(measured, refusals, strict=True) if refusal is None]
+        judged = await judged_groups(self._configs, measured, now_ms)
+        accepted = [group for group in judged if isinstance(group, EncodedGroup)]
         appended = await self._appender.append(accepted) if accepted else []
         landed = [group for group, outcome in zip(accepted, appended, strict=True) if isinstance(outcome, Appended)]
         self.metrics.count(APPEND_GROUPS, len(landed))
@@ -120,7 +120,7 @@ class AsyncLeaderlessLogWriter(_Face):
         self.metrics.count(APPEND_BYTES, sum(total_length(group.body) for group in landed))
         self.metrics.count(APPEND_FAILURES, len(measured) - len(landed))
         left = iter(appended)
-        return results_of([next(left) if refusal is None else refusal for refusal in refusals])
+        return results_of([next(left) if isinstance(group, EncodedGroup) else group for group in judged])
 
     async def fence(self, topic: str, partition: int, *, expected_epoch: int | None = None) -> int:
         """Close the log to appends. Returns the new epoch."""

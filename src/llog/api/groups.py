@@ -14,7 +14,7 @@ from llog.formats.records.encode import encode_columns, plain_record_bytes, reco
 from llog.formats.records.record_columns import Header, columns_from_rows
 from llog.log.append.append import EncodedGroup
 from llog.log.keys import Log, check_partition, check_topic
-from llog.log.topics.known_topics import KnownTopics
+from llog.log.topics.known_topics import Config, KnownTopics
 from llog.log.topics.record_limits import AT_THE_CLOCK, TimestampSpan, refusal_of_records, span_of
 
 
@@ -83,22 +83,26 @@ def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> Mea
     return MeasuredGroup(encoded, int(record_bytes(columns).max()), span)
 
 
-async def refusals_of(configs: KnownTopics, groups: Sequence[MeasuredGroup], now_ms: int) -> list[LogError | None]:
-    """For each group, why its topic refuses it; None: it may be appended. Raises the store's error if no config could
-    be read."""
+async def judged_groups(
+    configs: KnownTopics, groups: Sequence[MeasuredGroup], now_ms: int
+) -> list[EncodedGroup | LogError]:
+    """Each group as its topic takes it, or why the topic refuses it. Raises the store's error if no config could be
+    read."""
     by_topic = await configs.of({group.encoded.log.topic for group in groups})
     failed = [config for config in by_topic.values() if isinstance(config, StoreError)]
     if failed and len(failed) == len(by_topic):
         raise failed[0]
-    refusals: list[LogError | None] = []
-    for group in groups:
-        log = group.encoded.log
-        config = by_topic[log.topic]
-        if isinstance(config, LlogError):
-            refusals.append(AppendNotCommitted(*log, f"the configs of its topic could not be read: {config}"))
-        else:
-            refusals.append(refusal_of_records(log, config, group.record_bytes_max, group.span, now_ms))
-    return refusals
+    return [_judged(group, by_topic[group.encoded.log.topic], now_ms) for group in groups]
+
+
+def _judged(group: MeasuredGroup, config: Config, now_ms: int) -> EncodedGroup | LogError:
+    log = group.encoded.log
+    if isinstance(config, LlogError):
+        return AppendNotCommitted(*log, f"the configs of its topic could not be read: {config}")
+    refusal = refusal_of_records(log, config, group.record_bytes_max, group.span, now_ms)
+    if refusal is not None:
+        return refusal
+    return group.encoded.at_append_time(now_ms) if config.log_append_time else group.encoded
 
 
 def _timestamps(given: Sequence[int]) -> list[int]:

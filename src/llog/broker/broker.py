@@ -323,6 +323,7 @@ class Broker:
             "zone": self.cluster.own.zone,
             "kafka": None if self.kafka is None else format_host_port(*self.kafka),
             "nodes": [node.node_id for node in self.cluster.nodes()],
+            "draining": self.cluster.own.draining,
             "started_at_ms": self.started_at_ms,
             "role": self.role,
             "acknowledged_means": acknowledged_means(self.settings),

@@ -50,10 +50,6 @@ class ClusterView:
         return self._own
 
     @property
-    def node_id(self) -> int:
-        return self._own.node_id
-
-    @property
     def draining(self) -> bool:
         """This node is about to stop and another one can take its clients over."""
         return self._own.draining and any(node.writes and not node.draining for node in self._others)
@@ -71,9 +67,17 @@ class ClusterView:
         return pick(self._leaders.get(zone) or self._leaders[""], topic_id, partition)
 
     def leaders_of(self, topics: Sequence[tuple[str, int]], zone: str = "") -> list[list[int]]:
-        """`leader_of` every partition of many topics, given by id and number of partitions. For one partition at a time
-        the hashes of 10,000 would hold the event loop for tens of milliseconds; this takes about one."""
+        """`leader_of` every partition of many topics, given by id and number of partitions. One partition at a time,
+        the hashes of 10,000 would hold the event loop for tens of milliseconds."""
         return pick_many(self._leaders.get(zone) or self._leaders[""], topics)
+
+    def replicas_of(self, topic_id: str, partition: int, leader: int) -> tuple[int, ...]:
+        """The leader and, for each other zone, the node that `preferred_reader` names there: Java's consumers use a
+        preferred reader only if Metadata lists it as a replica."""
+        if len(self._readers) < 2:
+            return (leader,)
+        readers = (pick(nodes, topic_id, partition) for nodes in self._readers.values() if leader not in nodes)
+        return (leader, *readers)
 
     def preferred_reader(self, topic_id: str, partition: int, zone: str) -> int:
         """A node of that zone to read from, when this node is in another one; -1: stay with this node."""
@@ -81,6 +85,10 @@ class ClusterView:
             return -1
         readers = self._readers.get(zone)
         return -1 if readers is None else pick(readers, topic_id, partition)
+
+    def zone_of_client(self, client_id: str | None) -> str:
+        """The zone that a client names in its id; empty: none."""
+        return zone_of_client(client_id)
 
     # -- changes -------------------------------------------------------------------------------------------------------
     def set_own(self, own: Node) -> None:
@@ -97,13 +105,15 @@ class ClusterView:
 
     def _arrange(self) -> None:
         """Candidates for leaders and readers, per zone; `""` stands for all zones and is never empty."""
+        self.node_id = self._own.node_id
         self._nodes = tuple(sorted((self._own, *self._others)))
         steady = [node for node in self._nodes if not node.draining]
         writing = [node for node in steady if node.writes]
         self._leaders = {zone: [n.node_id for n in writing if n.zone == zone] for zone in {n.zone for n in writing}}
         self._leaders[""] = [node.node_id for node in writing or steady or self._nodes]
         reading = [node for node in steady if node.reads]
-        self._readers = {zone: [n.node_id for n in reading if n.zone == zone] for zone in {n.zone for n in reading}}
+        zones = sorted({node.zone for node in reading} - {""})
+        self._readers = {zone: [node.node_id for node in reading if node.zone == zone] for zone in zones}
 
 
 def zone_of_client(client_id: str | None) -> str:

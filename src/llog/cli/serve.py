@@ -1,4 +1,4 @@
-"""`llog up`, `llog broker` and `llog compactor`: the long-running processes, and what they print when they start.
+"""`llog up`, `llog broker` and `llog compactor`: the long-running processes.
 
 An address that must not be listened on is refused before a store is opened, so that a mistake creates no cluster. The
 first SIGTERM or SIGINT stops in order (accept no more, answer, flush, release claims), a second one at once. A JVM that
@@ -11,19 +11,17 @@ import asyncio
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from llog.cli.output import JsonLines, print_json_line
+from llog.cli.banner import kafka_address, print_broker, print_compactor, print_examples, print_spark, print_workers
+from llog.cli.output import JsonLines
 
 if TYPE_CHECKING:
     from llog.broker.broker import Broker
     from llog.cli.stack import OnMessage, SparkState
     from llog.settings import Settings
-
-# `llog up --brokers`: more processes than any machine has use for.
-STACK_BROKERS_MAX: Final = 64
 
 Host = Annotated[str | None, typer.Option("--host", help="Instead of LLOG_HTTP_BIND_HOST.")]
 Port = Annotated[int | None, typer.Option("--port", help="Instead of LLOG_HTTP_PORT; 0 takes a free port.")]
@@ -31,6 +29,8 @@ KafkaPort = Annotated[
     str | None,
     typer.Option("--kafka-port", help="Instead of LLOG_KAFKA_PORT; 0 takes a free port, '' turns Kafka off."),
 ]
+KafkaAdvertised = Annotated[str | None, typer.Option("--kafka-advertised", help="Instead of LLOG_KAFKA_ADVERTISED.")]
+NodeId = Annotated[int | None, typer.Option("--node-id", help="Instead of LLOG_NODE_ID.")]
 BrokerId = Annotated[str | None, typer.Option("--broker-id", help="Instead of LLOG_CLIENT_IDENTIFIER.")]
 
 
@@ -41,6 +41,8 @@ def broker(
     host: Host = None,
     port: Port = None,
     kafka_port: KafkaPort = None,
+    kafka_advertised: KafkaAdvertised = None,
+    node_id: NodeId = None,
     broker_id: BrokerId = None,
     role: Annotated[Literal["both", "write", "read"], typer.Option("--role", help="Serve writes, reads or both.")] = (
         "both"
@@ -50,11 +52,24 @@ def broker(
         bool,
         typer.Option("--supervised", hidden=True, help="Stop at the end of standard input; ignore Ctrl-C."),
     ] = False,
+    shared_port: Annotated[int | None, typer.Option("--shared-port", hidden=True)] = None,
+    shared_kafka_port: Annotated[int | None, typer.Option("--shared-kafka-port", hidden=True)] = None,
 ) -> None:
-    """Run a broker: produce and consume over HTTP and with Kafka clients."""
+    """Run a broker: produce and consume over HTTP and with Kafka clients. With LLOG_WORKERS, several processes."""
     from llog.process.serve import serve
+    from llog.settings.listening import SharedPorts
 
-    settings = _broker_settings(host, port, kafka_port, broker_id)
+    settings = _broker_settings(
+        host=host,
+        client_identifier=broker_id,
+        http_port=port,
+        kafka_port=kafka_port,
+        kafka_advertised=kafka_advertised,
+        node_id=node_id,
+    )
+    if settings.workers > 1 and not supervised:
+        _run_workers(settings, host, role, as_json)
+        return
     beside: dict[str, object] = {}
 
     def started(url: str, opened: Broker) -> None:
@@ -70,6 +85,7 @@ def broker(
             broker_id=broker_id,
             host=host,
             port=port,
+            shared=None if shared_port is None else SharedPorts(shared_port, shared_kafka_port),
             patient=True,
             on_started=started,
         ),
@@ -112,34 +128,76 @@ def up(
         typer.Option(
             "--brokers",
             min=1,
-            max=STACK_BROKERS_MAX,
-            help="Run this many broker processes on the same stores, at the port and the following ones.",
+            max=64,
+            help="Run this many broker processes on the same stores, at the ports and the following ones.",
         ),
     ] = 1,
     as_json: JsonLines = False,
 ) -> None:
     """Run a broker and a compactor in one process; with --brokers, each broker is a process of its own."""
-    from llog.cli.stack import SparkState, plan_stack, run_stack
+    from llog.cli.stack import SparkState
 
-    settings = _broker_settings(host, port, kafka_port, broker_id)
+    settings = _broker_settings(host=host, client_identifier=broker_id, http_port=port, kafka_port=kafka_port)
     _check_compactor_exposure(settings)
     spark = SparkState(settings, lambda state: print_spark(state, as_json))
-    if brokers == 1:
+    if brokers == settings.workers == 1:
         run_until_stopped(
             lambda stop, at_once: _up(settings, stop, at_once, spark, host, port, broker_id, as_json),
             log_level=settings.log_level,
         )
         return
-    commands = plan_stack(settings, brokers=brokers, host=host, port=port, broker_id=broker_id, as_json=as_json)
-    code = 0
+    _up_with_processes(settings, spark, brokers, host, as_json)
+
+
+def _up_with_processes(settings: Settings, spark: SparkState, brokers: int, host: str | None, as_json: bool) -> None:
+    from llog.cli.nodes import HeldPorts, plan_brokers
+    from llog.cli.stack import run_stack
+    from llog.errors import SettingsError
 
     def compacting(url: str) -> None:
         print_compactor(url, as_json)
         spark.show()
 
+    def run(commands: list[list[str]]) -> None:
+        _run_processes(
+            lambda stop, at_once: run_stack(
+                settings, commands, stop, at_once, on_compactor=compacting, on_spark=spark.change
+            ),
+            settings,
+        )
+
+    if settings.workers == 1:
+        run(plan_brokers(settings, count=brokers, host=host, as_json=as_json))
+        return
+    if brokers > 1:
+        raise SettingsError("LLOG_WORKERS", str(settings.workers), "--brokers starts several processes too; use one")
+    with HeldPorts(settings, host) as held:
+        commands = plan_brokers(settings, count=settings.workers, host=host, shared=held.ports, as_json=as_json)
+        url, kafka = held.url, held.kafka
+        print_workers(url, kafka, len(commands), as_json)
+        if not as_json:
+            print_examples(url, kafka)
+        run(commands)
+
+
+def _run_workers(settings: Settings, host: str | None, role: str, as_json: bool) -> None:
+    from llog.cli.nodes import HeldPorts, plan_brokers
+    from llog.cli.stack import run_workers
+
+    with HeldPorts(settings, host) as held:
+        count, ports = settings.workers, held.ports
+        commands = plan_brokers(settings, count=count, host=host, role=role, shared=ports, as_json=as_json)
+        print_workers(held.url, held.kafka, len(commands), as_json)
+        _run_processes(lambda stop, at_once: run_workers(commands, stop, at_once), settings)
+
+
+def _run_processes(supervise: Callable[[asyncio.Event, asyncio.Event], Awaitable[int]], settings: Settings) -> None:
+    """Run a supervisor; this process ends with its exit code."""
+    code = 0
+
     async def run(stop: asyncio.Event, at_once: asyncio.Event) -> None:
         nonlocal code
-        code = await run_stack(settings, commands, stop, at_once, on_compactor=compacting, on_spark=spark.change)
+        code = await supervise(stop, at_once)
 
     run_until_stopped(run, log_level=settings.log_level)
     if code:
@@ -164,7 +222,7 @@ async def _up(
         print_broker(url, opened, as_json)
         spark.show()
         if not as_json:
-            print_examples(url)
+            print_examples(url, kafka_address(opened))
 
     broker = serve_broker(
         settings, stop, at_once=at_once, broker_id=broker_id, host=host, port=port, patient=True, on_started=started
@@ -185,13 +243,11 @@ async def _up(
             raise ended
 
 
-def _broker_settings(host: str | None, port: int | None, kafka_port: str | None, broker_id: str | None) -> Settings:
+def _broker_settings(*, host: str | None, **arguments: Any) -> Settings:
     from llog.settings import Settings
     from llog.settings.listening import check_exposure, check_kafka_address
 
-    settings = Settings.from_env(
-        client_identifier=broker_id, http_bind_host=host, http_port=port, kafka_port=kafka_port
-    )
+    settings = Settings.from_env(http_bind_host=host, **arguments)
     check_exposure(settings, host=host)
     if settings.kafka_port is not None:
         check_kafka_address(settings)
@@ -259,60 +315,3 @@ def _end_jvm() -> None:
         from llog.spark.sessions.launch import end_own_jvm
 
         end_own_jvm()
-
-
-# -- what they print -------------------------------------------------------------------------------------------------
-
-
-def print_broker(url: str, opened: Broker, as_json: bool) -> None:
-    from llog.broker.broker import acknowledged_means
-    from llog.process_memory import freeze_start_up_objects
-    from llog.settings.urls import format_host_port
-
-    freeze_start_up_objects()
-    meaning = acknowledged_means(opened.settings)
-    kafka = None if opened.kafka is None else format_host_port(*opened.kafka)
-    if as_json:
-        ids = {"broker_id": opened.broker_id, "node_id": opened.cluster.node_id, "role": opened.role}
-        print_json_line({"service": "broker", "url": url, "kafka": kafka, **ids, "acknowledged_means": meaning})
-        return
-    typer.echo(f"broker {opened.broker_id} ({opened.role}) at {url}")
-    typer.echo(
-        f"  Kafka: {kafka}, node {opened.cluster.node_id}" if kafka else "  Kafka: off (LLOG_KAFKA_PORT is empty)"
-    )
-    typer.echo(f"  acknowledged: {meaning}")
-
-
-def print_compactor(url: str, as_json: bool) -> None:
-    if as_json:
-        print_json_line({"service": "compactor", "url": url})
-    else:
-        typer.echo(f"compactor at {url}/health")
-
-
-def print_spark(state: str, as_json: bool) -> None:
-    if as_json:
-        print_json_line({"spark": state})
-    else:
-        typer.echo(f"  Spark: {describe_spark(state)}")
-
-
-def describe_spark(state: str) -> str:
-    """Where compaction runs while Spark is `starting`, `ready` or `unavailable (reason)`."""
-    if state == "ready":
-        return "ready; compaction runs there, small rounds of it in this process"
-    if state == "starting":
-        return "starting; until it is ready, compaction runs in this process"
-    return f"{state}; compaction runs in this process"
-
-
-def print_examples(url: str) -> None:
-    typer.echo(
-        f"""Try, in another terminal:
-  curl -s -X POST {url}/produce -H 'content-type: application/json' \\
-    -d '{{"topic_partitions": [{{"topic": "orders", "partition": 0, "records": ["alpha", "beta"]}}]}}'
-  curl -s -X POST {url}/consume -H 'content-type: application/json' \\
-    -d '{{"topic_partitions": [{{"topic": "orders", "partition": 0, "fetch_offset": 1}}]}}'
-  curl -s {url}/health       {url}/schema is the API, {url}/metrics/prometheus the metrics
-Stop with Ctrl-C."""
-    )

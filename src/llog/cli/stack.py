@@ -1,4 +1,4 @@
-"""The stack of `llog up`: the compactor beside its brokers. With `--brokers N`, each broker is a process.
+"""The stack of `llog up`: the compactor beside its brokers. With `--brokers` or LLOG_WORKERS, each broker is a process.
 
     this process: compactor, signals          llog broker --port P       standard input: a pipe from this process
                   └─ stop, exit codes ──────► llog broker --port P+1     … that carries the state of Spark as JSON lines
@@ -18,51 +18,19 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
 from llog.cli.supervisor import MESSAGE_BYTES_MAX, SupervisedBroker, keep_running
-from llog.errors import SettingsError, StoreError
+from llog.errors import StoreError
 from llog.limits import STORE_PROBE_MS
 from llog.settings import Settings
 
 if TYPE_CHECKING:
     from llog.compactor.backends import Backend, JoinSpark
 
-PORT_MAX: Final = 65_535
-
 OnMessage = Callable[[Mapping[str, object]], None]
 _log: Final = logging.getLogger("llog.compactor")
-
-
-def plan_stack(
-    settings: Settings,
-    *,
-    brokers: int,
-    host: str | None,
-    port: int | None,
-    broker_id: str | None,
-    as_json: bool = False,
-) -> list[list[str]]:
-    """The command line of each broker. Raises for stores that processes cannot share, and when ports run out."""
-    for name in ("metadata_url", "objects_url", "wal_url"):
-        url = getattr(settings, name)
-        if urlsplit(url).scheme == "memory":
-            reason = "broker processes cannot share memory: use another store, or one broker"
-            raise SettingsError(f"LLOG_{name.upper()}", url, reason)
-    first_port = settings.http_port if port is None else port
-    if first_port and first_port + brokers - 1 > PORT_MAX:
-        reason = f"{brokers} brokers need as many ports from this one on, and the last port is {PORT_MAX}"
-        raise SettingsError("LLOG_HTTP_PORT", str(first_port), reason)
-    name = settings.client_identifier if broker_id is None else broker_id
-    commands = []
-    for number in range(brokers):
-        command = [sys.executable, "-m", "llog", "broker", "--supervised", "--broker-id", f"{name}-{number}"]
-        command += ["--port", str(first_port + number if first_port else 0)]
-        command += ["--json"] if as_json else []
-        commands.append(command if host is None else [*command, "--host", host])
-    return commands
 
 
 async def run_stack(
@@ -85,16 +53,33 @@ async def run_stack(
         if on_spark is not None:
             on_spark(state)
 
-    hurrying = asyncio.ensure_future(_pass_on_second_signal(brokers, at_once))
     compactor = asyncio.ensure_future(
         compact_patiently(settings, stop, at_once=at_once, on_started=on_compactor, on_spark=spark_changed)
     )
     try:
-        return await keep_running(brokers, stop, [compactor])
+        return await _run_brokers(brokers, stop, at_once, [compactor])
+    finally:
+        await compactor
+
+
+async def run_workers(commands: Sequence[Sequence[str]], stop: asyncio.Event, at_once: asyncio.Event) -> int:
+    """Run brokers alone until `stop` is set or none is left to run; the exit code."""
+    brokers = [SupervisedBroker(_name_of(command), command, dict) for command in commands]
+    return await _run_brokers(brokers, stop, at_once, [])
+
+
+async def _run_brokers(
+    brokers: Sequence[SupervisedBroker],
+    stop: asyncio.Event,
+    at_once: asyncio.Event,
+    until: Sequence[asyncio.Future[None]],
+) -> int:
+    hurrying = asyncio.ensure_future(_pass_on_second_signal(brokers, at_once))
+    try:
+        return await keep_running(brokers, stop, until)
     finally:
         hurrying.cancel()
         await asyncio.gather(hurrying, return_exceptions=True)
-        await compactor
 
 
 def _name_of(command: Sequence[str]) -> str:

@@ -177,6 +177,9 @@ class ProducerSnapshot(Value, frozen=True, kw_only=True):
     incarnation: Count = 1
     as_of: Count
     pages: Count
+    forgot: bool = False
+    """Producers of this log were forgotten, because there were too many, by a restore or with an earlier incarnation:
+    an unknown producer that goes on with a later number may be one of them."""
 
 
 class ProducerPage(Value, frozen=True, kw_only=True):

@@ -47,7 +47,9 @@ class Dispatcher:
         self._services = services
         self._served = {key: (handler, handler.served, apis()[key]) for key, handler in handlers.items()}
 
-    def read(self, frame: Frame, client: Client, release_frame: Callable[[], None]) -> Request:
+    def read(
+        self, frame: Frame, client: Client, release_frame: Callable[[], None], hold: Callable[[int], bool]
+    ) -> Request:
         """`UnsupportedFormat` for an API or version that cannot be answered, `Malformed` for bytes that are no
         request."""
         head = read_request_head(frame)
@@ -59,7 +61,7 @@ class Dispatcher:
         if version not in versions:
             return self._unsupported(handler, api, version, head.correlation_id, client)
         message = decode(api.request, version, frame, head.body)
-        call = Call(self._services, client, key, version, head.client_id, message, len(frame), release_frame)
+        call = Call(self._services, client, key, version, head.client_id, message, len(frame), release_frame, hold)
         return Request(api, handler, handler.handle, version, head.correlation_id, call)
 
     def _unsupported(self, handler: Handler, api: Api, version: int, correlation_id: int, client: Client) -> Request:

@@ -79,7 +79,9 @@ class ErrorCode(IntEnum):
 # The first matching class decides.
 _TABLE: Final[tuple[tuple[type[errors.LlogError], ErrorCode], ...]] = (
     (errors.OutOfOrderSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.DuplicateSequence, ErrorCode.DUPLICATE_SEQUENCE_NUMBER),  # clients take it for success
     (errors.ProducerEpochFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.UnknownProducer, ErrorCode.UNKNOWN_PRODUCER_ID),
     (errors.RecordTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (errors.TimestampOutOfWindow, ErrorCode.INVALID_TIMESTAMP),
     (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),

@@ -10,6 +10,7 @@ end does not authenticate its clients.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from llog.kafka.apis.handler import Handler
@@ -17,7 +18,8 @@ from llog.kafka.apis.handlers import handlers as all_handlers
 from llog.kafka.dispatch import Dispatcher
 from llog.kafka.net.connection import KafkaConnection
 from llog.kafka.net.context import ConnectionContext
-from llog.kafka.net.frames import FRAME_BYTES_MAX
+from llog.kafka.net.memory import FRAME_BYTES_MAX, FRONT_END_BYTES_MAX
+from llog.kafka.net.request_log import KafkaRequestLog
 from llog.kafka.services import KafkaServices
 from llog.listener.connection import ConnectionSet
 from llog.listener.server import CONNECTIONS_MAX, SocketListener
@@ -36,11 +38,19 @@ class KafkaServer(SocketListener):
         handlers: Mapping[int, Handler] | None = None,
         connections_max: int = CONNECTIONS_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        front_end_bytes_max: int = FRONT_END_BYTES_MAX,
         reuse_port: bool = False,
     ) -> None:
-        """`handlers`: other than all that there are, for tests."""
+        """`handlers` and limits are for tests."""
         dispatcher = Dispatcher(services, all_handlers() if handlers is None else handlers)
-        self._context = ConnectionContext(dispatcher, services.broker.pool, frame_bytes_max)
+        log = KafkaRequestLog(services.broker.metrics, settings, time.perf_counter)
+        self._context = ConnectionContext(
+            dispatcher,
+            services.broker.pool,
+            log,
+            frame_bytes_max=frame_bytes_max,
+            front_end_bytes_max=front_end_bytes_max,
+        )
         super().__init__(
             settings,
             self._connection,
@@ -59,3 +69,7 @@ class KafkaServer(SocketListener):
         """`ExposureRefused` or `SettingsError` when it cannot listen there."""
         check_kafka_address(self._settings, host=self.host)
         await super().start()
+
+    async def stop(self, *, at_once: bool = False) -> None:
+        await super().stop(at_once=at_once)
+        self._context.close()

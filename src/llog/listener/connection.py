@@ -156,6 +156,15 @@ class Connection(asyncio.BaseProtocol, ABC):
         self._writable.set()
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
+    @property
+    def is_reading(self) -> bool:
+        return self._reading
+
+    @property
+    def is_writable(self) -> bool:
+        """The transport accepts more bytes; also true when the client is gone."""
+        return self._writable.is_set()
+
     async def drain(self) -> None:
         """Wait until the transport accepts more bytes, or the client is gone."""
         if not self._writable.is_set():
@@ -196,7 +205,9 @@ class Connection(asyncio.BaseProtocol, ABC):
             return
         if self.loop.time() < self._deadline - 0.001:
             self._arm_deadline()
-        elif not self.transport.is_closing():
+        elif self.transport.is_closing():
+            self.transport.abort()  # the client does not take the rest
+        else:
             self.deadline_passed()
 
     def _check_pace_in(self, patience_ms: float) -> None:

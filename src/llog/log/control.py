@@ -13,18 +13,17 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from llog.formats.values import ControlRecord, IndexEntry, Pending, ProducerState
-from llog.limits import LOG_CLAIMS_PER_APPEND_MAX
+from llog.formats.values import ControlRecord, IndexEntry, Pending, ProducerBatch, ProducerState
 from llog.log.append.pieces import AppendSlice, Landed, PlacedPiece
 from llog.log.context import LogChange
 from llog.log.keys import Log
-from llog.log.producers import Judgement, judge_claim, with_batch
+from llog.log.producers import Judgement, ProducerWindow, StoredClaims, judge_claim
 
 
 class Refusal(NamedTuple):
     kind: str
     """Of a log: `fenced`, `deleted`, `expired`, `stale_control`, `stale_self`. Of a piece: `out_of_order`,
-    `old_epoch`"""
+    `duplicate`, `old_epoch`, `unknown_producer`"""
     reason: str
 
 
@@ -80,19 +79,26 @@ def reserve(
     *,
     producers: Mapping[int, ProducerState],
     settled_append_id: str | None,
+    forgot: bool = False,
 ) -> Decision:
     """Assign the next offsets to the first new pieces of the group, or give the reason against it.
 
-    `producers` is producer state complete as of this control version; `settled_append_id` is the pending append with an
-    index entry that the caller has seen written.
+    `producers` is producer state complete as of this control version, except for producers that were forgotten if
+    `forgot`; `settled_append_id` is the pending append with an index entry that the caller has seen written.
     """
     refusal = refusal_of(control, slice_)
     if refusal is not None:
         return refusal
     if control.pending is not None and control.pending.append_id != settled_append_id:
         return MustSettle(control.pending)
-    run, verdicts = judge_pieces(slice_.pieces, producers, control.sequence_counter)
-    return _reserved(control, slice_, run, verdicts) if run else NothingNew(verdicts)
+    judged = judge_pieces(
+        slice_.pieces,
+        producers,
+        control.sequence_counter,
+        forgot=forgot,
+        accepts_unknown=slice_.accepts_unknown,
+    )
+    return _reserved(control, slice_, judged) if judged.run else NothingNew(judged.verdicts)
 
 
 def refusal_of(control: ControlRecord, slice_: AppendSlice) -> Refusal | None:
@@ -111,57 +117,80 @@ def refusal_of(control: ControlRecord, slice_: AppendSlice) -> Refusal | None:
     return None
 
 
-def judge_pieces(
-    pieces: Sequence[PlacedPiece], producers: Mapping[int, ProducerState], start_offset: int
-) -> tuple[tuple[PlacedPiece, ...], tuple[PieceVerdict, ...]]:
-    """The first run of adjacent new pieces, and every verdict that its commit makes true.
+class JudgedPieces(NamedTuple):
+    run: tuple[PlacedPiece, ...]
+    """The first adjacent new pieces."""
+    verdicts: tuple[PieceVerdict, ...]
+    """Every verdict that the run's commit makes true."""
+    batches: tuple[ProducerBatch, ...]
+    """What the run adds to producer state, in offset order: of each producer the last batches, at most WINDOW. Those
+    before them would have left its window when the append is committed."""
 
-    Each piece is judged against the state that includes the new pieces before it. Judging ends at a new piece that
-    cannot join the run: the verdicts after it depend on its outcome.
+
+def judge_pieces(
+    pieces: Sequence[PlacedPiece],
+    producers: Mapping[int, ProducerState],
+    start_offset: int,
+    *,
+    forgot: bool = False,
+    accepts_unknown: bool = False,
+) -> JudgedPieces:
+    """Judge each piece against the state that includes the new pieces before it.
+
+    Judging ends at a new piece that cannot join the run: the verdicts after it depend on its outcome.
     """
     run: list[PlacedPiece] = []
     verdicts: list[PieceVerdict] = []
-    claimed: dict[int, ProducerState] = {}
-    claims, next_offset = 0, start_offset
+    windows: dict[int, ProducerWindow] = {}
+    stored, next_offset = StoredClaims(), start_offset
     for piece in pieces:
-        claim = piece.claim
+        claim, end_offset = piece.claim, next_offset + piece.msg_count
+        window = None
         if claim is not None:
-            state = claimed.get(claim.producer_id) or producers.get(claim.producer_id)
-            judged = judge_claim(state, claim)
-            if judged.judgement is not Judgement.NEW:
-                first_offset = -1 if judged.first_time is None else judged.first_time.start_offset
-                verdicts.append(PieceVerdict(piece.number, _not_new(piece, judged.judgement, first_offset)))
+            window = windows.get(claim.producer_id)
+            if window is None:
+                state = producers.get(claim.producer_id)
+                window = windows[claim.producer_id] = ProducerWindow(state, forgot=forgot)
+            judgement, first_time = window.judge(claim)
+            if judgement is not Judgement.NEW and not (accepts_unknown and window.is_unknown()):
+                verdicts.append(PieceVerdict(piece.number, _not_new(piece, judgement, first_time)))
                 continue
-            claims += 1
-            claimed[claim.producer_id] = with_batch(state, claim.at(next_offset), 0)
         # The bytes of pieces that are not appended separate those that are.
-        if claims > LOG_CLAIMS_PER_APPEND_MAX or (run and not piece.follows(run[-1])):
+        if run and not piece.follows(run[-1]):
             break
+        if claim is not None and window is not None:
+            if not stored.fits((claim,)):
+                break
+            stored.add(claim.producer_id)
+            window.add(claim.at(next_offset))
         run.append(piece)
-        verdicts.append(PieceVerdict(piece.number, Landed(next_offset, next_offset + piece.msg_count - 1)))
-        next_offset += piece.msg_count
-    return tuple(run), tuple(verdicts)
+        verdicts.append(PieceVerdict(piece.number, Landed(next_offset, end_offset - 1)))
+        next_offset = end_offset
+    new = [batch for window in windows.values() for batch in window.batches if batch.start_offset >= start_offset]
+    return JudgedPieces(tuple(run), tuple(verdicts), tuple(sorted(new, key=lambda batch: batch.start_offset)))
 
 
-def _not_new(piece: PlacedPiece, judgement: Judgement, first_offset: int) -> Landed | Refusal:
+def _not_new(piece: PlacedPiece, judgement: Judgement, first_time: ProducerBatch | None) -> Landed | Refusal:
+    if first_time is not None:
+        return Landed(first_time.start_offset, first_time.start_offset + piece.msg_count - 1, repeated=True)
     assert piece.claim is not None
-    who = f"producer {piece.claim.producer_id}"
+    producer_id, epoch, first, last, _ = piece.claim
+    who = f"producer {producer_id}"
     if judgement is Judgement.OLD_EPOCH:
-        return Refusal("old_epoch", f"{who}: epoch {piece.claim.epoch} is over")
-    if judgement is Judgement.OUT_OF_ORDER:
-        return Refusal("out_of_order", f"{who}: sequence {piece.claim.first_sequence}")
-    return Landed(first_offset, first_offset + piece.msg_count - 1, repeated=True)
+        return Refusal("old_epoch", f"{who}: epoch {epoch} is over")
+    if judgement is Judgement.DUPLICATE:
+        reason = f"sequences {first} to {last} are in the log, and their offsets are no longer known"
+        return Refusal("duplicate", f"{who}: {reason}")
+    if judgement is Judgement.UNKNOWN:
+        reason = f"the log has forgotten it, or never knew it: go on at sequence 0 of a new epoch, not at {first}"
+        return Refusal("unknown_producer", f"{who}: {reason}")
+    return Refusal("out_of_order", f"{who}: sequence {first}")
 
 
-def _reserved(
-    control: ControlRecord, slice_: AppendSlice, run: tuple[PlacedPiece, ...], verdicts: tuple[PieceVerdict, ...]
-) -> Reserved:
+def _reserved(control: ControlRecord, slice_: AppendSlice, judged: JudgedPieces) -> Reserved:
+    run = judged.run
     start, first = control.sequence_counter, run[0]
-    producers, next_offset = [], start
-    for piece in run:
-        if piece.claim is not None:
-            producers.append(piece.claim.at(next_offset))
-        next_offset += piece.msg_count
+    next_offset = start + sum([piece.msg_count for piece in run])
     pending = Pending(
         # Each run has its own id, and keeps it in every attempt.
         append_id=slice_.append_id if first.number == 0 else f"{slice_.append_id}.{first.number}",
@@ -173,13 +202,13 @@ def _reserved(
         data_key=slice_.data_key,
         encoding=slice_.encoding,
         byte_offset=first.byte_offset,
-        byte_length=sum(piece.byte_length for piece in run),
-        max_timestamp_ms=max(piece.max_timestamp_ms for piece in run),
-        producers=tuple(producers),
+        byte_length=sum([piece.byte_length for piece in run]),
+        max_timestamp_ms=max([piece.max_timestamp_ms for piece in run]),
+        producers=judged.batches,
         created_at_ms=slice_.blob_created_at_ms,
     )
     advanced = replace(control, sequence_counter=next_offset, pending=pending)
-    return Reserved(advanced, pending, run, verdicts)
+    return Reserved(advanced, pending, run, judged.verdicts)
 
 
 def index_entry_of(pending: Pending) -> IndexEntry:
@@ -269,21 +298,25 @@ def weigh(control: ControlRecord, version: int, *, attempt_version: int, attempt
 
 
 def weigh_claims(
-    run: Sequence[PlacedPiece], producers: Mapping[int, ProducerState]
-) -> tuple[tuple[int, Landed | None], ...]:
+    run: Sequence[PlacedPiece], producers: Mapping[int, ProducerState], *, forgot: bool = False
+) -> tuple[tuple[int, Landed | Refusal | None], ...]:
     """What producer state, complete as of a later control version, proves of an attempt.
 
     Empty: not committed. A run is committed as a whole, so one piece that is still new proves that none was. Otherwise
-    each piece by its number, with its offsets, or None if its producer has appended so much since that they are
-    forgotten.
+    each piece by its number: with its offsets; as a duplicate if its producer has appended so much since that they are
+    forgotten; or None if nothing is known, because the producer is forgotten or in a later epoch.
     """
-    outcomes: list[tuple[int, Landed | None]] = []
+    outcomes: list[tuple[int, Landed | Refusal | None]] = []
     for piece in run:
         assert piece.claim is not None
-        judged = judge_claim(producers.get(piece.claim.producer_id), piece.claim)
-        if judged.judgement is Judgement.NEW:
+        state = producers.get(piece.claim.producer_id)
+        judgement, first_time = judge_claim(state, piece.claim, forgot=forgot)
+        if state is None and forgot:
+            outcomes.append((piece.number, None))
+        elif judgement is Judgement.NEW:
             return ()
-        first = None if judged.first_time is None else judged.first_time.start_offset
-        landed = None if first is None else Landed(first, first + piece.msg_count - 1, repeated=True)
-        outcomes.append((piece.number, landed))
+        elif judgement in (Judgement.REPEAT, Judgement.DUPLICATE):
+            outcomes.append((piece.number, _not_new(piece, judgement, first_time)))
+        else:
+            outcomes.append((piece.number, None))
     return tuple(outcomes)

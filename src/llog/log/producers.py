@@ -1,44 +1,27 @@
-"""Idempotent producers: judges whether a batch is new, a repeat, or out of order; knows and moves the producer state.
+"""Idempotent producers: judges whether a batch is new, a repeat, or out of order.
 
-Kafka's rule: a producer numbers its records per log; the last five batches of an epoch are remembered, so a repeat
-within that window gets its first offsets. `reserve` judges against state that is complete as of the control version
-being replaced.
+Kafka's rules: a producer numbers its records per log, from 0 on in each epoch; the last five batches of an epoch are
+remembered, so a repeat within that window gets its first offsets. `reserve` judges against state that is complete as of
+the control version being replaced (`llog.log.producer_state`).
 
-The snapshot moves only forward, only over entries read without a hole, and before any entry at or above it is swapped
-or removed: else a producer's retry would not be recognised (h06a, h06e). Pages are immutable; only the head moves, by
-compare-and-set.
+An unknown producer must begin at 0 too. Kafka's brokers accept any number from one, because only the leader of a
+partition sees its batches. Here two brokers may receive the batches of one producer in any order, and the first batch
+would be refused for ever after the second was taken for a beginning (h31).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from llog.errors import InconsistentReadState, LogBusy, MetadataUncertain, PartitionNotInitialized, VersionConflict
-from llog.formats.values import (
-    ControlRecord,
-    Pending,
-    ProducerBatch,
-    ProducerPage,
-    ProducerSnapshot,
-    ProducerState,
-    decode_value,
-    encode_value,
-)
-from llog.limits import LOG_COMPACT_ROUNDS_MAX
-from llog.log.context import LogContext
-from llog.log.index import entry_of
-from llog.log.keys import Log, offset_name
-from llog.stores.metadata.port import ABSENT, Record
-
-# Producers that a snapshot keeps; of more, the ones that wrote longest ago are dropped.
-LOG_PRODUCERS_MAX: Final = 10_000
-# Each state holds five batches of about 120 bytes.
-LOG_PRODUCERS_PER_PAGE_MAX: Final = 500
+from llog.formats.values import ProducerBatch, ProducerState
+from llog.limits import LOG_CLAIMS_PER_APPEND_MAX
 
 WINDOW: Final = 5
 SEQUENCE_MODULUS: Final = 2**31
+
+_NO_EPOCH: Final = -1
 
 
 class ProducerClaim(NamedTuple):
@@ -69,8 +52,12 @@ class ProducerClaim(NamedTuple):
 class Judgement(Enum):
     NEW = "new"
     REPEAT = "repeat"
+    DUPLICATE = "duplicate"
+    """Older than the window: it is in the log, and its offsets are forgotten."""
     OUT_OF_ORDER = "out of order"
     OLD_EPOCH = "old epoch"
+    UNKNOWN = "unknown"
+    """Not the beginning of a producer that the log does not know, and the log has forgotten producers."""
 
 
 class Judged(NamedTuple):
@@ -79,19 +66,89 @@ class Judged(NamedTuple):
     """Of a REPEAT: the batch that is stored."""
 
 
-def judge_claim(state: ProducerState | None, claim: ProducerClaim) -> Judged:
-    """Judge against the state of that producer; None: an unknown producer, which may start with any number."""
-    if state is None or not state.batches:
-        return Judged(Judgement.NEW)
-    if claim.epoch < state.epoch:
-        return Judged(Judgement.OLD_EPOCH)
-    if claim.epoch > state.epoch:
-        return Judged(Judgement.NEW if claim.first_sequence == 0 else Judgement.OUT_OF_ORDER)
-    for batch in state.batches:
-        if (batch.first_sequence, batch.last_sequence) == (claim.first_sequence, claim.last_sequence):
-            return Judged(Judgement.REPEAT, batch)
-    expected = (state.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
-    return Judged(Judgement.NEW if claim.first_sequence == expected else Judgement.OUT_OF_ORDER)
+_NEW: Final = Judged(Judgement.NEW)
+
+
+class ProducerWindow:
+    """What a log remembers of one producer, while the claims of one append are judged.
+
+    It changes in place: an append may hold thousands of batches of one producer, and each is judged against the ones
+    before it. `forgot`: the log has forgotten producers, so an unknown one need not be new.
+    """
+
+    __slots__ = ("_forgot", "_next_sequence", "batches", "epoch")
+
+    def __init__(self, state: ProducerState | None, *, forgot: bool = False) -> None:
+        self._forgot = forgot
+        self.epoch = _NO_EPOCH if state is None else state.epoch
+        self.batches = [] if state is None else list(state.batches)
+        """The last ones of the epoch, at most WINDOW."""
+        self._next_sequence = (self.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS if self.batches else 0
+
+    def is_unknown(self) -> bool:
+        return self.epoch == _NO_EPOCH
+
+    def judge(self, claim: ProducerClaim) -> Judged:
+        if claim.first_sequence == self._next_sequence and claim.epoch == self.epoch:  # the usual case
+            return _NEW
+        if claim.epoch > self.epoch:
+            if claim.first_sequence == 0:
+                return _NEW
+            return Judged(Judgement.UNKNOWN if self.is_unknown() and self._forgot else Judgement.OUT_OF_ORDER)
+        if claim.epoch < self.epoch:
+            return Judged(Judgement.OLD_EPOCH)
+        for batch in self.batches:
+            if batch.first_sequence == claim.first_sequence and batch.last_sequence == claim.last_sequence:
+                return Judged(Judgement.REPEAT, batch)
+        return Judged(Judgement.DUPLICATE if self._is_older(claim) else Judgement.OUT_OF_ORDER)
+
+    def _is_older(self, claim: ProducerClaim) -> bool:
+        """Whether the whole claim lies before a full window. A claim that overlaps the window without being a repeat is
+        not a duplicate: its client would take records for stored that are not."""
+        if len(self.batches) < WINDOW:
+            return False  # the window holds everything since the epoch began
+        distance = (self.batches[0].first_sequence - claim.last_sequence) % SEQUENCE_MODULUS
+        return 0 < distance < SEQUENCE_MODULUS // 2
+
+    def add(self, batch: ProducerBatch) -> None:
+        """The batch was judged NEW and is stored."""
+        batches = self.batches
+        if batch.epoch != self.epoch:
+            self.epoch = batch.epoch
+            batches.clear()
+        batches.append(batch)
+        if len(batches) > WINDOW:
+            del batches[0]
+        self._next_sequence = (batch.last_sequence + 1) % SEQUENCE_MODULUS
+
+
+def judge_claim(state: ProducerState | None, claim: ProducerClaim, *, forgot: bool = False) -> Judged:
+    """Judge one claim against the state of its producer; None: an unknown producer."""
+    return ProducerWindow(state, forgot=forgot).judge(claim)
+
+
+class StoredClaims:
+    """Counts the claims that one append stores: WINDOW of each producer, and LOG_CLAIMS_PER_APPEND_MAX in all. So any
+    number of batches of one producer fits into one append."""
+
+    __slots__ = ("_by_producer", "count")
+
+    def __init__(self) -> None:
+        self._by_producer: dict[int, int] = {}
+        self.count = 0
+
+    def fits(self, claims: Sequence[ProducerClaim]) -> bool:
+        if self.count + len(claims) <= LOG_CLAIMS_PER_APPEND_MAX:
+            return True
+        known = self._by_producer
+        more = sum([known.get(claim.producer_id, 0) < WINDOW for claim in claims])
+        return self.count + more <= LOG_CLAIMS_PER_APPEND_MAX
+
+    def add(self, producer_id: int) -> None:
+        known = self._by_producer.get(producer_id, 0)
+        if known < WINDOW:
+            self._by_producer[producer_id] = known + 1
+            self.count += 1
 
 
 def with_batch(state: ProducerState | None, batch: ProducerBatch, now_ms: int) -> ProducerState:
@@ -118,156 +175,3 @@ def add_batches(states: dict[int, ProducerState], batches: Iterable[ProducerBatc
     """`with_batches` in place: a log may have many producers, an append only a few of them."""
     for batch in batches:
         states[batch.producer_id] = with_batch(states.get(batch.producer_id), batch, now_ms)
-
-
-class KnownProducers:
-    """State of all producers of one log as of an offset: the snapshot, then the entries that tile up to the counter,
-    then `pending`. It only moves forward, and is forgotten when in doubt. A hole among the entries means "read again",
-    never "new producer" (h06b): otherwise a repeat would be stored twice."""
-
-    def __init__(self) -> None:
-        self.states: dict[int, ProducerState] = {}
-        self.as_of: int | None = None
-        """Every batch below this offset is in `states`."""
-
-    def forget(self) -> None:
-        self.states, self.as_of = {}, None
-
-    def complete(self, control: ControlRecord) -> bool:
-        """Whether this is the state as of that control record, so that nothing must be read."""
-        return self.as_of == control.sequence_counter
-
-    def add(self, pending: Pending) -> None:
-        """Add an append, if it starts at the offset that the state has reached."""
-        if self.as_of == pending.start_offset:
-            add_batches(self.states, pending.producers, pending.created_at_ms)
-            self.as_of = pending.end_offset + 1
-
-    async def catch_up(self, context: LogContext, log: Log, control: ControlRecord) -> bool:
-        """Bring the state up to `control`; False when there is a hole, and control must be read again."""
-        if self.as_of is None and not await self._load_snapshot(context, log, control):
-            return False
-        assert self.as_of is not None
-        if self.as_of > control.sequence_counter:
-            self.forget()
-            return False
-        pending = control.pending
-        end = control.sequence_counter if pending is None else pending.start_offset
-        if not await self._add_entries(context, log, control, end):
-            self.forget()
-            return False
-        if pending is not None and self.as_of == pending.start_offset:
-            self.add(pending)
-        return self.as_of == control.sequence_counter
-
-    async def catch_up_to(self, context: LogContext, log: Log, control: ControlRecord, offset: int) -> bool:
-        """State as of exactly `offset`, from the snapshot and whole entries; False when there is a hole."""
-        if not await self._load_snapshot(context, log, control):
-            return False
-        return await self._add_entries(context, log, control, offset) and self.as_of == offset
-
-    async def _add_entries(self, context: LogContext, log: Log, control: ControlRecord, end: int) -> bool:
-        assert self.as_of is not None
-        if self.as_of >= end:
-            return True
-        async for record in context.metadata.scan_all(context.keys.index(log), start=offset_name(self.as_of)):
-            entry = entry_of(record)
-            if entry.start_offset >= end:
-                break
-            if entry.value.incarnation < control.incarnation:
-                continue
-            if entry.start_offset != self.as_of or entry.value.type != "WAL":
-                return False  # a hole, or compaction has passed this offset, and moved the snapshot first
-            add_batches(self.states, entry.value.producers, entry.value.created_at_ms)
-            self.as_of = entry.end_offset + 1
-        return self.as_of >= end
-
-    async def _load_snapshot(self, context: LogContext, log: Log, control: ControlRecord) -> bool:
-        """False when the head is of another incarnation, or changed while its pages were read: read again."""
-        record = await context.metadata.get(context.keys.producers(log))
-        if record is None:
-            return False
-        head = decode_value(ProducerSnapshot, record.value, record.key.path)
-        if head.incarnation != control.incarnation:
-            return False
-        states: dict[int, ProducerState] = {}
-        keys = [context.keys.producer_page(log, head.as_of, page) for page in range(head.pages)]
-        for page in await context.metadata.get_many(keys):
-            if page is None:
-                return False  # the head has changed
-            for state in decode_value(ProducerPage, page.value, page.key.path).producers:
-                states[state.producer_id] = state
-        self.states, self.as_of = states, head.as_of
-        return True
-
-
-# -- snapshot ----------------------------------------------------------------------------------------------------------
-
-
-async def move_snapshot(context: LogContext, log: Log, control: ControlRecord, to_offset: int) -> None:
-    """Make the snapshot hold every batch below `to_offset`. `control` is of the run's incarnation."""
-    key = context.keys.producers(log)
-    async for _ in context.rounds(LOG_COMPACT_ROUNDS_MAX):
-        found = await context.metadata.get(key, strict=True)
-        if found is None:
-            raise PartitionNotInitialized(*log)  # initialization writes it: the log was deleted
-        head = _head_of(log, found, control.incarnation)
-        if head is not None and head.as_of >= to_offset:
-            return
-        known = KnownProducers()
-        if await known.catch_up_to(context, log, control, to_offset):
-            try:
-                pages = await _write_pages(context, log, control.incarnation, to_offset, list(known.states.values()))
-                moved = ProducerSnapshot(incarnation=control.incarnation, as_of=to_offset, pages=pages)
-                await context.metadata.put(key, encode_value(moved, key.path), expected=found.version)
-                if head is not None:
-                    await _remove_pages(context, log, head)
-                return
-            except (VersionConflict, MetadataUncertain):
-                continue
-    raise InconsistentReadState(*log, f"the producer snapshot could not be moved to {to_offset}: entries have a hole")
-
-
-def _head_of(log: Log, found: Record, incarnation: int) -> ProducerSnapshot | None:
-    """The head of this incarnation; None for a head of an earlier one. A later one is not touched (R13)."""
-    head = decode_value(ProducerSnapshot, found.value, found.key.path)
-    if head.incarnation > incarnation:
-        raise LogBusy(*log, "the topic was created again meanwhile")
-    return head if head.incarnation == incarnation else None
-
-
-async def _write_pages(context: LogContext, log: Log, incarnation: int, as_of: int, states: list[ProducerState]) -> int:
-    """Every process writes the same states into the pages of one offset, so writing a page again is harmless."""
-    states = _remembered(states)
-    pages = [states[i : i + LOG_PRODUCERS_PER_PAGE_MAX] for i in range(0, len(states), LOG_PRODUCERS_PER_PAGE_MAX)]
-    for number, page in enumerate(pages):
-        key = context.keys.producer_page(log, as_of, number)
-        found = await context.metadata.get(key, strict=True)
-        if found is not None:
-            theirs = decode_value(ProducerPage, found.value, key.path).incarnation
-            if theirs == incarnation:
-                continue  # another process wrote it, with the same states
-            if theirs > incarnation:
-                raise LogBusy(*log, "the topic was created again meanwhile")
-        value = encode_value(ProducerPage(incarnation=incarnation, producers=tuple(page)))
-        await context.metadata.put(key, value, expected=ABSENT if found is None else found.version)
-    return len(pages)
-
-
-def _remembered(states: list[ProducerState]) -> list[ProducerState]:
-    """The LOG_PRODUCERS_MAX producers that wrote last, by offset, sorted by id. Not by time: a writer's clock that is
-    ahead would make all others look silent (h29), and all processes must write the same pages."""
-    latest = sorted(states, key=lambda state: state.batches[-1].start_offset if state.batches else -1)
-    return sorted(latest[-LOG_PRODUCERS_MAX:], key=lambda state: state.producer_id)
-
-
-async def _remove_pages(context: LogContext, log: Log, head: ProducerSnapshot) -> None:
-    """Remove pages that no head names any more. Pages that a crash leaves are small and go with the topic."""
-    keys = [context.keys.producer_page(log, head.as_of, number) for number in range(head.pages)]
-    for found in await context.metadata.get_many(keys, strict=True):
-        if found is None or decode_value(ProducerPage, found.value, found.key.path).incarnation > head.incarnation:
-            continue
-        try:
-            await context.metadata.delete(found.key, expected=found.version)
-        except (VersionConflict, MetadataUncertain):
-            continue

@@ -21,6 +21,7 @@ from llog.http.routes.app import HttpApp, build_app
 from llog.process.front_ends import FrontEnds
 from llog.process.starting import open_patiently
 from llog.settings import Settings
+from llog.settings.listening import SharedPorts
 
 _log: Final = logging.getLogger("llog.broker")
 
@@ -33,6 +34,7 @@ async def serve(
     broker_id: str | None = None,
     host: str | None = None,
     port: int | None = None,
+    shared: SharedPorts | None = None,
     at_once: asyncio.Event | None = None,
     warmed: asyncio.Future[None] | None = None,
     patient: bool = False,
@@ -44,7 +46,7 @@ async def serve(
     When `at_once` is set too, requests in flight are aborted; nothing acknowledged is lost either way. `on_started`
     gets the URL and the broker. With `warmed`, the caller loads the compiled kernels (`warm_up`): the broker listens at
     once and requests wait for that future. With `patient`, it waits for stores that do not answer, and reports so on
-    its status pages (`starting`).
+    its status pages (`starting`). `shared` are the ports of a worker that other workers listen at too.
     """
     opening = partial(_opened, settings, role, broker_id, warm=warmed is None)
     broker: Broker | None
@@ -58,7 +60,7 @@ async def serve(
         app = build_app(broker)
         if warmed is not None:
             app.hold(warmed)
-        front_ends = FrontEnds(app, broker, settings, host=host, port=port)
+        front_ends = FrontEnds(app, broker, settings, host=host, port=port, shared=shared)
         await front_ends.start()
         try:
             await broker.listens(front_ends.http.host, front_ends.http.port, kafka=front_ends.kafka_address)

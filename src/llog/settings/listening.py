@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from typing import Final
+from typing import Final, NamedTuple
 
 from llog.errors import ExposureRefused, SettingsError
 from llog.settings import Settings
@@ -78,6 +78,13 @@ def is_loopback(host: str) -> bool:
 # -- listening sockets -------------------------------------------------------------------------------------------------
 
 _HOST_VARIABLES: Final = {"LLOG_KAFKA": "LLOG_KAFKA_HOST"}
+
+
+class SharedPorts(NamedTuple):
+    """Ports at which all workers of one configuration accept connections; `kafka` is None where Kafka is off."""
+
+    http: int
+    kafka: int | None
 
 
 def listening_socket(host: str, port: int, *, of: str, backlog: int | None, reuse_port: bool = False) -> socket.socket:

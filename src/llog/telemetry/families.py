@@ -32,10 +32,12 @@ COUNTS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 
 APPEND_TROUBLES: Final = ("AppendNotCommitted", "AppendUncertain", "LogBusy", "InconsistentReadState")
 """Errors that are not the producer's fault."""
 APPEND_REFUSALS: Final = (
-    "BackPressureRejected", "LogDeleted", "LogFenced", "OutOfOrderSequence", "PartitionNotInitialized",
-    "PartitionOutOfRange", "ProducerEpochFenced", "RecordTooLarge", "TimestampOutOfWindow",
+    "BackPressureRejected", "DuplicateSequence", "LogDeleted", "LogFenced", "OutOfOrderSequence",
+    "PartitionNotInitialized", "PartitionOutOfRange", "ProducerEpochFenced", "RecordTooLarge", "TimestampOutOfWindow",
+    "UnknownProducer",
 )  # fmt: skip
 """Errors that are the producer's fault; alerts leave these out."""
+KAFKA_REFUSALS: Final = ("connections", "size", "malformed", "unsupported", "overload", "stalled")
 FLUSH_REASONS: Final = ("size", "delay", "idle", "pressure", "call", "close")
 CONSUME_SOURCES: Final = ("cache", "store", "empty")
 TAIL_CACHE_EVENTS: Final = ("hit", "empty", "miss", "evicted")
@@ -124,6 +126,23 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _counter("llog_http_response_bytes_total", "http.response_bytes.{route}", "Bytes of answers.", "route"),
         _counter("llog_http_validation_failures_total", "http.validation_failures.{route}.{field}",
             "Requests refused because of one field.", "route field"),
+    ),
+    "Kafka": (
+        _gauge("llog_kafka_connections", "kafka.connections", "Open connections."),
+        _counter("llog_kafka_requests_total", "kafka.requests.{api}.{error}",
+            "Requests, by the first error in their answers; `NONE` without one, `NO_ANSWER` when the connection ended"
+            " first.", "api error"),
+        _histogram("llog_kafka_request_seconds", "kafka.request_seconds.{api}",
+            "Time from a request's last byte to the beginning of its answer, long polls included.", "api",
+            buckets=SECONDS),
+        _counter("llog_kafka_request_bytes_total", "kafka.request_bytes.{api}", "Bytes of requests.", "api"),
+        _counter("llog_kafka_response_bytes_total", "kafka.response_bytes.{api}", "Bytes of answers.", "api"),
+        _counter("llog_kafka_refused_total", "kafka.refused.{reason}",
+            "Connections that were ended: too many at once, a frame too large or not a request, an API or version that"
+            " is not served, no memory for a frame, a frame that arrived too slowly.", "reason",
+            starts=(KAFKA_REFUSALS,)),
+        _counter("llog_kafka_handler_failures_total", "kafka.handler_failures",
+            "Requests that ended their connection because of a fault of the broker, which its log explains."),
     ),
     "Batching": (
         _gauge("llog_wal_bytes", "wal.bytes",

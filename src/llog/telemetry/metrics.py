@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from llog import __version__
 from llog.log.metrics import AppendCounters
@@ -39,6 +39,11 @@ METRICS_GATHERED_MAX: Final = 256
 """Requests that are counted together; counting them takes about a millisecond."""
 HttpRow = tuple[str, str, int]
 """Route, method and status."""
+KafkaRow = tuple[str, str]
+"""API and the first error of the answer."""
+GatheredRow = tuple[list[float], list[int]]
+"""Seconds of each request; bytes of all requests and of their answers."""
+R = TypeVar("R", HttpRow, KafkaRow)
 
 
 class BrokerMetrics:
@@ -47,8 +52,9 @@ class BrokerMetrics:
         self._metadata, self._objects, self._appends = MetadataCollector(), ObjectCollector(), AppendCollector()
         self._lag = CompactionLag(self._families.overflow_of("llog_compaction_lag_offsets"), now_ms)
         self._families.register(self._metadata, self._objects, self._appends, self._lag)
-        self._gathered = GatheredCounts(self._count_http, self._count_appends)
+        self._gathered = GatheredCounts(self._count_http, self._count_kafka, self._count_appends)
         self._bind_http()
+        self._bind_kafka()
         self._bind_batching()
         self._bind_consume()
         self._bind_compaction()
@@ -157,6 +163,35 @@ class BrokerMetrics:
 
     def http_validation_failure(self, route: str, field: str) -> None:
         self._http_validation[route, field].inc()
+
+    # -- Kafka ------------------------------------------------------------------------------------------------------
+    def _bind_kafka(self) -> None:
+        self._kafka_requests = self._families.counters("llog_kafka_requests_total")
+        self._kafka_seconds = self._families.histograms("llog_kafka_request_seconds")
+        self._kafka_request_bytes = self._families.counters("llog_kafka_request_bytes_total")
+        self._kafka_response_bytes = self._families.counters("llog_kafka_response_bytes_total")
+        self._kafka_refused = self._families.counters("llog_kafka_refused_total")
+        self._kafka_connections = 0
+        self._families.gauge("llog_kafka_connections").set_function(lambda: self._kafka_connections)
+
+    def observe_kafka(self, api: str, error: str, seconds: float, request_bytes: int, response_bytes: int) -> None:
+        self._gathered.kafka((api, error), seconds, request_bytes, response_bytes)
+
+    def _count_kafka(self, row: KafkaRow, seconds: Sequence[float], request_bytes: int, response_bytes: int) -> None:
+        api = row[0]
+        self._kafka_requests[row].inc(len(seconds))
+        observe = self._kafka_seconds[api,].observe
+        for each in seconds:
+            observe(each)
+        self._kafka_request_bytes[api,].inc(request_bytes)
+        self._kafka_response_bytes[api,].inc(response_bytes)
+
+    def kafka_refused(self, reason: str) -> None:
+        self._kafka_refused[reason,].inc()
+
+    def kafka_connected(self, change: int) -> None:
+        """A connection was opened (1) or closed (-1)."""
+        self._kafka_connections += change
 
     # -- batching ---------------------------------------------------------------------------------------------------
     def _bind_batching(self) -> None:
@@ -332,26 +367,38 @@ class GatheredCounts:
     """
 
     def __init__(
-        self, http: Callable[[HttpRow, list[float], int, int], None], appends: Callable[[int, int, int], None]
+        self,
+        http: Callable[[HttpRow, list[float], int, int], None],
+        kafka: Callable[[KafkaRow, list[float], int, int], None],
+        appends: Callable[[int, int, int], None],
     ) -> None:
-        """`http` counts requests of one kind: the seconds of each, their bytes. `appends`: groups, records, bytes."""
-        self._count_http, self._count_appends = http, appends
+        """`http` and `kafka` count requests of one kind: the seconds of each, their bytes. `appends`: groups, records,
+        bytes."""
+        self._count_http, self._count_kafka, self._count_appends = http, kafka, appends
         self._lock = threading.Lock()
-        self._http: dict[HttpRow, tuple[list[float], list[int]]] = {}
+        self._http: dict[HttpRow, GatheredRow] = {}
+        self._kafka: dict[KafkaRow, GatheredRow] = {}
         self._appended = [0, 0, 0]
         self._waiting = 0
 
     def http(self, row: HttpRow, seconds: float, request_bytes: int, response_bytes: int) -> None:
         with self._lock:
-            known = self._http.get(row)
-            if known is None:
-                known = self._http[row] = [], [0, 0]
-            known[0].append(seconds)
-            known[1][0] += request_bytes
-            known[1][1] += response_bytes
-            self._waiting += 1
-            if self._waiting >= METRICS_GATHERED_MAX:
-                self._count()
+            self._add(self._http, row, seconds, request_bytes, response_bytes)
+
+    def kafka(self, row: KafkaRow, seconds: float, request_bytes: int, response_bytes: int) -> None:
+        with self._lock:
+            self._add(self._kafka, row, seconds, request_bytes, response_bytes)
+
+    def _add(self, rows: dict[R, GatheredRow], row: R, seconds: float, request_bytes: int, response_bytes: int) -> None:
+        known = rows.get(row)
+        if known is None:
+            known = rows[row] = [], [0, 0]
+        known[0].append(seconds)
+        known[1][0] += request_bytes
+        known[1][1] += response_bytes
+        self._waiting += 1
+        if self._waiting >= METRICS_GATHERED_MAX:
+            self._count()
 
     def appends(self, groups: int, records: int, byte_length: int) -> None:
         with self._lock:
@@ -367,5 +414,7 @@ class GatheredCounts:
     def _count(self) -> None:
         for row, (seconds, sizes) in self._http.items():
             self._count_http(row, seconds, *sizes)
+        for api, (seconds, sizes) in self._kafka.items():
+            self._count_kafka(api, seconds, *sizes)
         self._count_appends(*self._appended)
-        self._http, self._appended, self._waiting = {}, [0, 0, 0], 0
+        self._http, self._kafka, self._appended, self._waiting = {}, {}, [0, 0, 0], 0

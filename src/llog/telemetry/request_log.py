@@ -119,7 +119,7 @@ class RequestLog:
             return
         level = logging.DEBUG if route in STATUS_PATHS and record.status < 500 else logging.INFO
         if _log.isEnabledFor(level):
-            _log.handle(_line(level, fields_of(record, seconds)))
+            _log.handle(request_line(_log.name, level, fields_of(record, seconds)))
 
     def _is_logged(self, record: RequestRecord, seconds: float) -> bool:
         if self._lines == ALL:
@@ -130,11 +130,12 @@ class RequestLog:
         return failed and self._lines == ERRORS
 
 
-def _line(level: int, fields: dict[str, object]) -> logging.LogRecord:
+def request_line(name: str, level: int, fields: dict[str, object]) -> logging.LogRecord:
     """The record that `Logger.log` would make, without looking up the caller: a broker writes one per request."""
     line = _LINE.__class__.__new__(_LINE.__class__)
     created = time.time()
     line.__dict__ = _LINE.__dict__ | {
+        "name": name,
         "levelno": level,
         "levelname": logging.getLevelName(level),
         "created": created,

@@ -21,6 +21,7 @@ from tests.clients.kafka.driver import (
     METADATA_AGE_MS,
     PLAIN,
     ClientDriver,
+    Code,
     Fetched,
     How,
     Refused,
@@ -77,11 +78,13 @@ class AiokafkaDriver(ClientDriver):
             self._producers[how] = producer
         producer = self._producers[how]
         answers = []
-        for record in records:
-            time_ms = record.timestamp_ms
-            answers.append(
-                await producer.send(topic, record.value, record.key, record.partition, time_ms, list(record.headers))
-            )
+        for each in records:
+            sending = producer.send(topic, each.value, each.key, each.partition, each.timestamp_ms, list(each.headers))
+            try:
+                answers.append(await sending)
+            except AssertionError as error:
+                assert str(error) == "Unrecognized partition", error
+                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from error
         metadata = [await answer for answer in answers]
         return [-1 if each is None else each.offset for each in metadata]
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import ClassVar
 
 import pytest
@@ -43,6 +44,16 @@ class ClientSuite:
 
     driver: ClassVar[Connect]
     """How the library is connected; a class of drivers."""
+    sends_nothing: ClassVar[bool] = True
+    """The library sends records that have neither key nor value."""
+    follows_new_topic_ids: ClassVar[bool] = True
+    """Its producers go on when a topic of the same name is another topic."""
+
+    def mixed_records(self, rng: random.Random, count: int, partition: int = 0) -> list[Sent]:
+        records = mixed_records(rng, count, partition)
+        if not self.sends_nothing:
+            records = [r._replace(key=b"k") if r.key is None and r.value is None else r for r in records]
+        return records
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -51,7 +62,7 @@ class ClientSuite:
         self, client: ClientDriver, topic: str, codec: str, rng: random.Random
     ) -> None:
         client.create(topic, 2)
-        sent = [record for partition in (0, 1) for record in mixed_records(rng, 40, partition)]
+        sent = [record for partition in (0, 1) for record in self.mixed_records(rng, 40, partition)]
         rng.shuffle(sent)
         offsets = client.produce(topic, sent, How(codec, linger_ms=20))
         by_partition: dict[int, list[Sent]] = defaultdict(list)
@@ -233,16 +244,16 @@ class ClientSuite:
     def test_a_producer_goes_on_when_its_topic_was_deleted_and_created_again(
         self, client: ClientDriver, topic: str
     ) -> None:
+        if not self.follows_new_topic_ids:
+            pytest.skip("the library keeps to the topic it knew first")
         client.create(topic)
-        client.produce(topic, [Sent(b"%d" % number) for number in range(5)], How(name=topic, idempotent=False))
+        how = How(name=topic, idempotent=False)
+        client.produce(topic, [Sent(b"%d" % number) for number in range(5)], how)
         client.delete(topic)
-        wait_until(lambda: topic not in client.topics(), "the topic to be gone")
-        client.create(topic)
-        wait_until(
-            lambda: _is_produced(client, topic, Sent(b"again"), How(name=topic, idempotent=False)), "the new topic"
-        )
-        values = Counter(record.value for record in client.fetch(topic, {0: 0}, 1))
-        assert values == {b"again": 1}
+        with suppress(Refused):  # the producer, which asks for metadata, may have created it already
+            client.create(topic)
+        wait_until(lambda: _is_produced(client, topic, Sent(b"again"), how), "the new topic")
+        assert [record.value for record in client.fetch(topic, {0: 0}, 1)] == [b"again"]
 
     # -- TLS ---------------------------------------------------------------------------------------------------------
 
@@ -251,7 +262,7 @@ class ClientSuite:
     ) -> None:
         with connect(kafka_tls) as client:
             client.create(topic)
-            sent = [*mixed_records(rng, 20), Sent(rng.randbytes(700_000))]
+            sent = [*self.mixed_records(rng, 20), Sent(rng.randbytes(700_000))]
             assert client.produce(topic, sent, How("zstd", linger_ms=20)) == list(range(21))
             found = client.fetch(topic, {0: 0}, 21)
             assert [(record.key, record.value, record.headers) for record in found] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -53,7 +54,6 @@ class KafkaPythonDriver(ClientDriver):
                 compression_type=None if how.codec == "none" else how.codec,
                 linger_ms=how.linger_ms,
                 max_request_size=CLIENT_BYTES_MAX,
-                buffer_memory=2 * CLIENT_BYTES_MAX,
             )
         return self._producers[how]
 
@@ -132,10 +132,10 @@ class KafkaPythonDriver(ClientDriver):
         change = (AlterConfigOp.DELETE, None) if value is None else (AlterConfigOp.SET, value)
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: change})
         result = judged(lambda: self.admin.alter_configs([resource], raise_on_unknown=False))["topic"][topic]
-        if isinstance(result, type) and issubclass(result, BrokerResponseError) and result.errno != 0:
-            raise Refused(result.errno)
-        if isinstance(result, BrokerResponseError):
-            raise Refused(result.errno, str(result))
+        if result != "OK":  # the error as a text
+            code = re.match(r"\[Error (\d+)\]", result)
+            assert code is not None, result
+            raise Refused(int(code[1]), result)
 
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         log = TopicPartition(topic, partition)

@@ -12,3 +12,4 @@ pytestmark = pytest.mark.slow
 
 class TestAiokafka(ClientSuite):
     driver = AiokafkaDriver
+    sends_nothing = False

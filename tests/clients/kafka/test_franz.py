@@ -12,3 +12,4 @@ pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 class TestFranz(ClientSuite):
     driver = FranzDriver
+    follows_new_topic_ids = False

@@ -12,3 +12,4 @@ pytestmark = pytest.mark.slow
 
 class TestKafkaPython(ClientSuite):
     driver = KafkaPythonDriver
+    sends_nothing = False

@@ -36,7 +36,7 @@ def writer(settings: Settings) -> Iterator[LeaderlessLogWriter]:
         yield writer
 
 
-def create(settings: Settings, topic: str, partitions: int = 1, **config: int) -> None:
+def create(settings: Settings, topic: str, partitions: int = 1, **config: int | str) -> None:
     async def run() -> None:
         async with opened_log(settings) as opened:
             named = {name.replace("_", "."): str(value) for name, value in config.items()}
@@ -111,3 +111,16 @@ def test_an_embedded_broker_judges_records_alike() -> None:
         with pytest.raises(RecordTooLarge):
             log.produce("orders", [b"x" * 1_100_000])
         assert log.produce("orders", [b"x"]).start_offset == 2
+
+
+@pytest.mark.parametrize("encoding", ["kafka-v2", "bytes-batch-v1"])
+def test_a_topic_with_log_append_time_sets_the_time_of_the_write(settings: Settings, encoding: str) -> None:
+    create(settings, "orders", message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=1)
+    before, stamps = now_ms(), None if encoding == "bytes-batch-v1" else [5, 2**60]
+    with LeaderlessLogWriter(settings.replaced(encoding=encoding)) as writer:
+        writer.append_shared([group(0, b"a", b"b", stamps_ms=stamps)])
+    with LeaderlessLogReader(settings) as reader:
+        times = {record.timestamp_ms for record in reader.iter_from("orders", 0, 1)}
+        assert len(times) == 1
+        assert before <= min(times) <= now_ms()
+        assert reader.offset_for_timestamp("orders", 0, min(times)) is not None

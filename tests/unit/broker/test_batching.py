@@ -31,7 +31,7 @@ from llog.log.append.append import Appended, EncodedGroup
 from llog.log.append.pieces import Landed, PieceOutcome
 from llog.log.fence import fence
 from llog.log.keys import Keys, Log
-from llog.log.producers import ProducerClaim
+from llog.log.producers import WINDOW, ProducerClaim
 from llog.stores.metadata.memory import MemoryStore
 from llog.stores.metadata.port import GroupOutcome, Key, Record, Write
 from llog.testing import batching_scenarios
@@ -203,6 +203,27 @@ async def test_a_log_with_more_claims_than_one_append_may_carry_goes_on_in_the_n
     assert [flush.records for flush in bench.metrics.flushes] == [LOG_CLAIMS_PER_APPEND_MAX, 10]
     keys = {outcome.index_key for w in waiting for outcome in w.result().outcomes if isinstance(outcome, Appended)}
     assert keys == {bench.context.keys.index_entry(A, end).path for end in (LOG_CLAIMS_PER_APPEND_MAX, count)}
+
+
+async def test_pipelined_batches_of_one_producer_share_one_flush(make: Callable[..., Bench]) -> None:
+    bench = make(pacing=SLOW)
+    await bench.meet(A)
+    count = 3 * LOG_CLAIMS_PER_APPEND_MAX
+    waiting = [bench.producer.submit([group(A, b"x", claim=ProducerClaim(7, 0, n, n))]) for n in range(count)]
+    await bench.producer.flush()
+    assert [offsets(w.result().outcomes[0]) for w in waiting] == [(n, n) for n in range(1, count + 1)]
+    assert [flush.records for flush in bench.metrics.flushes] == [count]
+
+
+async def test_a_producer_with_five_claims_in_a_full_flush_still_joins_it(make: Callable[..., Bench]) -> None:
+    bench = make(pacing=SLOW)
+    await bench.meet(A)
+    full = [(7, n) for n in range(WINDOW)] + [(100 + n, 0) for n in range(LOG_CLAIMS_PER_APPEND_MAX - WINDOW)]
+    sent = [*full, (7, WINDOW), (99, 0), (7, WINDOW + 1)]
+    waiting = [bench.producer.submit([group(A, b"x", claim=ProducerClaim(p, 0, n, n))]) for p, n in sent]
+    await bench.producer.flush()
+    assert [offsets(w.result().outcomes[0]) for w in waiting] == [(n, n) for n in range(1, len(sent) + 1)]
+    assert [flush.records for flush in bench.metrics.flushes] == [LOG_CLAIMS_PER_APPEND_MAX + 1, 2]
 
 
 def test_a_stretch_ends_where_another_writer_or_a_refused_piece_comes_between() -> None:

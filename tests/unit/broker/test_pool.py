@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llog.broker.produce.pool import IncompleteBodies, MemoryPool
+from llog.broker.produce.pool import MemoryPool
 from llog.errors import InvalidArgument
 
 
@@ -57,7 +57,7 @@ def test_a_pool_of_nothing_is_refused() -> None:
 
 def test_incomplete_bodies_hold_a_share_of_the_pool_and_those_of_one_client_a_share_of_that() -> None:
     pool = MemoryPool(100)
-    bodies = IncompleteBodies(pool)
+    bodies = pool.incomplete
     large = bodies.begin("large")
     assert large.try_take(51), "one body may exceed its share"
     first, second, other, last = (bodies.begin(client) for client in ("a", "a", "b", "c"))
@@ -73,7 +73,7 @@ def test_incomplete_bodies_hold_a_share_of_the_pool_and_those_of_one_client_a_sh
 
 def test_one_body_may_take_the_whole_pool() -> None:
     pool = MemoryPool(100)
-    bodies = IncompleteBodies(pool)
+    bodies = pool.incomplete
     body = bodies.begin("a")
     assert body.try_take(40)
     assert body.try_take(60)
@@ -85,7 +85,7 @@ def test_one_body_may_take_the_whole_pool() -> None:
 
 def test_a_large_body_that_stalls_leaves_the_others_their_half_of_a_small_pool() -> None:
     pool = MemoryPool(100)
-    bodies = IncompleteBodies(pool)
+    bodies = pool.incomplete
     stalled = bodies.begin("slow")
     assert stalled.try_take(50)
     assert stalled.try_take(10), "more than half of the pool"

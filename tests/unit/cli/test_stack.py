@@ -13,46 +13,16 @@ from pathlib import Path
 import pytest
 
 from llog.cli import stack, supervisor
-from llog.cli.stack import compact_patiently, plan_stack, read_messages, run_stack
+from llog.cli.stack import compact_patiently, read_messages, run_stack
 from llog.cli.supervisor import MESSAGE_BYTES_MAX, RESTARTS_MAX, describe_end, plan_exit_code
 from llog.compactor import service
-from llog.errors import LlogError, MetadataUnavailable, ObjectStoreMisconfigured, SettingsError
+from llog.errors import LlogError, MetadataUnavailable, ObjectStoreMisconfigured
 from llog.settings import Settings
 from tests.patience import PATIENCE_SECONDS, until
 
 
 def settings(**given: object) -> Settings:
     return Settings.from_env({}, client_identifier="here", data_dir="/nowhere", **given)
-
-
-def option(command: list[str], name: str) -> str:
-    return command[command.index(name) + 1]
-
-
-def test_each_broker_has_its_own_port_and_name() -> None:
-    commands = plan_stack(settings(http_port=9000), brokers=3, host=None, port=None, broker_id=None)
-    assert [option(command, "--port") for command in commands] == ["9000", "9001", "9002"]
-    assert [option(command, "--broker-id") for command in commands] == ["here-0", "here-1", "here-2"]
-    assert all("--host" not in command and "--supervised" in command for command in commands)
-
-
-def test_arguments_beat_settings_and_port_0_is_any_port_for_each() -> None:
-    commands = plan_stack(settings(http_port=9000), brokers=2, host="::1", port=0, broker_id="b")
-    assert [option(command, "--port") for command in commands] == ["0", "0"]
-    assert [option(command, "--broker-id") for command in commands] == ["b-0", "b-1"]
-    assert {option(command, "--host") for command in commands} == {"::1"}
-
-
-@pytest.mark.parametrize("name", ["metadata_url", "objects_url", "wal_url"])
-def test_stores_in_memory_are_refused(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"LLOG_{name.upper()}"):
-        plan_stack(settings(**{name: "memory://x"}), brokers=2, host=None, port=None, broker_id=None)
-
-
-def test_ports_that_do_not_exist_are_refused() -> None:
-    with pytest.raises(SettingsError, match="LLOG_HTTP_PORT"):
-        plan_stack(settings(), brokers=3, host=None, port=65_534, broker_id=None)
-    assert len(plan_stack(settings(), brokers=2, host=None, port=65_534, broker_id=None)) == 2
 
 
 def test_a_process_that_a_signal_ended_has_the_exit_code_that_a_shell_reports() -> None:

@@ -9,7 +9,7 @@ from llog.formats.records.bytes_batch import decode_bytes_batch
 from llog.formats.records.record_batch import BatchRule, walk
 from llog.formats.segment import parse_footer, verify_data
 from llog.formats.shared_blob import parse_shared_blob
-from llog.formats.values import TopicRecord, decode_value
+from llog.formats.values import ProducerSnapshot, TopicRecord, decode_value
 from llog.log.keys import Keys
 from tests import samples
 from tests.golden.write import BYTES_BATCH, FIRST, HERE, current, newest
@@ -63,6 +63,14 @@ def test_a_topic_record_of_an_earlier_release_counts_as_created_explicitly() -> 
     now = decode_value(TopicRecord, (HERE / "v2" / name).read_bytes(), name)
     assert (before.auto_created, now.auto_created) == (False, True)
     assert replace(before, auto_created=True) == now
+
+
+def test_a_producer_snapshot_of_an_earlier_release_has_forgotten_nobody() -> None:
+    [name] = [name for name in NAMES if "ProducerSnapshot" in name]
+    before = decode_value(ProducerSnapshot, (HERE / "v1" / name).read_bytes(), name)
+    now = decode_value(ProducerSnapshot, (HERE / "v2" / name).read_bytes(), name)
+    assert (before.forgot, now.forgot) == (False, True)
+    assert replace(before, forgot=True) == now
 
 
 def test_the_golden_keys_are_parsed() -> None:

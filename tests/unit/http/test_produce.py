@@ -11,6 +11,8 @@ from llog.errors import AppendNotCommitted, AppendUncertain, LogError, LogFenced
 from llog.log.append.append import EncodedGroup
 from llog.log.fence import fence
 from llog.log.keys import Log
+from llog.log.read.read import iter_runs
+from llog.log.topics.admin import create_topic
 from tests.unit.http.broker_double import BrokerDouble, batch, client_of, consume_body, produce_body
 
 
@@ -313,3 +315,20 @@ async def test_a_store_that_fails_every_batch_is_503_from_the_first_failure(
         answer = await client.post("/produce", json=body)
     assert (answer.status_code, answer.headers.get("retry-after")) == (status, again)
     assert answer.json()["results"][0]["error_type"] == error.__name__
+
+
+async def test_a_topic_with_log_append_time_sets_the_time_of_the_write() -> None:
+    broker = BrokerDouble()
+    config = {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "1"}
+    await create_topic(broker.context, "t", partitions=2, config=config)
+    async with client_of(broker) as client:
+        before_ms = broker.context.now_ms()
+        stamped = {"value": "v", "key": "k", "timestamp_ms": 17}
+        for body in (batch("t", 0, stamped, "plain"), batch("t", 0, stamped), batch("t", 0, "plain")):
+            answer = await client.post("/produce", json=produce_body(body))
+            assert answer.status_code == 200, answer.text
+        read = (await client.post("/consume", json=consume_body("t", 0, 1))).json()["results"][0]["records"]
+    runs = [run async for run in iter_runs(broker.context, Log("t", 0), 1)]
+    times = [record.timestamp_ms for run in runs for record in run.records()]
+    assert len(times) == len(read) == 4
+    assert all(before_ms <= time_ms <= broker.context.now_ms() for time_ms in times)

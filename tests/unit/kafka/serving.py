@@ -12,9 +12,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from llog.broker.broker import Broker
 from llog.broker.cluster import ClusterView, Node
 from llog.kafka.apis.handler import Call, Client, Handler
+from llog.kafka.net.memory import FRAME_BYTES_MAX, FRONT_END_BYTES_MAX
 from llog.kafka.server import KafkaServer
 from llog.kafka.services import KafkaServices
 from llog.settings import Settings
@@ -30,7 +33,7 @@ class ServedKafka:
     def client(self, **options: Any) -> AbstractAsyncContextManager[KafkaClient]:
         return KafkaClient.connected(self.server.port, **options)
 
-    def call(self, request: Any, version: int, *, client: Client | None = None) -> Call:
+    def call(self, request: Struct, version: int, *, client: Client | None = None) -> Call:
         """What a handler is given for this request, for tests without a socket."""
         key = api_of(type(request)).key
         return Call(self.services, client or Client("127.0.0.1", 1, ""), key, version, "test", request)
@@ -41,7 +44,8 @@ async def serve(
     *,
     handlers: Mapping[int, Handler] | None = None,
     connections_max: int = 100,
-    frame_bytes_max: int = 100 << 20,
+    frame_bytes_max: int = FRAME_BYTES_MAX,
+    front_end_bytes_max: int = FRONT_END_BYTES_MAX,
     **overrides: Any,
 ) -> AsyncIterator[ServedKafka]:
     """`overrides`: settings, such as `batch_max_delay_ms=0`."""
@@ -60,6 +64,7 @@ async def serve(
             handlers=handlers,
             connections_max=connections_max,
             frame_bytes_max=frame_bytes_max,
+            front_end_bytes_max=front_end_bytes_max,
         )
         await server.start()
         try:

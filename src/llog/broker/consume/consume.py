@@ -4,6 +4,7 @@
     2. control records of logs with stale cached state, in one call; then the caches again
     3. the stores for the rest                              (store_read: one request per object)
     4. fill the answer in request order, record by record   (request); once more where records were smaller than assumed
+       or batch by batch, as stored                         (raw)
     5. with too few bytes, wait for an append               (wait) and continue where each log stands
 
 The caches never change which records a consumer gets. For up to `refresh_ms` after a change, a consumer may still read
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
+from llog.broker.consume.raw import RawFill
 from llog.broker.consume.request import (
     CONSUME_DECODED_BYTES_MAX,
     AnswerFill,
@@ -34,8 +36,8 @@ from llog.broker.consume.store_read import LogFetch, StoreRead, StoreReader
 from llog.broker.consume.wait import TailWatch
 from llog.broker.tail.batches import READ_AHEAD_BYTES_MAX, CachedBatch, ReadAhead
 from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMetrics
-from llog.concurrency import Offload
-from llog.errors import FormatError, InconsistentReadState, LlogError, StoreClosed
+from llog.concurrency import Offload, batched
+from llog.errors import FormatError, InconsistentReadState, LlogError, LogDeleted, StoreClosed
 from llog.log.context import LogContext
 from llog.log.metrics import LogMetrics
 from llog.log.topics.known_topics import KnownTopics
@@ -52,6 +54,7 @@ __all__ = [
 
 # Partitions looked up before other tasks get their turn: about a millisecond of work.
 CONSUME_PARTITIONS_PER_TURN: Final = 128
+CONSUME_PARTITIONS_MADE_PER_TURN: Final = 512
 # How long `close` waits for requests that are being answered.
 CONSUME_CLOSE_WAIT_MS: Final = 10_000
 CONSUME_WAIT_MS_MAX: Final = 300_000
@@ -99,9 +102,9 @@ class ConsumeService:
             raise StoreClosed("consume", "the broker", "it is stopping")
         self._under_way += 1
         try:
-            fill = AnswerFill(request)
+            fill = await self._new_fill(request)
             waited_ms = await self._fill_or_wait(fill, min(request.max_wait_ms, CONSUME_WAIT_MS_MAX))
-            records = await self._decode(fill) if request.decode else 0
+            records = 0 if request.raw else await self._decode(fill)
         finally:
             self._under_way -= 1
             if not self._under_way:
@@ -120,6 +123,14 @@ class ConsumeService:
                 await asyncio.wait_for(self._nothing_under_way.wait(), CONSUME_CLOSE_WAIT_MS / 1_000)
         await self._reader.close()
         self._offload.close()
+
+    async def _new_fill(self, request: ConsumeRequest) -> AnswerFill:
+        parts: list[PartitionFill] = []
+        for some in batched(request.partitions, CONSUME_PARTITIONS_MADE_PER_TURN):
+            if parts:
+                await asyncio.sleep(0)
+            parts += map(PartitionFill, some)
+        return RawFill(request, parts) if request.raw else AnswerFill(request, parts)
 
     async def _fill_or_wait(self, fill: AnswerFill, max_wait_ms: float) -> float:
         """Fill the answer, waiting for appends if needed; returns the milliseconds waited."""
@@ -168,7 +179,7 @@ class ConsumeService:
         self._count(parts)
         if missed:
             await self._from_stores(missed, fill)
-        await self._prepare(parts)
+        await self._prepare(parts, raw=fill.raw)
 
     async def _confirm(self, parts: Sequence[PartitionFill]) -> None:
         failed = await self.watch.confirm(part.log for part in parts)
@@ -180,6 +191,14 @@ class ConsumeService:
         """Look up one partition in the caches; False if it must be read from the stores."""
         part.batches, part.unconfirmed, part.passed_over, part.cache_result = (), False, False, "miss"
         part.wanted_bytes = wanted = fill.wanted_bytes(part)
+        tail = self._cache.known(part.log)
+        if tail is None:
+            return False
+        if fill.raw and tail.version >= 0:
+            part.answer.log_start_offset = tail.log_start_offset
+        if part.fetch.incarnation is not None and tail.incarnation not in (None, part.fetch.incarnation):
+            part.unconfirmed = True
+            return False
         answer = self._cache.lookup(part.log, part.offset, wanted, at_ms=fill.at_ms)
         if isinstance(answer, TailEmpty):
             part.cache_result, part.answer.high_watermark = "empty", answer.high_watermark
@@ -188,9 +207,6 @@ class ConsumeService:
             part.cache_result, part.answer.high_watermark = "hit", answer.high_watermark
             part.batches = answer.batches
             return True
-        tail = self._cache.known(part.log)
-        if tail is None:
-            return False
         if not self._cache.is_confirmed(part.log, fill.at_ms):
             part.unconfirmed = answer.unconfirmed or self._ahead.covers(part.log, part.offset)
             return False
@@ -217,9 +233,12 @@ class ConsumeService:
         wanted = max(1, fill.wanted_bytes(part))
         window, tail = self._ahead.window_bytes(part.log, part.offset, wanted), self._cache.known(part.log)
         if tail is None:
-            return LogFetch(part.log, part.offset, wanted, window)
+            return LogFetch(part.log, part.offset, wanted, window, part.fetch.incarnation)
         stop_offset = self._cache.next_start(part.log, part.offset)
-        return LogFetch(part.log, part.offset, wanted, window, tail.incarnation, tail.next_offset, stop_offset)
+        known_incarnation, wanted_incarnation = tail.incarnation, part.fetch.incarnation
+        if wanted_incarnation is not None and (known_incarnation is None or known_incarnation < wanted_incarnation):
+            return LogFetch(part.log, part.offset, wanted, window, wanted_incarnation)
+        return LogFetch(part.log, part.offset, wanted, window, known_incarnation, tail.next_offset, stop_offset)
 
     def _learn(self, part: PartitionFill, outcome: StoreRead | LlogError, *, by_key: bool) -> None:
         if not isinstance(outcome, StoreRead):
@@ -227,6 +246,9 @@ class ConsumeService:
             return
         control = outcome.view.control
         self._cache.see(part.log, outcome.view, outcome.as_of_ms, by_key=by_key)
+        if part.fetch.incarnation not in (None, control.incarnation):
+            part.fail(LogDeleted(*part.log, "its topic was deleted and created again"))
+            return
         part.answer.log_start_offset = control.log_start_offset
         tail = self._cache.known(part.log)
         assert tail is not None
@@ -234,14 +256,15 @@ class ConsumeService:
         part.batches = outcome.batches
         part.passed_over = not outcome.batches and part.offset < outcome.view.next_offset
 
-    async def _prepare(self, parts: Sequence[PartitionFill]) -> None:
-        """Give cached appends their offsets, once each, when they are first read."""
-        raw = [(part, item) for part in parts for item in part.batches if item.chunk is None]
-        if not raw:
+    async def _prepare(self, parts: Sequence[PartitionFill], *, raw: bool) -> None:
+        """Give cached appends their offsets and, to divide them, sum up their records: once each, when they are first
+        read."""
+        unready = [(part, item) for part in parts for item in part.batches if not item.is_ready(raw)]
+        if not unready:
             return
-        size = sum(item.byte_length for _, item in raw)
-        prepared = await self._offload.run(size, lambda: [_is_prepared(item) for _, item in raw])
-        for (part, item), is_prepared in zip(raw, prepared, strict=True):
+        size = sum(item.byte_length for _, item in unready)
+        prepared = await self._offload.run(size, lambda: [_is_prepared(item, raw) for _, item in unready])
+        for (part, item), is_prepared in zip(unready, prepared, strict=True):
             if not is_prepared:
                 self._cache.discard(part.log, item)  # the next request reads it from the stores
                 if item in part.batches:  # not already cut off with an earlier one
@@ -286,9 +309,9 @@ class ConsumeService:
         return records
 
 
-def _is_prepared(item: CachedBatch) -> bool:
+def _is_prepared(item: CachedBatch, raw: bool) -> bool:
     try:
-        item.prepare()
+        item.make_ready(raw)
     except FormatError:
         return False
     return True

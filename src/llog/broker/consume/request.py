@@ -51,6 +51,8 @@ class PartitionFetch:
     log: Log
     fetch_offset: int
     partition_max_bytes: int | None = None
+    incarnation: int | None = None
+    """Records of another incarnation of the topic are not wanted; None: of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,9 @@ class ConsumeRequest:
     max_wait_ms: int = 0
     min_bytes: int = 1
     max_bytes: int = CONSUME_BYTES_MAX
-    decode: bool = True
-    """False: only `batches` is wanted; no record is decoded."""
+    raw: bool = False
+    """Whole batches as stored are wanted: only `batches` is filled, limits count batch bytes, and no record is looked
+    at (`raw`)."""
     quick: Callable[[Sequence[PartitionFetched]], int | None] | None = None
     """Called before decoding uncompressed batches: builds the front end's answer directly from the batches, in
     `quick_bytes` of memory, and returns the number of records; None if the batches must be decoded after all."""
@@ -84,10 +87,11 @@ class PartitionFetched:
     next_fetch_offset: int = -1
     runs: list[RecordRun] = field(default_factory=list)
     batches: list[Buffer] = field(default_factory=list)
-    """RecordBatches, not compressed, with exactly the records of the answer and their offsets."""
+    """RecordBatches with exactly the records of the answer and their offsets, not compressed; of a raw request, the
+    batches as stored, the first of which may begin below the wanted offset."""
     error: LlogError | None = None
     log_start_offset: int = -1
-    """-1 if unknown: an answer from the cache does not need it."""
+    """-1 if unknown: an answer to decode, from the cache, does not need it."""
 
 
 def quick_bytes(batch_bytes: int) -> int:
@@ -116,8 +120,8 @@ class PartitionFill:
         self.cache_result: Literal["hit", "empty", "miss"] = "miss"
         self.unconfirmed = False
         """A cache holds an answer that the control record must confirm."""
-        self.incarnation: int | None = None
-        """Incarnation of the records taken so far."""
+        self.incarnation = fetch.incarnation
+        """Incarnation of the records taken so far, or of those that are wanted."""
         self.full = False
         """Its limit is reached: waiting adds nothing."""
         self.ended = False
@@ -150,8 +154,8 @@ class TakeCost(NamedTuple):
 class AnswerFill:
     """An answer that is being filled, in request order."""
 
-    def __init__(self, request: ConsumeRequest) -> None:
-        self.parts = [PartitionFill(fetch) for fetch in request.partitions]
+    def __init__(self, request: ConsumeRequest, parts: list[PartitionFill]) -> None:
+        self.raw, self.parts = request.raw, parts
         self.bytes_left = min(request.max_bytes, CONSUME_BYTES_MAX)
         self._bytes_min = min(request.min_bytes, self.bytes_left)
         self._batch_bytes_left = CONSUME_BYTES_MAX

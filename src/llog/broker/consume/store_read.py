@@ -25,7 +25,6 @@ from llog.broker.tail.cache import LONG_AGO
 from llog.concurrency import ByteBudget, Offload
 from llog.errors import FormatError, InconsistentReadState, LlogError, ObjectNotFound, ObjectRangeInvalid, StoreError
 from llog.formats.buffers import Buffer
-from llog.formats.records.cut import BatchSums, sum_records
 from llog.formats.segment import SegmentFooter
 from llog.limits import LOG_READ_ROUNDS_MAX, LOG_READ_STRICT_ROUNDS, MIB
 from llog.log.context import LogContext, get_all
@@ -267,17 +266,17 @@ class StoreReader:
         assert read.view is not None
         slices = read.slices
         try:
-            chunks = await self._offload.run(sum(map(len, buffers)), lambda: _summed_chunks(slices, buffers))
+            chunks = await self._offload.run(sum(map(len, buffers)), lambda: chunks_of(slices, buffers))
         except FormatError as error:
             read.error = InconsistentReadState(*read.log, f"offset {read.offset}: {error}")
             return
-        self._metrics.count(READ_RECORDS, sum(int(chunk.batches.record_count.sum()) for chunk, _ in chunks))
-        for chunk, sums in chunks:
-            batch = _cached(chunk, sums, read.view)
+        self._metrics.count(READ_RECORDS, sum(int(chunk.batches.record_count.sum()) for chunk in chunks))
+        for chunk in chunks:
+            batch = _cached(chunk, read.view)
             read.batches.append(batch)
             if len(chunk.data):
                 self._ahead.put(read.log, batch)
-        read.offset = max(read.offset, chunks[-1][0].end_offset + 1)
+        read.offset = max(read.offset, chunks[-1].end_offset + 1)
 
     async def _get(self, uri: str, byte_offset: int, byte_length: int | None) -> Buffer:
         key = uri, byte_offset, byte_length
@@ -329,11 +328,7 @@ def _is_certain(log_view: LogView, fetch: LogFetch) -> bool:
     return _covers(log_view, fetch.offset) and not stale
 
 
-def _summed_chunks(slices: Sequence[EntrySlice], buffers: Sequence[Buffer]) -> list[tuple[Chunk, BatchSums | None]]:
-    return [(chunk, sum_records(chunk.data, chunk.batches)) for chunk in chunks_of(slices, buffers)]
-
-
-def _cached(chunk: Chunk, sums: BatchSums | None, log_view: LogView) -> CachedBatch:
+def _cached(chunk: Chunk, log_view: LogView) -> CachedBatch:
     return CachedBatch(
         chunk.start_offset,
         chunk.end_offset,
@@ -342,5 +337,4 @@ def _cached(chunk: Chunk, sums: BatchSums | None, log_view: LogView) -> CachedBa
         committed_at_ms=LONG_AGO,
         compaction_version=log_view.compaction_version,
         chunk=chunk,
-        sums=sums,
     )

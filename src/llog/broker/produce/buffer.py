@@ -24,11 +24,12 @@ from llog.errors import (
     StoreError,
 )
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX, LOG_CLAIMS_PER_APPEND_MAX
+from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX
 from llog.log.append.append import Appended, AppendOutcome, EncodedGroup
 from llog.log.append.known import KnownLogs
 from llog.log.append.pieces import Landed
 from llog.log.keys import Log
+from llog.log.producers import ProducerClaim, StoredClaims
 from llog.log.topics.create import Expected
 
 # Record groups of calls in one flush; each is shared out and answered on its own.
@@ -134,8 +135,12 @@ class CallGroup:
         self.call, self.number, self.group, self.byte_length = call, number, group, byte_length
         self.log: Log = group.log
         pieces = group.pieces
-        only = pieces[0] if len(pieces) == 1 else None  # the usual case
-        self.claims = sum(piece.claim is not None for piece in pieces) if only is None else int(only.claim is not None)
+        self.claims: Sequence[ProducerClaim]
+        if len(pieces) == 1:  # the usual case
+            claim = pieces[0].claim
+            self.claims = () if claim is None else (claim,)
+        else:
+            self.claims = [piece.claim for piece in pieces if piece.claim is not None]
 
     def set_outcome(self, outcome: AppendOutcome, timings: Timings) -> None:
         self.call.tally.add(self.group, self.byte_length, outcome)
@@ -155,33 +160,34 @@ class CallGroup:
 class LogGroups:
     """The groups of one log in a batch, to be joined into one."""
 
-    __slots__ = ("claims", "members")
+    __slots__ = ("_claims", "members")
 
     def __init__(self) -> None:
         self.members: list[CallGroup] = []
-        self.claims = 0
+        self._claims = StoredClaims()
 
     def has_room(self, member: CallGroup) -> bool:
         """Whether the group can join the others.
 
-        A slice has one encoding, and a slice of bytes-batch-v1 is one batch. A group with more claims than one append
+        A slice has one encoding, and a slice of bytes-batch-v1 is one batch. A group of more producers than one append
         may carry would be committed in several appends, and no single index entry would hold its pieces.
         """
         encoding = self.members[0].group.encoding
         if member.group.encoding != encoding or encoding == BYTES_BATCH:
             return False
-        return self.claims + member.claims <= LOG_CLAIMS_PER_APPEND_MAX
+        return not member.claims or self._claims.fits(member.claims)
 
     def add(self, member: CallGroup) -> None:
         self.members.append(member)
-        self.claims += member.claims
+        for claim in member.claims:
+            self._claims.add(claim.producer_id)
 
     def join(self) -> EncodedGroup:
         members = self.members
         if len(members) == 1:
             return members[0].group
         byte_lengths = [member.byte_length for member in members]
-        return join_groups([member.group for member in members], byte_lengths, claimed=self.claims > 0)
+        return join_groups([member.group for member in members], byte_lengths, claimed=self._claims.count > 0)
 
 
 class FlushBatch:
@@ -222,7 +228,7 @@ class FlushBatch:
 class FlushBuffer:
     """A queue of batches. A group joins the first batch that has room for it, but never one ahead of an earlier group
     of its log. So the next blob is as full as possible, and a group that cannot join (another encoding, a bare
-    bytes-batch, too many claims) waits in a later batch without delaying others. A group larger than a batch gets a
+    bytes-batch, too many producers) waits in a later batch without delaying others. A group larger than a batch gets a
     batch of its own."""
 
     def __init__(self, max_bytes: int) -> None:

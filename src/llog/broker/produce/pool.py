@@ -2,7 +2,7 @@
 
 A broker that accepts faster than its stores write would grow until the system kills it. So bytes are taken from the
 pool before they are accepted and given back once their outcome is known. Taking never waits: without room, nothing is
-accepted.
+accepted. Bytes that can stay in the socket of their sender may wait for room instead (`room`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Final
 
+from llog.broker.produce.room import RoomQueue
 from llog.errors import InvalidArgument
 
 # From this fraction of LLOG_BATCH_MAX_BUFFER_BYTES on, the buffer is flushed without waiting.
@@ -29,6 +30,8 @@ class MemoryPool:
         self.limit_bytes, self.used = limit_bytes, 0
         self._pressure_bytes = limit_bytes * BATCH_PRESSURE_FRACTION
         self._listeners: list[Callable[[], None]] = []
+        self.incomplete = IncompleteBodies(self)
+        self.room = RoomQueue(self)
 
     @property
     def fraction(self) -> float:
@@ -47,20 +50,25 @@ class MemoryPool:
         if byte_length < 0:
             raise InvalidArgument("byte_length", f"must not be negative, got {byte_length}")
         if self.used + byte_length > self.limit_bytes:
-            self._notify()
+            self.notify()
             return False
         relaxed = not self.under_pressure
         self.used += byte_length
         if relaxed and self.under_pressure:
-            self._notify()
+            self.notify()
         return True
 
     def give(self, byte_length: int) -> None:
         if not 0 <= byte_length <= self.used:
             raise InvalidArgument("byte_length", f"cannot give back {byte_length} bytes, {self.used} are taken")
         self.used -= byte_length
+        self.room.wake()
 
-    def _notify(self) -> None:
+    def take(self, byte_length: int) -> None:
+        """Take bytes that exist already, beyond the limit if it must be."""
+        self.used += byte_length
+
+    def notify(self) -> None:
         for listener in self._listeners:
             listener()
 
@@ -101,16 +109,16 @@ class IncompleteBodies:
 class IncompleteBody:
     """What one body holds; ends with `end`."""
 
-    __slots__ = ("_bodies", "_client", "held_bytes")
+    __slots__ = ("_bodies", "client", "held_bytes")
 
     def __init__(self, bodies: IncompleteBodies, client: Hashable) -> None:
-        self._bodies, self._client = bodies, client
+        self._bodies, self.client = bodies, client
         self.held_bytes = 0
 
     def try_take(self, byte_length: int) -> bool:
         """False: there is no room, and nothing was taken."""
         bodies = self._bodies
-        grows_large = bodies.large is not self and not bodies.fits(self._client, byte_length)
+        grows_large = bodies.large is not self and not bodies.fits(self.client, byte_length)
         if grows_large and bodies.large is not None:
             return False
         if not bodies.pool.try_take(byte_length):
@@ -125,7 +133,7 @@ class IncompleteBody:
 
     def end(self) -> None:
         """The body has arrived, or was given up; its bytes stay taken from the pool."""
-        bodies, client = self._bodies, self._client
+        bodies, client = self._bodies, self.client
         if bodies.large is self:
             bodies.large = None
         else:
@@ -133,7 +141,8 @@ class IncompleteBody:
         bodies.client_bodies[client] -= 1
         if not bodies.client_bodies[client]:
             del bodies.client_bodies[client], bodies.client_bytes[client]
+        bodies.pool.room.wake()
 
     def _share(self, byte_length: int) -> None:
         self._bodies.shared_bytes += byte_length
-        self._bodies.client_bytes[self._client] += byte_length
+        self._bodies.client_bytes[self.client] += byte_length

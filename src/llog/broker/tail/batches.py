@@ -9,14 +9,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.records.cut import BatchSums, sum_records
 from llog.limits import MIB
 from llog.log.keys import Log
-from llog.log.read.slices import Chunk, patch_slices, payload_chunk
+from llog.log.read.slices import LEADER_EPOCH, Chunk, patch_slices, payload_chunk
 
 # Memory of a cached batch besides its bytes: objects, columns of headers, two index entries.
 TAIL_CACHE_BATCH_OVERHEAD_BYTES: Final = 768
@@ -26,6 +28,17 @@ READ_AHEAD_WINDOW_BYTES: Final = 4 * MIB
 assert READ_AHEAD_WINDOW_BYTES <= READ_AHEAD_BYTES_MAX
 # Answer ends that are remembered to recognise such consumers.
 READ_AHEAD_READERS_MAX: Final = 10_000
+
+
+class Taken(NamedTuple):
+    """Whole batches of a cached batch."""
+
+    buffers: Sequence[Buffer]
+    byte_length: int
+    next_offset: int
+    """Behind the last batch that was taken; if all were, behind the last offset."""
+    is_all: bool
+    """No batch is left."""
 
 
 class CachedBatch:
@@ -41,10 +54,10 @@ class CachedBatch:
         "delivered",
         "encoding",
         "end_offset",
-        "epoch",
         "incarnation",
         "incarnation_before",
         "start_offset",
+        "summed",
         "sums",
     )
 
@@ -55,16 +68,14 @@ class CachedBatch:
         body: Sequence[Buffer],
         *,
         encoding: str = "kafka-v2",
-        epoch: int = 0,
         incarnation: int | None = None,
         committed_at_ms: float = 0.0,
         created_at_ms: int = 0,
         compaction_version: int = 0,
         chunk: Chunk | None = None,
-        sums: BatchSums | None = None,
     ) -> None:
         self.start_offset, self.end_offset = start_offset, end_offset
-        self.encoding, self.epoch, self.created_at_ms = encoding, epoch, created_at_ms
+        self.encoding, self.created_at_ms = encoding, created_at_ms
         self.incarnation = incarnation
         """None: not known (yet)."""
         self.incarnation_before: int | None = None
@@ -75,8 +86,9 @@ class CachedBatch:
         """Version of the log's compaction record when the batch was read from the stores."""
         self.delivered = False
         self.chunk = chunk
-        self.sums = sums
-        """The records of the chunk; None if there is no chunk yet, or a batch of it is compressed or not sound."""
+        self.summed = False
+        self.sums: BatchSums | None = None
+        """The records of the chunk; None before they were summed, or if a batch of it is compressed or not sound."""
         self._body: Sequence[Buffer] = body if chunk is None else ()
         """The body as appended, not copied, because many appends are never read. Empty once there is a chunk."""
         self.byte_length = total_length(body) if chunk is None else len(chunk.data)
@@ -87,18 +99,47 @@ class CachedBatch:
         growth = 16 * (self.end_offset - self.start_offset + 1) if self.encoding == BYTES_BATCH else 0
         return self.byte_length + TAIL_CACHE_BATCH_OVERHEAD_BYTES + growth
 
+    def is_ready(self, raw: bool) -> bool:
+        """Whether whole batches can be taken (`raw`), or single records."""
+        return self.chunk is not None and (raw or self.summed)
+
+    def make_ready(self, raw: bool) -> None:
+        """Raises `FormatError` if the body does not hold the given offsets. May run in several threads at once."""
+        chunk = self.prepare()
+        if not raw and not self.summed:
+            self.sums = sum_records(chunk.data, chunk.batches)
+            self.summed = True
+
+    def take(self, offset: int, bytes_max: int, *, at_least_one: bool) -> Taken:
+        """The whole batches from the one with `offset` on: as many as fit, and the first in any case if
+        `at_least_one`."""
+        assert self.chunk is not None
+        data, batches = self.chunk.data, self.chunk.batches
+        if offset <= self.start_offset and len(data) <= bytes_max:
+            return Taken((data,) if len(data) else (), len(data), self.end_offset + 1, True)
+        last_offsets, ends = batches.last_offset, batches.position + batches.length
+        first = int(np.searchsorted(last_offsets, offset))
+        if first == len(batches):
+            return Taken((), 0, self.end_offset + 1, True)
+        begin = int(batches.position[first])
+        stop = max(int(np.searchsorted(ends, begin + bytes_max, side="right")), first + at_least_one)
+        if stop <= first:
+            return Taken((), 0, offset, False)
+        end, is_all = int(ends[stop - 1]), stop == len(batches)
+        next_offset = self.end_offset + 1 if is_all else int(last_offsets[stop - 1]) + 1
+        return Taken((memoryview(data)[begin:end],), end - begin, next_offset, is_all)
+
     def prepare(self) -> Chunk:
-        """The batches with their offsets. Raises `FormatError` if the body does not hold the given offsets."""
+        """The batches with their offsets, in one buffer."""
         body = self._body  # read first: another thread may create the chunk and drop the body
         if self.chunk is None:
             start, count = self.start_offset, self.end_offset - self.start_offset + 1
             source, data = f"append at offset {start}", bytearray().join(body)
             if self.encoding == BYTES_BATCH:
-                chunk = payload_chunk(data, count, start, self.epoch, self.created_at_ms, source)
+                chunk = payload_chunk(data, count, start, self.created_at_ms, source)
             else:
-                batches = patch_slices(data, [len(data)], [count], start, self.epoch, source, verify=False)
+                batches = patch_slices(data, [len(data)], [count], start, LEADER_EPOCH, source, verify=False)
                 chunk = Chunk(start, self.end_offset, memoryview(data).toreadonly(), batches)
-            self.sums = sum_records(chunk.data, chunk.batches)
             self.chunk, self._body = chunk, ()
         return self.chunk
 

@@ -170,7 +170,6 @@ class TailCache:
                 batch.end_offset,
                 batch.body,
                 encoding=batch.encoding,
-                epoch=batch.epoch if epoch is None else epoch,
                 incarnation=incarnation,
                 committed_at_ms=now,
                 created_at_ms=created_at_ms or 0,

@@ -36,7 +36,6 @@ NO_RECORD: Final = -1
 _CRC: Final = struct.Struct(">I")
 _CRC_AT: Final = CRC_START - _CRC.size
 _ATTRIBUTES: Final = struct.Struct(">h")
-_ATTRIBUTES_AT: Final = CRC_START
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
 # The rows of `BatchColumns.fields`, which are columns here.
@@ -161,12 +160,18 @@ def walk_inflated(records: Buffer, batch: ProducedBatch) -> ProducedBatch:
 
 
 def stamp(batch: Buffer, max_timestamp_ms: int, *, log_append_time: bool) -> None:
-    """Set the timestamp type and the newest timestamp of one batch in place, and its checksum anew."""
+    """Set the timestamp type and the newest timestamp of one batch in place, and its checksum anew if that changes
+    it."""
     view = memoryview(batch)
+    [before_ms], [before] = (
+        _MAX_TIMESTAMP.unpack_from(view, _MAX_TIMESTAMP_AT),
+        _ATTRIBUTES.unpack_from(view, CRC_START),
+    )
+    attributes = before | LOG_APPEND_TIME if log_append_time else before & ~LOG_APPEND_TIME
+    if (before, before_ms) == (attributes, max_timestamp_ms):
+        return
     if view.readonly:
         raise InvalidArgument("batch", "read-only: a header is changed in place")
-    [attributes] = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_AT)
-    attributes = attributes | LOG_APPEND_TIME if log_append_time else attributes & ~LOG_APPEND_TIME
-    _ATTRIBUTES.pack_into(view, _ATTRIBUTES_AT, attributes)
+    _ATTRIBUTES.pack_into(view, CRC_START, attributes)
     _MAX_TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, max_timestamp_ms)
     _CRC.pack_into(view, _CRC_AT, crc32c(view[CRC_START:]))

@@ -327,6 +327,17 @@ def _check_walked(view: memoryview, batches: BatchColumns) -> None:
         raise InvalidArgument("buffer", "is shorter than the buffer that was walked")
 
 
+def set_leader_epoch(buffer: bytearray, batches: BatchColumns, leader_epoch: int) -> BatchColumns:
+    """Give the batches the leader epoch, in place. Returns the changed headers."""
+    _check_walked(memoryview(buffer), batches)
+    data, epoch = np.frombuffer(buffer, np.uint8), leader_epoch.to_bytes(4, "big", signed=True)
+    for number, byte in enumerate(epoch):
+        data[batches.position + PREFIX_BYTES + number] = byte
+    fields = batches.fields.copy()
+    fields[_LEADER_EPOCH] = leader_epoch
+    return BatchColumns(fields)
+
+
 def patch_offsets(buffer: Buffer, batches: BatchColumns, start_offset: int, leader_epoch: int) -> BatchColumns:
     """Give the batches consecutive offsets from `start_offset` and the leader epoch, in place.
 

@@ -90,7 +90,7 @@ class BatchHead(RequestBody, frozen=True, kw_only=True):
     producer_id: Annotated[int, Meta(ge=0, le=2**63 - 1)] | UnsetType = UNSET
     epoch: Annotated[int, Meta(ge=0, le=2**15 - 1)] | UnsetType = UNSET
     sequence: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType = UNSET
-    """Of the first record, counted per producer and log."""
+    """Of the first record, counted per producer, epoch and log from 0 on."""
 
 
 class ProduceBatch(BatchHead, frozen=True, kw_only=True):
@@ -369,6 +369,14 @@ class Health(Answer, frozen=True):
     broker_id: str | UnsetType = UNSET
     host: str | UnsetType = UNSET
     port: int | UnsetType = UNSET
+    node_id: int | UnsetType = UNSET
+    zone: str | UnsetType = UNSET
+    kafka: str | None | UnsetType = UNSET
+    """Address that Kafka clients use; null if the Kafka front end is off."""
+    nodes: list[int] | UnsetType = UNSET
+    """Live nodes of the cluster, this one included."""
+    draining: bool | UnsetType = UNSET
+    """It is about to stop and sends Kafka clients to other nodes."""
     started_at_ms: int | UnsetType = UNSET
     role: Literal["both", "write", "read"] | UnsetType = UNSET
     acknowledged_means: str | UnsetType = UNSET

@@ -38,7 +38,9 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
     409: (
         e.LogFenced,
         e.OutOfOrderSequence,
+        e.DuplicateSequence,
         e.ProducerEpochFenced,
+        e.UnknownProducer,
         e.TopicAlreadyExists,
         e.TopicBeingDeleted,
         e.IllegalSegmentState,

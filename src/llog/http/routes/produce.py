@@ -36,6 +36,7 @@ from llog.listener.http1 import RETRY_AFTER, ErrorAnswer, Reply, json_reply
 from llog.listener.tokens import Access
 from llog.log.append.append import Appended, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import Landed
+from llog.log.topics.config import TopicConfig
 from llog.log.topics.known_topics import Config
 from llog.log.topics.record_limits import refusal_of_records
 from llog.telemetry.request_log import RequestRecord
@@ -77,7 +78,7 @@ async def produce_records(runtime: Runtime, record: RequestRecord) -> Reply:
         else:
             encoded = request
         configs = await services.topics.of({batch.log.topic for batch in encoded.batches})
-        encoded = within_limits(encoded, configs, now_ms)
+        encoded = within_limits(at_append_time(encoded, configs, now_ms), configs, now_ms)
     # The body's bytes were given back just now, and `produce` takes the groups' before any other task runs.
     produced = await services.produce(encoded.groups)
     record.timings, record.batches = produced.timings, len(encoded.batches)
@@ -100,6 +101,15 @@ async def _routed(runtime: Runtime, request: KeyedRequest, size: int) -> Encoded
 
 
 # -- the topics' limits ------------------------------------------------------------------------------------------------
+
+
+def at_append_time(encoded: EncodedRequest, configs: Mapping[str, Config], now_ms: int) -> EncodedRequest:
+    """With the time of the write as timestamp of all records whose topic wants that."""
+    topics = {topic for topic, config in configs.items() if isinstance(config, TopicConfig) and config.log_append_time}
+    if not topics:
+        return encoded
+    groups = [group.at_append_time(now_ms) if group.log.topic in topics else group for group in encoded.groups]
+    return EncodedRequest(groups, encoded.batches)
 
 
 def within_limits(encoded: EncodedRequest, configs: Mapping[str, Config], now_ms: int) -> EncodedRequest:

@@ -21,7 +21,7 @@ from litestar.connection import ASGIConnection
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetched
 from llog.broker.consume.request import CONSUME_RECORD_BYTES
 from llog.broker.groups.positions import GroupPositions
-from llog.broker.produce.pool import IncompleteBodies, IncompleteBody, MemoryPool
+from llog.broker.produce.pool import IncompleteBody, MemoryPool
 from llog.broker.produce.producer import REJECTIONS, TimedOutcomes
 from llog.errors import ClientDisconnected, InvalidArgument, RequestOverload, RequestTooLarge, RequestTooSlow
 from llog.http.json.decode import BODY, decoded
@@ -112,7 +112,7 @@ class Runtime:
         self.draining = False
         """`/ready` answers 503, and everything else is served."""
         self.answers = MemoryPool(HTTP_ANSWERS_BYTES_MAX)
-        self.bodies = IncompleteBodies(services.pool)
+        self.bodies = services.pool.incomplete
         self._threads = ThreadPoolExecutor(HTTP_WORKER_THREADS, thread_name_prefix="llog-http")
         self._tails = 0
 

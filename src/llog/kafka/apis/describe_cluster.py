@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from msgspec.structs import replace
-
 from llog.kafka.apis.handler import Call, Handler
 from llog.kafka.codec.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -20,12 +18,10 @@ from llog.kafka.codec.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from llog.kafka.error_codes import ErrorCode
+from llog.kafka.operations import CLUSTER_OPERATIONS, NO_OPERATIONS
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
-# Bits of Kafka's operations on a cluster: create, alter, describe, cluster action, describe and alter configs,
-# idempotent write. Without access control every client may do all of them.
-CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
 def handle(call: Call) -> DescribeClusterResponse:
@@ -33,16 +29,16 @@ def handle(call: Call) -> DescribeClusterResponse:
     if request.endpoint_type != BROKERS:
         return _other_endpoints(request.endpoint_type)
     cluster = call.services.cluster
-    answer = DescribeClusterResponse(
+    return DescribeClusterResponse(
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller(),
         brokers=[
             DescribeClusterBroker(node.node_id, node.host, node.port, node.zone or None) for node in cluster.nodes()
         ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
+        ),
     )
-    if request.include_cluster_authorized_operations:
-        return replace(answer, cluster_authorized_operations=CLUSTER_OPERATIONS)
-    return answer
 
 
 def _other_endpoints(endpoint_type: int) -> DescribeClusterResponse:

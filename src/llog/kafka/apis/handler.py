@@ -39,7 +39,11 @@ class Client:
 
 
 def _nothing() -> None:
-    """Frees nothing: the frame of a call that did not come from a connection is not counted."""
+    """For calls that do not come from a connection: their memory is not counted."""
+
+
+def _enough(_: int) -> bool:
+    return True
 
 
 @dataclass(eq=False, slots=True)
@@ -59,6 +63,9 @@ class Call:
     release_frame: Callable[[], None] = _nothing
     """Stop counting the frame now. Produce calls it right before `BatchingProducer.submit`, which counts the same bytes
     itself: no other request is granted them in between, as long as nothing is awaited. Further calls do nothing."""
+    hold: Callable[[int], bool] = _enough
+    """Count bytes that are about to be read for the answer, in addition to earlier ones, until the client has taken the
+    answer. False: clients that take their answers slowly hold all memory for answers, so answer without these."""
     wait_ms: float = 0
     """How long the client asked to wait for records, set by the handler; that does not make a request slow."""
 

@@ -2,7 +2,8 @@
 
 Every frame takes a slot, and its handler starts before the next frame is looked at, so what a handler does before it
 returns happens in the order of frames. A slot is left when its answer is ready and all earlier answers were written.
-At most `IN_FLIGHT_MAX` slots are taken; then, and while the client does not take its answers, the socket is not read.
+At most `IN_FLIGHT_MAX` slots are taken; then, while a frame waits for memory, and while the client does not take its
+answers, the socket is not read.
 
 A connection ends, after the answers to earlier requests, at the first frame that is not a request, or whose handler
 failed. When the client is gone, its long polls are cancelled; its appends go on.
@@ -11,23 +12,21 @@ failed. When the client is gone, its long polls are cancelled; its appends go on
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from llog.errors import FormatError, LlogError
+from llog.errors import FormatError, InvalidField, RequestOverload, UnsupportedFormat
 from llog.kafka.apis.handler import Answer, Client
-from llog.kafka.codec import Buffer
+from llog.kafka.net.answers import AnswerQueue
+from llog.kafka.net.arrival import Arrival
+from llog.kafka.net.context import ConnectionContext
 from llog.kafka.net.frames import Frame, FrameReader
-from llog.listener.connection import Connection, ConnectionSet, address
-
-if TYPE_CHECKING:
-    from llog.kafka.dispatch import Request
-    from llog.kafka.net.context import ConnectionContext
+from llog.kafka.net.slot import Slot
+from llog.listener.connection import SEND_TIMEOUT_MS, Connection, ConnectionSet, address
 
 IN_FLIGHT_MAX: Final = 64
 """Requests of one connection that are not answered."""
@@ -36,219 +35,248 @@ FRAMES_PER_TURN: Final = 64
 IDLE_MS_MAX: Final = 600_000
 """Kafka's default, `connections.max.idle.ms`."""
 
-_log: Final = logging.getLogger("llog.kafka")
-
-
-class Slot:
-    """The place of one request among the answers of its connection."""
-
-    __slots__ = ("answer", "awaited", "done", "frame_bytes", "request", "started")
-
-    def __init__(self, frame_bytes: int, started: float) -> None:
-        self.frame_bytes, self.started = frame_bytes, started
-        self.request: Request | None = None
-        self.awaited: asyncio.Future[Answer] | None = None
-        self.done = False
-        self.answer: list[Buffer] | None = None
-        """None, once it is done: nothing can be answered, so the connection ends here."""
-
 
 class KafkaConnection(Connection, asyncio.BufferedProtocol):
+    _answers: AnswerQueue
+
     def __init__(self, peers: ConnectionSet, context: ConnectionContext) -> None:
         super().__init__(peers)
         self._context = context
-        self._frames = FrameReader(context.scratch, self._admit, context.frame_bytes_max)
+        self._arrival = Arrival(
+            context, now_ms=self._now_ms, missing=self._missing, on_room=self._serve, stalled=self._stalled
+        )
+        self._frames = FrameReader(context.scratch, self._arrival.admit)
         self._slots: deque[Slot] = deque()
-        self._reserved_bytes = 0
-        """For the frame that is arriving."""
-        self._waits_for_room = False
+        self._untaken_bytes = 0
+        """What answers hold that were written and that the client has not taken."""
+        self._serve_scheduled = False
         self._ending = False
-        """No further frame is read; the connection closes behind the last answer."""
-        self._kafka_client = Client("", 0, "")
+        """No further frame is handled; the connection closes behind the last answer."""
+        self._mute = False
+        """No further answer is written."""
+        self._peer = Client("", 0, "")
 
     # -- the transport's calls -----------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._answers = AnswerQueue(self.transport)
         host, port = self.client or ("", 0)
         reached = address(transport.get_extra_info("sockname"))
-        self._kafka_client = Client(host, port, "" if reached is None else f"{reached[0]}:{reached[1]}")
-        if not self.admitted:
-            self._context.refused("connections")
-            self.transport.abort()
-            return
-        self.expect_within(IDLE_MS_MAX)
+        self._peer = Client(host, port, "" if reached is None else f"{reached[0]}:{reached[1]}")
+        self._arrival.client = host
+        self._context.log.connected(1)
+        if self.admitted:
+            self.expect_within(IDLE_MS_MAX)
+        else:
+            self._refuse("connections", f"{self.peers.connections_max} connections are open")
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._ending = True
-        self._give(self._reserved_bytes)
-        self._reserved_bytes = 0
-        for slot in self._slots:
-            self._cancel(slot)
+        self._arrival.give_up()
+        self._answers.clear()
+        self._silence()
+        self._give_taken()
+        self._context.log.connected(-1)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._ending:
-            return
-        self._frames.received(nbytes)
-        self._serve()
+        if not self._ending:
+            self._frames.received(nbytes)
+            self._serve()
 
     def eof_received(self) -> bool:
         """The client sends no more. It may still read, so what is in flight is answered, except long polls."""
-        for slot in self._slots:
-            self._cancel(slot)
+        self._cancel_polls()
         self._end()
         return bool(self._slots) and self.transport.get_extra_info("ssl_object") is None
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._write_answers()
+        self._leave_slots()
 
     def begin_stop(self) -> None:
         self._end()
 
+    def deadline_passed(self) -> None:
+        if self._arrival.share is None:
+            self._end()  # idle
+        elif (patience_ms := self._arrival.patience_ms()) > 0 and not self._arrival.waits_for_room:
+            self.expect_within(patience_ms)
+        else:
+            self._stalled()
+
     # -- requests ------------------------------------------------------------------------------------------------------
     def _serve(self) -> None:
         """Handle the frames that have arrived, as far as slots, memory and this turn allow."""
+        self._serve_scheduled = False
+        is_hungry = False
         try:
             for _ in range(FRAMES_PER_TURN):
-                if self._ending or len(self._slots) >= IN_FLIGHT_MAX or not self._writable.is_set():
+                if self._ending or len(self._slots) >= IN_FLIGHT_MAX or not self.is_writable:
                     break
                 frame = self._frames.next()
                 if frame is None:
+                    is_hungry = self._frames.is_hungry
                     break
                 self._begin(frame)
             else:
-                self.loop.call_soon(self._serve)
-        except FormatError as error:
-            self._refuse("size", error)
+                self._serve_soon()
+        except InvalidField as error:
+            self._refuse("size", str(error))
+        except (RequestOverload, MemoryError) as error:
+            self._refuse("overload", str(error))
         self._frames.keep()
-        self._update_reading()
+        if not self._ending:
+            self.read(is_hungry)
+            if self._arrival.share is not None:
+                self.expect_within(self._arrival.patience_ms())
+            else:
+                self.expect_within(None if self._slots else IDLE_MS_MAX)
+
+    def _serve_soon(self) -> None:
+        if not self._serve_scheduled:
+            self._serve_scheduled = True
+            self.loop.call_soon(self._serve)
 
     def _begin(self, frame: Frame) -> None:
         context = self._context
-        slot = Slot(len(frame), context.now())
+        slot = Slot(self._arrival.complete(), context.front_end, len(frame), context.now())
         self._slots.append(slot)
-        self._reserved_bytes = 0
-        release = partial(self._release, slot)
         try:
-            slot.request = request = context.dispatcher.read(frame, self._kafka_client, release)
-            del frame
+            slot.request = request = context.dispatcher.read(frame, self._peer, slot.frame.give, slot.answer.hold)
         except FormatError as error:
-            self._refuse("format", error, slot)
+            self._refuse("unsupported" if isinstance(error, UnsupportedFormat) else "malformed", str(error))
+            self._done(slot)
             return
         try:
             result = request.handle(request.call)
         except Exception as error:
-            self._failed(slot, error)
+            self._fail(slot, error)
             return
         if result is None or isinstance(result, Struct):
-            self._answered(slot, result)
+            self._answer(slot, result)
         else:
             self._await(slot, result)
 
     def _await(self, slot: Slot, result: Awaitable[Answer]) -> None:
-        if asyncio.isfuture(result):
-            slot.awaited = result
-        else:
-            slot.awaited = task = asyncio.ensure_future(result)
-            self.peers.tasks.add(task)  # type: ignore[arg-type]
-            task.add_done_callback(self.peers.tasks.discard)  # type: ignore[arg-type]
-        slot.awaited.add_done_callback(partial(self._came, slot))
+        slot.awaited = awaited = asyncio.ensure_future(result)
+        if awaited is not result:
+            tasks = cast("set[Any]", self.peers.tasks)
+            tasks.add(awaited)
+            awaited.add_done_callback(tasks.discard)
+        awaited.add_done_callback(partial(self._came, slot))
 
-    def _came(self, slot: Slot, future: asyncio.Future[Answer]) -> None:
-        if future.cancelled():
-            self._done(slot, None)
-        elif (error := future.exception()) is not None:
-            self._failed(slot, error)
+    def _came(self, slot: Slot, awaited: asyncio.Future[Answer]) -> None:
+        slot.awaited = None
+        if awaited.cancelled():
+            self._done(slot)
+        elif (error := awaited.exception()) is not None:
+            self._fail(slot, error)
         else:
-            self._answered(slot, future.result())
+            self._answer(slot, awaited.result())
 
     # -- answers -------------------------------------------------------------------------------------------------------
-    def _answered(self, slot: Slot, message: Answer) -> None:
-        assert slot.request is not None
-        if message is None:
-            self._done(slot, [])
-            return
+    def _answer(self, slot: Slot, message: Answer) -> None:
         try:
-            buffers = slot.request.answer(message)
+            slot.encode(message)
         except Exception as error:
-            self._failed(slot, error)
-            return
-        self._done(slot, buffers)
-
-    def _failed(self, slot: Slot, error: BaseException) -> None:
-        name = "" if slot.request is None else slot.request.api.name
-        fields = {"api": name, "client": self._kafka_client.host}
-        if isinstance(error, LlogError):
-            _log.warning("a Kafka handler raised: %s", error, extra={"llog": fields})
+            self._fail(slot, error)
         else:
-            _log.error("a Kafka handler failed", exc_info=error, extra={"llog": fields})
-        self._context.refused("failed")
-        self._done(slot, None)
+            self._done(slot)
 
-    def _done(self, slot: Slot, answer: list[Buffer] | None) -> None:
-        slot.done, slot.answer = True, answer
-        self._release(slot)
-        if self._slots and self._slots[0] is slot:
-            self._write_answers()
+    def _fail(self, slot: Slot, error: BaseException) -> None:
+        """The handler raised: the connection ends at this slot."""
+        self._context.log.failed(slot, self._peer, error)
+        slot.buffers = None
+        self._ending = True
+        self._done(slot)
 
-    def _write_answers(self) -> None:
+    def _done(self, slot: Slot) -> None:
+        slot.is_done = True
+        slot.frame.give()
+        if self._mute:
+            self._slots.remove(slot)
+            self._drop(slot)
+        elif self._slots[0] is slot:
+            self._leave_slots()
+
+    def _leave_slots(self) -> None:
         """Write the answers that are ready and have no slot before them."""
-        slots, transport = self._slots, self.transport
-        while slots and slots[0].done and self._writable.is_set():
-            slot = slots.popleft()
-            if slot.answer is None:
-                self._ending = True
-                slots.clear()
-            elif slot.answer and not transport.is_closing():
-                transport.writelines(slot.answer)
+        slots, answers = self._slots, self._answers
+        while self.is_writable and not self._mute:
+            if answers:
+                answers.write_piece()
+            elif not slots or not slots[0].is_done:
+                break
+            elif (buffers := slots[0].buffers) is None:
+                self._silence()
+            else:
+                slot = slots.popleft()
+                self._context.log.finished(slot, self._peer)
+                self._untaken_bytes += slot.answer.held_bytes
+                if buffers:
+                    answers.add(buffers, slot.answer_bytes)
+        if self.is_writable and not answers:
+            self._give_taken()
         if self._ending:
-            if not slots:
-                transport.close()
-        elif not self._waits_for_room:
-            self.loop.call_soon(self._serve) if self._frames.kept_bytes else self._update_reading()
+            self._end()
+        elif not self.is_reading and not self._arrival.waits_for_room:
+            self._serve_soon()
+        elif not slots:
+            self.expect_within(IDLE_MS_MAX)
 
-    # -- memory --------------------------------------------------------------------------------------------------------
-    def _admit(self, size: int) -> bool:
-        if self._waits_for_room:
-            return False
-        if self._context.pool.try_take(size):
-            self._reserved_bytes = size
-            return True
-        return False
+    def _give_taken(self) -> None:
+        if self._untaken_bytes:
+            self._context.front_end.give(self._untaken_bytes)
+            self._untaken_bytes = 0
 
-    def _release(self, slot: Slot) -> None:
-        self._give(slot.frame_bytes)
-        slot.frame_bytes = 0
-
-    def _give(self, byte_length: int) -> None:
-        if byte_length:
-            self._context.pool.give(byte_length)
+    def _drop(self, slot: Slot) -> None:
+        """Nobody gets this answer."""
+        slot.answer.settle(0)
+        self._context.log.finished(slot, self._peer)
 
     # -- the end -------------------------------------------------------------------------------------------------------
-    def _refuse(self, reason: str, error: FormatError, slot: Slot | None = None) -> None:
-        """End the connection behind the answers in flight."""
-        fields = {"client": self._kafka_client.host, "reason": reason}
-        _log.info("refused a frame: %s", error, extra={"llog": fields})
-        self._context.refused(reason)
+    def _refuse(self, reason: str, error: str) -> None:
+        """Handle no further frame."""
+        self._context.log.refused(reason, self._peer, error)
         self._end()
-        if slot is not None:
-            self._done(slot, None)
+
+    def _stalled(self) -> None:
+        """The frame that is arriving comes too slowly, or waited too long for room."""
+        self._context.log.refused("stalled", self._peer, "it arrives too slowly, or waited too long for memory")
+        self._arrival.give_up()
+        self._end()
 
     def _end(self) -> None:
+        """Handle no further frame, and close behind the last answer."""
         self._ending = True
-        if not self._slots:
-            self.transport.close()
-        else:
+        self._arrival.give_up()
+        if self._slots or self._answers:
             self.read(False)
+            self.expect_within(None)
+        elif not self.transport.is_closing():
+            self.transport.close()
+            self.expect_within(SEND_TIMEOUT_MS)  # for what the transport still holds
 
-    def _cancel(self, slot: Slot) -> None:
-        if slot.awaited is not None and slot.request is not None and slot.request.handler.ends_with_client:
-            slot.awaited.cancel()
+    def _silence(self) -> None:
+        """Write no further answer, and close behind those that were written."""
+        self._mute = self._ending = True
+        self._cancel_polls()
+        for slot in [slot for slot in self._slots if slot.is_done]:
+            self._slots.remove(slot)
+            self._drop(slot)
+        if not self.transport.is_closing():
+            self.transport.close()
+            self.expect_within(SEND_TIMEOUT_MS)
 
-    def _update_reading(self) -> None:
-        self.read(not (self._ending or self._frames.kept_bytes >= 4 or len(self._slots) >= IN_FLIGHT_MAX))
-        self.expect_within(None if self._slots else IDLE_MS_MAX)
+    def _cancel_polls(self) -> None:
+        for slot in self._slots:
+            slot.cancel_poll()
+
+    def _missing(self) -> int:
+        return self._frames.missing_bytes
+
+    def _now_ms(self) -> float:
+        return self.loop.time() * 1_000

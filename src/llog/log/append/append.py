@@ -22,6 +22,8 @@ from typing import Final, NamedTuple
 
 from llog.errors import AppendNotCommitted, InvalidArgument, LogDeleted, LogError, StoreError
 from llog.formats.buffers import Buffer, total_length
+from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
+from llog.formats.records.produced import stamp
 from llog.formats.shared_blob import BlobGroup, build_shared_blob
 from llog.log.append.commit import Committer
 from llog.log.append.known import Growth, PieceOutcomes
@@ -68,6 +70,16 @@ class EncodedGroup:
         body = [buffer for buffers in ranges for buffer in buffers]
         count = sum(piece.msg_count for piece in pieces)
         return EncodedGroup(self.log, count, self.encoding, body, self.max_timestamp_ms, pieces=pieces)
+
+    def at_append_time(self, now_ms: int) -> EncodedGroup:
+        """The group with the time of the write as timestamp of all its records (`message.timestamp.type`). Changes the
+        bytes in place: each buffer is one batch. Bare payloads have no other timestamp."""
+        if self.encoding == BYTES_BATCH:
+            return self
+        for buffer in self.body:
+            stamp(buffer, now_ms, log_append_time=True)
+        pieces = tuple(piece._replace(max_timestamp_ms=now_ms) for piece in self.pieces)
+        return EncodedGroup(self.log, self.msg_count, self.encoding, self.body, now_ms, pieces=pieces)
 
 
 class Appended(NamedTuple):

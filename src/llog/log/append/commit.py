@@ -129,6 +129,7 @@ class Committer:
                 attempt.slice,
                 producers=known.producers.states,
                 settled_append_id=known.settled_append_id,
+                forgot=known.producers.forgot,
             )
             if isinstance(decision, Reserved):
                 reserved.append((attempt, decision))

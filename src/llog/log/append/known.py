@@ -12,13 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
-from llog.errors import AppendNotCommitted, LogError, LogFenced, OutOfOrderSequence, ProducerEpochFenced
+from llog.errors import (
+    AppendNotCommitted,
+    DuplicateSequence,
+    LogError,
+    LogFenced,
+    OutOfOrderSequence,
+    ProducerEpochFenced,
+    UnknownProducer,
+)
 from llog.formats.values import ControlRecord
 from llog.log.append.pieces import AppendSlice, Landed, PieceOutcome, PlacedPiece
 from llog.log.context import LogContext
 from llog.log.control import PieceVerdict, Refusal, refusal_of
 from llog.log.keys import Log
-from llog.log.producers import KnownProducers
+from llog.log.producer_state import KnownProducers
 from llog.log.topics.create import Expected, FirstWrite, initialize
 
 LOG_KNOWN_MAX: Final = 100_000
@@ -257,7 +265,7 @@ class CommitAttempt:
     # -- outcomes -----------------------------------------------------------------------------------------------------
     def decide(self, verdicts: Iterable[PieceVerdict]) -> None:
         self.set_outcomes(
-            (number, outcome if isinstance(outcome, Landed) else _error_of(self.log, outcome))
+            (number, outcome if isinstance(outcome, Landed) else error_of(self.log, outcome))
             for number, outcome in verdicts
         )
 
@@ -279,7 +287,7 @@ class CommitAttempt:
     def refuse(self, refusal: Refusal) -> None:
         """Apply a refusal of the whole log."""
         if refusal.kind == "fenced":
-            self.fail(_error_of(self.log, refusal))
+            self.fail(error_of(self.log, refusal))
         elif refusal.kind == "expired":
             self._needs_upload = True
         else:
@@ -294,11 +302,13 @@ class CommitAttempt:
 
 
 _ERRORS: Final[Mapping[str, type[LogError]]] = {
+    "duplicate": DuplicateSequence,
     "fenced": LogFenced,
     "old_epoch": ProducerEpochFenced,
     "out_of_order": OutOfOrderSequence,
+    "unknown_producer": UnknownProducer,
 }
 
 
-def _error_of(log: Log, refusal: Refusal) -> LogError:
+def error_of(log: Log, refusal: Refusal) -> LogError:
     return _ERRORS[refusal.kind](*log, refusal.reason)

@@ -59,6 +59,8 @@ class AppendSlice(NamedTuple):
     encoding: str
     pieces: tuple[PlacedPiece, ...]
     """The pieces without an outcome, in order; they need not be adjacent."""
+    accepts_unknown: bool = False
+    """Only of a recovery: an unknown producer may begin with any number, because what it wrote before is lost."""
 
     def has_claims(self) -> bool:
         return any(piece.claim is not None for piece in self.pieces)

@@ -12,12 +12,13 @@ from typing import Final, NamedTuple
 
 from llog.errors import AppendUncertain, LogError, MetadataStoreError
 from llog.formats.values import ControlRecord, Pending, decode_value
+from llog.log.append.known import error_of
 from llog.log.append.pieces import PieceOutcome
 from llog.log.context import LogContext
-from llog.log.control import Reserved, cleared, weigh, weigh_claims
+from llog.log.control import Refusal, Reserved, cleared, weigh, weigh_claims
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log, offset_name
-from llog.log.producers import KnownProducers
+from llog.log.producer_state import KnownProducers
 from llog.stores.metadata.port import Write
 
 # Rounds of reading before an append without an answer is reported uncertain.
@@ -119,9 +120,12 @@ async def _weigh_producers(context: LogContext, log: Log, *, attempt_version: in
                 break
             producers = KnownProducers()
             if record.version > attempt_version and await producers.catch_up(context, log, control):
-                unknown = AppendUncertain(*log, f"{reason}, and its producer has appended more batches since")
-                outcomes = weigh_claims(made.run, producers.states)
-                pieces = tuple((number, landed or unknown) for number, landed in outcomes)
+                unknown = AppendUncertain(*log, f"{reason}, and its producer has gone on or is forgotten")
+                outcomes = weigh_claims(made.run, producers.states, forgot=producers.forgot)
+                pieces = tuple(
+                    (number, error_of(log, found) if isinstance(found, Refusal) else found or unknown)
+                    for number, found in outcomes
+                )
                 return Resolution(control, record.version, pieces=pieces)
         except MetadataStoreError as error:
             if not error.retriable:

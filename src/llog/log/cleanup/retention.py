@@ -29,7 +29,7 @@ from llog.log.append.settle import StaleSelf, settle, settle_and_clear
 from llog.log.context import LogChange, LogContext
 from llog.log.index import Entry, entry_of
 from llog.log.keys import Log
-from llog.log.producers import move_snapshot
+from llog.log.producer_state import move_snapshot
 from llog.log.rewrite import segments
 from llog.log.topics.config import TopicConfig
 from llog.log.topics.create import load_topic

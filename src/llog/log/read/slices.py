@@ -10,7 +10,7 @@ Segments hold final offsets. Batches are decoded a few MiB at a time, so memory 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from llog.formats.records.record_batch import (
     BatchRule,
     TimestampType,
     patch_offsets,
+    set_leader_epoch,
     verify_crcs,
     walk,
 )
@@ -143,6 +144,10 @@ def encode_payloads(
 
 # -- batches with their offsets ----------------------------------------------------------------------------------------
 
+LEADER_EPOCH: Final = 0
+"""The leader epoch of batches that leave the log, always the same: partitions have no leader. (The epoch of a log
+counts fences. Kafka's clients would take it for a leader epoch and refuse metadata that shows a lower one.)"""
+
 
 class Chunk(NamedTuple):
     """Whole, checked batches of one log with their final offsets.
@@ -169,20 +174,26 @@ def _chunk(row: Sequence[EntrySlice], buffers: Sequence[Buffer]) -> Chunk:
         check = SegmentCheck(source, entry.start_offset, end_offset)
         batches = check.batches(data)
         check.check_count(record_count)
-        return Chunk(start_offset, end_offset, memoryview(data).toreadonly(), batches)
+        return Chunk(start_offset, end_offset, *_with_leader_epoch(data, batches))
     if is_fresh(entry):
         writable, batches = _patched([one.entry for one in row], buffers)
         return Chunk(start_offset, row[-1].end_offset, memoryview(writable).toreadonly(), batches)
     if value.encoding == BYTES_BATCH:
-        return payload_chunk(data, value.msg_count, start_offset, value.epoch, value.created_at_ms, source)
+        return payload_chunk(data, value.msg_count, start_offset, value.created_at_ms, source)
     raise UnsupportedFormat(source, f"encoding {value.encoding!r}")
 
 
-def payload_chunk(
-    data: Buffer, msg_count: int, start_offset: int, epoch: int, created_at_ms: int, source: str
-) -> Chunk:
+def _with_leader_epoch(data: Buffer, batches: BatchColumns) -> tuple[memoryview, BatchColumns]:
+    """The batches of a segment with LEADER_EPOCH. Only where a fence changed the log's epoch, in a copy."""
+    if not bool(np.any(batches.partition_leader_epoch != LEADER_EPOCH)):
+        return memoryview(data).toreadonly(), batches
+    writable = bytearray(data)
+    return memoryview(writable).toreadonly(), set_leader_epoch(writable, batches, LEADER_EPOCH)
+
+
+def payload_chunk(data: Buffer, msg_count: int, start_offset: int, created_at_ms: int, source: str) -> Chunk:
     """Bare payloads as one RecordBatch."""
-    batch = encode_payloads(data, msg_count, start_offset, epoch, created_at_ms, source)
+    batch = encode_payloads(data, msg_count, start_offset, LEADER_EPOCH, created_at_ms, source)
     return Chunk(start_offset, start_offset + msg_count - 1, batch, walk(batch, source, rule=BatchRule.COMPACTED))
 
 
@@ -190,11 +201,11 @@ def _patched(entries: Sequence[Entry], buffers: Sequence[Buffer]) -> tuple[bytea
     """The batches of adjacent slices with their offsets, in a copy: a store may share the bytes it returns."""
     first, data = entries[0], bytearray().join(buffers)
     lengths, counts = [len(buffer) for buffer in buffers], [entry.value.msg_count for entry in entries]
-    return data, patch_slices(data, lengths, counts, first.start_offset, first.value.epoch, first.value.data_key)
+    return data, patch_slices(data, lengths, counts, first.start_offset, LEADER_EPOCH, first.value.data_key)
 
 
 def _rows(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
-    """First and stop position of entries that are checked in one pass: adjacent slices of blobs with one epoch."""
+    """First and stop position of entries that are checked in one pass: adjacent slices of blobs."""
     first = 0
     for stop in range(1, len(entries) + 1):
         if stop == len(entries) or not _follows(entries[stop], entries[stop - 1]):
@@ -203,8 +214,7 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
 
 
 def _follows(entry: Entry, before: Entry) -> bool:
-    adjacent = entry.start_offset == before.end_offset + 1 and entry.value.epoch == before.value.epoch
-    return adjacent and is_fresh(entry) and is_fresh(before)
+    return entry.start_offset == before.end_offset + 1 and is_fresh(entry) and is_fresh(before)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------

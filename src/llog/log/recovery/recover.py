@@ -29,7 +29,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from llog.concurrency import gather_bounded
-from llog.errors import FormatError, InvalidArgument, LogError, ObjectNotFound, OutOfOrderSequence, RestoreRefused
+from llog.errors import (
+    FormatError,
+    InvalidArgument,
+    LogError,
+    ObjectNotFound,
+    OutOfOrderSequence,
+    RestoreRefused,
+    UnknownProducer,
+)
 from llog.formats.backup import VacuumHold
 from llog.formats.shared_blob import BlobSlice, parse_shared_blob
 from llog.formats.values import TopicRecord
@@ -132,6 +140,16 @@ class _Slice(NamedTuple):
     created_at_ms: int
     encoding: str
     pieces: tuple[PlacedPiece, ...]
+
+
+_EARLY: Final = (OutOfOrderSequence, UnknownProducer)
+"""Other batches of the producer may come first."""
+
+
+def _first_claim(part: _Slice) -> tuple[int, int]:
+    """Epoch and sequence number of a postponed slice, which begins with a claim."""
+    claim = part.pieces[0].claim
+    return (0, 0) if claim is None else (claim.epoch, claim.first_sequence)
 
 
 class _Recovery:
@@ -271,7 +289,7 @@ class _Recovery:
             self._postponed = []
             for part in waiting:
                 await self._commit(part, last_time=False)
-        for part in self._postponed:
+        for part in sorted(self._postponed, key=_first_claim):
             await self._commit(part, last_time=True)
 
     async def _append_slice(self, blob: FoundBlob, part: BlobSlice, body: memoryview) -> None:
@@ -362,7 +380,8 @@ class _Recovery:
 
     async def _commit(self, part: _Slice, *, last_time: bool) -> None:
         """Commit the pieces. Those out of order are postponed, unless `last_time`: the times of two blobs do not show
-        which came first when they are equal or of two clocks, but the sequence numbers of a producer do."""
+        which came first when they are equal or of two clocks, but the sequence numbers of a producer do. The last time,
+        an unknown producer begins with the first number that is left."""
         pieces = tuple(piece._replace(number=number) for number, piece in enumerate(part.pieces))
         known = self.committer.known
         outcomes: Sequence[PieceOutcome | None]
@@ -372,17 +391,17 @@ class _Recovery:
             outcomes = [error] * len(pieces)
         else:
             try:
-                outcomes = await self._commit_known(part, incarnation, pieces)
+                outcomes = await self._commit_known(part, incarnation, pieces, accepts_unknown=last_time)
             finally:
                 known.release([part.log])
-        early = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, OutOfOrderSequence) and not last_time]
+        early = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, _EARLY) and not last_time]
         if early:
             self._postponed.append(part._replace(pieces=tuple(pieces[i] for i in early)))
         settled = [(pieces[i], outcomes[i]) for i in range(len(pieces)) if i not in set(early)]
         self._note(part.log, part.uri, part.created_at_ms, settled)
 
     async def _commit_known(
-        self, part: _Slice, incarnation: int, pieces: tuple[PlacedPiece, ...]
+        self, part: _Slice, incarnation: int, pieces: tuple[PlacedPiece, ...], *, accepts_unknown: bool
     ) -> Sequence[PieceOutcome | None]:
         slice_ = AppendSlice(
             append_id=f"{self._context.random_bits(128):032x}",
@@ -392,6 +411,7 @@ class _Recovery:
             blob_created_at_ms=max(part.created_at_ms, self._hold.held_at_ms),
             encoding=part.encoding,
             pieces=pieces,
+            accepts_unknown=accepts_unknown,
         )
         return (await self.committer.commit({part.log: slice_}))[part.log]
 

@@ -8,6 +8,7 @@ in every case:
 - a run in flight gets the version that its end key has now, or a version that no key has if the end key was not what
   the run was planned on: then the run is abandoned, as it would have been;
 - the next producer id leaps ahead, because clients use ids that were given since the backup;
+- producer snapshots say that producers were forgotten: those that began since the backup, which may go on writing;
 - the logs of a topic that was deleted while the backup was taken become tombstones.
 """
 
@@ -25,6 +26,7 @@ from llog.formats.values import (
     CompactionRecord,
     ControlRecord,
     ProducerIdBlock,
+    ProducerSnapshot,
     TopicRecord,
     decode_value,
     encode_value,
@@ -114,6 +116,7 @@ class _LogRestore:
         """The index entry at the end of the run in flight."""
         self._end_key_version: int | None = None
         self._control_key, self._compaction_key = context.keys.control(log), context.keys.compaction(log)
+        self._producers_key = context.keys.producers(log)
         self.guard_bytes = 0
 
     def take(self, line: BackedUp) -> tuple[Key, bytes] | None:
@@ -126,6 +129,9 @@ class _LogRestore:
             self._compaction = decode_value(CompactionRecord, line.value, line.path)
             run = self._compaction.in_flight
             self.end_key = None if run is None else self._keys.index_entry(self._log, run.end_offset)
+        elif line.path == self._producers_key.path:
+            head = decode_value(ProducerSnapshot, line.value, line.path)
+            return self._producers_key, encode_value(replace(head, forgot=True), line.path)
         else:
             if self.end_key is not None and line.path == self.end_key.path:
                 self._end_key_version = line.version

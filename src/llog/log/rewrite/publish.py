@@ -42,7 +42,7 @@ from llog.limits import LOG_COMPACT_ENTRIES_MAX, LOG_COMPACT_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.index import Entry, EntryVerdict, entry_of, judge
 from llog.log.keys import Log, last_segment_id, offset_name
-from llog.log.producers import move_snapshot
+from llog.log.producer_state import move_snapshot
 from llog.log.rewrite import segments
 from llog.stores.metadata.port import Delete, Record
 

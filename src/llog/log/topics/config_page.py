@@ -19,8 +19,9 @@ processes may go by the old value for up to 5 seconds.
 _ENFORCED = "## Enforced\n\n"
 _LIMITS = """
 Limits of records (`max.message.bytes`, `message.timestamp.…`) hold for every writer: HTTP produce, the direct writer,
-`llog produce` and the Spark sink. A record without a timestamp gets the time of the write. Recovery from a backup
-appends what was accepted before, whatever the limits are now.
+`llog produce`, the Spark sink and Kafka producers. A record without a timestamp gets the time of the write (a Kafka
+producer always sends one). With `LogAppendTime` no window applies; a batch of the Spark sink goes by the type that the
+topic had when the batch began. Recovery from a backup appends what was accepted before, whatever the limits are now.
 
 """
 _WITHOUT = """\

@@ -127,8 +127,8 @@ CONFIGS: Final[Mapping[str, ConfigSpec]] = {
     ),
     "max.message.bytes": _enforced(
         "int", 1_048_588, _number(0, RECORD_BATCH_BYTES_MAX),
-        "A write with a larger record is refused; the size is that of a batch of this record alone, uncompressed. A"
-        " Kafka producer makes the batches itself: the limit applies to each of them, as sent.",
+        "A write with a larger record is refused; the size is that of a batch of this record alone, uncompressed; a"
+        " batch of a Kafka producer counts as it was sent.",
     ),
     "message.timestamp.before.max.ms": _enforced(
         "long", _LONG_MAX, _COUNT, "A write with a timestamp further in the past is refused."

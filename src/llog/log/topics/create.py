@@ -105,8 +105,14 @@ async def initialize(
             topic = await _live_topic(context, log, first_offset, topic_id, write, expected, strict=strict)
             if topic is not None:
                 # Control comes last: if it exists, so do the others. The empty producer snapshot records from which
-                # offset on producer state is read; that is unknown later, when the log's first entries are gone.
-                snapshot = ProducerSnapshot(incarnation=topic.incarnation, as_of=topic.first_offset, pages=0)
+                # offset on producer state is read; that is unknown later, when the log's first entries are gone. A
+                # topic that is created again has forgotten the producers of its earlier incarnations, which may go on.
+                snapshot = ProducerSnapshot(
+                    incarnation=topic.incarnation,
+                    as_of=topic.first_offset,
+                    pages=0,
+                    forgot=topic.incarnation > 1,
+                )
                 await _ensure(context, context.keys.producers(log), ProducerSnapshot, snapshot, strict)
                 await _ensure(context, context.keys.compaction(log), CompactionRecord, _first_compaction(topic), strict)
                 known = await _control(context, log, topic, strict)

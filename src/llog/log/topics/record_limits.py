@@ -1,6 +1,8 @@
 """Limits of a topic's config on the records of a write: how large a record may be, how old, how far in the future.
 
-A front end measures a record group once, without a step per record, and judges the group by three numbers.
+A topic with `message.timestamp.type=LogAppendTime` has no window: its records get the time of the write
+(`EncodedGroup.at_append_time`). A front end measures a record group once, without a step per record, and judges the
+group by three numbers.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def refusal_of_records(
     record as a batch of its own."""
     if record_bytes_max > config.max_message_bytes:
         return RecordTooLarge(*log, record_bytes_max, config.max_message_bytes)
-    if span is AT_THE_CLOCK:  # nearly always, over HTTP
+    if span is AT_THE_CLOCK or config.log_append_time:  # nearly always, over HTTP
         return None
     before_max_ms, after_max_ms = config.timestamp_before_max_ms, config.timestamp_after_max_ms
     if span.lag_ms <= before_max_ms and span.lead_ms <= after_max_ms:

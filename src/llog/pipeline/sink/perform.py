@@ -8,6 +8,7 @@ Why that is safe: a slice speaks as a batch of the query's producer, and `reserv
     repeat     the slice is in the log: another driver performed this plan before, or performs it now
     old epoch  a later slice of this log, or of a later batch, is in the log; that happens only after this one
                (`llog.pipeline.sink.query`), so this slice is in the log too
+    duplicate  so many later slices are in the log that its offsets are forgotten
 
 A missing blob is such evidence as well if the plan is done: vacuum keeps the blob until then. A slice counts as
 appended only on one of these grounds. If a log was deleted or recreated after the plan was made, its records are gone:
@@ -26,6 +27,7 @@ from llog.concurrency import gather_bounded
 from llog.errors import (
     AppendNotCommitted,
     AppendUncertain,
+    DuplicateSequence,
     FormatError,
     InconsistentReadState,
     LogDeleted,
@@ -42,7 +44,8 @@ from llog.log.append.commit import Committer
 from llog.log.append.pieces import Landed, PieceOutcome
 from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
-from llog.log.producers import Judgement, KnownProducers, judge_claim
+from llog.log.producer_state import KnownProducers
+from llog.log.producers import Judgement, judge_claim
 from llog.pipeline.sink.plan import ClaimedSlice, CommitPlan, PlanSlice, append_id, claimed_slices, find_plan
 from llog.pipeline.sink.query import SinkBatch, persist
 from llog.pipeline.sink.uploads import copy_slices
@@ -122,7 +125,7 @@ class _Performance:
         """False: the outcome is unclear. None means "not from this blob, or not in this incarnation"."""
         if isinstance(outcome, Landed):
             self._count_appended(work, repeated=outcome.repeated)
-        elif isinstance(outcome, ProducerEpochFenced):
+        elif isinstance(outcome, ProducerEpochFenced | DuplicateSequence):
             self._count_appended(work, repeated=True)
         elif isinstance(outcome, LogDeleted):
             self._drop(work)
@@ -196,8 +199,9 @@ class _Performance:
             work.error = InconsistentReadState(*work.log, str(error))
             return None
         claim = work.left[0].claim
-        judgement = judge_claim(producers.states.get(claim.producer_id), claim).judgement
-        if judgement in (Judgement.REPEAT, Judgement.OLD_EPOCH):
+        state = producers.states.get(claim.producer_id)
+        judgement = judge_claim(state, claim, forgot=producers.forgot).judgement
+        if judgement in (Judgement.REPEAT, Judgement.OLD_EPOCH, Judgement.DUPLICATE):
             self._count_appended(work, repeated=True)
             return True
         return False

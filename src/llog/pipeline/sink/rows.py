@@ -8,7 +8,7 @@ the rows of a log from where they are: apart from joining the batches, nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from llog.formats.arrow import HEADERS_TYPE, from_arrow
 from llog.formats.buffers import Buffer
 from llog.formats.partitioner import murmur2_partitions
 from llog.formats.records.encode import encode_columns, record_bytes
+from llog.formats.records.produced import stamp
 from llog.formats.records.record_batch import Codec
 from llog.formats.records.record_columns import BINARY_COLUMN_BYTES_MAX, NOTHING
 from llog.limits import MIB
@@ -162,8 +163,9 @@ def encode_groups(
     codec: Codec,
     timestamp_ms: int,
     message_bytes_max: Mapping[str, int] | None = None,
+    append_time: Collection[str] = (),
 ) -> list[SinkGroup]:
-    """The record group of each log. Rows without a timestamp get `timestamp_ms`.
+    """The record group of each log. Rows without a timestamp get `timestamp_ms`, and all rows of `append_time` topics.
 
     Raises `RecordTooLarge` for a record over its topic's limit in `message_bytes_max`. The groups of other topics carry
     the size of their largest record, so that the driver can compare it.
@@ -180,6 +182,10 @@ def encode_groups(
         body = [encode_columns(columns, rows=part, codec=codec) for part in _cut(rows, own_sizes)]
         timestamps_ms = columns.timestamps_ms[rows]
         newest_ms, span = int(timestamps_ms.max()), span_of(timestamps_ms, timestamp_ms)
+        if log.topic in append_time:
+            newest_ms, span = timestamp_ms, AT_THE_CLOCK
+            for record_batch in body:
+                stamp(record_batch, timestamp_ms, log_append_time=True)
         groups.append(SinkGroup(log, len(rows), body, newest_ms, largest if limit is None else 0, span, timestamp_ms))
     return groups
 

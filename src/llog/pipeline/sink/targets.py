@@ -1,8 +1,9 @@
 """What the driver does before the tasks of a batch start: look up the logs that rows may go to.
 
 If a blob's id is drawn before a log is known, the blob must not be committed to that log (h04). So the driver reads or
-creates the control records first, and passes the tasks the incarnation, partition count and record limit of each topic.
-Rows may still go to other topics: the driver checks and copies their slices afterwards (`uploads`).
+creates the control records first, and passes the tasks what they need of each topic: incarnation, partition count,
+record limit, timestamp type. Rows may still go to other topics: the driver checks and copies their slices afterwards
+(`uploads`).
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ async def _list_targets(context: LogContext) -> dict[str, SinkTarget]:
             continue
         logs += topic.partition_count
         if logs > SINK_LOGS_LISTED_MAX:
-            targets[parsed.topic] = SinkTarget(incarnation=UNKNOWN_INCARNATION, partition_count=topic.partition_count)
+            targets[parsed.topic] = SinkTarget(
+                incarnation=UNKNOWN_INCARNATION, partition_count=topic.partition_count, append_time=_append_time(topic)
+            )
         else:
             targets[parsed.topic] = await _target(context, parsed.topic, topic)
     return targets
@@ -92,11 +95,13 @@ async def _target(context: LogContext, topic: str, record: TopicRecord) -> SinkT
     missing = frozenset(
         partition for partition, control in enumerate(controls) if not _is_of_incarnation(control, record.incarnation)
     )
+    config = _config(record)
     return SinkTarget(
         incarnation=record.incarnation,
         partition_count=record.partition_count,
         missing=missing,
-        message_bytes_max=_message_bytes_max(record),
+        message_bytes_max=None if config is None else config.max_message_bytes,
+        append_time=_append_time(record),
     )
 
 
@@ -108,9 +113,14 @@ def _is_of_incarnation(record: Record | None, incarnation: int) -> bool:
     return control is not None and control.incarnation == incarnation
 
 
-def _message_bytes_max(record: TopicRecord) -> int | None:
+def _append_time(record: TopicRecord) -> bool:
+    config = _config(record)
+    return config is not None and config.log_append_time
+
+
+def _config(record: TopicRecord) -> TopicConfig | None:
     """None if the config is invalid: only a write to that topic reports it."""
     try:
-        return TopicConfig.of(record.config).max_message_bytes
+        return TopicConfig.of(record.config)
     except LlogError:
         return None

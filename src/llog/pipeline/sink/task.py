@@ -48,6 +48,8 @@ class SinkTarget(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions without a readable control record at that time."""
     message_bytes_max: int | None = None
     """The topic's `max.message.bytes`; None: unknown to the task, so the driver checks it."""
+    append_time: bool = False
+    """The topic's `message.timestamp.type` is LogAppendTime: rows get the task's clock instead of their timestamps."""
 
 
 class SinkOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +105,7 @@ class Uploader:
         counts = {topic: target.partition_count for topic, target in order.targets.items()}
         limits = {topic: target.message_bytes_max for topic, target in order.targets.items()}
         self._message_bytes_max = {topic: limit for topic, limit in limits.items() if limit is not None}
+        self._append_time = {topic for topic, target in order.targets.items() if target.append_time}
         # Tasks start at different partitions, so that many small tasks do not all write to the first.
         self._router = Router(order.topic, counts, RoundRobin(task_number))
         self._codec = codec_of(order.compression)
@@ -139,6 +142,7 @@ class Uploader:
             codec=self._codec,
             timestamp_ms=self._tools.now_ms(),
             message_bytes_max=self._message_bytes_max,
+            append_time=self._append_time,
         )
         if self._store is None:
             self._store = await self._tools.open_store(self._order.store_url)

@@ -7,13 +7,17 @@ answer may have happened at any time, and records may be gone where a topic was 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from llog.log.keys import Log
 from llog.testing.history.contents import Tokens
 from llog.testing.history.image import LogImage
 from llog.testing.history.operations import Action, Append, Operations, Read
 from llog.testing.history.verdict import Violation
+
+REFUSALS_OF_NUMBERS: Final = ("DuplicateSequence", "OutOfOrderSequence", "ProducerEpochFenced", "UnknownProducer")
+"""Answers that no producer gets which numbers its batches from 0 on and waits for each answer. Only a topic that was
+created again does not know it."""
 
 
 class AppendedBatch(NamedTuple):
@@ -97,7 +101,9 @@ def _stored_once(case: LogCase) -> Iterator[Violation]:
         if len(offsets) > 1 and not case.deletions:
             yield case.violation("I3", offsets[1], f"the same batch {batch.tokens} landed at {offsets}")
         for attempt in batch.attempts:
-            if attempt.answer is not None and attempt.answer.reason in ("OutOfOrderSequence", "ProducerEpochFenced"):
+            if attempt.answer is not None and attempt.answer.reason in REFUSALS_OF_NUMBERS:
+                if attempt.answer.reason == "UnknownProducer" and case.deletions:
+                    continue
                 text = f"{batch.tokens} follow the rules and were refused with {attempt.answer.reason}"
                 yield case.violation("I3", -1, text)
 

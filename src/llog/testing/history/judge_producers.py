@@ -47,7 +47,7 @@ def _stored(case: LogCase) -> dict[int, list[Known]]:
     offset_of = {token: offset for offset, token in case.stored.items()}
     found: dict[int, list[Known]] = {}
     for batch in case.batches.values():
-        claim = batch.attempts[0].asked.claim
+        claim = batch.attempts[-1].asked.claim  # an earlier one may have been refused before its epoch ended
         if claim is None or any(token not in offset_of for token in batch.tokens):
             continue
         known = (claim.epoch, claim.first_sequence, claim.last_sequence, offset_of[batch.tokens[0]])

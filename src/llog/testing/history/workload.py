@@ -26,6 +26,7 @@ from llog.errors import (
     PartitionNotInitialized,
     TopicError,
     UncertainOutcome,
+    UnknownProducer,
     VacuumRefused,
 )
 from llog.formats.records.bytes_batch import encode_bytes_batch
@@ -142,7 +143,8 @@ async def write(client: Client, logs: Sequence[Log], appends: int, *, records_ma
 
 
 async def write_idempotently(client: Client, logs: Sequence[Log], appends: int, producer_id: int) -> None:
-    """A producer that numbers its records and retries until it has an answer; an uncertain outcome ends its epoch."""
+    """A producer that numbers its records and retries until it has an answer; an uncertain outcome ends its epoch, and
+    so does a log that was created again and does not know it."""
     appender = Appender(client.context, growth=Growth.HTTP)
     places = dict.fromkeys(logs, (0, 0))  # epoch, next sequence
     for number in range(appends):
@@ -160,6 +162,8 @@ async def write_idempotently(client: Client, logs: Sequence[Log], appends: int, 
                 # As if the answer had been lost on its way to the client: the retry must get the same one.
             elif places[log] == (epoch, sequence):
                 doubtful = doubtful or answer.outcome == "uncertain"
+                if answer.reason == UnknownProducer.__name__:
+                    epoch, sequence = places[log] = (epoch + 1, 0)
             await client.pause()
         if doubtful:
             places[log] = (epoch + 1, 0)

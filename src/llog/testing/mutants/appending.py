@@ -1,4 +1,4 @@
-"""Mutants of committing, settling and producer state: rows h05, h06, h13, h14, h16, h18, h19, h20."""
+"""Mutants of committing, settling and producer state: rows h05, h06, h13, h14, h16, h18, h19, h20, h30 to h32."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from llog.testing.mutants.mutant import PUBLISH, Edit, Mutant
 
 CONTROL = "llog.log.control"
 RESOLVE = "llog.log.append.resolve"
-PRODUCER_STATE = "llog.log.producers"
+PRODUCERS = "llog.log.producers"
+PRODUCER_STATE = "llog.log.producer_state"
 
 # A hole in the entries is passed over: whatever is missing counts as never written.
 NO_HOLES = (
@@ -87,7 +88,7 @@ APPENDING = (
         "the snapshot's head moves by compare-and-set",
         (
             Edit(
-                "llog.log.producers",
+                PRODUCER_STATE,
                 "encode_value(moved, key.path), expected=found.version)",
                 "encode_value(moved))",
             ),
@@ -175,5 +176,27 @@ APPENDING = (
                 "isinstance(decision, NothingNew):",
             ),
         ),
+    ),
+    Mutant(
+        "h31",
+        "section 5: an unknown producer begins at sequence 0; taken as new with any number",
+        (
+            Edit(
+                PRODUCERS,
+                "if claim.first_sequence == 0:\n                return _NEW",
+                "if claim.first_sequence == 0 or self.is_unknown():\n                return _NEW",
+            ),
+        ),
+    ),
+    Mutant(
+        "h32",
+        "section 5: an append stores the last five claims of each producer; only the last one instead",
+        (Edit(CONTROL, "for batch in window.batches if", "for batch in window.batches[-1:] if"),),
+    ),
+    Mutant(
+        "h32",
+        "the same; the first five instead",
+        (Edit(PRODUCERS, "del batches[0]", "del batches[-1]"),),
+        "first",
     ),
 )

@@ -225,7 +225,7 @@ VACUUMING = (
         "producers are dropped by offset, not by the clock of the last writer",
         (
             Edit(
-                "llog.log.producers",
+                "llog.log.producer_state",
                 "latest[-LOG_PRODUCERS_MAX:]",
                 "[one for one in latest if one.updated_at_ms >= max(s.updated_at_ms for s in latest) - 86_400_000]",
             ),

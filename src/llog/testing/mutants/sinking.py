@@ -47,7 +47,7 @@ SINKING = (
     Mutant(
         "h24",
         "an old epoch means that the slice is in the log",
-        (Edit(PERFORM, "elif isinstance(outcome, ProducerEpochFenced):", "elif False:"),),
+        (Edit(PERFORM, "elif isinstance(outcome, ProducerEpochFenced | DuplicateSequence):", "elif False:"),),
         "fenced",
     ),
     Mutant(

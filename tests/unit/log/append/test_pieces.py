@@ -25,7 +25,7 @@ from llog.log.control import (
     weigh_claims,
 )
 from llog.log.keys import Log
-from llog.log.producers import ProducerClaim, with_batches
+from llog.log.producers import WINDOW, ProducerClaim, with_batches
 
 OPEN = new_control(incarnation=2, first_offset=1, now_ms=10_000, vacuum_grace_ms=10_000)
 ORDERS = Log("orders", 0)
@@ -66,7 +66,7 @@ def kinds(verdicts: Sequence[PieceVerdict]) -> dict[int, object]:
 
 
 def test_new_pieces_are_appended_together_and_each_knows_its_offsets() -> None:
-    made = reserved(part_of(claim(7, 0), None, claim(8, 4)), {}, counter=11)
+    made = reserved(part_of(claim(7, 0), None, claim(8, 0)), {}, counter=11)
     assert kinds(made.verdicts) == {0: (11, 12, False), 1: (13, 14, False), 2: (15, 16, False)}
     assert (made.pending.start_offset, made.pending.end_offset, made.pending.msg_count) == (11, 16, 6)
     assert (made.pending.byte_offset, made.pending.byte_length, made.pending.append_id) == (100, 30, "mine")
@@ -130,19 +130,64 @@ def test_a_control_record_with_as_many_claims_as_allowed_stays_small() -> None:
     most = 2**63 - 1
     count = LOG_CLAIMS_PER_APPEND_MAX + 1
     many = [ProducerClaim(most - i, 2**15 - 1, 2**31 - 2, 2**31 - 1) for i in range(count)]
+    # Their batches before these were stored by other appends.
+    before = known(*((ProducerClaim(one.producer_id, one.epoch, 2**31 - 4, 2**31 - 3), 1) for one in many))
     uri = "s3://" + "b" * 63 + "/" + "k" * METADATA_KEY_BYTES_MAX
     part = part_of(*many)._replace(append_id="f" * 40, data_key=uri, blob_created_at_ms=2**62)
     full = replace(OPEN, sequence_counter=2**62, log_start_offset=2**62, commit_horizon_ms=2**62, epoch=2**31)
-    made = reserve(full, part, producers={}, settled_append_id=None)
+    made = reserve(full, part, producers=before, settled_append_id=None)
     assert isinstance(made, Reserved)
     assert len(made.pending.producers) == LOG_CLAIMS_PER_APPEND_MAX
     assert len(encode_value(made.control)) < LOG_CONTROL_BYTES_MAX
     rest = part._replace(pieces=part.pieces[len(made.run) :])
     then = reserve(
-        replace(full, sequence_counter=made.control.sequence_counter), rest, producers={}, settled_append_id=""
+        replace(full, sequence_counter=made.control.sequence_counter), rest, producers=before, settled_append_id=""
     )
     assert isinstance(then, Reserved)
     assert [piece.number for piece in then.run] == [LOG_CLAIMS_PER_APPEND_MAX]
+
+
+def test_of_each_producer_an_append_stores_the_last_five_batches() -> None:
+    """So the size of a control record is bounded by its producers, however many batches they send."""
+    count = 20 * LOG_CLAIMS_PER_APPEND_MAX
+    batches = [claim(7 + i % 2, 2 * (i // 2)) for i in range(count)]
+    made = reserved(part_of(*batches), {})
+    assert len(made.run) == len(made.verdicts) == count
+    assert made.pending.msg_count == 2 * count
+    last = [claim.at(1 + 2 * i) for i, claim in enumerate(batches)][-2 * WINDOW :]
+    assert list(made.pending.producers) == last, "in the order of their offsets"
+    assert len(encode_value(made.control)) < 2_000
+
+
+def test_what_an_append_stores_of_its_batches_leads_to_the_same_state_as_all_of_them() -> None:
+    before = known((claim(7, 0), 1), (claim(8, 0, epoch=3), 3))
+    batches = [claim(7, 2 * i + 2) for i in range(3)] + [claim(8, 2 * i, epoch=4) for i in range(7)]
+    batches += [claim(7, 2 * i, epoch=1) for i in range(2)] + [claim(9, 0)]
+    made = reserved(part_of(*batches), before, counter=5)
+    everything = [one.at(5 + 2 * i) for i, one in enumerate(batches)]
+    assert with_batches(before, made.pending.producers, 0) == with_batches(before, everything, 0)
+    assert [(b.producer_id, b.epoch) for b in made.pending.producers] == [(8, 4)] * 5 + [(7, 1)] * 2 + [(9, 0)]
+
+
+def test_a_piece_that_finds_no_room_leaves_no_claim_behind() -> None:
+    part = part_of(claim(7, 0), claim(8, 0), claim(7, 2))
+    made = reserved(part._replace(pieces=(part.pieces[0], part.pieces[2])), {})
+    assert [piece.number for piece in made.run] == [0]
+    assert list(made.pending.producers) == [claim(7, 0).at(1)]
+
+
+def test_only_a_recovery_accepts_any_first_number_of_an_unknown_producer() -> None:
+    part = part_of(claim(7, 4), claim(7, 6), claim(7, 9))
+    assert isinstance(decide(part, {}), NothingNew)
+    made = reserved(part._replace(accepts_unknown=True), {})
+    assert kinds(made.verdicts) == {0: (1, 2, False), 1: (3, 4, False), 2: "out_of_order"}
+
+
+def test_a_log_that_forgot_producers_says_so_to_an_unknown_one() -> None:
+    control, part = replace(OPEN, sequence_counter=1), part_of(claim(7, 4), claim(8, 0), claim(8, 2))
+    made = reserve(control, part, producers={}, settled_append_id=None, forgot=True)
+    assert isinstance(made, Reserved)
+    assert kinds(made.verdicts) == {0: "unknown_producer", 1: (1, 2, False), 2: (3, 4, False)}
 
 
 def test_pieces_without_claims_do_not_count_against_the_limit() -> None:
@@ -199,10 +244,25 @@ def test_pieces_that_producer_state_holds_are_committed_at_its_offsets() -> None
     assert weigh_claims(run, states) == ((0, Landed(1, 2, repeated=True)), (1, Landed(3, 4, repeated=True)))
 
 
-def test_a_batch_that_left_the_window_stays_uncertain() -> None:
+def test_a_batch_that_left_the_window_is_in_the_log() -> None:
     run = pieces_of(claim(7, 0), claim(8, 0))
     gone_on = [(claim(7, 2 * i), 10 + 2 * i) for i in range(6)]
-    assert weigh_claims(run, known(*gone_on, (claim(8, 0), 3))) == ((0, None), (1, Landed(3, 4, repeated=True)))
+    (_, older), (_, repeat) = weigh_claims(run, known(*gone_on, (claim(8, 0), 3)))
+    assert isinstance(older, Refusal)
+    assert older.kind == "duplicate"
+    assert repeat == Landed(3, 4, repeated=True)
+
+
+def test_a_producer_in_a_later_epoch_leaves_its_earlier_batch_uncertain() -> None:
+    run = pieces_of(claim(7, 0), claim(8, 0))
+    assert weigh_claims(run, known((claim(7, 0, epoch=1), 1), (claim(8, 0), 3)))[0] == (0, None)
+
+
+def test_a_log_that_forgot_producers_cannot_say_that_an_unknown_one_wrote_nothing() -> None:
+    run = pieces_of(claim(7, 0), claim(8, 0))
+    landed = (1, Landed(3, 4, repeated=True))
+    assert weigh_claims(run, known((claim(8, 0), 3)), forgot=True) == ((0, None), landed)
+    assert weigh_claims(run, known((claim(7, 0), 3)), forgot=False) == ()
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -254,7 +314,7 @@ def test_a_part_of_a_group_has_its_pieces_bytes() -> None:
 def test_a_piece_says_how_new_it_is_or_the_group_does() -> None:
     placed = place([Piece(1, 2, None, 3), Piece(1, 2)], byte_offset=0, max_timestamp_ms=9)
     assert [piece.max_timestamp_ms for piece in placed] == [3, 9]
-    run, _ = judge_pieces(placed[:1], {}, 1)
+    run = judge_pieces(placed[:1], {}, 1).run
     made = reserve(OPEN, AppendSlice("a", 2, "u", 10_000, "kafka-v2", run), producers={}, settled_append_id=None)
     assert isinstance(made, Reserved)
     assert made.pending.max_timestamp_ms == 3

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from llog.errors import PartitionNotInitialized, RestoreRefused
+from llog.errors import PartitionNotInitialized, RestoreRefused, UnknownProducer
 from llog.formats.buffers import crc32c
 from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
@@ -21,6 +21,7 @@ from llog.log.producers import ProducerClaim
 from llog.log.recovery.recover import recover
 from llog.log.recovery.restore import read_hold, release_vacuum
 from llog.log.topics.admin import create_topic
+from llog.log.topics.create import initialize
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once, merge_once
 from llog.pipeline.key_compact.aggregate import LocalKeyAggregate
@@ -176,14 +177,16 @@ async def test_repeats_of_an_idempotent_producer_are_recognised(
     assert [payload for _, payload in await contents(target, ORDERS)] == [b"before-0", b"+", b"a"]
 
 
+@pytest.mark.parametrize("known", [0, 1], ids=["unknown producer", "known producer"])
 async def test_blobs_in_the_wrong_order_are_put_right_by_their_producers_numbers(
-    source: LogContext, target: LogContext, objects: ObjectStore
+    source: LogContext, target: LogContext, objects: ObjectStore, known: int
 ) -> None:
+    if not known:
+        await initialize(source, ORDERS)
     await next_millisecond(source)
     instant, place = source.now_ms() - 1, None
     for number in range(5):
-        if number == 1:
-            # What came before is known: else any number could be the producer's first.
+        if number == known:
             place = await backed_up(source, objects)
         backwards = replace(source, now_ms=partial(int, instant - 10 * number))
         appender = Appender(backwards)
@@ -197,6 +200,37 @@ async def test_blobs_in_the_wrong_order_are_put_right_by_their_producers_numbers
     done = await recover(target)
     assert {one.outcome for one in done.slices} == {"appended"}
     assert await contents(target, ORDERS) == await contents(source, ORDERS)
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+async def test_a_producer_whose_first_blobs_are_lost_comes_back_from_the_next_number_on(
+    source: LogContext, target: LogContext, objects: ObjectStore, lost: int
+) -> None:
+    await write(source, "before", 1)
+    place = await backed_up(source, objects)
+    uploaded: list[str] = []
+    for number in range(5):
+        appender = Appender(source)
+        body = _numbered(bytes(group(ORDERS, b"n%d" % number).body[0]), producer_id=7, sequence=number)
+        claims = (ProducerClaim(7, 0, number, number),)
+        [landed] = await appender.append([EncodedGroup(ORDERS, 1, "kafka-v2", [body], 5, claims)])
+        assert isinstance(landed, Appended)
+        uploaded.append(landed.wal_uri)
+        await appender.close()
+        await next_millisecond(source)
+    for uri in uploaded[:lost]:
+        await objects.delete(objects.name_of(uri))
+    await restored(target, place)
+    done = await recover(target)
+    assert {one.outcome for one in done.slices} == {"appended"}
+    values = [payload for _, payload in await contents(target, ORDERS)]
+    assert values[2:] == [b"n%d" % number for number in range(lost, 5)]
+    # The producer goes on where it was; one that the restored log does not know begins again.
+    appender = Appender(target)
+    for claim, expected in ((ProducerClaim(7, 0, 5, 5), Appended), (ProducerClaim(8, 0, 5, 5), UnknownProducer)):
+        [answer] = await appender.append([EncodedGroup(ORDERS, 1, "kafka-v2", group(ORDERS, b"x").body, 5, (claim,))])
+        assert isinstance(answer, expected)
+    await appender.close()
 
 
 def _numbered(batch: bytes, *, producer_id: int, sequence: int) -> bytes:

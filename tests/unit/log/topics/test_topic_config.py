@@ -99,6 +99,7 @@ def test_a_topic_without_configs_has_the_defaults_of_kafka() -> None:
         max_message_bytes=1_048_588,
         timestamp_before_max_ms=2**63 - 1,
         timestamp_after_max_ms=3_600_000,
+        log_append_time=False,
     )
 
 
@@ -133,6 +134,7 @@ def test_cleanup_policies_have_one_spelling(text: str, kept: str, compact: bool,
         ("max.message.bytes", str(RECORD_BATCH_BYTES_MAX)),
         ("compression.type", "zstd"),
         ("message.timestamp.type", "CreateTime"),
+        ("message.timestamp.type", "LogAppendTime"),
         ("preallocate", "TRUE"),
         ("follower.replication.throttled.replicas", "*"),
     ],
@@ -163,7 +165,7 @@ def test_values_at_the_edge_are_accepted(name: str, value: str) -> None:
         ("min.cleanable.dirty.ratio", "half"),
         ("max.message.bytes", str(RECORD_BATCH_BYTES_MAX + 1)),
         ("compression.type", "brotli"),
-        ("message.timestamp.type", "LogAppendTime"),
+        ("message.timestamp.type", "logappendtime"),
         ("preallocate", "yes"),
         ("follower.replication.throttled.replicas", "3" * (TOPIC_CONFIG_VALUE_CHARS_MAX + 1)),
     ],

@@ -10,7 +10,7 @@ import pytest
 from llog.errors import InvalidArgument, SinkPlanLost, SinkUploadLost
 from llog.formats.values import ControlRecord, decode_value, encode_value
 from llog.log.keys import Log
-from llog.log.producers import KnownProducers
+from llog.log.producer_state import KnownProducers
 from llog.log.topics.create import initialize
 from llog.log.topics.delete import delete_topic
 from llog.pipeline.compact.once import compact_once

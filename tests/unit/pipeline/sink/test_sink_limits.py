@@ -123,3 +123,20 @@ async def test_a_replay_of_a_planned_batch_is_not_refused_for_timestamps_that_gr
     again = await commit_batch(stage.context, FIRST, await uploaded(stage, table, "orders"))
     assert not again.ours
     assert len(await stage.values(LOG)) == 1
+
+
+@pytest.mark.parametrize("topic", ["orders", None])
+async def test_rows_of_a_topic_with_log_append_time_get_the_clock_of_their_task(
+    stage: Stage, topic: str | None
+) -> None:
+    window = {"message.timestamp.before.max.ms": "1", "message.timestamp.type": "LogAppendTime"}
+    await create_topic(stage.context, "orders", config=window)
+    table = stamped(5, None, stage.clock_ms + 10**9)
+    if topic is None:
+        table = table.append_column("topic", pa.array(["orders"] * 3))
+    uploads = await uploaded(stage, table, topic)
+    stage.clock_ms += 600_000
+    await commit_batch(stage.context, FIRST, uploads)
+    times = [record.timestamp_ms for record in await stage.records(LOG)]
+    assert times == [uploads[0].clock_ms] * 3
+    assert uploads[0].max_timestamp_ms == uploads[0].clock_ms

@@ -1,0 +1,141 @@
+"""What Fetch, ListOffsets and OffsetForLeaderEpoch share: topics and logs of a request, leader epochs, redirection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final, TypeVar
+
+from llog.concurrency import batched, gather_bounded
+from llog.errors import FormatError, InvalidArgument, LlogError, PartitionNotInitialized, TopicNotFound
+from llog.kafka.error_codes import ErrorCode, code_of
+from llog.kafka.services import KafkaServices
+from llog.log.context import get_all
+from llog.log.keys import Log
+from llog.log.read.view import LogView, view_of
+from llog.log.topics.create import initialize
+from llog.log.topics.known_topics import KnownTopic
+from llog.stores.metadata.port import Record
+
+# Partitions of one request that are planned or answered before other tasks get their turn: about a millisecond.
+PARTITIONS_PER_TURN: Final = 512
+# Logs of one request that are initialized at the same time.
+INITIALIZATIONS_IN_FLIGHT_MAX: Final = 16
+
+LEADER_EPOCH: Final = 0
+"""Any node serves any partition, so leaders change without an epoch."""
+NO_EPOCH: Final = -1
+
+T = TypeVar("T")
+Found = KnownTopic | ErrorCode
+
+
+async def in_turns(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    """The items, some at a time, with a turn for other tasks in between."""
+    for number, some in enumerate(batched(items, PARTITIONS_PER_TURN)):
+        if number:
+            await asyncio.sleep(0)
+        yield some
+
+
+async def find_topics(services: KafkaServices, names: Iterable[str]) -> dict[str, Found]:
+    """Each topic, or the code that its partitions are answered with; without waiting if all are fresh."""
+    topics: dict[str, Found] = {}
+    missing: list[str] = []
+    for name in names:
+        known = services.topics.fresh(name)
+        if known is None:
+            missing.append(name)
+        else:
+            topics[name] = known
+    if missing:
+        for name, answer in (await services.topics.find(missing)).items():
+            topics[name] = _found(answer, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return topics
+
+
+async def find_topics_by_id(services: KafkaServices, ids: Iterable[bytes]) -> dict[bytes, Found]:
+    topics: dict[bytes, Found] = {}
+    missing: list[bytes] = []
+    for topic_id in ids:
+        known = services.topics.fresh_by_id(topic_id)
+        if known is None:
+            missing.append(topic_id)
+        else:
+            topics[topic_id] = known
+    if missing:
+        for topic_id, answer in (await services.topics.find_by_id(missing)).items():
+            topics[topic_id] = _found(answer, ErrorCode.UNKNOWN_TOPIC_ID)
+    return topics
+
+
+def _found(answer: KnownTopic | LlogError, unknown: ErrorCode) -> Found:
+    if isinstance(answer, KnownTopic):
+        return answer
+    # No topic has an invalid name.
+    return unknown if isinstance(answer, TopicNotFound | InvalidArgument) else code_of(answer)
+
+
+def partition_error(topic: Found, partition: int, current_leader_epoch: int) -> ErrorCode:
+    """NONE if the partition exists and the client does not expect another leader epoch than it has."""
+    if isinstance(topic, ErrorCode):
+        return topic
+    if not 0 <= partition < topic.partition_count:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if current_leader_epoch in (NO_EPOCH, LEADER_EPOCH):
+        return ErrorCode.NONE
+    if current_leader_epoch > LEADER_EPOCH:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.FENCED_LEADER_EPOCH
+
+
+async def initialize_logs(services: KafkaServices, logs: Sequence[tuple[KnownTopic, Log]]) -> None:
+    """Partitions that exist but were never written may have no control record: create it, so that they are empty logs.
+    A log that cannot be initialized stays missing."""
+
+    async def one(wanted: tuple[KnownTopic, Log]) -> None:
+        topic, log = wanted
+        try:
+            await initialize(services.broker.context, log, topic_id=topic.record.topic_id)
+        except LlogError:
+            services.topics.forget(log.topic)
+
+    await gather_bounded(logs, one, limit=INITIALIZATIONS_IN_FLIGHT_MAX)
+
+
+async def read_views(services: KafkaServices, logs: Sequence[tuple[KnownTopic, Log]]) -> list[LogView | LlogError]:
+    """What the control and compaction records of logs say now, in order; all logs in one strict read."""
+    views = await _read_views(services, logs)
+    new = [place for place, seen in zip(logs, views, strict=True) if isinstance(seen, PartitionNotInitialized)]
+    if new:
+        await initialize_logs(services, new)
+        views = await _read_views(services, logs)
+    return views
+
+
+async def _read_views(services: KafkaServices, logs: Sequence[tuple[KnownTopic, Log]]) -> list[LogView | LlogError]:
+    context = services.broker.context
+    keys = [key for _, log in logs for key in (context.keys.control(log), context.keys.compaction(log))]
+    try:
+        records = await get_all(context.metadata, keys, strict=True)
+    except LlogError as error:
+        return [error] * len(logs)
+    views: list[LogView | LlogError] = []
+    async for some in in_turns(range(len(logs))):
+        views += [_view(*logs[n], *records[2 * n : 2 * n + 2]) for n in some]
+    return views
+
+
+def _view(topic: KnownTopic, log: Log, control: Record | None, compaction: Record | None) -> LogView | LlogError:
+    try:
+        seen = view_of(control, compaction)
+    except FormatError as error:
+        return error
+    # A topic that we do not know to be re-created is the topic that its name means now.
+    return seen if seen is not None and seen.control.incarnation >= topic.incarnation else PartitionNotInitialized(*log)
+
+
+def is_draining(services: KafkaServices) -> bool:
+    """Whether this node sends its clients to others."""
+    cluster = services.cluster
+    return any(node.draining for node in cluster.nodes() if node.node_id == cluster.node_id)
