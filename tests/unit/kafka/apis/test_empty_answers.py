@@ -1,4 +1,4 @@
-"""What consoles ask about and llog does not have: elections, reassignments, quotas. And the list of what has configs."""
+"""What consoles ask about and llog does not have: elections, reassignments, quotas. And what has configs."""
 
 from __future__ import annotations
 
