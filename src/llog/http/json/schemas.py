@@ -371,7 +371,7 @@ class Health(Answer, frozen=True):
     port: int | UnsetType = UNSET
     node_id: int | UnsetType = UNSET
     zone: str | UnsetType = UNSET
-    kafka: str | None | UnsetType = UNSET
+    kafka: str | UnsetType | None = UNSET
     """Address that Kafka clients use; null if the Kafka front end is off."""
     nodes: list[int] | UnsetType = UNSET
     """Live nodes of the cluster, this one included."""

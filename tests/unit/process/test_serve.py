@@ -8,8 +8,8 @@ import threading
 import httpx
 import pytest
 
-from llog.http import serve, starting
 from llog.http.json import plain_scan
+from llog.process import serve, starting
 from llog.settings import Settings
 from llog.testing.servers import free_port
 from tests.patience import PATIENCE_SECONDS, until
@@ -38,7 +38,12 @@ async def test_health_says_starting_until_the_kernels_are_loaded(monkeypatch: py
 
     monkeypatch.setattr(plain_scan, "warm_up", slowly)
     monkeypatch.setattr(starting, "STARTING_SILENCE_MS", 1)
-    stores = {"metadata_url": "memory://serve", "objects_url": "memory://serve", "http_port": free_port()}
+    stores = {
+        "metadata_url": "memory://serve",
+        "objects_url": "memory://serve",
+        "http_port": free_port(),
+        "kafka_port": "",
+    }
     settings, stop = Settings.from_env({}, **stores), asyncio.Event()
     serving = asyncio.create_task(serve.serve(settings, stop, patient=True))
     try:
