@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from llog.broker.cluster import ClusterView, Node
 from llog.kafka.net.connection import IDLE_MS_MAX
-from llog.kafka.net.frames import FRAME_BYTES_MAX
+from llog.kafka.net.memory import FRAME_BYTES_MAX
 from llog.kafka.topic_configs import BROKER_NAMES, ConfigSource, ShownConfig, Synonym
 from llog.log.topics.config_table import CONFIGS, ConfigKind
 from llog.settings import Settings
