@@ -74,8 +74,8 @@ zone (`LLOG_ZONE`), and consumers with `client.rack` read from brokers of their 
 | partitions of a topic | `LLOG_TOPIC_PARTITIONS_MAX` |
 | a record batch | `max.message.bytes` of its topic |
 
-A request in a version that is not served is answered with UNSUPPORTED_VERSION where the answer has a place for it. Else,
-and after a request that cannot be decoded or is of an API that is not served, the connection closes.
+A request in a version that is not served is answered with UNSUPPORTED_VERSION where the answer has a place for it.
+Otherwise, and after a request that cannot be decoded or is of an API that is not served, the connection closes.
 
 ## APIs
 
