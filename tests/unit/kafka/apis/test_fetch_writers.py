@@ -64,13 +64,14 @@ async def write_from_spark(broker: Reader, codec: Codec) -> None:
         await broker.append(EncodedGroup(one.log, one.msg_count, "kafka-v2", one.body, one.max_timestamp_ms))
 
 
+BY_CODEC: list[Row] = [(9 + int(codec), b"key", b"codec" * 20, [("h", None)]) for codec in Codec]
 EXPECTED: list[Row] = [
     *[(offset, None, value, []) for offset, value in enumerate([b"over", b"http", b"bare", b""], start=1)],
     (5, b"k", b"v", [("h", b"1")]),
     (6, None, None, []),
     (7, b"s", b"park", []),
     (8, None, b"sink", []),
-    *[(9 + int(codec), b"key", b"codec" * 20, [("h", None)]) for codec in Codec],
+    *BY_CODEC,
 ]
 
 
@@ -82,8 +83,8 @@ async def test_records_of_every_writer_are_fetched_before_and_after_compaction(e
         await write_in_python(broker, encoding)
         await write_from_spark(broker, Codec.ZSTD)
         for codec in Codec:
-            options = {"keys": [b"key"], "headers": [[("h", None)]], "codec": codec}
-            await broker.append(group(ORDERS, batch(b"codec" * 20, **options)))
+            one = batch(b"codec" * 20, keys=[b"key"], headers=[[("h", None)]], codec=codec)
+            await broker.append(group(ORDERS, one))
         assert records_of(await broker.drain(ORDERS, 1)) == EXPECTED
         for offset in range(1, len(EXPECTED) + 1):
             found = records_of(await broker.drain(ORDERS, offset, partition_max_bytes=1))
@@ -111,7 +112,7 @@ def keyed(*given: tuple[bytes, bytes | None]) -> Sequence[memoryview]:
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 async def test_records_left_by_key_compaction_keep_their_offsets_and_gaps_are_passed_over(cache_bytes: int) -> None:
     async with reader(tail_cache_max_bytes=cache_bytes) as broker:
-        await broker.create("orders", **{"cleanup.policy": "compact"})
+        await broker.create("orders", config={"cleanup.policy": "compact"})
         await broker.append(group(ORDERS, *keyed((b"a", b"0"), (b"b", b"1"))))
         await broker.append(group(ORDERS, *keyed((b"a", b"2"), (b"a", b"3"))))
         await broker.append(group(ORDERS, *keyed((b"c", b"4"), (b"a", b"5"))))
@@ -127,7 +128,7 @@ async def test_records_left_by_key_compaction_keep_their_offsets_and_gaps_are_pa
 
 async def test_a_poll_in_a_gap_at_the_end_of_a_log_waits_for_the_next_record() -> None:
     async with reader(tail_cache_max_bytes=0) as broker:
-        await broker.create("orders", **{"cleanup.policy": "compact", "delete.retention.ms": "0"})
+        await broker.create("orders", config={"cleanup.policy": "compact", "delete.retention.ms": "0"})
         await broker.append(group(ORDERS, *keyed((b"a", b"0"))))
         await broker.append(group(ORDERS, *keyed((b"a", None))))
         for _ in range(2):  # a tombstone goes one round after the records before it
