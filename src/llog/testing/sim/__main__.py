@@ -38,6 +38,7 @@ DEFAULT_MODULES: tuple[str, ...] = (
     "llog.testing.incarnation_scenarios",
     "llog.testing.log_scenarios",
     "llog.testing.piece_scenarios",
+    "llog.testing.producer_scenarios",
 )
 
 
