@@ -228,7 +228,6 @@ def _refused(partition: int, code: ErrorCode) -> PartitionData:
 HANDLER: Final = Handler(
     key=1,
     handle=handle,
-    ends_with_client=True,
     versions=Versions(4, 18),
     ends_with_client=True,
     added={
