@@ -18,6 +18,8 @@ LEADERS_PARTITIONS_MAX: Final = 200_000
 """Partitions that are kept, over all topics and zones; at the limit, all are dropped."""
 LEADERS_STEP_PARTITIONS: Final = 4_000
 """Partitions that are made before other requests have their turn, and more where one topic has more."""
+LEADERS_TOPIC_COST: Final = 4
+"""A topic takes the time of so many partitions."""
 LEADER_EPOCH: Final = 0
 """Of every partition, always: a log's fence epoch is no leader epoch, and clients refuse to go back to a lower one."""
 
@@ -72,7 +74,7 @@ def _steps(topics: Sequence[KnownTopic], missing: Sequence[int]) -> list[list[in
             steps.append([])
             room = LEADERS_STEP_PARTITIONS
         steps[-1].append(place)
-        room -= topics[place].partition_count
+        room -= topics[place].partition_count + LEADERS_TOPIC_COST
     return steps
 
 
