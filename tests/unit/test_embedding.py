@@ -18,7 +18,9 @@ import llog
 import llog.testing
 from llog import embedding
 from llog.errors import ClusterMismatch, InvalidArgument, PartitionNotInitialized, SettingsError, StoreClosed
+from llog.kafka.codec.messages.describe_cluster import DescribeClusterRequest
 from llog.stores.objects import memory
+from tests.kafka_client import KafkaClient
 from tests.patience import PATIENCE_SECONDS, until, wait_until
 
 START_SECONDS_MAX = 1.0
@@ -49,6 +51,18 @@ def test_records_go_in_and_out_by_calls_by_http_and_by_the_faces() -> None:
         with llog.LeaderlessLogWriter(broker.settings) as writer:
             writer.append_shared([llog.SharedAppendGroup("orders", 0, ["gamma"])])
         assert [record.payload for record in broker.consume("orders", 3, max_wait_ms=2_000)] == [b"gamma"]
+
+
+def test_kafka_clients_connect_to_the_bootstrap_address() -> None:
+    async def nodes(address: str) -> list[tuple[int, str]]:
+        async with KafkaClient.connected(int(address.rpartition(":")[2])) as client:
+            answer = await client.ask(DescribeClusterRequest(), 1)
+        return [(node.broker_id, f"{node.host}:{node.port}") for node in answer.brokers]
+
+    with llog.embedded(memory=True) as broker:
+        assert asyncio.run(nodes(broker.bootstrap)) == [(0, broker.bootstrap)]
+    with llog.embedded(memory=True, kafka_port="") as broker:
+        assert broker.bootstrap == ""
 
 
 def test_a_temporary_directory_goes_and_a_given_one_stays(tmp_path: Path) -> None:
