@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 from uuid import UUID
 
@@ -190,3 +191,18 @@ async def test_authorized_operations_are_answered_when_asked_for() -> None:
         assert answer.cluster_authorized_operations == CLUSTER_OPERATIONS == 8096
         assert answer.topics[0].topic_authorized_operations == TOPIC_OPERATIONS == 3576
         assert (await kafka.ask(named("orders"), 8)).topics[0].topic_authorized_operations == -(2**31)
+
+
+async def test_a_creation_is_audited_as_a_first_use(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "llog.audit")
+    async with caller() as kafka:
+        await kafka.ask(named("new", create=True), 12)
+    [line] = caplog.records
+    assert line.llog == {  # type: ignore[attr-defined]
+        "action": "topic.create",
+        "object": "new",
+        "principal": "User:ANONYMOUS",
+        "client": "10.0.0.7",
+        "outcome": "done",
+        "after": {"incarnation": 1, "partitions": 1, "by": "first use"},
+    }
