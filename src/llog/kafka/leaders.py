@@ -37,7 +37,7 @@ class PartitionLeaders:
         self._count = 0
 
     async def of(self, cluster: ClusterView, topics: Sequence[KnownTopic], zone: str) -> list[Partitions]:
-        """The partitions of each topic, in order; the leader of a partition is its only replica."""
+        """The partitions of each topic, in order. Their replicas are the leader and, in other zones, a reader."""
         nodes = cluster.nodes()
         found: list[Partitions | None] = [self._kept_of(topic, zone, nodes) for topic in topics]
         missing = [place for place, partitions in enumerate(found) if partitions is None]
@@ -47,7 +47,7 @@ class PartitionLeaders:
             nodes = cluster.nodes()
             leaders = cluster.leaders_of([(topics[i].record.topic_id, topics[i].partition_count) for i in step], zone)
             for place, ids in zip(step, leaders, strict=True):
-                found[place] = made = _partitions(ids)
+                found[place] = made = _partitions(cluster, topics[place].record.topic_id, ids)
                 self._keep((topics[place].id_bytes, zone), _Kept(nodes, made))
         return [partitions for partitions in found if partitions is not None]
 
@@ -78,9 +78,10 @@ def _steps(topics: Sequence[KnownTopic], missing: Sequence[int]) -> list[list[in
     return steps
 
 
-def _partitions(leaders: Sequence[int]) -> Partitions:
-    alone = {leader: [leader] for leader in set(leaders)}  # one list per node, shared by its partitions
+def _partitions(cluster: ClusterView, topic_id: str, leaders: Sequence[int]) -> Partitions:
+    lists: dict[tuple[int, ...], list[int]] = {}  # one list for all partitions with the same replicas
+    replicas = [lists.setdefault(nodes, list(nodes)) for nodes in cluster.replicas_of(topic_id, leaders)]
     return [
-        MetadataResponsePartition(0, number, leader, LEADER_EPOCH, alone[leader], alone[leader])
+        MetadataResponsePartition(0, number, leader, LEADER_EPOCH, replicas[number], replicas[number])
         for number, leader in enumerate(leaders)
     ]

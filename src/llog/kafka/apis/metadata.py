@@ -159,5 +159,5 @@ HANDLER = Handler(
         12: "topic ids in requests",
         13: "an error code for the whole answer",
     },
-    left_out="Replicas: a partition has one, its leader, which is advice; any node serves any partition.",
+    left_out="Replicas: a partition has its leader and a reader per other zone, which is advice; any node serves all.",
 )

@@ -60,6 +60,12 @@ class EncodedGroup:
             object.__setattr__(self, "pieces", (Piece(self.msg_count, total_length(self.body), claim),))
         check_pieces(self.msg_count, self.encoding, self.body, self.pieces)
 
+    @property
+    def byte_length(self) -> int:
+        """Of the body, which the pieces tile."""
+        pieces = self.pieces
+        return pieces[0].byte_length if len(pieces) == 1 else sum(piece.byte_length for piece in pieces)
+
     def only(self, numbers: Sequence[int]) -> EncodedGroup:
         """A group of some of the pieces, without copying bytes."""
         if len(numbers) == len(self.pieces):
@@ -273,12 +279,11 @@ class Appender:
     async def _know(self, call: _Append, deliveries: Sequence[_Delivery]) -> dict[Log, int]:
         """The incarnation of every log that takes appends; the others get their error. Raises when the store answered
         for none of them."""
-        logs = [delivery.log for delivery in deliveries]
-        know, counts = self.committer.known.know, self.committer.known.partition_counts(logs)
-        answers = await asyncio.gather(
-            *(know(delivery.log, counts.get(delivery.log.topic, 0), delivery.expected()) for delivery in deliveries),
-            return_exceptions=True,
-        )
+        known = self.committer.known
+        pinned = [known.pin(delivery.log, delivery.expected()) for delivery in deliveries]
+        unknown = [delivery for delivery, answer in zip(deliveries, pinned, strict=True) if answer is None]
+        looked_up = iter(await self._look_up(unknown) if unknown else ())
+        answers = [next(looked_up) if answer is None else answer for answer in pinned]
         incarnations: dict[Log, int] = {}
         unanswered: list[tuple[_Delivery, StoreError]] = []
         failure: BaseException | None = None
@@ -302,6 +307,14 @@ class Appender:
         for delivery, error in unanswered:
             call.fail(delivery, AppendNotCommitted(*delivery.log, f"its control record could not be read: {error}"))
         return incarnations
+
+    async def _look_up(self, deliveries: Sequence[_Delivery]) -> list[int | BaseException]:
+        known = self.committer.known
+        counts = known.partition_counts(delivery.log for delivery in deliveries)
+        return await asyncio.gather(
+            *(known.know(one.log, counts.get(one.log.topic, 0), one.expected()) for one in deliveries),
+            return_exceptions=True,
+        )
 
     async def _upload(self, groups: Sequence[EncodedGroup], incarnations: dict[Log, int]) -> dict[Log, AppendSlice]:
         context = self.context

@@ -146,7 +146,9 @@ class WatchClaims(StoreClaims):
                 seen.append(await in_time(anext(changes)))
         if not any(change.kind is ChangeKind.RESYNC for change in seen):
             last = {change.path: change.version for change in seen}
-            assert {path: last.get(path) for path in latest} == latest
+            assert last.keys() >= latest.keys()
+            wrong = {path: version for path, version in latest.items() if last[path] not in (version, VERSION_UNKNOWN)}
+            assert not wrong, "the last change of each record is reported last"
 
     async def test_a_watcher_cut_off_sees_later_changes_or_a_resync(
         self, link: StoreLink, writer: MetadataStore, root: str
