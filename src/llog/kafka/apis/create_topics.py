@@ -102,7 +102,7 @@ def partition_count(topic: CreatableTopic, default: int, limit: int) -> int:
             reason = "with an assignment of replicas, partitions and replication factor must be -1"
             raise Refusal(ErrorCode.INVALID_REQUEST, reason)
         count = len(topic.assignments)
-        if sorted(one.partition_index for one in topic.assignments) != list(range(count)):
+        if count <= limit and sorted(one.partition_index for one in topic.assignments) != list(range(count)):
             reason = "an assignment of replicas must name every partition from 0 on once"
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
         if not all(one.broker_ids for one in topic.assignments):

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from llog.errors import MetadataUnavailable
+from llog.kafka.apis import metadata
 from llog.kafka.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.leaders import LEADERS_STEP_PARTITIONS
@@ -208,3 +209,16 @@ async def test_a_creation_is_audited_as_a_first_use(caplog: pytest.LogCaptureFix
         "outcome": "done",
         "after": {"incarnation": 1, "partitions": 1, "by": "first use"},
     }
+
+
+async def test_one_request_creates_a_bounded_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "METADATA_CREATES_MAX", 2)
+    async with caller() as kafka:
+        answer = await kafka.ask(named("a", "b", "c", create=True), 12)
+        codes = {topic.name: topic.error_code for topic in answer.topics}
+        assert codes == {"a": 0, "b": 0, "c": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert [topic.error_code for topic in (await kafka.ask(named("a", "b", "c", create=True), 12)).topics] == [
+            0,
+            0,
+            0,
+        ]
