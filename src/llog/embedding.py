@@ -33,11 +33,12 @@ from llog.api.aio import results_of
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, judged_groups
 from llog.broker.broker import Broker
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
-from llog.errors import InvalidArgument, LogError, StoreClosed
+from llog.errors import InvalidArgument, LogError, StoreClosed, TopicNotFound
 from llog.formats.records.record_columns import Header
 from llog.http.json import warm_up
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.read.records import LogRecord
+from llog.log.topics.admin import FIRST_OFFSET_DEFAULT, describe_topic
 from llog.process.serve import serve
 from llog.settings import Settings
 from llog.settings.urls import format_host_port
@@ -107,12 +108,18 @@ class EmbeddedBroker:
         return self._call(self._produce(group))
 
     def consume(
-        self, topic: str, offset: int = 1, *, partition: int = 0, max_wait_ms: int = 0, max_bytes: int | None = None
+        self,
+        topic: str,
+        offset: int | None = None,
+        *,
+        partition: int = 0,
+        max_wait_ms: int = 0,
+        max_bytes: int | None = None,
     ) -> list[LogRecord]:
-        """Records from `offset` on (the first of a log is 1), as many as fit one response. At the end of the log the
-        call waits up to `max_wait_ms` for a record."""
-        fetch = PartitionFetch(Log(check_topic(topic), check_partition(partition)), offset, max_bytes)
-        return self._call(self._consume(ConsumeRequest([fetch], max_wait_ms=max_wait_ms)))
+        """Records from `offset` on (without one, from the log's first), as many as fit one response. At the end of the
+        log the call waits up to `max_wait_ms` for a record."""
+        log = Log(check_topic(topic), check_partition(partition))
+        return self._call(self._consume(log, offset, max_wait_ms, max_bytes))
 
     async def _produce(self, group: SharedAppendGroup) -> AppendResult:
         await self._warm()
@@ -124,12 +131,24 @@ class EmbeddedBroker:
             raise judged
         return results_of((await self._broker.produce([judged])).outcomes)[0]
 
-    async def _consume(self, request: ConsumeRequest) -> list[LogRecord]:
+    async def _consume(self, log: Log, offset: int | None, max_wait_ms: int, max_bytes: int | None) -> list[LogRecord]:
         await self._warm()
-        [fetched] = await self._broker.consume(request)
+        if offset is None:
+            offset = await self._start_offset(log)
+        fetch = PartitionFetch(log, offset, max_bytes)
+        [fetched] = await self._broker.consume(ConsumeRequest([fetch], max_wait_ms=max_wait_ms))
         if fetched.error is not None:
             raise fetched.error
         return [record for run in fetched.runs for record in run.records()]
+
+    async def _start_offset(self, log: Log) -> int:
+        """Offset of the log's first record; consume reports a log that does not exist."""
+        try:
+            described = await describe_topic(self._broker.context, log.topic)
+        except TopicNotFound:
+            return FIRST_OFFSET_DEFAULT
+        offsets = [one.log_start_offset for one in described.partitions if one.partition == log.partition]
+        return offsets[0] if offsets else FIRST_OFFSET_DEFAULT
 
     async def _warm(self) -> None:
         assert self._warmed is not None

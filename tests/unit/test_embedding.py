@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from kafka.admin import KafkaAdminClient, NewTopic
 
 import llog
 import llog.testing
@@ -181,3 +182,15 @@ def test_a_program_may_end_without_closing_it() -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ended.returncode == 0, ended.stderr
     assert not Path(ended.stdout.strip()).exists()
+
+
+def test_records_of_a_topic_that_a_kafka_client_made_are_read_from_offset_zero() -> None:
+    with llog.embedded() as broker:
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+        admin.create_topics([NewTopic("orders", 1, 1)])
+        admin.close()
+        broker.produce("orders", ["first", "second"])
+        assert [(record.offset, record.payload) for record in broker.consume("orders")] == [
+            (0, b"first"),
+            (1, b"second"),
+        ]

@@ -21,6 +21,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from llog.errors import BadMagic, ChecksumMismatch, InvalidArgument, InvalidField, TruncatedInput, UnsupportedFormat
+from llog.formats.body_checksum import body_crc32c
 from llog.formats.buffers import Buffer, crc32c_of, json_decoder, json_value, total_length
 from llog.limits import SHARED_BLOB_HEADER_BYTES_MAX
 
@@ -107,7 +108,7 @@ def build_shared_blob(groups: Sequence[BlobGroup], *, created_at_ms: int, writer
                 encoding=group.encoding,
                 body_offset=position,
                 body_length=length,
-                crc32c=crc32c_of(group.body),
+                crc32c=body_crc32c(group.body),
             )
         )
         position += length

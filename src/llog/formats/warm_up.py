@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llog.formats.body_checksum import BATCH_COMBINED_BYTES_MIN, body_crc32c
 from llog.formats.records.cut import sum_records
 from llog.formats.records.decode import decode_records
 from llog.formats.records.encode import encode_records
@@ -22,4 +23,5 @@ def warm_up() -> None:
     verify_crcs(batch, headers, _SOURCE)
     patch_offsets(batch, headers, 0, 0)
     sum_records(batch, headers)
+    body_crc32c([bytes(BATCH_COMBINED_BYTES_MIN)])
     encode_plain_batches([["v"] * PLAIN_KERNEL_RECORDS_MIN], timestamp_ms=0)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from llog.errors import UnsupportedFormat
 from llog.kafka.apis.handler import Answer, Call, Client, Handle, Handler
-from llog.kafka.codec import Api, Buffer, answer_frame, apis, decode, read_request_head
+from llog.kafka.codec import Api, Buffer, answer_frame, apis, decode_prefix, read_request_head
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.net.frames import Frame
 from llog.kafka.services import KafkaServices
@@ -62,7 +62,8 @@ class Dispatcher:
         handler, versions, api, message = served
         if version not in versions:
             return self._unsupported(handler, api, version, head.correlation_id, client)
-        decoded = decode(message, version, frame, head.body)
+        # As in Kafka, bytes behind the message are ignored: librdkafka asks for the metadata of all topics with three.
+        decoded, _ = decode_prefix(message, version, frame, head.body)
         call = Call(self._services, client, key, version, head.client_id, decoded, len(frame), release_frame, hold)
         return Request(api, handler, handler.handle, version, head.correlation_id, call)
 
