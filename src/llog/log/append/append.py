@@ -273,12 +273,7 @@ class Appender:
     async def _know(self, call: _Append, deliveries: Sequence[_Delivery]) -> dict[Log, int]:
         """The incarnation of every log that takes appends; the others get their error. Raises when the store answered
         for none of them."""
-        logs = [delivery.log for delivery in deliveries]
-        know, counts = self.committer.known.know, self.committer.known.partition_counts(logs)
-        answers = await asyncio.gather(
-            *(know(delivery.log, counts.get(delivery.log.topic, 0), delivery.expected()) for delivery in deliveries),
-            return_exceptions=True,
-        )
+        answers = await self._look_up(deliveries)
         incarnations: dict[Log, int] = {}
         unanswered: list[tuple[_Delivery, StoreError]] = []
         failure: BaseException | None = None
@@ -302,6 +297,22 @@ class Appender:
         for delivery, error in unanswered:
             call.fail(delivery, AppendNotCommitted(*delivery.log, f"its control record could not be read: {error}"))
         return incarnations
+
+    async def _look_up(self, deliveries: Sequence[_Delivery]) -> list[int | BaseException]:
+        """The incarnation of each log, or why it is not known. Known logs, usually all, cost no task."""
+        known = self.committer.known
+        now = [known.know_now(delivery.log, delivery.expected()) for delivery in deliveries]
+        missing = [delivery for delivery, incarnation in zip(deliveries, now, strict=True) if incarnation is None]
+        if not missing:
+            return [incarnation for incarnation in now if incarnation is not None]
+        counts = known.partition_counts(delivery.log for delivery in missing)
+        look_ups = [known.know(d.log, counts.get(d.log.topic, 0), d.expected()) for d in missing]
+        try:
+            found = iter(await asyncio.gather(*look_ups, return_exceptions=True))
+        except asyncio.CancelledError:
+            known.release(d.log for d, incarnation in zip(deliveries, now, strict=True) if incarnation is not None)
+            raise
+        return [next(found) if incarnation is None else incarnation for incarnation in now]
 
     async def _upload(self, groups: Sequence[EncodedGroup], incarnations: dict[Log, int]) -> dict[Log, AppendSlice]:
         context = self.context

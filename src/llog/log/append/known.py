@@ -164,22 +164,29 @@ class KnownLogs:
         `partitions`: how many partitions the whole append names, for a topic that the append creates. Knowledge of an
         earlier incarnation than the `expected` one is stale, and the log is looked up again.
         """
+        incarnation = self.know_now(log, expected)
+        if incarnation is not None:
+            return incarnation
+        write = None
+        if self._growth is not Growth.ADMINISTERED:
+            write = FirstWrite(max(partitions, log.partition + 1), grows=self._growth is Growth.HTTP)
+        stored = await initialize(self._context, log, first_offset=self._first_offset, write=write, expected=expected)
+        if len(self._known) >= LOG_KNOWN_MAX:
+            self._forget_idle()
+        # A concurrent call may have been faster; its lock is the one that orders appends.
+        known = self._known.setdefault(log, KnownLog(*stored))
+        if not known.fresh or stored.version > known.version:
+            known.update(*stored)
+            known.producers.forget()
+            known.fresh = True
+        known.pins += 1
+        return known.control.incarnation
+
+    def know_now(self, log: Log, expected: Expected | None = None) -> int | None:
+        """`know` of a log that need not be looked up; None, and no pin, for any other."""
         known = self._known.get(log)
         if known is None or not known.fresh or (expected and known.control.incarnation < expected.incarnation):
-            write = None
-            if self._growth is not Growth.ADMINISTERED:
-                write = FirstWrite(max(partitions, log.partition + 1), grows=self._growth is Growth.HTTP)
-            stored = await initialize(
-                self._context, log, first_offset=self._first_offset, write=write, expected=expected
-            )
-            if len(self._known) >= LOG_KNOWN_MAX:
-                self._forget_idle()
-            # A concurrent call may have been faster; its lock is the one that orders appends.
-            known = self._known.setdefault(log, KnownLog(*stored))
-            if not known.fresh or stored.version > known.version:
-                known.update(*stored)
-                known.producers.forget()
-                known.fresh = True
+            return None
         known.pins += 1
         return known.control.incarnation
 
