@@ -55,7 +55,7 @@ def say(step: str, result: str) -> None:
 @contextmanager
 def broker(log: Path) -> Iterator[str]:
     """A separate process, as in production. Spark uses the stores, not the broker."""
-    command = [sys.executable, "-m", "llog", "broker", "--port", "0"]
+    command = [sys.executable, "-m", "llog", "broker", "--port", "0", "--kafka-port", "0"]
     with log.open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:

@@ -16,4 +16,5 @@ export LLOG_SOAK=1
 "$bin/python" -m llog.testing.sim --scenario 'log-some-*' --schedules 25000 --jobs 2
 "$bin/python" -m llog.testing.sim --scenario 'pieces-*' --schedules 2000 --jobs 2
 "$bin/python" -m tests.fuzz --inputs 1000000
+"$bin/python" -m tests.fuzz --only kafka_dispatch --inputs 10000000 --parts 2
 "$bin/python" -m tests.benchmarks

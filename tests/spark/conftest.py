@@ -10,6 +10,8 @@ import pytest
 
 import llog.spark
 from llog.settings import Settings
+from llog.testing.kafka_server import java_packages
+from llog.testing.servers import ServerUnavailable
 from llog.wiring import OpenedLog
 from tests.servers import need_spark
 from tests.spark.places import Places
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
 MASTER = "local[2,4]"
 
 
+def kafka_jars() -> list[str]:
+    """Spark's own Kafka connector; empty where it was not fetched. Jars are named when a session starts."""
+    try:
+        return [str(jar) for jar in sorted(java_packages("spark-kafka").glob("*.jar"))]
+    except ServerUnavailable:
+        return []
+
+
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skips where Spark cannot run."""
@@ -30,7 +40,8 @@ def java() -> None:
 @pytest.fixture(scope="session")
 def spark(java: None) -> Iterator[SparkSession]:
     """The session that `llog.spark.session()` makes, on two cores, with four attempts per task."""
-    session = llog.spark.session(Settings.from_env({}), master=MASTER, app_name="llog-tests")
+    config = {"spark.jars": ",".join(kafka_jars())}
+    session = llog.spark.session(Settings.from_env({}), master=MASTER, app_name="llog-tests", config=config)
     yield session
     session.stop()
 

@@ -52,8 +52,12 @@ def shown(row: Row) -> Shown:
 class FourReaders:
     """HTTP, the Python reader, `llog.scan` and Spark, on one cluster."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, opened: OpenedLog, http: httpx.Client) -> None:
+    def __init__(
+        self, spark: SparkSession, settings: Settings, opened: OpenedLog, http: httpx.Client, *, first_offset: int = 1
+    ) -> None:
+        """`first_offset` of every log: 0 where Kafka clients created the topics."""
         self.spark, self.settings, self.opened, self.http = spark, settings, opened, http
+        self.first_offset = first_offset
         self._rng = random.Random(1)
 
     async def agree_on(self, expected: Sequence[Row], logs: Sequence[Log]) -> None:
@@ -68,7 +72,7 @@ class FourReaders:
         await asyncio.sleep(self.settings.tail_refresh_ms / 1_000)
 
     async def by_reader(self, logs: Sequence[Log]) -> list[Row]:
-        return await rows_read(self.opened, logs)
+        return await rows_read(self.opened, logs, start=self.first_offset)
 
     def by_scan(self, logs: Sequence[Log]) -> list[Row]:
         return rows_of(llog.scan(_topics(logs), settings=self.settings, split_bytes=1 << 16).to_arrow())
@@ -83,7 +87,7 @@ class FourReaders:
         """In answers of any size: where one ends, the next begins, in the middle of a batch or between two."""
         rows = []
         for log in logs:
-            offset = 1
+            offset = self.first_offset
             while True:
                 most = self._rng.choice([1, 700, 20_000, 1 << 20])
                 [answer] = consumed(self.http, wanted(*log, offset, partition_max_bytes=most))

@@ -235,8 +235,8 @@ async def test_a_killed_broker_of_a_stack_comes_back_while_the_other_serves(tmp_
     with LlogProcess("up", *options, settings=at(tmp_path), log=tmp_path / "log") as stack:
         urls = _brokers(stack)
         victim = psutil.Process(stack.child.pid).children()[0]
-        port = victim.net_connections("tcp")[0].laddr.port
-        [other] = [url for url in urls if not url.endswith(f":{port}")]
+        ports = {str(connection.laddr.port) for connection in victim.net_connections("tcp")}
+        [other] = [url for url in urls if url.rpartition(":")[2] not in ports]
         async with client() as http:
             victim.kill()
             await produce(http, other, batch(TOPIC, 0, ["meanwhile"]))

@@ -31,6 +31,7 @@ from llog.formats.warm_up import warm_up
 from llog.log.append.append import Appender, EncodedGroup
 from llog.log.append.known import Growth
 from llog.log.keys import Log
+from llog.log.producer_ids import ProducerIds
 from llog.log.topics.known_topics import KnownTopics
 from llog.settings import Settings
 from llog.settings.listening import advertised_address
@@ -67,6 +68,7 @@ class Broker:
         self.pool = MemoryPool(settings.batch_max_buffer_bytes)
         self.positions = GroupPositions(self.context)
         self.topics = KnownTopics(self.context, monotonic_ms)
+        self.producer_ids = ProducerIds(self.context)
         self._cache = self._tail_cache()
         self._consume = ConsumeService(
             self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms, configs=self.topics

@@ -71,13 +71,18 @@ class ClusterView:
         the hashes of 10,000 would hold the event loop for tens of milliseconds."""
         return pick_many(self._leaders.get(zone) or self._leaders[""], topics)
 
-    def replicas_of(self, topic_id: str, partition: int, leader: int) -> tuple[int, ...]:
-        """The leader and, for each other zone, the node that `preferred_reader` names there: Java's consumers use a
-        preferred reader only if Metadata lists it as a replica."""
+    def replicas_of(self, topic_id: str, leaders: Sequence[int]) -> list[tuple[int, ...]]:
+        """For each partition of a topic, given the leaders: the leader and, for each other zone, the node that
+        `preferred_reader` names there. Java's consumers use a preferred reader only if it is one of the replicas."""
         if len(self._readers) < 2:
-            return (leader,)
-        readers = (pick(nodes, topic_id, partition) for nodes in self._readers.values() if leader not in nodes)
-        return (leader, *readers)
+            return [(leader,) for leader in leaders]
+        zones = list(self._readers.values())
+        readers = zip(*(pick_many(nodes, [(topic_id, len(leaders))])[0] for nodes in zones), strict=True)
+        in_zone = [frozenset(nodes) for nodes in zones]
+        return [
+            (leader, *(reader for reader, nodes in zip(picked, in_zone, strict=True) if leader not in nodes))
+            for leader, picked in zip(leaders, readers, strict=True)
+        ]
 
     def preferred_reader(self, topic_id: str, partition: int, zone: str) -> int:
         """A node of that zone to read from, when this node is in another one; -1: stay with this node."""

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from llog.broker.cluster import ClusterView, Node
+from llog.kafka.net.connection import IDLE_MS_MAX
+from llog.kafka.net.memory import FRAME_BYTES_MAX
 from llog.kafka.topic_configs import BROKER_NAMES, ConfigSource, ShownConfig, Synonym
 from llog.log.topics.config_table import CONFIGS, ConfigKind
 from llog.settings import Settings
@@ -32,11 +34,11 @@ def broker_configs(settings: Settings, cluster: ClusterView) -> list[ShownConfig
 
 
 def _rows(settings: Settings, cluster: ClusterView) -> Iterator[_Row]:
-    own = next((node for node in cluster.nodes() if node.node_id == cluster.node_id), None)
-    address = "" if own is None else _listener(own)
+    own = cluster.own
+    address = _listener(own, "PLAINTEXT" if settings.tls_cert_file is None else "SSL")
     yield _Row("node.id", "int", cluster.node_id, "Number of this node.", "node_id")
     yield _Row("broker.id", "int", cluster.node_id, "Number of this node.", "node_id")
-    yield _Row("broker.rack", "string", "" if own is None else own.zone, "Zone of this node.", "zone")
+    yield _Row("broker.rack", "string", own.zone, "Zone of this node.", "zone")
     yield _Row("process.roles", "list", "broker", "Every node is a broker; no node is a controller.")
     yield _Row("listeners", "list", address, "Where Kafka clients connect.", "kafka_port")
     yield _Row("advertised.listeners", "list", address, "Where Kafka clients connect.", "kafka_port")
@@ -51,6 +53,8 @@ def _rows(settings: Settings, cluster: ClusterView) -> Iterator[_Row]:
         "auto.create.topics.enable", "boolean", settings.auto_create_topics,
         "Whether a first use creates a topic.", "auto_create_topics",
     )  # fmt: skip
+    yield _Row("socket.request.max.bytes", "int", FRAME_BYTES_MAX, "Largest request.")
+    yield _Row("connections.max.idle.ms", "long", IDLE_MS_MAX, "How long a connection may be idle.")
     yield _Row("delete.topic.enable", "boolean", True, "Topics can be deleted.")
     for name in ("default.replication.factor", "offsets.topic.replication.factor"):
         yield _Row(name, "int", 1, "The object store keeps the copies of a record.")
@@ -71,9 +75,9 @@ def _from_topic_configs() -> Iterator[_Row]:
         yield _Row(broker_name, spec.kind, spec.default, f"Default of the topic config {name}.")
 
 
-def _listener(node: Node) -> str:
+def _listener(node: Node, protocol: str) -> str:
     host = f"[{node.host}]" if ":" in node.host else node.host
-    return f"PLAINTEXT://{host}:{node.port}"
+    return f"{protocol}://{host}:{node.port}"
 
 
 def _shown(row: _Row, settings: Settings) -> ShownConfig:

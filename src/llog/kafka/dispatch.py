@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from llog.errors import UnsupportedFormat
 from llog.kafka.apis.handler import Answer, Call, Client, Handle, Handler
-from llog.kafka.codec import Api, Buffer, answer_frame, apis, decode, read_request_head
+from llog.kafka.codec import Api, Buffer, answer_frame, apis, decode_prefix, read_request_head
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.net.frames import Frame
 from llog.kafka.services import KafkaServices
@@ -45,7 +45,9 @@ class Request:
 class Dispatcher:
     def __init__(self, services: KafkaServices, handlers: Mapping[int, Handler]) -> None:
         self._services = services
-        self._served = {key: (handler, handler.served, apis()[key]) for key, handler in handlers.items()}
+        self._served = {
+            key: (handler, handler.served, apis()[key], apis()[key].request) for key, handler in handlers.items()
+        }
 
     def read(
         self, frame: Frame, client: Client, release_frame: Callable[[], None], hold: Callable[[int], bool]
@@ -57,11 +59,12 @@ class Dispatcher:
         served = self._served.get(key)
         if served is None:
             raise UnsupportedFormat(f"API {key} v{version}", "the API is not served")
-        handler, versions, api = served
+        handler, versions, api, message = served
         if version not in versions:
             return self._unsupported(handler, api, version, head.correlation_id, client)
-        message = decode(api.request, version, frame, head.body)
-        call = Call(self._services, client, key, version, head.client_id, message, len(frame), release_frame, hold)
+        # As in Kafka, bytes behind the message are ignored: librdkafka asks for the metadata of all topics with three.
+        decoded, _ = decode_prefix(message, version, frame, head.body)
+        call = Call(self._services, client, key, version, head.client_id, decoded, len(frame), release_frame, hold)
         return Request(api, handler, handler.handle, version, head.correlation_id, call)
 
     def _unsupported(self, handler: Handler, api: Api, version: int, correlation_id: int, client: Client) -> Request:

@@ -18,6 +18,8 @@ LEADERS_PARTITIONS_MAX: Final = 200_000
 """Partitions that are kept, over all topics and zones; at the limit, all are dropped."""
 LEADERS_STEP_PARTITIONS: Final = 4_000
 """Partitions that are made before other requests have their turn, and more where one topic has more."""
+LEADERS_TOPIC_COST: Final = 4
+"""A topic takes the time of so many partitions."""
 LEADER_EPOCH: Final = 0
 """Of every partition, always: a log's fence epoch is no leader epoch, and clients refuse to go back to a lower one."""
 
@@ -35,7 +37,7 @@ class PartitionLeaders:
         self._count = 0
 
     async def of(self, cluster: ClusterView, topics: Sequence[KnownTopic], zone: str) -> list[Partitions]:
-        """The partitions of each topic, in order; the leader of a partition is its only replica."""
+        """The partitions of each topic, in order. Their replicas are the leader and, in other zones, a reader."""
         nodes = cluster.nodes()
         found: list[Partitions | None] = [self._kept_of(topic, zone, nodes) for topic in topics]
         missing = [place for place, partitions in enumerate(found) if partitions is None]
@@ -45,7 +47,7 @@ class PartitionLeaders:
             nodes = cluster.nodes()
             leaders = cluster.leaders_of([(topics[i].record.topic_id, topics[i].partition_count) for i in step], zone)
             for place, ids in zip(step, leaders, strict=True):
-                found[place] = made = _partitions(ids)
+                found[place] = made = _partitions(cluster, topics[place].record.topic_id, ids)
                 self._keep((topics[place].id_bytes, zone), _Kept(nodes, made))
         return [partitions for partitions in found if partitions is not None]
 
@@ -72,13 +74,14 @@ def _steps(topics: Sequence[KnownTopic], missing: Sequence[int]) -> list[list[in
             steps.append([])
             room = LEADERS_STEP_PARTITIONS
         steps[-1].append(place)
-        room -= topics[place].partition_count
+        room -= topics[place].partition_count + LEADERS_TOPIC_COST
     return steps
 
 
-def _partitions(leaders: Sequence[int]) -> Partitions:
-    alone = {leader: [leader] for leader in set(leaders)}  # one list per node, shared by its partitions
+def _partitions(cluster: ClusterView, topic_id: str, leaders: Sequence[int]) -> Partitions:
+    lists: dict[tuple[int, ...], list[int]] = {}  # one list for all partitions with the same replicas
+    replicas = [lists.setdefault(nodes, list(nodes)) for nodes in cluster.replicas_of(topic_id, leaders)]
     return [
-        MetadataResponsePartition(0, number, leader, LEADER_EPOCH, alone[leader], alone[leader])
+        MetadataResponsePartition(0, number, leader, LEADER_EPOCH, replicas[number], replicas[number])
         for number, leader in enumerate(leaders)
     ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from llog.broker.produce.pool import MemoryPool
 from llog.kafka.apis.handler import Handler
 from llog.kafka.apis.handlers import handlers as all_handlers
 from llog.kafka.dispatch import Dispatcher
@@ -44,7 +45,7 @@ class KafkaServer(SocketListener):
         """`handlers` and limits are for tests."""
         dispatcher = Dispatcher(services, all_handlers() if handlers is None else handlers)
         log = KafkaRequestLog(services.broker.metrics, settings, time.perf_counter)
-        self._context = ConnectionContext(
+        self.context = ConnectionContext(
             dispatcher,
             services.broker.pool,
             log,
@@ -62,8 +63,13 @@ class KafkaServer(SocketListener):
             reuse_port=reuse_port,
         )
 
+    @property
+    def front_end(self) -> MemoryPool:
+        """The memory of frames without records and of answers."""
+        return self.context.front_end
+
     def _connection(self, peers: ConnectionSet) -> KafkaConnection:
-        return KafkaConnection(peers, self._context)
+        return KafkaConnection(peers, self.context)
 
     async def start(self) -> None:
         """`ExposureRefused` or `SettingsError` when it cannot listen there."""
@@ -72,4 +78,4 @@ class KafkaServer(SocketListener):
 
     async def stop(self, *, at_once: bool = False) -> None:
         await super().stop(at_once=at_once)
-        self._context.close()
+        self.context.close()

@@ -112,8 +112,9 @@ class Connection(asyncio.BaseProtocol, ABC):
         self.admitted = True
         """False: the listener has as many connections as it may have, so this one is refused."""
         self._reading = True
-        self._writable: asyncio.Event = asyncio.Event()
-        self._writable.set()
+        self.is_writable = True
+        """The transport accepts more bytes, or the client is gone."""
+        self._drained: asyncio.Event | None = None
         self._pace: SendPace | None = None
         self._pace_timer: asyncio.TimerHandle | None = None
         self._deadline: float | None = None
@@ -134,14 +135,14 @@ class Connection(asyncio.BaseProtocol, ABC):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.peers.connections.discard(self)
-        self._writable.set()
+        self._set_writable()
         for timer in (self._pace_timer, self._deadline_timer):
             if timer is not None:
                 timer.cancel()
         self._pace_timer = self._deadline_timer = self._deadline = None
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self.is_writable = False
         now_ms = self.loop.time() * 1_000
         if self._pace is None:
             self._pace = SendPace(self.send_timeout_ms, self.send_bytes_per_ms_min, now_ms)
@@ -153,22 +154,25 @@ class Connection(asyncio.BaseProtocol, ABC):
             self._pace_timer = None
         if self._pace is not None and not self.transport.is_closing():
             self._pace.rest(self.loop.time() * 1_000, self._left_bytes())
-        self._writable.set()
+        self._set_writable()
+
+    def _set_writable(self) -> None:
+        self.is_writable = True
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
 
     # -- for subclasses ------------------------------------------------------------------------------------------------
     @property
     def is_reading(self) -> bool:
         return self._reading
 
-    @property
-    def is_writable(self) -> bool:
-        """The transport accepts more bytes; also true when the client is gone."""
-        return self._writable.is_set()
-
     async def drain(self) -> None:
         """Wait until the transport accepts more bytes, or the client is gone."""
-        if not self._writable.is_set():
-            await self._writable.wait()
+        if not self.is_writable:
+            if self._drained is None:
+                self._drained = asyncio.Event()
+            await self._drained.wait()
 
     def read(self, wanted: bool) -> None:
         """Resume or pause reading from the socket."""

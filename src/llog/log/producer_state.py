@@ -23,7 +23,7 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.limits import LOG_COMPACT_ROUNDS_MAX
+from llog.limits import LOG_COMPACT_ROUNDS_MAX, LOG_READ_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.index import entry_of
 from llog.log.keys import Log, offset_name
@@ -202,3 +202,22 @@ async def _remove_pages(context: LogContext, log: Log, head: ProducerSnapshot) -
             await context.metadata.delete(found.key, expected=found.version)
         except (VersionConflict, MetadataUncertain):
             continue
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+async def read_producers(context: LogContext, log: Log) -> list[ProducerState]:
+    """The producers that the log knows now, by id. Raises `PartitionNotInitialized`."""
+    key = context.keys.control(log)
+    async for round_number in context.rounds(LOG_READ_ROUNDS_MAX):
+        record = await context.metadata.get(key, strict=round_number > 0)
+        control = None if record is None else decode_value(ControlRecord, record.value, key.path)
+        if control is None or control.log_state == "DELETED":
+            if round_number == 0:
+                continue  # a strict read decides (R7)
+            raise PartitionNotInitialized(*log)
+        known = KnownProducers()
+        if await known.catch_up(context, log, control):
+            return remembered(known.states.values())
+    raise InconsistentReadState(*log, "its producers could not be read: entries have a hole, or the log keeps changing")

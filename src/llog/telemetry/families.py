@@ -37,7 +37,7 @@ APPEND_REFUSALS: Final = (
     "UnknownProducer",
 )  # fmt: skip
 """Errors that are the producer's fault; alerts leave these out."""
-KAFKA_REFUSALS: Final = ("connections", "size", "malformed", "unsupported", "overload", "stalled")
+KAFKA_REFUSALS: Final = ("connections", "size", "malformed", "unsupported", "overload", "stalled", "request")
 FLUSH_REASONS: Final = ("size", "delay", "idle", "pressure", "call", "close")
 CONSUME_SOURCES: Final = ("cache", "store", "empty")
 TAIL_CACHE_EVENTS: Final = ("hit", "empty", "miss", "evicted")
@@ -139,7 +139,8 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _counter("llog_kafka_response_bytes_total", "kafka.response_bytes.{api}", "Bytes of answers.", "api"),
         _counter("llog_kafka_refused_total", "kafka.refused.{reason}",
             "Connections that were ended: too many at once, a frame too large or not a request, an API or version that"
-            " is not served, no memory for a frame, a frame that arrived too slowly.", "reason",
+            " is not served, no memory for a frame, a frame that arrived too slowly, a request that was refused and"
+            " wanted no answer.", "reason",
             starts=(KAFKA_REFUSALS,)),
         _counter("llog_kafka_handler_failures_total", "kafka.handler_failures",
             "Requests that ended their connection because of a fault of the broker, which its log explains."),

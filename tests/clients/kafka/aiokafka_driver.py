@@ -83,7 +83,8 @@ class AiokafkaDriver(ClientDriver):
             try:
                 answers.append(await sending)
             except AssertionError as error:
-                assert str(error) == "Unrecognized partition", error
+                if str(error) != "Unrecognized partition":
+                    raise
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from error
         metadata = [await answer for answer in answers]
         return [-1 if each is None else each.offset for each in metadata]

@@ -46,6 +46,7 @@ class ClientSuite:
     """How the library is connected; a class of drivers."""
     sends_nothing: ClassVar[bool] = True
     """The library sends records that have neither key nor value."""
+    sends_null_headers: ClassVar[bool] = True
     follows_new_topic_ids: ClassVar[bool] = True
     """Its producers go on when a topic of the same name is another topic."""
 
@@ -53,6 +54,8 @@ class ClientSuite:
         records = mixed_records(rng, count, partition)
         if not self.sends_nothing:
             records = [r._replace(key=b"k") if r.key is None and r.value is None else r for r in records]
+        if not self.sends_null_headers:
+            records = [r._replace(headers=tuple((name, value or b"") for name, value in r.headers)) for r in records]
         return records
 
     # -- records -----------------------------------------------------------------------------------------------------

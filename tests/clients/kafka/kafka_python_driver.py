@@ -20,6 +20,7 @@ from tests.clients.kafka.driver import (
     METADATA_AGE_MS,
     PLAIN,
     ClientDriver,
+    Code,
     Fetched,
     How,
     Refused,
@@ -35,6 +36,10 @@ def judged(call: Callable[[], T]) -> T:
         return call()
     except BrokerResponseError as error:
         raise Refused(error.errno, str(error)) from error
+    except ValueError as error:
+        if not str(error).startswith("Unrecognized partition"):
+            raise
+        raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from error
 
 
 class KafkaPythonDriver(ClientDriver):

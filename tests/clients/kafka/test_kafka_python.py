@@ -13,3 +13,4 @@ pytestmark = pytest.mark.slow
 class TestKafkaPython(ClientSuite):
     driver = KafkaPythonDriver
     sends_nothing = False
+    sends_null_headers = False

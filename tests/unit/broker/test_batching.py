@@ -10,7 +10,16 @@ import pytest
 
 from llog.broker.produce import flush as batching_flush
 from llog.broker.produce.buffer import CallGroup, LogGroups, ProduceCall, Timings
-from llog.broker.produce.flush import BATCH_GATHER_MS, FlushDue, Pacing, pacing_of, plan_flush
+from llog.broker.produce.flush import (
+    BATCH_GATHER_MS,
+    BATCH_PAUSE_MS_MAX,
+    BATCH_SMALL_BYTES_MAX,
+    FlushDue,
+    Pacing,
+    pacing_of,
+    pause_of,
+    plan_flush,
+)
 from llog.broker.produce.groups import CommittedBatch, share_out, stretches_of
 from llog.broker.produce.producer import BATCH_FLUSHES_MAX, BATCH_GROUP_OVERHEAD_BYTES
 from llog.errors import (
@@ -294,6 +303,44 @@ def test_where_puts_cost_money_a_trickle_is_flushed_four_times_a_second(
 ) -> None:
     asked = {"now_ms": 100, "first_ms": 100, "last_start_ms": 0, "uploading": False, "full": False, "urgency": ""}
     assert plan_flush(pacing_of("s3", 500), **(asked | state)) == due  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "due"),
+    [
+        ({"last_start_ms": 95, "pause_ms": 8.0}, FlushDue(103)),
+        ({"last_start_ms": 95, "pause_ms": 8.0, "now_ms": 103}, FlushDue(103, "idle")),
+        ({"last_start_ms": 99, "pause_ms": 50.0}, FlushDue(110)),
+        ({"last_start_ms": 99, "pause_ms": 50.0, "full": True}, FlushDue(100, "size")),
+    ],
+)
+def test_a_small_flush_pauses_after_the_last_one_but_not_beyond_the_promised_delay(
+    state: dict[str, object], due: FlushDue
+) -> None:
+    asked = {"now_ms": 100, "first_ms": 100, "last_start_ms": 0, "uploading": False, "full": False, "urgency": ""}
+    assert plan_flush(pacing_of("file", 10), **(asked | state)) == due  # type: ignore[arg-type]
+
+
+def test_the_pause_grows_with_the_cost_of_the_last_flush_up_to_a_bound() -> None:
+    local = pacing_of("file", 10)
+    lone, usual, large = (pause_of(local, logs, groups) for logs, groups in ((1, 1), (8, 20), (1_000, 8_000)))
+    assert lone < usual < large == BATCH_PAUSE_MS_MAX
+    assert pause_of(pacing_of("s3", 500), 1_000, 8_000) == 0
+
+
+async def test_a_small_call_after_a_flush_waits_and_a_large_one_does_not(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching_flush, "BATCH_PAUSE_MS_MAX", 3_600_000)
+    bench = make(pacing=Pacing(3_600_000, gather_ms=0, core_fraction=1e-9))
+    await bench.meet(A)
+    assert offsets((await bench.producer.append([group(A, b"first")]))[0]) == (1, 1)
+    small = bench.producer.submit([group(A, b"small")])
+    await settle_down()
+    assert len(bench.objects.blobs) == 1
+    large = bench.producer.submit([group(A, b"x" * BATCH_SMALL_BYTES_MAX)])
+    assert [offsets((await call).outcomes[0]) for call in (small, large)] == [(2, 2), (3, 3)]
+    assert len(bench.objects.blobs) == 2
 
 
 async def test_a_full_batch_is_flushed_at_once(make: Callable[..., Bench]) -> None:

@@ -95,15 +95,15 @@ def test_a_consumer_in_another_zone_is_given_a_reader_of_it() -> None:
 def test_preferred_readers_are_among_the_replicas() -> None:
     nodes = [node(0, "a"), node(1, "b"), node(2, "b"), node(3, "c"), node(4)]
     cluster = view(nodes[0], *nodes[1:])
-    for partition in PARTITIONS:
-        leader = cluster.leader_of(TOPIC, partition)
-        replicas = cluster.replicas_of(TOPIC, partition, leader)
+    [leading] = cluster.leaders_of([(TOPIC, len(PARTITIONS))])
+    for partition, replicas in enumerate(cluster.replicas_of(TOPIC, leading)):
+        leader = leading[partition]
         assert replicas[0] == leader
         assert len(set(replicas)) == len(replicas)
         zones = {"a", "b", "c"} - {nodes[leader].zone}
         readers = {view(nodes[4], *nodes[:4]).preferred_reader(TOPIC, partition, zone) for zone in zones}
         assert readers == set(replicas[1:])
-    assert view(node(0, "a"), node(1, "a")).replicas_of(TOPIC, 0, 1) == (1,)
+    assert view(node(0, "a"), node(1, "a")).replicas_of(TOPIC, [1, 0]) == [(1,), (0,)]
 
 
 # -- zones of clients --------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Store(MemoryStore):
     failing = False
     scans = 0
 
-    async def scan(self, parent: Key, **more: object) -> list[Record]:  # type: ignore[override]
+    async def scan(self, parent: Key, **more: object) -> list[Record]:
         self.scans += 1
         if self.failing:
             raise MetadataUnavailable("scan", "memory://", "gone")

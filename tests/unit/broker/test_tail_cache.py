@@ -7,8 +7,9 @@ import random
 import pytest
 
 from llog.broker.produce.groups import CommittedBatch
-from llog.broker.tail.batches import BatchCache, CachedBatch
+from llog.broker.tail.batches import BatchCache
 from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMiss
+from llog.broker.tail.cached_batch import CachedBatch
 from llog.errors import FormatError
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.encode import encode_records

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +23,7 @@ from llog.listener.connection import Connection
 from llog.listener.http1 import BODY_PART_BYTES
 from llog.settings import Settings
 from llog.settings.listening import check_exposure, is_loopback
+from tests.certificates import make_certificate
 from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.http.broker_double import BrokerDouble, batch, consume_body, produce_body
 
@@ -310,18 +309,7 @@ async def test_the_error_for_a_taken_port_names_the_address() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], tuple[Path, Path]]:
-    def make() -> tuple[Path, Path]:
-        openssl = shutil.which("openssl")
-        if openssl is None:
-            pytest.skip("openssl, which makes the certificate, is not installed")
-        folder = tmp_path_factory.mktemp("tls")
-        cert, key = folder / "cert.pem", folder / "key.pem"
-        names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-        command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-        subprocess.run([*command, "-keyout", key, "-out", cert, "-days", "2", *names], check=True, capture_output=True)
-        return cert, key
-
-    return make
+    return lambda: make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 async def test_tls_is_spoken_where_there_is_a_certificate(certificate: Callable[[], tuple[Path, Path]]) -> None:

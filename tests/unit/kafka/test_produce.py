@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from llog.broker.cluster import Node
 from llog.errors import RequestRefused
-from llog.kafka.apis.handler import Client
+from llog.kafka.apis.handler import Call, Client
+from llog.kafka.apis.produce import HANDLER
 from llog.kafka.codec import decode, encode
 from llog.kafka.codec.codec import encode_bytes
 from llog.kafka.codec.messages.produce import ProduceRequest, ProduceResponse
@@ -237,3 +239,35 @@ async def test_the_next_request_after_a_new_incarnation_is_known_uses_it(kafka: 
     assert (await kafka.ask_one(batch(b"new"))).error_code == 0
     assert await kafka.contents() == [b"new"]
     assert kafka.broker.log_start_offset(Log("orders", 0)) == 0
+
+
+# -- other nodes -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_draining_node_takes_nothing_and_names_the_node_to_use(kafka: Producing) -> None:
+    topic_id = await kafka.topic()
+    cluster = kafka.services.cluster
+    cluster.set_own(cluster.own._replace(draining=True))
+    cluster.set_others([Node(7, "other", 9_193, zone="eu-1a")])
+    answer = await kafka.ask(request((topic_id, 0, batch(b"a"))), LATEST)
+    [partition] = answer.responses[0].partition_responses
+    assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (partition.current_leader.leader_id, partition.current_leader.leader_epoch) == (7, 0)
+    assert [(node.node_id, node.host, node.port, node.rack) for node in answer.node_endpoints] == [
+        (7, "other", 9_193, "eu-1a")
+    ]
+    old = await kafka.ask(request(("orders", 0, batch(b"a"))), 9)
+    assert encode(old, 9)
+    assert await kafka.contents() == []
+
+
+async def test_the_frame_is_no_longer_counted_when_its_records_are(kafka: Producing) -> None:
+    await kafka.topic()
+    await kafka.ask_one(batch(b"known"))
+    used: list[int] = []
+    call = Call(kafka.services, kafka.client, 0, BY_NAME, "test", request(("orders", 0, batch(b"a"))))
+    call.release_frame = lambda: used.append(kafka.broker.pool.used)
+    answer = HANDLER.handle(call)
+    assert (used, kafka.broker.pool.used > 0) == ([0], True)
+    assert inspect.isawaitable(answer)
+    await answer

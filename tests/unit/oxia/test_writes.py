@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -21,6 +22,7 @@ from llog.stores.metadata.oxia.client import (
 )
 from llog.stores.metadata.oxia.client.proto import pb
 from llog.stores.metadata.oxia.client.queue import OXIA_WRITE_OPS_MAX
+from llog.stores.metadata.oxia.client.rpc import OxiaLink
 from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.oxia.fake_server import FakeOxia, Refusal, error_details
 
@@ -262,4 +264,30 @@ async def test_streams_name_their_namespace_shard_and_token(server: FakeOxia) ->
     assert (stream["namespace"], stream["shard-id"]) == ("default", "0")
     assert {metadata["authorization"] for metadata in server.metadata} == {"Bearer secret"}
     assert "secret" not in repr(client.options)
+    await client.close()
+
+
+async def test_a_stream_that_ends_before_it_began_does_not_hold_up_the_shard(
+    server: FakeOxia, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC never returns from a write to a call that was cancelled before its metadata were sent."""
+    client = await server.client()
+    connected = OxiaLink.connected
+
+    async def connected_once(link: OxiaLink, seconds: float) -> bool:
+        """The first stream to the link is cancelled in the turn in which it is opened."""
+        monkeypatch.undo()
+        open_stream = link.write_stream
+
+        def cancelled_at_once(**options: Any) -> Any:
+            call, link.write_stream = open_stream(**options), open_stream
+            asyncio.get_running_loop().call_soon(call.cancel)
+            return call
+
+        link.write_stream = cancelled_at_once
+        return await connected(link, seconds)
+
+    monkeypatch.setattr(OxiaLink, "connected", connected_once)
+    assert kinds(await client.write(0, puts(1, "first"))) == {Uncertain}
+    assert kinds(await asyncio.wait_for(client.write(0, puts(1, "second")), PATIENCE_SECONDS)) == {int}
     await client.close()

@@ -153,6 +153,15 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert settings == make()
 
 
+def test_an_empty_kafka_port_turns_kafka_off() -> None:
+    assert make().kafka_port == 9092
+    for off in (make(LLOG_KAFKA_PORT=""), make(LLOG_KAFKA_PORT=" "), make().replaced(kafka_port="")):
+        assert off.kafka_port is None
+        assert off.replaced(zone="a").kafka_port is None
+    assert make(LLOG_KAFKA_PORT="").source_of("kafka_port") == "environment LLOG_KAFKA_PORT"
+    assert make(LLOG_KAFKA_PORT="").replaced(kafka_port=0).kafka_port == 0
+
+
 def test_settings_cannot_be_changed_and_survive_pickling() -> None:
     settings = make(LLOG_BATCH_MAX_BYTES="1MiB")
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -336,6 +345,19 @@ def test_a_bearer_token_that_is_short_enough_to_guess_is_refused(name: str) -> N
         ("LLOG_BATCH_MAX_DELAY_MS", "1h"),
         ("LLOG_SESSION_TIMEOUT_MS", "1s"),
         ("LLOG_COMPACTOR_PORT", "65536"),
+        ("LLOG_KAFKA_PORT", "65536"),
+        ("LLOG_KAFKA_PORT", "off"),
+        ("LLOG_KAFKA_HOST", "a b"),
+        ("LLOG_KAFKA_ADVERTISED", "kafka://host:9092"),
+        ("LLOG_KAFKA_ADVERTISED", "host:0"),
+        ("LLOG_KAFKA_ADVERTISED", "host:port"),
+        ("LLOG_KAFKA_ADVERTISED", "0.0.0.0:9092"),
+        ("LLOG_KAFKA_ADVERTISED", "[::]:9092"),
+        ("LLOG_NODE_ID", "-1"),
+        ("LLOG_NODE_ID", "2147483648"),
+        ("LLOG_ZONE", "eu 1"),
+        ("LLOG_WORKERS", "0"),
+        ("LLOG_WORKERS", "65"),
         ("LLOG_COMPACTOR_PORT", "8_0 8"),
         ("LLOG_COMPACTOR_WORKERS", "0"),
         ("LLOG_COMPACTOR_WORKERS", "1.5"),

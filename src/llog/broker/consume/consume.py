@@ -34,8 +34,9 @@ from llog.broker.consume.request import (
 )
 from llog.broker.consume.store_read import LogFetch, StoreRead, StoreReader
 from llog.broker.consume.wait import TailWatch
-from llog.broker.tail.batches import READ_AHEAD_BYTES_MAX, CachedBatch, ReadAhead
+from llog.broker.tail.batches import READ_AHEAD_BYTES_MAX, ReadAhead
 from llog.broker.tail.cache import TailCache, TailEmpty, TailHit, TailMetrics
+from llog.broker.tail.cached_batch import CachedBatch
 from llog.concurrency import Offload, batched
 from llog.errors import FormatError, InconsistentReadState, LlogError, LogDeleted, StoreClosed
 from llog.log.context import LogContext
@@ -262,9 +263,11 @@ class ConsumeService:
         unready = [(part, item) for part in parts for item in part.batches if not item.is_ready(raw)]
         if not unready:
             return
-        size = sum(item.byte_length for _, item in unready)
+        size = sum(item.work_bytes(raw) for _, item in unready)
         prepared = await self._offload.run(size, lambda: [_is_prepared(item, raw) for _, item in unready])
         for (part, item), is_prepared in zip(unready, prepared, strict=True):
+            if item.copied:
+                self._cache.count_again(item)
             if not is_prepared:
                 self._cache.discard(part.log, item)  # the next request reads it from the stores
                 if item in part.batches:  # not already cut off with an earlier one

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llog.broker.consume.request import AnswerFill, ConsumeRequest, PartitionFill, TakeCost
-from llog.broker.tail.batches import CachedBatch
+from llog.broker.tail.cached_batch import CachedBatch
 
 NO_COST = TakeCost(0, 0)
 

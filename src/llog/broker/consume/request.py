@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from llog.broker.tail.batches import CachedBatch
+from llog.broker.tail.cached_batch import CachedBatch
 from llog.errors import FormatError, InvalidArgument, LlogError
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.cut import Cut, CutEnd, cut

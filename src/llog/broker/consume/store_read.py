@@ -20,8 +20,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from llog.broker.tail.batches import CachedBatch, ReadAhead
+from llog.broker.tail.batches import ReadAhead
 from llog.broker.tail.cache import LONG_AGO
+from llog.broker.tail.cached_batch import CachedBatch
 from llog.concurrency import ByteBudget, Offload
 from llog.errors import FormatError, InconsistentReadState, LlogError, ObjectNotFound, ObjectRangeInvalid, StoreError
 from llog.formats.buffers import Buffer

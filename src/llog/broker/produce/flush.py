@@ -5,12 +5,14 @@ A pure rule (`plan_flush`) decides when the buffer is flushed:
     full, memory is short, or requested      at once
     the oldest record waited `max_delay_ms`  at once: the promise of LLOG_BATCH_MAX_DELAY_MS
     a blob is being uploaded                 after that upload: records that arrive meanwhile share the next blob
-    nothing is being uploaded                after `gather_ms`, and `interval_ms` after the start of the last flush
+    nothing is being uploaded                after `gather_ms`, and a pause after the start of the last flush
 
-Waiting makes blobs larger, and each blob costs a put. On a local store a put is free (`interval_ms` 0), so waiting
-while the disk is idle gains nothing. Where a put costs money, flushes that are not full start at most
+Waiting makes blobs larger, and each blob costs a put. Where a put costs money, flushes that are not full start at most
 BATCH_REMOTE_PUTS_PER_SECOND times a second: a single record after a pause goes at once, a steady trickle waits up to a
-quarter of a second. `max_delay_ms` overrides the interval.
+quarter of a second. On a local store a put is free, but each flush takes processor time whatever its size: a trickle
+would keep a core busy with hundreds of small flushes a second. So a small flush pauses after the last one until that
+one took no more than BATCH_CORE_FRACTION of a core, by what its logs and groups usually cost (`pause_of`). Larger ones
+start as soon as the disk is idle. `max_delay_ms` overrides the pause.
 
 Uploads of flushes overlap, but the commits of one log keep the order of flushes (`CommitOrder`): otherwise the second
 upload might end first, and a producer's records would overtake each other.
@@ -31,12 +33,23 @@ from typing import Final, NamedTuple
 from llog.broker.produce.buffer import FlushBatch, Timings
 from llog.broker.produce.groups import CommittedBatch, committed_of, share_out
 from llog.errors import AppendNotCommitted, AppendUncertain, LlogError, LogError
+from llog.limits import KIB
 from llog.log.append.append import Appender, AppendOutcome, EncodedGroup
 from llog.log.keys import Log
 from llog.settings.urls import LOCAL_SCHEMES
 
 # How long an idle broker gathers records before it flushes, so that simultaneous calls share a blob.
 BATCH_GATHER_MS: Final = 1
+# Processor time of a flush: of any, of each log, of each group of a call with its request.
+BATCH_FLUSH_COST_MS: Final = 1.0
+BATCH_LOG_COST_MS: Final = 0.06
+BATCH_GROUP_COST_MS: Final = 0.02
+# Part of a core that small flushes may take on a local store …
+BATCH_CORE_FRACTION: Final = 0.25
+# … as long as the pause between their starts is not longer than this.
+BATCH_PAUSE_MS_MAX: Final = 10
+# From this size on, the bytes of a flush cost more than the flush itself.
+BATCH_SMALL_BYTES_MAX: Final = 512 * KIB
 # Cost target where a put costs money. Four puts a second are about 50 dollars a month at 0.005 dollars per thousand.
 BATCH_REMOTE_PUTS_PER_SECOND: Final = 4
 # Logs of a flush that one call commits; each takes about 50 µs of the event loop.
@@ -59,13 +72,24 @@ class Pacing(NamedTuple):
     gather_ms: float = BATCH_GATHER_MS
     interval_ms: float = 0.0
     """Minimum between the starts of two flushes that are not full."""
+    core_fraction: float = 0.0
+    """Part of a core that small flushes may take; 0: any."""
 
 
 def pacing_of(store_kind: str, max_delay_ms: float) -> Pacing:
     """The pacing for blobs in a store of that kind (`file`, `s3`)."""
     if store_kind in LOCAL_SCHEMES:
-        return Pacing(max_delay_ms)
+        return Pacing(max_delay_ms, core_fraction=BATCH_CORE_FRACTION)
     return Pacing(max_delay_ms, interval_ms=1_000 / BATCH_REMOTE_PUTS_PER_SECOND)
+
+
+def pause_of(pacing: Pacing, logs: int, groups: int) -> float:
+    """Milliseconds from the start of a flush of so many logs and groups to the start of the next one, if that is
+    small."""
+    if not pacing.core_fraction:
+        return 0.0
+    cost_ms = BATCH_FLUSH_COST_MS + logs * BATCH_LOG_COST_MS + groups * BATCH_GROUP_COST_MS
+    return min(BATCH_PAUSE_MS_MAX, cost_ms / pacing.core_fraction)
 
 
 class FlushDue(NamedTuple):
@@ -75,10 +99,18 @@ class FlushDue(NamedTuple):
 
 
 def plan_flush(
-    pacing: Pacing, *, now_ms: float, first_ms: float, last_start_ms: float, uploading: bool, full: bool, urgency: str
+    pacing: Pacing,
+    *,
+    now_ms: float,
+    first_ms: float,
+    last_start_ms: float,
+    uploading: bool,
+    full: bool,
+    urgency: str,
+    pause_ms: float = 0.0,
 ) -> FlushDue:
-    """`first_ms` is when the oldest record was buffered, `last_start_ms` when the last flush started; `urgency` names a
-    reason not to wait."""
+    """`first_ms` is when the oldest record was buffered, `last_start_ms` when the last flush started, `pause_ms` how
+    long after that this one waits; `urgency` names a reason not to wait."""
     if full:
         return FlushDue(now_ms, "size")
     if urgency:
@@ -88,7 +120,8 @@ def plan_flush(
         return FlushDue(now_ms, "delay")
     if uploading:
         return FlushDue(bound_ms)
-    earliest_ms = min(bound_ms, max(first_ms + pacing.gather_ms, last_start_ms + pacing.interval_ms))
+    pause_ms = max(pause_ms, pacing.interval_ms)
+    earliest_ms = min(bound_ms, max(first_ms + pacing.gather_ms, last_start_ms + pause_ms))
     return FlushDue(now_ms, "idle") if now_ms >= earliest_ms else FlushDue(earliest_ms)
 
 

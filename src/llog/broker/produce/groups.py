@@ -97,15 +97,21 @@ class Stretch(NamedTuple):
 
 
 def stretches_of(pieces: Sequence[PieceOutcome]) -> list[Stretch]:
+    """Few steps per piece: a flush may hold thousands of batches of idempotent producers."""
     stretches: list[Stretch] = []
+    first = last = start_offset = end_offset = -1
     for number, piece in enumerate(pieces):
         if not isinstance(piece, Landed) or piece.repeated:
             continue
-        before = stretches[-1] if stretches else None
-        if before is not None and before.last == number - 1 and before.end_offset == piece.start_offset - 1:
-            stretches[-1] = before._replace(last=number, end_offset=piece.end_offset)
-        else:
-            stretches.append(Stretch(number, number, piece.start_offset, piece.end_offset))
+        if first >= 0 and last == number - 1 and end_offset == piece.start_offset - 1:
+            last, end_offset = number, piece.end_offset
+            continue
+        if first >= 0:
+            stretches.append(Stretch(first, last, start_offset, end_offset))
+        first = last = number
+        start_offset, end_offset = piece.start_offset, piece.end_offset
+    if first >= 0:
+        stretches.append(Stretch(first, last, start_offset, end_offset))
     return stretches
 
 

@@ -28,11 +28,19 @@ from llog.broker.produce.buffer import (
     TimedOutcomes,
     Timings,
 )
-from llog.broker.produce.flush import CommitOrder, Flush, FlushEvents, Pacing, pacing_of, plan_flush
+from llog.broker.produce.flush import (
+    BATCH_SMALL_BYTES_MAX,
+    CommitOrder,
+    Flush,
+    FlushEvents,
+    Pacing,
+    pacing_of,
+    pause_of,
+    plan_flush,
+)
 from llog.broker.produce.groups import CommittedBatch
 from llog.broker.produce.pool import MemoryPool
 from llog.errors import AppendNotCommitted, BackPressureRejected, InvalidArgument, LogError, ValueTooLarge
-from llog.formats.buffers import total_length
 from llog.limits import KIB, OBJECT_BYTES_MAX, SHARED_BLOB_HEADER_BYTES_MAX
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.keys import check_partition, check_topic
@@ -117,6 +125,8 @@ class BatchingProducer:
         self._flushes: dict[asyncio.Task[None], Flush] = {}
         self._uploading = 0
         self._last_start_ms = float("-inf")
+        self._pause_ms = 0.0
+        """How long a small flush waits after the start of the last one."""
         self._alarm: asyncio.Task[None] | None = None
         self._alarm_ms = float("inf")
         self._closing = False
@@ -159,16 +169,21 @@ class BatchingProducer:
             if not self._new_logs.hold(member):
                 self._buffer.add(member, call.accepted_ms)
         self._new_logs.start_lookups()
-        # A group that joins others changes nothing for them, unless the batch is full now or memory is short.
-        if was_empty or self._buffer.head_is_full() or self._pool.under_pressure:
+        # A group that joins others changes nothing for them, unless the batch is full now, or large enough to flush
+        # while the disk is idle, or memory is short.
+        if was_empty or self._buffer.head_is_full() or self._pool.under_pressure or self._is_large():
             self._pump()
         return call.answer
+
+    def _is_large(self) -> bool:
+        """Whether the next flush need not pause, and nothing is being uploaded."""
+        return not self._uploading and bool(self._buffer) and self._buffer.head.byte_length > BATCH_SMALL_BYTES_MAX
 
     def _check(self, groups: Sequence[EncodedGroup]) -> list[int]:
         """The byte length of each body."""
         if len(groups) > 1 and len({group.log for group in groups}) != len(groups):
             raise InvalidArgument("groups", "one log occurs twice in one append")
-        byte_lengths = [total_length(group.body) for group in groups]
+        byte_lengths = [group.byte_length for group in groups]
         for group, byte_length in zip(groups, byte_lengths, strict=True):
             if not self._new_logs.is_known(group.log):
                 # An invalid name would fail the whole flush when its keys are built.
@@ -233,6 +248,7 @@ class BatchingProducer:
                 uploading=self._uploading > 0,
                 full=self._buffer.head_is_full(),
                 urgency=head.urgency or self._urgency(),
+                pause_ms=self._pause_ms if head.byte_length <= BATCH_SMALL_BYTES_MAX else 0.0,
             )
             if not due.reason:
                 self._wake_at(due.at_ms, now_ms)
@@ -250,6 +266,7 @@ class BatchingProducer:
 
     def _start(self, batch: FlushBatch, reason: str, now_ms: float) -> None:
         self._last_start_ms = now_ms
+        self._pause_ms = pause_of(self._pacing, len(batch.by_log), batch.group_count)
         self._uploading += 1
         turn = self._order.next(batch.by_log)
         flush = Flush(self._appender, batch, turn, reason, self._events)

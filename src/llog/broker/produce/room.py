@@ -60,6 +60,7 @@ class RoomQueue:
         waiter = RoomWaiter(byte_length, granted, body, number)
         queue[waiter] = None
         self._pool.notify()
+        self.wake()  # those before it may wait for a share that it does not need
         return waiter
 
     def leave(self, waiter: RoomWaiter) -> None:

@@ -1,147 +1,29 @@
 """Cached batches of many logs, found by offset and limited in bytes. The tail cache and the read-ahead keep them so.
 
 Batches of one log never overlap. A log may have holes; a run of batches ends at the first hole. When the limit is
-reached, the batch that was added first is evicted.
+reached, the batch that was added first is evicted. A batch that is a part of a larger buffer (of a frame that brought
+batches for many logs) keeps all of that buffer in memory, so the buffer is counted, once for all its parts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from llog.formats.buffers import Buffer, total_length
-from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
-from llog.formats.records.cut import BatchSums, sum_records
+from llog.broker.tail.cached_batch import CachedBatch
 from llog.limits import MIB
 from llog.log.keys import Log
-from llog.log.read.slices import LEADER_EPOCH, Chunk, patch_slices, payload_chunk
 
-# Memory of a cached batch besides its bytes: objects, columns of headers, two index entries.
-TAIL_CACHE_BATCH_OVERHEAD_BYTES: Final = 768
 # Batches that the read-ahead keeps, and what it fetches for a consumer that continues where its last answer ended.
 READ_AHEAD_BYTES_MAX: Final = 64 * MIB
 READ_AHEAD_WINDOW_BYTES: Final = 4 * MIB
 assert READ_AHEAD_WINDOW_BYTES <= READ_AHEAD_BYTES_MAX
+# A buffer that has more than this part of a cache's limit is not kept for its parts.
+_LARGE_FRAMES: Final = 8
 # Answer ends that are remembered to recognise such consumers.
 READ_AHEAD_READERS_MAX: Final = 10_000
-
-
-class Taken(NamedTuple):
-    """Whole batches of a cached batch."""
-
-    buffers: Sequence[Buffer]
-    byte_length: int
-    next_offset: int
-    """Behind the last batch that was taken; if all were, behind the last offset."""
-    is_all: bool
-    """No batch is left."""
-
-
-class CachedBatch:
-    """One append, or batches read from the stores. An append becomes a chunk when it is read for the first time."""
-
-    __slots__ = (
-        "_body",
-        "byte_length",
-        "chunk",
-        "committed_at_ms",
-        "compaction_version",
-        "created_at_ms",
-        "delivered",
-        "encoding",
-        "end_offset",
-        "incarnation",
-        "incarnation_before",
-        "start_offset",
-        "summed",
-        "sums",
-    )
-
-    def __init__(
-        self,
-        start_offset: int,
-        end_offset: int,
-        body: Sequence[Buffer],
-        *,
-        encoding: str = "kafka-v2",
-        incarnation: int | None = None,
-        committed_at_ms: float = 0.0,
-        created_at_ms: int = 0,
-        compaction_version: int = 0,
-        chunk: Chunk | None = None,
-    ) -> None:
-        self.start_offset, self.end_offset = start_offset, end_offset
-        self.encoding, self.created_at_ms = encoding, created_at_ms
-        self.incarnation = incarnation
-        """None: not known (yet)."""
-        self.incarnation_before: int | None = None
-        """The log's known incarnation at the time of the append: this batch belongs to it or to a later one."""
-        self.committed_at_ms = committed_at_ms
-        """On the machine's monotonic clock."""
-        self.compaction_version = compaction_version
-        """Version of the log's compaction record when the batch was read from the stores."""
-        self.delivered = False
-        self.chunk = chunk
-        self.summed = False
-        self.sums: BatchSums | None = None
-        """The records of the chunk; None before they were summed, or if a batch of it is compressed or not sound."""
-        self._body: Sequence[Buffer] = body if chunk is None else ()
-        """The body as appended, not copied, because many appends are never read. Empty once there is a chunk."""
-        self.byte_length = total_length(body) if chunk is None else len(chunk.data)
-
-    @property
-    def size(self) -> int:
-        """Bytes it counts against a limit; bare payloads grow a little when they become a RecordBatch."""
-        growth = 16 * (self.end_offset - self.start_offset + 1) if self.encoding == BYTES_BATCH else 0
-        return self.byte_length + TAIL_CACHE_BATCH_OVERHEAD_BYTES + growth
-
-    def is_ready(self, raw: bool) -> bool:
-        """Whether whole batches can be taken (`raw`), or single records."""
-        return self.chunk is not None and (raw or self.summed)
-
-    def make_ready(self, raw: bool) -> None:
-        """Raises `FormatError` if the body does not hold the given offsets. May run in several threads at once."""
-        chunk = self.prepare()
-        if not raw and not self.summed:
-            self.sums = sum_records(chunk.data, chunk.batches)
-            self.summed = True
-
-    def take(self, offset: int, bytes_max: int, *, at_least_one: bool) -> Taken:
-        """The whole batches from the one with `offset` on: as many as fit, and the first in any case if
-        `at_least_one`."""
-        assert self.chunk is not None
-        data, batches = self.chunk.data, self.chunk.batches
-        if offset <= self.start_offset and len(data) <= bytes_max:
-            return Taken((data,) if len(data) else (), len(data), self.end_offset + 1, True)
-        last_offsets, ends = batches.last_offset, batches.position + batches.length
-        first = int(np.searchsorted(last_offsets, offset))
-        if first == len(batches):
-            return Taken((), 0, self.end_offset + 1, True)
-        begin = int(batches.position[first])
-        stop = max(int(np.searchsorted(ends, begin + bytes_max, side="right")), first + at_least_one)
-        if stop <= first:
-            return Taken((), 0, offset, False)
-        end, is_all = int(ends[stop - 1]), stop == len(batches)
-        next_offset = self.end_offset + 1 if is_all else int(last_offsets[stop - 1]) + 1
-        return Taken((memoryview(data)[begin:end],), end - begin, next_offset, is_all)
-
-    def prepare(self) -> Chunk:
-        """The batches with their offsets, in one buffer."""
-        body = self._body  # read first: another thread may create the chunk and drop the body
-        if self.chunk is None:
-            start, count = self.start_offset, self.end_offset - self.start_offset + 1
-            source, data = f"append at offset {start}", bytearray().join(body)
-            if self.encoding == BYTES_BATCH:
-                chunk = payload_chunk(data, count, start, self.created_at_ms, source)
-            else:
-                batches = patch_slices(data, [len(data)], [count], start, LEADER_EPOCH, source, verify=False)
-                chunk = Chunk(start, self.end_offset, memoryview(data).toreadonly(), batches)
-            self.chunk, self._body = chunk, ()
-        return self.chunk
 
 
 class _LogBatches:
@@ -181,12 +63,31 @@ class _LogBatches:
             self.first = 0
 
 
+class _Kept(NamedTuple):
+    """A batch in a cache: its log, and what it counts against the limit."""
+
+    log: Log
+    own_bytes: int
+    frames: list[int]
+
+
+class _Frame:
+    """A buffer that batches are parts of: in memory, and counted, as long as the cache has one of them."""
+
+    __slots__ = ("buffer", "byte_length", "count")
+
+    def __init__(self, buffer: object, byte_length: int) -> None:
+        self.buffer, self.byte_length, self.count = buffer, byte_length, 0
+
+
 class BatchCache:
     def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
+        self.bytes_max, self._frame_bytes_max = bytes_max, bytes_max // _LARGE_FRAMES
         self.byte_length = 0
         self._logs: dict[Log, _LogBatches] = {}
-        self._by_age: OrderedDict[CachedBatch, Log] = OrderedDict()
+        self._by_age: OrderedDict[CachedBatch, _Kept] = OrderedDict()
+        self._frames: dict[int, _Frame] = {}
+        """By identity of the buffer."""
 
     def __len__(self) -> int:
         return len(self._by_age)
@@ -247,21 +148,57 @@ class BatchCache:
         """Add a batch that overlaps no other; return how many were evicted. One larger than the limit is not added."""
         if item.size > self.bytes_max:
             return 0
-        self._logs.setdefault(log, _LogBatches()).insert(item)
-        self._by_age[item] = log
-        self.byte_length += item.size
+        self._by_age[item] = self._count(log, item)
+        batches = self._logs.get(log)
+        if batches is None:
+            batches = self._logs[log] = _LogBatches()
+        batches.insert(item)
         evicted = 0
         while self.byte_length > self.bytes_max:
-            oldest, its_log = next(iter(self._by_age.items()))
-            self.remove(its_log, oldest)
+            oldest, kept = next(iter(self._by_age.items()))
+            self.remove(kept.log, oldest)
             evicted += 1
         return evicted
 
+    def count_again(self, item: CachedBatch) -> None:
+        """The bytes of the batch were copied. If that exceeds the limit, the next `put` evicts."""
+        kept = self._by_age.get(item)
+        if kept is not None:
+            self._uncount(kept)
+            self._by_age[item] = self._count(kept.log, item)
+
+    def _count(self, log: Log, item: CachedBatch) -> _Kept:
+        own_bytes, identities = item.size, []
+        for length, buffer, frame_bytes in item.frames():
+            if frame_bytes > self._frame_bytes_max:
+                item.copy_body()  # a small part of a large buffer must not evict everything else
+                continue
+            own_bytes -= length
+            identity = id(buffer)
+            frame = self._frames.get(identity)
+            if frame is None:
+                frame = self._frames[identity] = _Frame(buffer, frame_bytes)
+                self.byte_length += frame_bytes
+            frame.count += 1
+            identities.append(identity)
+        self.byte_length += own_bytes
+        return _Kept(log, own_bytes, identities)
+
+    def _uncount(self, kept: _Kept) -> None:
+        self.byte_length -= kept.own_bytes
+        for identity in kept.frames:
+            frame = self._frames[identity]
+            frame.count -= 1
+            if not frame.count:
+                self.byte_length -= frame.byte_length
+                del self._frames[identity]
+
     def remove(self, log: Log, item: CachedBatch) -> None:
         """Does nothing if the batch was removed before."""
-        if self._by_age.pop(item, None) is None:
+        kept = self._by_age.pop(item, None)
+        if kept is None:
             return
-        self.byte_length -= item.size
+        self._uncount(kept)
         batches = self._logs[log]
         batches.remove(item)
         if len(batches) == 0:

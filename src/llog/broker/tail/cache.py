@@ -21,7 +21,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from llog.broker.tail.batches import BatchCache, CachedBatch
+from llog.broker.tail.batches import BatchCache
+from llog.broker.tail.cached_batch import CachedBatch
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.log.append.known import KnownLogs
@@ -135,6 +136,8 @@ class TailCache:
         self.on_moved: Callable[[Log], None] | None = None
         """Called with every log that has a moved end or another change of state."""
         self._metrics = metrics
+        self._in_place = True
+        """No one else reads the bytes of appends."""
         self._batches = BatchCache(bytes_max)
         self._tails: OrderedDict[Log, Tail] = OrderedDict()
 
@@ -173,6 +176,7 @@ class TailCache:
                 incarnation=incarnation,
                 committed_at_ms=now,
                 created_at_ms=created_at_ms or 0,
+                in_place=self._in_place,
             )
             self._keep(batch.log, tail, item)
         self._move_end(batch.log, tail, batch.end_offset + 1, now)
@@ -234,6 +238,11 @@ class TailCache:
             self._batches.drop(log)
             self._moved(log)
             self._report_size()
+
+    def count_again(self, batch: CachedBatch) -> None:
+        """The bytes of the batch were copied."""
+        batch.copied = False
+        self._batches.count_again(batch)
 
     def discard(self, log: Log, batch: CachedBatch) -> None:
         """Remove an unreadable batch."""

@@ -42,6 +42,7 @@ class SharedTailCache(TailCache):
         super().__init__(bytes_max if reads else 0, fresh_ms=fresh_ms, clock=clock, metrics=metrics)
         self._directory, self._sleep = directory, sleep
         self._writer = TailFileWriter(directory, bytes_max) if writes and bytes_max else None
+        self._in_place = self._writer is None  # its thread reads the bytes of appends
         skip = self._writer.writer_id if self._writer is not None else ""
         self._reader = TailFileReader(directory, skip_writer=skip) if reads and bytes_max else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llog-tail-read")

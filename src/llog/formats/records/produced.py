@@ -11,11 +11,12 @@ and check what they decompress.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from llog.errors import InvalidArgument
 from llog.formats.buffers import Buffer, crc32c
@@ -28,7 +29,10 @@ from llog.formats.records.record_batch import (
     TRANSACTIONAL,
     Codec,
 )
+from llog.formats.records.record_columns import Bytes, Longs
 from llog.limits import RECORD_BATCH_BYTES_MAX, RECORD_BATCH_DECODED_BYTES_MAX
+
+Words = npt.NDArray[np.uint32]
 
 NO_TIMESTAMP_MS: Final = -1
 NO_RECORD: Final = -1
@@ -38,10 +42,13 @@ _CRC_AT: Final = CRC_START - _CRC.size
 _ATTRIBUTES: Final = struct.Struct(">h")
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _MAX_TIMESTAMP_AT: Final = 35
+_CODEC_AT: Final = CRC_START + 1
 # The rows of `BatchColumns.fields`, which are columns here.
+_LENGTH: Final = 1
 _CRC_FIELD: Final = 4
 _ATTRIBUTES_FIELD: Final = 5
 _BASE_TIMESTAMP: Final = 7
+_MAX_TIMESTAMP_FIELD: Final = 8
 _RECORD_COUNT: Final = 12
 _FIELDS: Final = 13
 
@@ -72,7 +79,9 @@ class ProducedBatch(NamedTuple):
 
     fault: BatchFault
     byte_length: int
+    # The next eight are those of a header, in its order.
     attributes: int = 0
+    last_offset_delta: int = 0
     base_timestamp: int = 0
     max_timestamp: int = 0
     producer_id: int = -1
@@ -101,9 +110,11 @@ class ProducedBatch(NamedTuple):
 
 
 def check_batches(batches: Sequence[tuple[Buffer | None, int]]) -> list[ProducedBatch]:
-    """Check the records of each partition of a request, with the topic's limit of a batch."""
+    """Check the records of each partition of a request, with the topic's limit of a batch. Few steps per batch."""
     from llog.formats.records import batch_kernels, decode_kernels
 
+    check: Callable[..., int] = batch_kernels.check_produced if batch_kernels.CRC_AVAILABLE else _check_slowly
+    walk, zeros = decode_kernels.walk_produced, batch_kernels.CRC_ZEROS
     fields = np.empty((len(batches), _FIELDS), np.int64)
     summary = np.empty((len(batches), decode_kernels.SUMMARY), np.int64)
     faults: list[int] = []
@@ -111,35 +122,36 @@ def check_batches(batches: Sequence[tuple[Buffer | None, int]]) -> list[Produced
         if records is None:
             faults.append(BatchFault.NO_BATCH)
             continue
-        view = memoryview(records).toreadonly()
-        data = np.frombuffer(view, np.uint8)
-        limits = min(bytes_max, RECORD_BATCH_BYTES_MAX), RECORD_BATCH_DECODED_BYTES_MAX
-        if batch_kernels.CRC_AVAILABLE:
-            fault = batch_kernels.check_produced(data, *limits, fields, row, batch_kernels.CRC_ZEROS)
-        else:
-            fault = batch_kernels.check_unsummed(data, *limits, fields, row)
-            if (fault == 0 or fault > BatchFault.BAD_CHECKSUM) and crc32c(view[CRC_START:]) != fields[row, _CRC_FIELD]:
-                fault = BatchFault.BAD_CHECKSUM
-        if fault == 0 and not fields[row, _ATTRIBUTES_FIELD] & CODEC_MASK:
-            walked = decode_kernels.walk_produced(data, HEADER_BYTES, fields, summary, row)
-            fault = BatchFault.BAD_RECORD if walked else 0
+        data = np.frombuffer(memoryview(records).toreadonly(), np.uint8)
+        limit = bytes_max if bytes_max < RECORD_BATCH_BYTES_MAX else RECORD_BATCH_BYTES_MAX
+        fault = check(data, limit, RECORD_BATCH_DECODED_BYTES_MAX, fields, row, zeros)
+        if not fault and not data[_CODEC_AT] & CODEC_MASK and walk(data, HEADER_BYTES, fields, summary, row):
+            fault = BatchFault.BAD_RECORD
         faults.append(fault)
     return [
-        _produced(fault, 0 if records is None else memoryview(records).nbytes, header, walked)
+        ProducedBatch(BatchFault.NONE, header[_LENGTH], *header[_ATTRIBUTES_FIELD:], *walked)
+        if not fault and not header[_ATTRIBUTES_FIELD] & CODEC_MASK
+        else _unusual(fault, records, header, walked)
         for fault, (records, _), header, walked in zip(faults, batches, fields.tolist(), summary.tolist(), strict=True)
     ]
 
 
-def _produced(fault: int, byte_length: int, header: list[int], walked: list[int]) -> ProducedBatch:
-    _, _, _, _, _, attributes, _, base_timestamp, max_timestamp, producer_id, epoch, sequence, count = header
+def _check_slowly(data: Bytes, bytes_max: int, decoded_bytes_max: int, fields: Longs, row: int, _zeros: Words) -> int:
+    """`check_produced` where the processor has no instruction for checksums."""
+    from llog.formats.records import batch_kernels
+
+    fault = batch_kernels.check_unsummed(data, bytes_max, decoded_bytes_max, fields, row)
+    whole = fault == BatchFault.NONE or fault > BatchFault.BAD_CHECKSUM
+    return BatchFault.BAD_CHECKSUM if whole and crc32c(data.data[CRC_START:]) != fields[row, _CRC_FIELD] else fault
+
+
+def _unusual(fault: int, records: Buffer | None, header: list[int], walked: list[int]) -> ProducedBatch:
+    """A batch with a fault, or a compressed one."""
     if fault and fault != BatchFault.BAD_RECORD:
-        return ProducedBatch(BatchFault(fault), byte_length)
-    if attributes & CODEC_MASK:
-        walked = [NO_RECORD, base_timestamp, max_timestamp, NO_RECORD]
-    return ProducedBatch(
-        BatchFault(fault), byte_length, attributes, base_timestamp, max_timestamp, producer_id, epoch, sequence, count,
-        *walked,
-    )  # fmt: skip
+        return ProducedBatch(BatchFault(fault), 0 if records is None else memoryview(records).nbytes)
+    if header[_ATTRIBUTES_FIELD] & CODEC_MASK:
+        walked = [NO_RECORD, header[_BASE_TIMESTAMP], header[_MAX_TIMESTAMP_FIELD], NO_RECORD]
+    return ProducedBatch(BatchFault(fault), header[_LENGTH], *header[_ATTRIBUTES_FIELD:], *walked)
 
 
 def walk_inflated(records: Buffer, batch: ProducedBatch) -> ProducedBatch:

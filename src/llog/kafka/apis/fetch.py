@@ -11,22 +11,14 @@ watermark.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch, PartitionFetched
 from llog.errors import LogDeleted, OffsetOutOfRange, PartitionNotInitialized
+from llog.formats.buffers import total_length
 from llog.kafka.apis.handler import Call, Handler
-from llog.kafka.apis.reading import (
-    LEADER_EPOCH,
-    Found,
-    find_topics,
-    find_topics_by_id,
-    in_turns,
-    initialize_logs,
-    is_draining,
-    partition_error,
-)
 from llog.kafka.codec import Versions
 from llog.kafka.codec.messages.fetch import (
     AbortedTransaction,
@@ -39,11 +31,23 @@ from llog.kafka.codec.messages.fetch import (
     PartitionData,
 )
 from llog.kafka.error_codes import ErrorCode, code_of
+from llog.kafka.reading import (
+    Found,
+    find_topics,
+    find_topics_by_id,
+    in_turns,
+    initialize_logs,
+    partition_error,
+)
 from llog.log.keys import Log
+from llog.log.read.slices import LEADER_EPOCH
 from llog.log.topics.known_topics import KnownTopic
 
 # Partitions of one request that are read; those beyond are answered with UNKNOWN_SERVER_ERROR.
 FETCH_PARTITIONS_MAX: Final = 100_000
+
+# How long an answer waits for memory that slow clients hold, before it is sent without records.
+NO_ROOM_PAUSE_MS: Final = 100
 
 READ_COMMITTED: Final = 1
 NEW_SESSION_EPOCH: Final = 0
@@ -110,7 +114,8 @@ class _Plan:
 
     def __init__(self, call: Call) -> None:
         self._call, self._cluster = call, call.services.cluster
-        self._draining = is_draining(call.services)
+        self._draining = self._cluster.draining
+        self._zone = call.request.rack_id or self._cluster.zone_of_client(call.client_id)
         self._leaders: set[int] = set()
         self.answers: list[PartitionData | None] = []
         """None: the partition is read."""
@@ -136,21 +141,20 @@ class _Plan:
         if error is not ErrorCode.NONE:
             return _refused(wanted.partition, error)
         assert isinstance(topic, KnownTopic)
-        version, rack = self._call.version, self._call.request.rack_id
         if self._draining:
-            leader = self._cluster.leader_of(topic.record.topic_id, wanted.partition, rack)
-            if leader != self._cluster.node_id:
-                return self._redirected(wanted.partition, leader)
-        if rack and version >= PREFERRED_REPLICA_VERSION:
+            return self._redirected(topic, wanted.partition)
+        rack = self._call.request.rack_id
+        if rack and self._call.version >= PREFERRED_REPLICA_VERSION:
             reader = self._cluster.preferred_reader(topic.record.topic_id, wanted.partition, rack)
             if reader not in (NO_NODE, self._cluster.node_id):
                 return PartitionData(wanted.partition, preferred_read_replica=reader, records=b"")
         return None
 
-    def _redirected(self, partition: int, leader: int) -> PartitionData:
+    def _redirected(self, topic: KnownTopic, partition: int) -> PartitionData:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self._call.version < CURRENT_LEADER_VERSION:
             return _refused(partition, code)
+        leader = self._cluster.leader_of(topic.record.topic_id, partition, self._zone)
         self._leaders.add(leader)
         current = LeaderIdAndEpoch(leader, LEADER_EPOCH)
         return PartitionData(partition, code, NO_OFFSET, current_leader=current, records=b"")
@@ -176,13 +180,26 @@ async def _consume(call: Call, plan: _Plan) -> Sequence[PartitionFetched]:
         max(request.max_bytes, 0),
         raw=True,
     )
+    call.wait_ms = wanted.max_wait_ms
     consume = call.services.broker.consume
     fetched = await consume(wanted)
     new = [n for n, answer in enumerate(fetched) if isinstance(answer.error, PartitionNotInitialized)]
     if new:
         await initialize_logs(call.services, [(plan.topics[n], plan.fetches[n].log) for n in new])
         fetched = await consume(wanted)
+    if not await _has_room(call, sum([total_length(answer.batches) for answer in fetched])):
+        for answer in fetched:
+            answer.batches = []
     return fetched
+
+
+async def _has_room(call: Call, byte_length: int) -> bool:
+    """Whether the answer's records may be kept until the client has taken them. While there is no room, answers are
+    empty, and late: clients ask again at once."""
+    if call.hold(byte_length):
+        return True
+    await asyncio.sleep(NO_ROOM_PAUSE_MS / 1_000)
+    return call.hold(byte_length)
 
 
 def _partition_data(call: Call, partition: int, fetched: PartitionFetched) -> PartitionData:
@@ -212,6 +229,7 @@ HANDLER: Final = Handler(
     key=1,
     handle=handle,
     versions=Versions(4, 18),
+    ends_with_client=True,
     added={
         5: "the log's start offset",
         7: "fetch sessions (declined)",

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 from llog.concurrency import gather_bounded
 from llog.errors import LlogError
 from llog.kafka.apis.handler import Call, Handler
-from llog.kafka.apis.reading import LEADER_EPOCH, Found, find_topics, in_turns, partition_error, read_views
 from llog.kafka.codec.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -27,7 +26,9 @@ from llog.kafka.codec.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from llog.kafka.error_codes import ErrorCode, code_of
+from llog.kafka.reading import Found, find_topics, in_turns, partition_error, read_views
 from llog.log.keys import Log
+from llog.log.read.slices import LEADER_EPOCH
 from llog.log.read.timestamps import OffsetAndTimestamp, max_timestamp, offset_for_timestamp
 from llog.log.read.view import LogView
 from llog.log.topics.known_topics import KnownTopic

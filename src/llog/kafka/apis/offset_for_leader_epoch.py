@@ -11,7 +11,6 @@ from typing import Final
 
 from llog.errors import LlogError
 from llog.kafka.apis.handler import Call, Handler
-from llog.kafka.apis.reading import LEADER_EPOCH, find_topics, in_turns, partition_error, read_views
 from llog.kafka.codec.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -19,7 +18,9 @@ from llog.kafka.codec.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from llog.kafka.error_codes import ErrorCode, code_of
+from llog.kafka.reading import find_topics, in_turns, partition_error, read_views
 from llog.log.keys import Log
+from llog.log.read.slices import LEADER_EPOCH
 from llog.log.read.view import LogView
 from llog.log.topics.known_topics import KnownTopic
 

@@ -62,7 +62,7 @@ def handle(call: Call) -> Answer | Awaitable[Answer]:
         return moved(call)
     lane: Lane = call.client.state.setdefault(KEY, Lane())
     targets = fresh_targets(request, call.version, call.services.topics) if lane.is_free else None
-    if targets is not None and byte_length_of(request) <= CHECKED_INLINE_BYTES_MAX:
+    if targets is not None and _is_short(call):
         return _submitted(call, _planned(call, targets))
     return _answer_later(lane.run(lambda: _look_up_and_submit(call)))
 
@@ -71,9 +71,13 @@ async def _look_up_and_submit(call: Call) -> Answer | asyncio.Future[Answer]:
     """Ends when the request is submitted; what it returns is, or becomes, the answer."""
     request: ProduceRequest = call.request
     targets = await find_targets(request, call.version, call.services.topics)
-    if byte_length_of(request) <= CHECKED_INLINE_BYTES_MAX:
+    if _is_short(call):
         return _submitted(call, _planned(call, targets))
     return _submitted(call, await asyncio.to_thread(_planned, call, targets))
+
+
+def _is_short(call: Call) -> bool:
+    return (call.frame_bytes or byte_length_of(call.request)) <= CHECKED_INLINE_BYTES_MAX
 
 
 async def _answer_later(submitting: asyncio.Task[Answer | asyncio.Future[Answer]]) -> Answer:
@@ -90,7 +94,9 @@ def _submitted(call: Call, planned: PlannedRequest) -> Answer | asyncio.Future[A
     request: ProduceRequest = call.request
     if request.acks == 0 and (refused := planned.refused()):
         raise RequestRefused(f"produce without acknowledgement: {refused[0].reason}")
+    call.release_frame()
     try:
+        call.release_frame()  # the groups hold its bytes, which `submit` counts
         outcomes = call.services.broker.submit(planned.groups)
     except LlogError as error:
         if request.acks == 0:

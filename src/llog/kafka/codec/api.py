@@ -47,15 +47,11 @@ class Api:
 
     @property
     def request(self) -> type[msgspec.Struct]:
-        return self._class("Request")
+        return _class(self.name + "Request")
 
     @property
     def response(self) -> type[msgspec.Struct]:
-        return self._class("Response")
-
-    def _class(self, suffix: str) -> type[msgspec.Struct]:
-        message = messages()[self.name + suffix]
-        return classes_of(message)[message.name]
+        return _class(self.name + "Response")
 
     def response_header_version(self, version: int) -> int:
         return 1 if self.is_flexible(version) and self.key != API_VERSIONS_KEY else 0
@@ -63,6 +59,11 @@ class Api:
     def is_flexible(self, version: int) -> bool:
         """Also true of versions later than those we know: clients may ask for them."""
         return self.flexible != NO_VERSIONS and version >= self.flexible.first
+
+
+@cache
+def _class(name: str) -> type[msgspec.Struct]:
+    return classes_of(messages()[name])[name]
 
 
 @cache

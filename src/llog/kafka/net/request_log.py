@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from llog.errors import LlogError
+from llog.errors import LlogError, RequestRefused
 from llog.kafka.apis.handler import Client
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.net.slot import Slot
@@ -70,6 +70,9 @@ class KafkaRequestLog:
 
     def failed(self, slot: Slot, client: Client, error: BaseException) -> None:
         """The handler raised, or its answer could not be encoded."""
+        if isinstance(error, RequestRefused):
+            self.refused("request", client, str(error))
+            return
         self._metrics.count(HANDLER_FAILURES)
         fields = {"api": "" if slot.request is None else slot.request.api.name, "client": client.host}
         if isinstance(error, LlogError):

@@ -20,7 +20,7 @@ from llog.errors import DecodedTooLarge, FormatError
 from llog.formats.buffers import Buffer
 from llog.formats.records.decode import decode_records
 from llog.formats.records.produced import NO_RECORD, NO_TIMESTAMP_MS, BatchFault, ProducedBatch, stamp, walk_inflated
-from llog.formats.records.record_batch import Codec
+from llog.formats.records.record_batch import LOG_APPEND_TIME, Codec
 from llog.formats.records.record_columns import RecordColumns
 from llog.kafka.error_codes import ErrorCode
 from llog.log.append.append import EncodedGroup
@@ -77,9 +77,10 @@ def judge(
 ) -> AcceptedBatch | RefusedBatch:
     """`batch` is what `check_batches` found in `records`; `version` is the request's."""
     config = topic.config
-    refused = _refusal(config, batch, version)
-    if refused is not None or records is None:
-        return refused or _of_fault(config, batch)
+    if batch.fault or records is None or batch.attributes or batch.producer_id >= 0:  # else there is nothing to refuse
+        refused = _refusal(config, batch, version)
+        if refused is not None or records is None:
+            return refused or _of_fault(config, batch)
     if config.compact and batch.codec is not Codec.NONE:
         try:
             batch = walk_inflated(records, batch)
@@ -117,12 +118,11 @@ def _of_fault(config: TopicConfig, batch: ProducedBatch) -> RefusedBatch:
 
 
 def _accepted(log: Log, topic: KnownTopic, records: Buffer, batch: ProducedBatch, now_ms: int) -> AcceptedBatch:
-    append_time = topic.config.log_append_time
+    append_time, count = topic.config.log_append_time, batch.record_count
     newest_ms = now_ms if append_time else batch.newest_ms
-    if append_time or newest_ms != batch.max_timestamp or batch.is_log_append_time:
+    if append_time or newest_ms != batch.max_timestamp or batch.attributes & LOG_APPEND_TIME:
         records = _writable(records)
         stamp(records, newest_ms, log_append_time=append_time)
-    count = batch.record_count
     claim = None
     if batch.producer_id >= 0:
         last = (batch.base_sequence + count - 1) % SEQUENCE_MODULUS

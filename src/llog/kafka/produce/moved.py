@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from llog.broker.cluster import zone_of_client
 from llog.kafka.apis.handler import Call
 from llog.kafka.codec.messages.produce import (
     LeaderIdAndEpoch,
@@ -28,6 +29,7 @@ def moved_from(call: Call) -> bool:
 def moved(call: Call) -> ProduceResponse:
     """Every partition with NOT_LEADER_OR_FOLLOWER; the leaders of topics that are known, for clients that read them."""
     request: ProduceRequest = call.request
+    zone = zone_of_client(call.client_id)
     leaders: set[int] = set()
     responses = []
     for data in request.topic_data:
@@ -37,7 +39,7 @@ def moved(call: Call) -> ProduceResponse:
         for partition in data.partition_data:
             leader = LeaderIdAndEpoch()
             if topic is not None and call.version >= LEADERS_FROM_VERSION:
-                node_id = call.services.cluster.leader_of(topic.record.topic_id, partition.index)
+                node_id = call.services.cluster.leader_of(topic.record.topic_id, partition.index, zone)
                 leader = LeaderIdAndEpoch(node_id, LEADER_EPOCH)
                 leaders.add(node_id)
             partitions.append(

@@ -59,11 +59,12 @@ class PlannedRequest:
         batches: list[tuple[Buffer | None, int]] = []
         for data, topic in zip(self._request.topic_data, targets, strict=True):
             for partition in data.partition_data:
-                refused = refusal_of(topic, partition.index, self._version)
-                if refused is None and isinstance(topic, KnownTopic):
+                if isinstance(topic, KnownTopic) and 0 <= partition.index < topic.partition_count:
                     logs.append((len(places), Log(topic.name, partition.index), topic))
                     batches.append((partition.records, topic.config.max_message_bytes))
-                places.append(refused)
+                    places.append(None)
+                else:
+                    places.append(refusal_of(topic, self._version))
         twice = _named_twice([log for _, log, _ in logs])
         checked = zip(logs, batches, check_batches(batches), strict=True)
         for (number, log, topic), (records, _), batch in checked:
@@ -121,8 +122,8 @@ def code_of_outcome(error: LogError, version: int) -> ErrorCode:
     return code_of(error)
 
 
-def refusal_of(topic: Target, partition: int, version: int) -> RefusedBatch | None:
-    """Why nothing is appended to this partition, as far as its topic tells."""
+def refusal_of(topic: Target, version: int) -> RefusedBatch:
+    """Why nothing is appended to a partition: its topic cannot be used, or does not have it."""
     if isinstance(topic, LlogError):
         code = code_of(topic)
         if isinstance(topic, TopicNotFound) and version >= IDS_FROM_VERSION:
@@ -130,8 +131,6 @@ def refusal_of(topic: Target, partition: int, version: int) -> RefusedBatch | No
         elif isinstance(topic, InvalidArgument):
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return RefusedBatch(code, str(topic))
-    if 0 <= partition < topic.partition_count:
-        return None
     reason = f"{topic.name} has {topic.partition_count} partitions, numbered from 0"
     return RefusedBatch(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
 

@@ -60,6 +60,12 @@ class EncodedGroup:
             object.__setattr__(self, "pieces", (Piece(self.msg_count, total_length(self.body), claim),))
         check_pieces(self.msg_count, self.encoding, self.body, self.pieces)
 
+    @property
+    def byte_length(self) -> int:
+        """Of the body, which the pieces tile."""
+        pieces = self.pieces
+        return pieces[0].byte_length if len(pieces) == 1 else sum(piece.byte_length for piece in pieces)
+
     def only(self, numbers: Sequence[int]) -> EncodedGroup:
         """A group of some of the pieces, without copying bytes."""
         if len(numbers) == len(self.pieces):
@@ -273,7 +279,11 @@ class Appender:
     async def _know(self, call: _Append, deliveries: Sequence[_Delivery]) -> dict[Log, int]:
         """The incarnation of every log that takes appends; the others get their error. Raises when the store answered
         for none of them."""
-        answers = await self._look_up(deliveries)
+        known = self.committer.known
+        pinned = [known.pin(delivery.log, delivery.expected()) for delivery in deliveries]
+        unknown = [delivery for delivery, answer in zip(deliveries, pinned, strict=True) if answer is None]
+        looked_up = iter(await self._look_up(unknown) if unknown else ())
+        answers = [next(looked_up) if answer is None else answer for answer in pinned]
         incarnations: dict[Log, int] = {}
         unanswered: list[tuple[_Delivery, StoreError]] = []
         failure: BaseException | None = None
@@ -299,20 +309,12 @@ class Appender:
         return incarnations
 
     async def _look_up(self, deliveries: Sequence[_Delivery]) -> list[int | BaseException]:
-        """The incarnation of each log, or why it is not known. Known logs, usually all, cost no task."""
         known = self.committer.known
-        now = [known.know_now(delivery.log, delivery.expected()) for delivery in deliveries]
-        missing = [delivery for delivery, incarnation in zip(deliveries, now, strict=True) if incarnation is None]
-        if not missing:
-            return [incarnation for incarnation in now if incarnation is not None]
-        counts = known.partition_counts(delivery.log for delivery in missing)
-        look_ups = [known.know(d.log, counts.get(d.log.topic, 0), d.expected()) for d in missing]
-        try:
-            found = iter(await asyncio.gather(*look_ups, return_exceptions=True))
-        except asyncio.CancelledError:
-            known.release(d.log for d, incarnation in zip(deliveries, now, strict=True) if incarnation is not None)
-            raise
-        return [next(found) if incarnation is None else incarnation for incarnation in now]
+        counts = known.partition_counts(delivery.log for delivery in deliveries)
+        return await asyncio.gather(
+            *(known.know(one.log, counts.get(one.log.topic, 0), one.expected()) for one in deliveries),
+            return_exceptions=True,
+        )
 
     async def _upload(self, groups: Sequence[EncodedGroup], incarnations: dict[Log, int]) -> dict[Log, AppendSlice]:
         context = self.context

@@ -164,7 +164,7 @@ class KnownLogs:
         `partitions`: how many partitions the whole append names, for a topic that the append creates. Knowledge of an
         earlier incarnation than the `expected` one is stale, and the log is looked up again.
         """
-        incarnation = self.know_now(log, expected)
+        incarnation = self.pin(log, expected)
         if incarnation is not None:
             return incarnation
         write = None
@@ -182,13 +182,16 @@ class KnownLogs:
         known.pins += 1
         return known.control.incarnation
 
-    def know_now(self, log: Log, expected: Expected | None = None) -> int | None:
-        """`know` of a log that need not be looked up; None, and no pin, for any other."""
+    def pin(self, log: Log, expected: Expected | None = None) -> int | None:
+        """`know` without waiting; None: the log must be looked up."""
         known = self._known.get(log)
-        if known is None or not known.fresh or (expected and known.control.incarnation < expected.incarnation):
+        if known is None or not known.fresh:
+            return None
+        incarnation = known.control.incarnation
+        if expected is not None and incarnation < expected.incarnation:
             return None
         known.pins += 1
-        return known.control.incarnation
+        return incarnation
 
     def release(self, logs: Iterable[Log]) -> None:
         """Undo one `know` of each log."""

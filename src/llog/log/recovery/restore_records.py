@@ -34,6 +34,7 @@ from llog.formats.values import (
 from llog.limits import MIB, RESTORE_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import Log, ParsedKey
+from llog.log.producer_ids import PRODUCER_ID_FIRST
 from llog.log.recovery.backup_places import BackupPlace
 from llog.stores.metadata.port import ABSENT, Key, Put
 
@@ -54,6 +55,7 @@ async def put_back(
 ) -> None:
     """Put back the logs, then the topics, then the identity of the cluster."""
     identity: BackedUp | None = None
+    ids_seen = False
     log: _LogRestore | None = None
     logs = _LogRestores(context, puts)
     async for line in _counting_lines(place, contents):
@@ -75,7 +77,11 @@ async def put_back(
             if parsed is not None and parsed.kind == "cluster_id":
                 identity = line
             else:
+                ids_seen = ids_seen or (parsed is not None and parsed.kind == "producer_ids")
                 await logs.add((context.keys.key_of(line.path), _shared_value(parsed, line)))
+    if not ids_seen:  # the first ids were given after the backup, or none were
+        key, none_given = context.keys.producer_ids(), ProducerIdBlock(next_producer_id=PRODUCER_ID_FIRST)
+        await logs.add((key, encode_value(plan_producer_ids(none_given), key.path)))
     await logs.flush()
     if identity is not None:
         # The disk of the WAL may be lost too, so every store joins the cluster again, with or without a marker.

@@ -78,6 +78,9 @@ _BOOLEAN: Final = Accepted("true or false", lambda text: text.lower() if text.lo
 _RATIO: Final = Accepted("a number from 0 to 1", _as_ratio)
 _POLICY: Final = Accepted("delete, compact, compact,delete, or empty", _as_policy)
 _TEXT: Final = Accepted("any text", lambda text: text)
+_GZIP_LEVEL: Final = Accepted(
+    "an integer from 1 to 9, or -1", lambda text: "-1" if text == "-1" else _number(1, 9).spelled(text)
+)
 _COUNT: Final = _number(0, _LONG_MAX)
 _FROM_ONE: Final = _number(1, _LONG_MAX)
 _LIMIT: Final = _number(-1, _LONG_MAX)
@@ -107,7 +110,7 @@ _NO_TIERS: Final = "Every record is in the object store from the start: there is
 CONFIGS: Final[Mapping[str, ConfigSpec]] = {
     "cleanup.policy": _enforced(
         "list", "delete", _POLICY,
-        "`delete` applies retention, `compact` keeps the last record of each key; or both. Empty: all records stay.",
+        "`delete` applies retention, `compact` keeps the last record of each key; or both, or neither (empty).",
     ),
     "retention.ms": _enforced(
         "long", 7 * _DAY_MS, _LIMIT,
@@ -142,7 +145,7 @@ CONFIGS: Final[Mapping[str, ConfigSpec]] = {
         " the write.",
     ),
     "compression.type": _without_effect("string", "producer", _CODECS, _AS_SENT),
-    "compression.gzip.level": _without_effect("int", -1, _number(-1, 9), _AS_SENT),
+    "compression.gzip.level": _without_effect("int", -1, _GZIP_LEVEL, _AS_SENT),
     "compression.lz4.level": _without_effect("int", 9, _number(1, 17), _AS_SENT),
     "compression.zstd.level": _without_effect("int", 3, _number(-131_072, 22), _AS_SENT),
     "file.delete.delay.ms": _without_effect(

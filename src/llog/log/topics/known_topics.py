@@ -17,12 +17,12 @@ from typing import Final
 from uuid import UUID
 
 from llog.errors import LlogError, TopicNotFound
-from llog.formats.values import TopicRecord
+from llog.formats.values import TopicRecord, decode_value
 from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX
 from llog.log.context import LogContext
-from llog.log.topics.admin import list_topics
 from llog.log.topics.config import TopicConfig
 from llog.log.topics.create import load_topic
+from llog.stores.metadata.port import last_segment
 
 # Age at which a topic is read again.
 KNOWN_TOPIC_FRESH_MS: Final = 5_000
@@ -30,11 +30,16 @@ KNOWN_TOPIC_FRESH_MS: Final = 5_000
 KNOWN_TOPICS_MAX: Final = 10_000
 # Pause between two listings that look for an unknown topic id: each reads every topic.
 LIST_PAUSE_MS: Final = 200
+# Topics that a listing takes in before other requests have their turn.
+LIST_STEP_TOPICS: Final = 500
 # Partitions of a topic that its first record creates.
 TOPIC_PARTITIONS_CREATED: Final = 1
 
 Config = TopicConfig | LlogError
 """The config, or the error of reading it."""
+
+
+_NO_CONFIG: Final = TopicConfig.of({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ class KnownTopic:
 
     @classmethod
     def of(cls, name: str, record: TopicRecord) -> KnownTopic:
-        return cls(name, record, TopicConfig.of(record.config), UUID(record.topic_id).bytes)
+        config = TopicConfig.of(record.config) if record.config else _NO_CONFIG
+        return cls(name, record, config, UUID(record.topic_id).bytes)
 
     @property
     def incarnation(self) -> int:
@@ -67,9 +73,6 @@ class _Read:
     read_ms: float
 
 
-_NO_CONFIG: Final = TopicConfig.of({})
-
-
 class KnownTopics:
     """`now_ms` is a monotonic clock."""
 
@@ -82,6 +85,8 @@ class KnownTopics:
         self._slots = asyncio.Semaphore(BATCH_NEW_LOGS_IN_FLIGHT_MAX)
         self._listing = asyncio.Lock()
         self._listed_ms = float("-inf")
+        self._listings: list[set[str]] = []
+        """Topics that were forgotten during each listing that goes on."""
 
     # -- configs and counts --------------------------------------------------------------------------------------------
     async def of(self, topics: Iterable[str]) -> dict[str, Config]:
@@ -144,16 +149,38 @@ class KnownTopics:
     async def all(self) -> list[KnownTopic]:
         """Every LIVE topic, by name, read now."""
         asked_ms = self._now_ms()
-        topics = [KnownTopic.of(*topic) for topic in await list_topics(self._context)]
-        for topic in topics[-KNOWN_TOPICS_MAX:]:
-            self._remember(topic.name, _Read(topic, asked_ms))
+        topics: list[KnownTopic] = []
+        forgotten: set[str] = set()
+        self._listings.append(forgotten)
+        try:
+            async for found in self._context.metadata.scan_all(self._context.keys.topics()):
+                name, record = last_segment(found.key.path), decode_value(TopicRecord, found.value, found.key.path)
+                if record.state == "LIVE":
+                    topics.append(self._listed(name, record, asked_ms, is_current=name not in forgotten))
+                    if len(topics) % LIST_STEP_TOPICS == 0:
+                        await asyncio.sleep(0)
+        finally:
+            self._listings.remove(forgotten)
         self._listed_ms = self._now_ms()
         return topics
+
+    def _listed(self, name: str, record: TopicRecord, asked_ms: float, *, is_current: bool) -> KnownTopic:
+        """The topic, remembered unless it was read or changed since. Parsing a config costs more than comparing it."""
+        known = self._known.get(name)
+        if known is not None and known.topic is not None and known.topic.record == record:
+            topic = known.topic
+        else:
+            topic = KnownTopic.of(name, record)
+        if is_current and (known is None or known.read_ms <= asked_ms):
+            self._remember(name, _Read(topic, asked_ms))
+        return topic
 
     def forget(self, topic: str) -> None:
         """The topic was created, changed or deleted through this process."""
         self._known.pop(topic, None)
         self._reading.pop(topic, None)
+        for forgotten in self._listings:
+            forgotten.add(topic)
 
     # -- reading -------------------------------------------------------------------------------------------------------
     async def _list(self) -> None:
@@ -219,6 +246,9 @@ class KnownTopics:
         self._known[topic] = known
         if known.topic is not None:
             self._names[known.topic.id_bytes] = topic
+            if len(self._names) > 2 * KNOWN_TOPICS_MAX:  # ids of topics that were deleted or forgotten
+                live = ((name, read.topic) for name, read in self._known.items())
+                self._names = {one.id_bytes: name for name, one in live if one is not None}
 
     def _drop(self, topic: str) -> None:
         known = self._known.pop(topic)

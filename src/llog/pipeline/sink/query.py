@@ -23,16 +23,15 @@ from typing import Final, NamedTuple, TypeVar
 
 from llog.errors import MetadataStoreError, SinkBatchOver, SinkBusy, SinkQueryTaken, ValueTooLarge, VersionConflict
 from llog.formats.buffers import Buffer, json_decoder, json_value
-from llog.formats.values import Count, ProducerIdBlock, Value, decode_value, encode_value
+from llog.formats.values import Count, Value, encode_value
 from llog.limits import SINK_ROUNDS_MAX
 from llog.log.context import LogContext
 from llog.log.keys import CLUSTER_ROUTE, Keys
+from llog.log.producer_ids import take_ids
 from llog.stores.metadata.port import ABSENT, Key
 
 # Epochs of one producer id: Kafka counts them in 15 bits.
 SINK_EPOCHS_MAX: Final = 2**15 - 1
-# The first producer id that a cluster allots: far from ids that clients choose for themselves.
-PRODUCER_ID_FIRST: Final = 2**32
 NO_BATCH: Final = -1
 
 T = TypeVar("T")
@@ -199,16 +198,8 @@ async def check_current(context: LogContext, batch: SinkBatch) -> SinkHead:
 
 async def allot_producer_id(context: LogContext, batch: SinkBatch) -> int:
     """A producer id that the cluster gives to no other query and no other producer."""
-    key = context.keys.producer_ids()
 
-    async def take(strict: bool) -> tuple[int] | None:
-        record = await context.metadata.get(key, strict=strict)
-        block = ProducerIdBlock(next_producer_id=PRODUCER_ID_FIRST)
-        if record is not None:
-            block = decode_value(ProducerIdBlock, record.value, key.path)
-        taken = ProducerIdBlock(v=block.v, next_producer_id=block.next_producer_id + 1)
-        version = ABSENT if record is None else record.version
-        await context.metadata.put(key, encode_value(taken, key.path), expected=version)
-        return (block.next_producer_id,)
+    async def take(strict: bool) -> range:
+        return await take_ids(context, 1, strict=strict)
 
     return (await persist(context, batch, take))[0]

@@ -1,5 +1,6 @@
 """h31: the batches of a producer reach two brokers in the wrong order; none is lost, none is stored twice (I3).
 h32: one append holds more batches of a producer than a log remembers; retries of the last five are recognised (I3).
+h33: two processes take producer ids at the same time, or get no answer; no id is given twice (I1).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from llog.formats.records.encode import encode_records
 from llog.log.append.append import Appended, Appender, EncodedGroup
 from llog.log.append.known import Growth
 from llog.log.append.pieces import Landed, Piece
+from llog.log.context import LogContext
+from llog.log.producer_ids import ProducerIds
 from llog.log.producers import WINDOW
 from llog.testing.hazards.toolkit import (
     ORDERS,
@@ -20,13 +23,14 @@ from llog.testing.hazards.toolkit import (
     claim,
     compact,
     context_of,
+    doing,
     expect,
     expect_answers_hold,
     expect_compacts_to_the_end,
     expect_contents,
     expect_landed,
 )
-from llog.testing.sim import ActorContext, Script, script
+from llog.testing.sim import ActorContext, Script, SimFault, script
 from llog.testing.sim.actor import ActorFunction
 
 FIRST, SECOND = append(b"first", by=claim(0)), append(b"second", by=claim(1))
@@ -82,3 +86,26 @@ def an_append_of_many_batches_of_one_producer(script: Script) -> None:
     expect_landed(alone(script, _append_all(BATCHES, 1), "broker"), BATCHES + 1)
     expect_contents(script, *((1 + n, b"%d" % n) for n in range(BATCHES + 1)))
     expect_compacts_to_the_end(script)
+
+
+IDS = "*/@cluster/producer-ids"
+IDS_PER_BLOCK = 3
+
+
+async def _take_five(context: LogContext) -> list[int]:
+    ids = ProducerIds(context, block_ids=IDS_PER_BLOCK)
+    return [await ids.next() for _ in range(5)]
+
+
+@script("h33", atomic_groups=False)
+def two_processes_take_producer_ids(script: Script) -> None:
+    given: list[int] = []
+    for number, fault in enumerate((None, SimFault.LOST_REQUEST, SimFault.LOST_REPLY, SimFault.LATE_WRITE)):
+        slow = script.actor(f"slow-{number}", doing(_take_five)).run_until("put", IDS)
+        if fault is None:
+            given += alone(script, doing(_take_five), "fast")  # it takes a block that the slow one has read as free
+        else:
+            slow.perform(fault)
+            given += alone(script, doing(_take_five), "fast")
+        given += slow.finish()
+        expect(len(set(given)) == len(given), f"{fault}: an id was given twice: {sorted(given)}")

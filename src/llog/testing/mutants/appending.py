@@ -1,4 +1,4 @@
-"""Mutants of committing, settling and producer state: rows h05, h06, h13, h14, h16, h18, h19, h20, h30 to h32."""
+"""Mutants of committing, settling and producer state: rows h05, h06, h13, h14, h16, h18, h19, h20, h30 to h33."""
 
 from __future__ import annotations
 
@@ -198,5 +198,23 @@ APPENDING = (
         "the same; the first five instead",
         (Edit(PRODUCERS, "del batches[0]", "del batches[-1]"),),
         "first",
+    ),
+    Mutant(
+        "h33",
+        "section 2: producer ids are taken by compare-and-set",
+        (Edit("llog.log.producer_ids", "encode_value(taken, key.path), expected=version)", "encode_value(taken))"),),
+    ),
+    Mutant(
+        "h33",
+        "section 2: after a write without an answer the ids are not ours",
+        (
+            Edit(
+                "llog.log.producer_ids",
+                "    await context.metadata.put(key, encode_value(taken, key.path), expected=version)",
+                "    try:\n        await context.metadata.put(key, encode_value(taken, key.path), expected=version)\n"
+                "    except MetadataStoreError as error:\n        if not error.retriable:\n            raise",
+            ),
+        ),
+        "uncertain",
     ),
 )

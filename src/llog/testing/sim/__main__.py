@@ -37,6 +37,7 @@ DEFAULT_MODULES: tuple[str, ...] = (
     "llog.testing.hazards",
     "llog.testing.log_scenarios",
     "llog.testing.piece_scenarios",
+    "llog.testing.producer_scenarios",
 )
 
 

@@ -13,9 +13,12 @@ from msgspec import Struct
 
 from llog.broker.broker import Broker
 from llog.broker.cluster import ClusterView, Node
+from llog.formats.records.encode import encode_records
 from llog.kafka.apis.handler import Call, Client, Handler
 from llog.kafka.codec import apis, decode, encode_bytes
 from llog.kafka.services import KafkaServices
+from llog.log.append.append import EncodedGroup
+from llog.log.keys import Log
 from llog.settings import Settings
 
 _NUMBERS = count()
@@ -45,6 +48,13 @@ class Caller:
         self.broker, self.cluster = broker, cluster
         self.services = KafkaServices(broker, cluster, broker.topics)
         self.client = Client("10.0.0.7", 4711, "127.0.0.1:9092")
+
+    async def append(self, topic: str, partition: int, *values: bytes) -> None:
+        batch = encode_records(list(values), timestamps_ms=self.broker.context.now_ms())
+        [outcome] = (
+            await self.broker.produce([EncodedGroup(Log(topic, partition), len(values), "kafka-v2", [batch])])
+        )[0]
+        assert not isinstance(outcome, Exception), outcome
 
     async def ask(self, request: Struct, version: int, client_id: str | None = "test") -> Any:
         [api] = (api for api in apis().values() if api.name + "Request" == type(request).__name__)

@@ -5,7 +5,7 @@ Requests and answers pass through the codec, in the version of the call."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
@@ -36,33 +36,22 @@ LONG_POLL_MS = 300_000
 ORDERS = Log("orders", 0)
 
 
-class Cluster(ClusterView):
-    """Two nodes; this one is node 1."""
-
-    def __init__(self) -> None:
-        super().__init__("cluster", Node(1, "one", 9092, "a"))
-        self.draining = False
-
-    def nodes(self) -> Sequence[Node]:
-        return (Node(1, "one", 9092, "a", draining=self.draining), Node(2, "two", 9093, "b"))
-
-    def leader_of(self, topic_id: str, partition: int, zone: str = "") -> int:
-        return 2 if self.draining else 1
-
-    def preferred_reader(self, topic_id: str, partition: int, zone: str) -> int:
-        return {"a": 1, "b": 2}.get(zone, -1)
+_OWN = Node(1, "one", 9092, "a")
 
 
 class Reader:
     def __init__(self, broker: Broker) -> None:
-        self.broker, self.cluster, self.context = broker, Cluster(), broker.context
+        self.broker, self.context = broker, broker.context
+        self.cluster = ClusterView("cluster", _OWN)
+        self.cluster.set_others([Node(2, "two", 9093, "b")])
         self.services = KafkaServices(broker, self.cluster, broker.topics)
 
-    async def ask(self, request: Struct, version: int) -> Any:
+    async def ask(self, request: Struct, version: int, hold: Callable[[int], bool] = lambda _: True) -> Any:
         [api] = (api for api in apis().values() if api.name + "Request" == type(request).__name__)
         received = decode(api.request, version, encode_bytes(request, version))
         client = Client("10.0.0.7", 4711, "127.0.0.1:9092")
-        answer: Any = _HANDLERS[api.key].handle(Call(self.services, client, api.key, version, "test", received))
+        call = Call(self.services, client, api.key, version, "test", received, hold=hold)
+        answer: Any = _HANDLERS[api.key].handle(call)
         answer = await answer if inspect.isawaitable(answer) else answer
         return decode(api.response, version, encode_bytes(answer, version))
 
@@ -76,7 +65,8 @@ class Reader:
         own = {name: fields.pop(name) for name in FetchPartition.__struct_fields__ if name in fields}
         own.setdefault("partition_max_bytes", 1 << 20)
         topics = [await self._topic(one, version, own) for one in wanted]
-        answer: FetchResponse = await self.ask(FetchRequest(topics=topics, **fields), version)
+        hold = fields.pop("hold", lambda _: True)
+        answer: FetchResponse = await self.ask(FetchRequest(topics=topics, **fields), version, hold)
         return answer
 
     async def drain(self, log: Log, offset: int, **fields: Any) -> bytes:
@@ -109,6 +99,9 @@ class Reader:
     async def create(self, topic: str, partitions: int = 1, first_offset: int = 0, **config: str) -> None:
         await create_topic(self.context, topic, partitions=partitions, first_offset=first_offset, config={**config})
         self.services.topics.forget(topic)
+
+    def drain_node(self) -> None:
+        self.cluster.set_own(_OWN._replace(draining=True))
 
     async def waiting(self, polls: int) -> None:
         """Until so many polls wait for an append."""

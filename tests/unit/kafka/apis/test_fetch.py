@@ -287,6 +287,22 @@ async def test_sessions_are_declined_and_unknown_ones_not_found() -> None:
         assert answer.responses == []
 
 
+async def test_without_room_for_the_answer_no_records_are_sent_and_nothing_is_lost() -> None:
+    async with reader() as broker:
+        await broker.append(group(ORDERS, batch(b"a")))
+        held: list[int] = []
+
+        def full(byte_length: int) -> bool:
+            held.append(byte_length)
+            return False
+
+        [answer] = await broker.fetch((ORDERS, 1), hold=full)
+        assert (answer.error_code, answer.high_watermark, answer.records) == (0, 2, b"")
+        assert held == [len(batch(b"a"))] * 2
+        [answer] = await broker.fetch((ORDERS, 1))
+        assert rows(answer) == [(1, b"a")]
+
+
 # -- other nodes -------------------------------------------------------------------------------------------------------
 
 
@@ -304,7 +320,7 @@ async def test_a_client_of_another_zone_is_sent_to_the_node_of_its_zone() -> Non
 async def test_a_draining_node_names_the_new_leader(version: int) -> None:
     async with reader() as broker:
         await broker.append(group(ORDERS, batch(b"a")))
-        broker.cluster.draining = True
+        broker.drain_node()
         answer = await broker.fetch_answer((ORDERS, 1), version=version)
         [partition] = answer.responses[0].partitions
         assert (partition.error_code, partition.records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")

@@ -48,7 +48,9 @@ async def test_every_version_answers_nodes_and_partitions(version: int) -> None:
     [topic] = answer.topics
     assert (topic.error_code, topic.name, topic.is_internal) == (0, "orders", False)
     assert [partition.leader_id for partition in topic.partitions] == [1, 2, 3, 1]
-    assert all(one.replica_nodes == one.isr_nodes == [one.leader_id] for one in topic.partitions)
+    # In each other zone a node that its consumers may be sent to.
+    assert [one.replica_nodes for one in topic.partitions] == [[1, 2], [2, 1], [3, 1, 2], [1, 2]]
+    assert all(one.replica_nodes == one.isr_nodes for one in topic.partitions)
     assert [one.partition_index for one in topic.partitions] == [0, 1, 2, 3]
     if version >= 1:
         assert answer.controller_id == 3

@@ -18,7 +18,7 @@ from llog.kafka.codec.messages.metadata import MetadataRequest, MetadataResponse
 from llog.kafka.codec.messages.produce import ProduceResponse
 from llog.kafka.net import connection as connection_module
 from llog.kafka.net.connection import IN_FLIGHT_MAX
-from tests.kafka_client import ConnectionEnded, frame_of
+from tests.kafka_client import ConnectionEnded, frame_of, read_frame
 from tests.patience import PATIENCE_SECONDS, until
 from tests.unit.kafka.net.doubles import (
     FETCH_VERSION,
@@ -126,6 +126,16 @@ async def test_a_request_that_wants_no_answer_gets_none() -> None:
         client.send(produce_of(b"3", acks=0), PRODUCE_VERSION, answered=False)
         await client.ask(ApiVersionsRequest("test", "1"), 3)
     assert produced == [0, -1, 0]
+
+
+async def test_bytes_behind_a_request_are_ignored() -> None:
+    """librdkafka asks for the metadata of all topics with three bytes too many, and Kafka answers."""
+    async with serve() as kafka, kafka.client() as client:
+        size, *rest = frame_of(ApiVersionsRequest("test", "1.0"), 3)
+        longer = (int.from_bytes(size, "big") + 3).to_bytes(4, "big")
+        client.writer.writelines([longer, *rest, bytes(3)])
+        answer = await read_frame(client.reader)
+        assert answer[:6] == (1).to_bytes(4, "big") + bytes(2), "the correlation id, and no error"
 
 
 async def test_requests_arrive_byte_by_byte() -> None:

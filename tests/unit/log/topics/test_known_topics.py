@@ -3,16 +3,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from llog.errors import LlogError, MetadataUnavailable
+from llog.errors import LlogError, MetadataUnavailable, TopicNotFound
 from llog.log.context import LogContext
 from llog.log.topics import known_topics
-from llog.log.topics.admin import alter_topic, create_topic
+from llog.log.topics.admin import Topic, alter_topic, create_topic
 from llog.log.topics.create import load_topic
 from llog.log.topics.delete import delete_topic
-from llog.log.topics.known_topics import KNOWN_TOPIC_FRESH_MS, KnownTopics
+from llog.log.topics.known_topics import KNOWN_TOPIC_FRESH_MS, KnownTopic, KnownTopics
 from tests.unit.http.broker_double import memory_context
 
 DEFAULT = 1_048_588
@@ -140,3 +141,98 @@ async def test_partition_counts_are_kept_like_configs_but_that_a_topic_is_missin
     assert await looked.configs.partition_counts(["t"]) == {"t": 1}
     looked.failing = True
     assert isinstance((await looked.configs.partition_counts(["unknown"]))["unknown"], MetadataUnavailable)
+
+
+def id_of(topic: Topic) -> bytes:
+    return UUID(topic.record.topic_id).bytes
+
+
+async def test_topics_are_found_by_name_and_by_id(looked: Looked) -> None:
+    made = await create_topic(looked.context, "t", partitions=3)
+    assert looked.configs.fresh("t") is None
+    found = (await looked.configs.find(["t"]))["t"]
+    assert isinstance(found, KnownTopic)
+    assert (found.name, found.id_bytes, found.partition_count) == ("t", id_of(made), 3)
+    assert looked.configs.fresh("t") == looked.configs.fresh_by_id(id_of(made)) == found
+    assert await looked.configs.find_by_id([id_of(made)]) == {id_of(made): found}
+
+
+async def test_an_unknown_id_is_looked_for_among_all_topics(looked: Looked) -> None:
+    made = await create_topic(looked.context, "t")
+    found = await looked.configs.find_by_id([id_of(made), bytes(16)])
+    assert isinstance(found[id_of(made)], KnownTopic)
+    assert isinstance(found[bytes(16)], TopicNotFound)
+
+
+async def test_the_id_of_a_deleted_topic_is_not_found_beside_that_of_its_successor(looked: Looked) -> None:
+    old = await create_topic(looked.context, "t")
+    await looked.configs.find(["t"])
+    await delete_topic(looked.context, "t")
+    new = await create_topic(looked.context, "t")
+    looked.configs.forget("t")
+    found = await looked.configs.find_by_id([id_of(new), id_of(old)])
+    assert isinstance(found[id_of(old)], TopicNotFound)
+    assert isinstance(found[id_of(new)], KnownTopic)
+
+
+async def test_that_a_topic_is_missing_is_not_remembered_for_find(looked: Looked) -> None:
+    assert isinstance((await looked.configs.find(["t"]))["t"], TopicNotFound)
+    await create_topic(looked.context, "t")
+    assert isinstance((await looked.configs.find(["t"]))["t"], KnownTopic)
+
+
+async def test_a_listing_is_remembered_and_reads_changes_of_others(looked: Looked) -> None:
+    await looked.create("a", 1_000)
+    await looked.create("b", 2_000)
+    assert [(one.name, one.config.max_message_bytes) for one in await looked.configs.all()] == [
+        ("a", 1_000),
+        ("b", 2_000),
+    ]
+    assert looked.configs.fresh("a") is not None
+    await alter_topic(looked.context, "a", put={"max.message.bytes": "5"})
+    looked.now_ms += 1
+    await looked.configs.all()
+    assert await looked.limits(["a"]) == {"a": 5}
+    assert looked.reads == 0
+
+
+async def test_a_listing_overtaken_by_a_change_does_not_bring_back_the_old_topic(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_topics, "LIST_STEP_TOPICS", 1)
+    for name in ("a", "b", "c"):
+        await looked.create(name, 1_000)
+    listing = asyncio.create_task(looked.configs.all())
+    await asyncio.sleep(0)
+    await alter_topic(looked.context, "c", put={"max.message.bytes": "5"})
+    looked.configs.forget("c")
+    await listing
+    assert looked.configs.fresh("c") is None
+    assert looked.configs.fresh("b") is not None
+    assert await looked.limits(["c"]) == {"c": 5}
+
+
+async def test_a_listing_does_not_replace_what_was_read_since(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_topics, "LIST_STEP_TOPICS", 1)
+    for name in ("a", "b"):
+        await looked.create(name, 1_000)
+    listing = asyncio.create_task(looked.configs.all())
+    await asyncio.sleep(0)
+    await alter_topic(looked.context, "b", put={"max.message.bytes": "5"})
+    looked.now_ms += 1
+    assert await looked.limits(["b"]) == {"b": 5}
+    await listing
+    assert await looked.limits(["b"]) == {"b": 5}
+
+
+async def test_ids_of_topics_that_are_gone_are_not_kept_for_ever(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_topics, "KNOWN_TOPICS_MAX", 2)
+    for _ in range(6):
+        made = await create_topic(looked.context, "t")
+        looked.configs.forget("t")
+        await looked.configs.find(["t"])
+        assert looked.configs.fresh_by_id(id_of(made)) is not None
+        await delete_topic(looked.context, "t")
+    assert len(looked.configs._names) <= 4

@@ -115,6 +115,7 @@ def test_every_default_is_a_value_that_is_accepted_as_it_is_spelled(name: str) -
         ("compact", "compact", True, False),
         ("compact,delete", "compact,delete", True, True),
         (" delete, compact ", "compact,delete", True, True),
+        ("", "", False, False),
     ],
 )
 def test_cleanup_policies_have_one_spelling(text: str, kept: str, compact: bool, delete: bool) -> None:
@@ -146,7 +147,7 @@ def test_values_at_the_edge_are_accepted(name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("cleanup.policy", ""),
+        ("cleanup.policy", ","),
         ("cleanup.policy", "delete,delete"),
         ("cleanup.policy", "compact;delete"),
         ("retention.ms", "-2"),
@@ -165,6 +166,7 @@ def test_values_at_the_edge_are_accepted(name: str, value: str) -> None:
         ("min.cleanable.dirty.ratio", "half"),
         ("max.message.bytes", str(RECORD_BATCH_BYTES_MAX + 1)),
         ("compression.type", "brotli"),
+        ("compression.gzip.level", "0"),
         ("message.timestamp.type", "logappendtime"),
         ("preallocate", "yes"),
         ("follower.replication.throttled.replicas", "3" * (TOPIC_CONFIG_VALUE_CHARS_MAX + 1)),

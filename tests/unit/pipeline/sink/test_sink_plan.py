@@ -12,6 +12,7 @@ from llog.formats.values import SinkPlan, decode_value, encode_value
 from llog.log.ids import new_object_id
 from llog.log.inspect.describe import describe_record
 from llog.log.keys import Keys, Log
+from llog.log.producer_ids import PRODUCER_ID_FIRST
 from llog.log.producers import WINDOW, Judgement, judge_claim, with_batch
 from llog.pipeline.sink import plan as sink_plan
 from llog.pipeline.sink.commit import commit_batch
@@ -26,7 +27,7 @@ from llog.pipeline.sink.plan import (
     plan_key,
     plan_slices,
 )
-from llog.pipeline.sink.query import PRODUCER_ID_FIRST, SINK_EPOCHS_MAX, SinkBatch, admit, allot_producer_id, head_key
+from llog.pipeline.sink.query import SINK_EPOCHS_MAX, SinkBatch, admit, allot_producer_id, head_key
 from llog.pipeline.sink.uploads import group_by_blob
 from llog.stores.metadata.port import Record
 from tests.unit.pipeline.sink.sink_stage import Stage, rows

@@ -59,6 +59,24 @@ class _Stream:
         self.suspected = False
         self.deposed_at: float | None = None
         self.reader: asyncio.Task[None] | None = None
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def write(self, request: pb.WriteRequest) -> None:
+        """Hand a request to gRPC; returns early when the stream ends.
+
+        In gRPC, a write to a call that is cancelled before its metadata were sent never returns. That happens to the
+        first request of a stream, when the leader is silent until the deadline: the shard would take no write again.
+        """
+        if self.answered:
+            await self.call.write(request)
+            return
+        writing = asyncio.ensure_future(self.call.write(request))
+        try:
+            await asyncio.wait([writing, self.ended], return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
+        finally:
+            writing.cancel()
 
     @property
     def has_room(self) -> bool:
@@ -128,7 +146,7 @@ class ShardWriter:
         stream.flights.append(flight)
         self._start_ticking()
         try:
-            await stream.call.write(request)
+            await stream.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return False  # the reader gets the reason and settles the requests in flight
         except asyncio.CancelledError:
@@ -193,6 +211,7 @@ class ShardWriter:
         if stream.over:
             return
         stream.over = True
+        stream.ended.set_result(None)
         if self._stream is stream:
             self._stream = None
         stream.call.cancel()

@@ -1,4 +1,4 @@
-"""What Fetch, ListOffsets and OffsetForLeaderEpoch share: topics and logs of a request, leader epochs, redirection."""
+"""What Fetch, ListOffsets and OffsetForLeaderEpoch share: topics and logs of a request, and leader epochs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from llog.kafka.error_codes import ErrorCode, code_of
 from llog.kafka.services import KafkaServices
 from llog.log.context import get_all
 from llog.log.keys import Log
+from llog.log.read.slices import LEADER_EPOCH
 from llog.log.read.view import LogView, view_of
 from llog.log.topics.create import initialize
 from llog.log.topics.known_topics import KnownTopic
@@ -22,8 +23,6 @@ PARTITIONS_PER_TURN: Final = 512
 # Logs of one request that are initialized at the same time.
 INITIALIZATIONS_IN_FLIGHT_MAX: Final = 16
 
-LEADER_EPOCH: Final = 0
-"""Any node serves any partition, so leaders change without an epoch."""
 NO_EPOCH: Final = -1
 
 T = TypeVar("T")
@@ -133,9 +132,3 @@ def _view(topic: KnownTopic, log: Log, control: Record | None, compaction: Recor
         return error
     # A topic that we do not know to be re-created is the topic that its name means now.
     return seen if seen is not None and seen.control.incarnation >= topic.incarnation else PartitionNotInitialized(*log)
-
-
-def is_draining(services: KafkaServices) -> bool:
-    """Whether this node sends its clients to others."""
-    cluster = services.cluster
-    return any(node.draining for node in cluster.nodes() if node.node_id == cluster.node_id)

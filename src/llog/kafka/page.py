@@ -1,0 +1,165 @@
+"""`python -m llog.kafka.page`: prints docs/reference/kafka.md from the handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from llog.kafka.apis.handler import Handler
+from llog.kafka.apis.handlers import handlers
+from llog.kafka.codec import Versions, apis
+from llog.kafka.leaders import LEADER_EPOCH
+from llog.kafka.net.connection import IDLE_MS_MAX, IN_FLIGHT_MAX
+from llog.kafka.net.memory import FRAME_BYTES_MAX, SMALL_FRAME_BYTES_MAX
+from llog.limits import MIB
+from llog.listener.server import CONNECTIONS_MAX
+
+_HEAD: Final = """\
+# Kafka
+
+Written by `make docs` from the handlers in `llog/kafka/apis`.
+
+Unmodified Kafka clients connect to every broker. Facts about Kafka are those of version 4.3.
+
+## Connecting
+
+`llog up` and `llog broker` listen on `LLOG_KAFKA_HOST` and `LLOG_KAFKA_PORT` (127.0.0.1:9092 by default; an empty port
+turns Kafka off). Give clients any broker as bootstrap server:
+
+```
+kafka-console-producer.sh --bootstrap-server 127.0.0.1:9092 --topic orders
+kafka-console-consumer.sh --bootstrap-server 127.0.0.1:9092 --topic orders --partition 0 --offset earliest
+```
+
+With `LLOG_TLS_CERT_FILE` and `LLOG_TLS_KEY_FILE` the protocol is `SSL`, else `PLAINTEXT`. Clients cannot authenticate
+yet, so an address that other machines reach is refused unless `LLOG_INSECURE=1`. `LLOG_KAFKA_ADVERTISED` names the
+address that clients are given where it differs from the one that the broker listens on.
+
+Any broker serves any partition. The leader that Metadata names is advice: it keeps the newest records of a partition in
+one cache and its commits without rivals. A client that names its zone (`zone=…` in `client.id`) gets leaders of that
+zone (`LLOG_ZONE`), and consumers with `client.rack` read from brokers of their zone.
+
+## What differs from Kafka
+
+- **Acknowledged** means that the records are durable in the object store (`LLOG_WAL_URL`) and ordered in the metadata
+  store, for `acks=1` as for `acks=all`. With `acks=0` no answer is sent, and a refused batch is lost silently.
+  REQUEST_TIMED_OUT means that the outcome is not known; an idempotent producer repeats the batch safely.
+- **Latency**: a broker gathers records for `LLOG_BATCH_MAX_DELAY_MS` before it writes them, so producers should have
+  several requests in flight.
+- **First offset**: topics that Kafka clients create begin at 0. Topics made by HTTP or `llog topic create` begin at 1,
+  which is a legal earliest offset; `seek(0)` there is out of range. Offsets have no gaps but those of key compaction.
+- **Leader epochs** are {leader_epoch} everywhere, also in stored batches: logs are never truncated, so no client needs
+  another.
+- **Replicas**: any replication factor is accepted and 1 is answered, because the object store keeps the copies. Every
+  partition has one replica, its leader.
+- **Creating topics**: by CreateTopics, or with the first Metadata request for an unknown topic if the client and
+  `LLOG_AUTO_CREATE_TOPICS` allow it. `LLOG_DEFAULT_PARTITIONS` is Kafka's `num.partitions`. Produce and Fetch never
+  create a topic or a partition.
+- **Deleting topics** is answered when the records are deleted, so that the name is free at once.
+- **Topic configs** are Kafka's; [topic-configs.md](topic-configs.md) says which have an effect. A broker's configs can
+  be described but not altered: they follow from its [settings](settings.md).
+- **Changes** of topics through one broker may take other brokers up to 5 seconds to notice. Administration always reads
+  the present state.
+- Every change writes the [audit line](../operate.md) that the same change over HTTP writes.
+
+## Limits
+
+| what | limit |
+|---|---|
+| a Produce request | {frame_mib} MiB, and a quarter of `LLOG_BATCH_MAX_BUFFER_BYTES` |
+| any other request | {small_frame_mib} MiB |
+| requests of one connection that are not answered | {in_flight}; then its socket is not read |
+| connections of a broker | {connections} |
+| a connection without requests | closed after {idle_minutes} minutes |
+| partitions of a topic | `LLOG_TOPIC_PARTITIONS_MAX` |
+| a record batch | `max.message.bytes` of its topic |
+
+A request in a version that is not served is answered with UNSUPPORTED_VERSION where the answer has a place for it.
+Otherwise, and after a request that cannot be decoded or is of an API that is not served, the connection closes.
+
+## APIs
+
+A range in parentheses is what ApiVersions announces where it differs from what is served.
+
+"""
+_NOT_SERVED: Final = """
+## APIs that are not served
+
+ApiVersions does not announce them, so clients do without.
+
+"""
+
+
+class Absent(NamedTuple):
+    keys: str
+    names: str
+    why: str
+
+
+REASONS: Final[Mapping[tuple[int, ...], str]] = {
+    (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47): "Consumer groups do not exist yet; consumers assign their partitions.",
+    (68, 69): "The next generation of consumer groups (KIP-848) does not exist yet.",
+    (22,): "Idempotent producers cannot get an id yet.",
+    (61,): "The state of producers cannot be shown yet.",
+    (24, 25, 26, 27, 28, 65, 66): "Transactions do not exist yet.",
+    (17, 36): "Clients cannot authenticate yet.",
+    (29, 30, 31, 50, 51): "There are no users and no access control lists yet.",
+}
+"""Why an API whose messages are known is not served."""
+
+OTHERS: Final = (
+    Absent("34, 45", "AlterReplicaLogDirs, AlterPartitionReassignments", "Partitions have no replicas to move."),
+    Absent("38–41", "delegation tokens", "Clients cannot authenticate yet."),
+    Absent("49", "AlterClientQuotas", "There are no quotas."),
+    Absent(
+        "55, 57, 64, 80, 81",
+        "DescribeQuorum, UpdateFeatures, UnregisterBroker, AddRaftVoter, RemoveRaftVoter",
+        "There is no quorum: the metadata store is one, and brokers that stop are forgotten.",
+    ),
+    Absent("71, 72", "client telemetry", "Clients have metrics of their own; the broker's are on `/metrics`."),
+    Absent("76–79, 83–87, 90–92", "share groups", "They do not exist here."),
+    Absent("88, 89", "streams groups", "They do not exist here; Kafka Streams uses classic groups."),
+    Absent("4–7, 52–54, 56, 58, 59, 62, 63, 67, 70, 73, 82", "requests between brokers", "Only brokers send them."),
+)
+"""APIs whose messages the codec does not know."""
+
+
+def markdown() -> str:
+    head = _HEAD.format(
+        leader_epoch=LEADER_EPOCH,
+        frame_mib=FRAME_BYTES_MAX // MIB,
+        small_frame_mib=SMALL_FRAME_BYTES_MAX // MIB,
+        in_flight=IN_FLIGHT_MAX,
+        connections=f"{CONNECTIONS_MAX:,}",
+        idle_minutes=IDLE_MS_MAX // 60_000,
+    )
+    served = "| key | API | versions | what versions added | left out |\n|---|---|---|---|---|\n"
+    absent = "| keys | APIs | why |\n|---|---|---|\n"
+    return "".join([head, served, *map(_row, handlers().values()), _NOT_SERVED, absent, *_absent()])
+
+
+def _row(handler: Handler) -> str:
+    served, advertised = handler.served, handler.advertised
+    versions = _range(served)
+    if advertised is not None and advertised != served:
+        versions += f" ({_range(advertised)})"
+    added = "; ".join(f"**{version}** {text.rstrip('.')}" for version, text in sorted(handler.added.items()))
+    left_out = handler.left_out[:1].upper() + handler.left_out[1:]
+    return f"| {handler.key} | {apis()[handler.key].name} | {versions} | {added} | {left_out} |\n"
+
+
+def _range(versions: Versions) -> str:
+    return str(versions.first) if versions.first == versions.last else f"{versions.first}–{versions.last}"
+
+
+def _absent() -> Iterator[str]:
+    for keys, why in REASONS.items():
+        if absent := [key for key in keys if key not in handlers()]:
+            names = ", ".join(apis()[key].name for key in absent)
+            yield f"| {', '.join(map(str, absent))} | {names} | {why} |\n"
+    for one in OTHERS:
+        yield f"| {one.keys} | {one.names} | {one.why} |\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
