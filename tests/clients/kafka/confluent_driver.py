@@ -193,8 +193,8 @@ def _fetched(message: Message) -> Fetched:
     return Fetched(
         partition,
         offset,
-        message.value(),  # type: ignore[arg-type]
-        message.key(),  # type: ignore[arg-type]
+        message.value(),
+        message.key(),
         tuple((name, value) for name, value in headers),
         time_ms,
         kind == TIMESTAMP_LOG_APPEND_TIME,
