@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from kafka.admin import KafkaAdminClient, NewTopic
 
 import llog
 import llog.testing
@@ -189,9 +190,28 @@ def test_the_first_one_of_a_process_starts_within_a_second(how: str) -> None:
 
 
 def test_a_program_may_end_without_closing_it() -> None:
-    program = (
-        "import llog; broker = llog.embedded(); broker.produce('orders', ['alpha']); print(broker.settings.data_dir)"
-    )
+    """Its thread ends before the interpreter is finalized, where native threads would crash the process."""
+    program = """
+import atexit, threading, llog
+atexit.register(lambda: print(*(thread.name for thread in threading.enumerate() if thread.name == "llog-embedded")))
+broker = llog.embedded()
+broker.produce("orders", ["alpha"])
+print(broker.settings.data_dir)
+"""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ended.returncode == 0, ended.stderr
-    assert not Path(ended.stdout.strip()).exists()
+    directory, still_running = ended.stdout.splitlines()
+    assert (still_running, ended.stderr) == ("", "")
+    assert not Path(directory).exists()
+
+
+def test_records_of_a_topic_that_a_kafka_client_made_are_read_from_offset_zero() -> None:
+    with llog.embedded() as broker:
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+        admin.create_topics([NewTopic("orders", 1, 1)])
+        admin.close()
+        broker.produce("orders", ["first", "second"])
+        assert [(record.offset, record.payload) for record in broker.consume("orders")] == [
+            (0, b"first"),
+            (1, b"second"),
+        ]

@@ -95,15 +95,11 @@ class ConfluentDriver(ClientDriver):
                 else:
                     answers[number] = message.offset() if message.offset() is not None else -1
 
-            producer.produce(
-                topic,
-                record.value,
-                record.key,
-                record.partition,
-                on_delivery=delivered,
-                headers=list(record.headers),
-                timestamp=0 if record.timestamp_ms is None else record.timestamp_ms,
-            )
+            headers, time_ms = list(record.headers), 0 if record.timestamp_ms is None else record.timestamp_ms
+            try:
+                producer.produce(topic, record.value, record.key, record.partition, delivered, time_ms, headers=headers)
+            except KafkaException as error:  # such as a partition that it does not know
+                raise refused(error.args[0]) from error
         left = producer.flush(PATIENCE_SECONDS)
         assert left == 0, f"{left} records were not answered"
         if errors:

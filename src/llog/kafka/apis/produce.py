@@ -94,7 +94,6 @@ def _submitted(call: Call, planned: PlannedRequest) -> Answer | asyncio.Future[A
     request: ProduceRequest = call.request
     if request.acks == 0 and (refused := planned.refused()):
         raise RequestRefused(f"produce without acknowledgement: {refused[0].reason}")
-    call.release_frame()
     try:
         call.release_frame()  # the groups hold its bytes, which `submit` counts
         outcomes = call.services.broker.submit(planned.groups)
