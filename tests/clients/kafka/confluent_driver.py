@@ -97,7 +97,15 @@ class ConfluentDriver(ClientDriver):
 
             headers, time_ms = list(record.headers), 0 if record.timestamp_ms is None else record.timestamp_ms
             try:
-                producer.produce(topic, record.value, record.key, record.partition, delivered, time_ms, headers=headers)
+                producer.produce(
+                    topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    on_delivery=delivered,
+                    headers=headers,
+                    timestamp=time_ms,
+                )
             except KafkaException as error:  # such as a partition that it does not know
                 raise refused(error.args[0]) from error
         left = producer.flush(PATIENCE_SECONDS)
