@@ -65,6 +65,8 @@ def handle(call: Call) -> Answer | Awaitable[Answer]:
     if request.acks not in _ACKS:
         return refuse_all(request, _BAD_ACKS)
     if moved_from(call):
+        if request.acks == 0:
+            raise RequestRefused("produce without acknowledgement: this node takes no records")
         return moved(call)
     lane: Lane = call.client.state.setdefault(KEY, Lane())
     targets = fresh_targets(request, call.version, call.services.topics) if lane.is_free else None
@@ -109,9 +111,8 @@ def _submitted(call: Call, planned: PlannedRequest) -> Answer | asyncio.Future[A
     request: ProduceRequest = call.request
     if request.acks == 0 and (refused := planned.refused()):
         raise RequestRefused(f"produce without acknowledgement: {refused[0].reason}")
-    call.release_frame()
+    call.release_frame()  # the groups hold its bytes, which `submit` counts
     try:
-        call.release_frame()  # the groups hold its bytes, which `submit` counts
         outcomes = call.services.broker.submit(planned.groups)
     except LlogError as error:
         if request.acks == 0:
