@@ -19,6 +19,7 @@ otherwise, the broker listens on this machine only. A start that fails raises, a
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import secrets
 import tempfile
@@ -33,11 +34,12 @@ from llog.api.aio import results_of
 from llog.api.groups import AppendResult, SharedAppendGroup, encode_group, judged_groups
 from llog.broker.broker import Broker
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch
-from llog.errors import InvalidArgument, LogError, StoreClosed
+from llog.errors import InvalidArgument, LogError, StoreClosed, TopicNotFound
 from llog.formats.records.record_columns import Header
 from llog.http.json import warm_up
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.read.records import LogRecord
+from llog.log.topics.admin import FIRST_OFFSET_DEFAULT, describe_topic
 from llog.process.serve import serve
 from llog.settings import Settings
 from llog.settings.urls import format_host_port
@@ -46,6 +48,8 @@ from llog.stores.objects.memory import forget
 # How long the caller waits until the broker listens, and until its thread has ended.
 EMBEDDED_START_MS_MAX: Final = 60_000
 EMBEDDED_STOP_MS_MAX: Final = 30_000
+# How long a program that ends without `close` waits for the broker's thread.
+EMBEDDED_EXIT_MS_MAX: Final = 5_000
 # Time that HTTP clients get to finish when the broker stops (default of `http_stop_timeout_ms`).
 EMBEDDED_HTTP_STOP_MS: Final = 1_000
 
@@ -86,6 +90,7 @@ class EmbeddedBroker:
             self._thread.start()
             self.url, self._broker = self._started.result(EMBEDDED_START_MS_MAX / 1_000)
             self.bootstrap = "" if self._broker.kafka is None else format_host_port(*self._broker.kafka)
+            atexit.register(self._end_with_program)
         except BaseException:
             self._signal_stop()
             self._remove_stores()
@@ -107,12 +112,18 @@ class EmbeddedBroker:
         return self._call(self._produce(group))
 
     def consume(
-        self, topic: str, offset: int = 1, *, partition: int = 0, max_wait_ms: int = 0, max_bytes: int | None = None
+        self,
+        topic: str,
+        offset: int | None = None,
+        *,
+        partition: int = 0,
+        max_wait_ms: int = 0,
+        max_bytes: int | None = None,
     ) -> list[LogRecord]:
-        """Records from `offset` on (the first of a log is 1), as many as fit one response. At the end of the log the
-        call waits up to `max_wait_ms` for a record."""
-        fetch = PartitionFetch(Log(check_topic(topic), check_partition(partition)), offset, max_bytes)
-        return self._call(self._consume(ConsumeRequest([fetch], max_wait_ms=max_wait_ms)))
+        """Records from `offset` on (without one, from the log's first), as many as fit one response. At the end of the
+        log the call waits up to `max_wait_ms` for a record."""
+        log = Log(check_topic(topic), check_partition(partition))
+        return self._call(self._consume(log, offset, max_wait_ms, max_bytes))
 
     async def _produce(self, group: SharedAppendGroup) -> AppendResult:
         await self._warm()
@@ -124,12 +135,24 @@ class EmbeddedBroker:
             raise judged
         return results_of((await self._broker.produce([judged])).outcomes)[0]
 
-    async def _consume(self, request: ConsumeRequest) -> list[LogRecord]:
+    async def _consume(self, log: Log, offset: int | None, max_wait_ms: int, max_bytes: int | None) -> list[LogRecord]:
         await self._warm()
-        [fetched] = await self._broker.consume(request)
+        if offset is None:
+            offset = await self._start_offset(log)
+        fetch = PartitionFetch(log, offset, max_bytes)
+        [fetched] = await self._broker.consume(ConsumeRequest([fetch], max_wait_ms=max_wait_ms))
         if fetched.error is not None:
             raise fetched.error
         return [record for run in fetched.runs for record in run.records()]
+
+    async def _start_offset(self, log: Log) -> int:
+        """Offset of the log's first record; consume reports a log that does not exist."""
+        try:
+            described = await describe_topic(self._broker.context, log.topic)
+        except TopicNotFound:
+            return FIRST_OFFSET_DEFAULT
+        offsets = [one.log_start_offset for one in described.partitions if one.partition == log.partition]
+        return offsets[0] if offsets else FIRST_OFFSET_DEFAULT
 
     async def _warm(self) -> None:
         assert self._warmed is not None
@@ -145,6 +168,7 @@ class EmbeddedBroker:
     def close(self) -> None:
         """Answer open requests, flush, and close the stores; a temporary directory is deleted. Idempotent. Raises the
         error that ended the broker, if any."""
+        atexit.unregister(self._end_with_program)
         with self._closing:
             self._signal_stop()
             self._thread.join(EMBEDDED_STOP_MS_MAX / 1_000)
@@ -164,6 +188,13 @@ class EmbeddedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _end_with_program(self) -> None:
+        """The program ends without `close`. A native thread that answers a request of the broker while the interpreter
+        is finalized would crash the process, so the broker's thread ends first. Executors are shut down by now, so
+        what is not committed fails; nothing acknowledged is lost."""
+        self._signal_stop()
+        self._thread.join(EMBEDDED_EXIT_MS_MAX / 1_000)
 
     def _signal_stop(self) -> None:
         loop, stop = self._loop, self._stop

@@ -7,6 +7,7 @@ from llog.formats.records.cut import sum_records
 from llog.formats.records.decode import decode_records
 from llog.formats.records.encode import encode_records
 from llog.formats.records.plain_batches import PLAIN_KERNEL_RECORDS_MIN, encode_plain_batches
+from llog.formats.records.produced import check_batches
 from llog.formats.records.record_batch import patch_offsets, verify_crcs, walk
 
 _SOURCE = "warm-up"
@@ -18,6 +19,7 @@ def warm_up() -> None:
     A process with an event loop calls this in a thread, before it serves.
     """
     batch = encode_records([b"v", None], keys=[b"k", None], headers=[[("h", b"")], None], timestamps_ms=0)
+    check_batches([(batch, batch.nbytes)])
     decode_records(batch, _SOURCE)
     headers = walk(batch, _SOURCE)
     verify_crcs(batch, headers, _SOURCE)

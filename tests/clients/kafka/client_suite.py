@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import ClassVar
@@ -42,7 +43,7 @@ def mixed_records(rng: random.Random, count: int, partition: int = 0) -> list[Se
 class ClientSuite:
     """Claims about one client library."""
 
-    driver: ClassVar[Connect]
+    driver: ClassVar[type[ClientDriver]]
     """How the library is connected; a class of drivers."""
     sends_nothing: ClassVar[bool] = True
     """The library sends records that have neither key nor value."""
@@ -198,7 +199,7 @@ class ClientSuite:
     def test_wrong_administration_is_refused_with_kafkas_codes(self, client: ClientDriver, topic: str) -> None:
         client.create(topic, 2)
         wait_until(lambda: client.topics().get(topic) == 2, "the topic to be listed")
-        wrong = {
+        wrong: dict[int, Callable[[], None]] = {
             Code.TOPIC_ALREADY_EXISTS: lambda: client.create(topic),
             Code.INVALID_PARTITIONS: lambda: client.grow(topic, 1),
             Code.INVALID_TOPIC: lambda: client.create("no spaces"),

@@ -95,15 +95,19 @@ class ConfluentDriver(ClientDriver):
                 else:
                     answers[number] = message.offset() if message.offset() is not None else -1
 
-            producer.produce(
-                topic,
-                record.value,
-                record.key,
-                record.partition,
-                on_delivery=delivered,
-                headers=list(record.headers),
-                timestamp=0 if record.timestamp_ms is None else record.timestamp_ms,
-            )
+            headers, time_ms = list(record.headers), 0 if record.timestamp_ms is None else record.timestamp_ms
+            try:
+                producer.produce(
+                    topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    on_delivery=delivered,
+                    headers=headers,
+                    timestamp=time_ms,
+                )
+            except KafkaException as error:  # such as a partition that it does not know
+                raise refused(error.args[0]) from error
         left = producer.flush(PATIENCE_SECONDS)
         assert left == 0, f"{left} records were not answered"
         if errors:
@@ -197,8 +201,8 @@ def _fetched(message: Message) -> Fetched:
     return Fetched(
         partition,
         offset,
-        message.value(),  # type: ignore[arg-type]
-        message.key(),  # type: ignore[arg-type]
+        message.value(),
+        message.key(),
         tuple((name, value) for name, value in headers),
         time_ms,
         kind == TIMESTAMP_LOG_APPEND_TIME,

@@ -183,14 +183,20 @@ async def _consume(call: Call, plan: _Plan) -> Sequence[PartitionFetched]:
     call.wait_ms = wanted.max_wait_ms
     consume = call.services.broker.consume
     fetched = await consume(wanted)
-    new = [n for n, answer in enumerate(fetched) if isinstance(answer.error, PartitionNotInitialized)]
-    if new:
+    if new := [n async for some in in_turns(range(len(fetched))) for n in some if _is_new(fetched[n])]:
         await initialize_logs(call.services, [(plan.topics[n], plan.fetches[n].log) for n in new])
         fetched = await consume(wanted)
-    if not await _has_room(call, sum([total_length(answer.batches) for answer in fetched])):
+    byte_length = 0
+    async for some in in_turns(fetched):
+        byte_length += sum([total_length(answer.batches) for answer in some if answer.batches])
+    if not await _has_room(call, byte_length):
         for answer in fetched:
             answer.batches = []
     return fetched
+
+
+def _is_new(fetched: PartitionFetched) -> bool:
+    return isinstance(fetched.error, PartitionNotInitialized)
 
 
 async def _has_room(call: Call, byte_length: int) -> bool:
