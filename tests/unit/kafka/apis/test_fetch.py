@@ -83,7 +83,7 @@ async def test_bare_payloads_are_returned_as_batches_before_and_after_compaction
         for compacted in (False, True):
             if compacted:
                 assert await compact_once(broker.context, ORDERS) is not None
-                await asyncio.sleep(broker.broker.settings.tail_refresh_ms / 1_000)
+                broker.broker.log_changed(ORDERS)
             data = await broker.drain(ORDERS, 1)
             headers = walk(data, "answer", rule=BatchRule.COMPACTED)
             verify_crcs(data, headers, "answer")
@@ -204,7 +204,7 @@ async def test_offsets_outside_the_log_are_answered_with_its_ends() -> None:
     async with reader() as broker:
         await broker.append(group(ORDERS, batch(b"a"), batch(b"b")))
         await delete_records(broker.context, ORDERS, 2)
-        await asyncio.sleep(broker.broker.settings.tail_refresh_ms / 1_000)
+        broker.broker.log_changed(ORDERS)
         for offset in (-1, 0, 4, 2**63 - 1):
             [answer] = await broker.fetch((ORDERS, offset))
             assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
