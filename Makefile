@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; PostgreSQL, Prometheus, Apache Kafka) into a cache, once
 	@servers/build.sh
 
-run: setup ## start the embedded stack: broker on HTTP 8080, compactor, Spark in the background; prints what to try
+run: setup ## start the embedded stack: broker on Kafka 9092 and HTTP 8080, compactor, Spark in the background; prints what to try
 	@$(BIN)/llog up
 
 demo: setup ## orders by HTTP, a stream on Spark, compaction, an Iceberg table, and what it would have cost

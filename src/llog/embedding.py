@@ -19,6 +19,7 @@ otherwise, the broker listens on this machine only. A start that fails raises, a
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import secrets
 import tempfile
@@ -47,6 +48,8 @@ from llog.stores.objects.memory import forget
 # How long the caller waits until the broker listens, and until its thread has ended.
 EMBEDDED_START_MS_MAX: Final = 60_000
 EMBEDDED_STOP_MS_MAX: Final = 30_000
+# How long a program that ends without `close` waits for the broker's thread.
+EMBEDDED_EXIT_MS_MAX: Final = 5_000
 # Time that HTTP clients get to finish when the broker stops (default of `http_stop_timeout_ms`).
 EMBEDDED_HTTP_STOP_MS: Final = 1_000
 
@@ -87,6 +90,7 @@ class EmbeddedBroker:
             self._thread.start()
             self.url, self._broker = self._started.result(EMBEDDED_START_MS_MAX / 1_000)
             self.bootstrap = "" if self._broker.kafka is None else format_host_port(*self._broker.kafka)
+            atexit.register(self._end_with_program)
         except BaseException:
             self._signal_stop()
             self._remove_stores()
@@ -164,6 +168,7 @@ class EmbeddedBroker:
     def close(self) -> None:
         """Answer open requests, flush, and close the stores; a temporary directory is deleted. Idempotent. Raises the
         error that ended the broker, if any."""
+        atexit.unregister(self._end_with_program)
         with self._closing:
             self._signal_stop()
             self._thread.join(EMBEDDED_STOP_MS_MAX / 1_000)
@@ -183,6 +188,13 @@ class EmbeddedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _end_with_program(self) -> None:
+        """The program ends without `close`. A native thread that answers a request of the broker while the interpreter
+        is finalized would crash the process, so the broker's thread ends first. Executors are shut down by now, so
+        what is not committed fails; nothing acknowledged is lost."""
+        self._signal_stop()
+        self._thread.join(EMBEDDED_EXIT_MS_MAX / 1_000)
 
     def _signal_stop(self) -> None:
         loop, stop = self._loop, self._stop

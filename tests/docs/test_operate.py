@@ -43,7 +43,7 @@ def run(commands: str, directory: Path, settings: dict[str, str]) -> str:
     for name in settings:
         commands = re.sub(rf"\b{name}=\S+", f'{name}="${name}"', commands)
     commands = commands.replace("/var/lib/llog", str(directory))
-    for port in ("8080", "8081"):
+    for port in ("8080", "8081", "9092", "9093"):
         commands = commands.replace(port, str(free_port()))
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LLOG_", "AWS_"))}
     environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"

@@ -1,6 +1,6 @@
-"""Fuzz target: requests of every API and version from their bytes through handler and broker to the bytes of the answer.
+"""Fuzz target: requests of every API and version, from bytes through handler and broker to the bytes of the answer.
 
-The broker has its stores in memory and a topic with records. A frame may be refused with `FormatError`; any other error,
+The broker has its stores in memory and a topic with records. A frame may be refused with `FormatError`; other errors,
 an answer that cannot be encoded, and a handler that does not end are failures.
 """
 

@@ -1,4 +1,4 @@
-"""Hostile bytes against every decoder: `python -m tests.fuzz [--inputs N] [--seed S] [--only NAME] [--jobs J] [--parts P]`.
+"""Hostile bytes against every decoder: `python -m tests.fuzz [--inputs N] [--seed S] [--only NAME] …`.
 
 Each `fuzz_*.py` here offers TARGETS (name → decoder fed with bytes) and SEEDS (name → valid inputs). Inputs are
 mutated seeds. A decoder may return or raise `FormatError` that names its source; anything else is a failure, and so

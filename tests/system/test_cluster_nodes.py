@@ -1,4 +1,4 @@
-"""Broker processes as nodes of one cluster, on LMDB and files: found, killed, drained, and as workers of one port."""
+"""Broker processes as nodes of one cluster: they find each other, are killed, drain, and share a port as workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -24,9 +24,11 @@ from llog.kafka.codec.messages.produce import (
     TopicProduceData,
 )
 from llog.kafka.error_codes import ErrorCode
+from llog.testing.servers import OxiaServer
 from tests.kafka_client import KafkaClient
 from tests.patience import PATIENCE_SECONDS, until
 from tests.samples import batch_bytes
+from tests.servers import started
 from tests.system.broker_process import LlogProcess, run_llog
 
 SESSION_MS: Final = 2_000
@@ -92,8 +94,20 @@ async def produce(port: int, partition: int) -> PartitionProduceResponse:
     return response
 
 
-async def test_brokers_find_each_other_and_a_killed_one_is_gone_with_its_session(tmp_path: Path) -> None:
-    given = settings(tmp_path)
+@pytest.fixture(params=["lmdb", pytest.param("oxia", marks=pytest.mark.server)])
+def metadata(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """Settings of the metadata store."""
+    if request.param == "lmdb":
+        yield {}
+        return
+    for oxia in started(lambda: OxiaServer(shards=2)):
+        yield {"metadata_url": f"oxia://{oxia.address}"}
+
+
+async def test_brokers_find_each_other_and_a_killed_one_is_gone_with_its_session(
+    tmp_path: Path, metadata: dict[str, str]
+) -> None:
+    given = settings(tmp_path, **metadata)
     with (
         LlogProcess("broker", settings=given | {"LLOG_ZONE": "a"}, log=tmp_path / "one") as one,
         LlogProcess("broker", settings=given | {"LLOG_ZONE": "b"}, log=tmp_path / "two") as two,

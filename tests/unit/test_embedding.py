@@ -18,7 +18,9 @@ import llog
 import llog.testing
 from llog import embedding
 from llog.errors import ClusterMismatch, InvalidArgument, PartitionNotInitialized, SettingsError, StoreClosed
+from llog.kafka.codec.messages.describe_cluster import DescribeClusterRequest
 from llog.stores.objects import memory
+from tests.kafka_client import KafkaClient
 from tests.patience import PATIENCE_SECONDS, until, wait_until
 
 START_SECONDS_MAX = 1.0
@@ -49,6 +51,18 @@ def test_records_go_in_and_out_by_calls_by_http_and_by_the_faces() -> None:
         with llog.LeaderlessLogWriter(broker.settings) as writer:
             writer.append_shared([llog.SharedAppendGroup("orders", 0, ["gamma"])])
         assert [record.payload for record in broker.consume("orders", 3, max_wait_ms=2_000)] == [b"gamma"]
+
+
+def test_kafka_clients_connect_to_the_bootstrap_address() -> None:
+    async def nodes(address: str) -> list[tuple[int, str]]:
+        async with KafkaClient.connected(int(address.rpartition(":")[2])) as client:
+            answer = await client.ask(DescribeClusterRequest(), 1)
+        return [(node.broker_id, f"{node.host}:{node.port}") for node in answer.brokers]
+
+    with llog.embedded(memory=True) as broker:
+        assert asyncio.run(nodes(broker.bootstrap)) == [(0, broker.bootstrap)]
+    with llog.embedded(memory=True, kafka_port="") as broker:
+        assert broker.bootstrap == ""
 
 
 def test_a_temporary_directory_goes_and_a_given_one_stays(tmp_path: Path) -> None:
@@ -176,12 +190,19 @@ def test_the_first_one_of_a_process_starts_within_a_second(how: str) -> None:
 
 
 def test_a_program_may_end_without_closing_it() -> None:
-    program = (
-        "import llog; broker = llog.embedded(); broker.produce('orders', ['alpha']); print(broker.settings.data_dir)"
-    )
+    """Its thread ends before the interpreter is finalized, where native threads would crash the process."""
+    program = """
+import atexit, threading, llog
+atexit.register(lambda: print(*(thread.name for thread in threading.enumerate() if thread.name == "llog-embedded")))
+broker = llog.embedded()
+broker.produce("orders", ["alpha"])
+print(broker.settings.data_dir)
+"""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert ended.returncode == 0, ended.stderr
-    assert not Path(ended.stdout.strip()).exists()
+    directory, still_running = ended.stdout.splitlines()
+    assert (still_running, ended.stderr) == ("", "")
+    assert not Path(directory).exists()
 
 
 def test_records_of_a_topic_that_a_kafka_client_made_are_read_from_offset_zero() -> None:

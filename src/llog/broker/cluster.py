@@ -71,17 +71,19 @@ class ClusterView:
         the hashes of 10,000 would hold the event loop for tens of milliseconds."""
         return pick_many(self._leaders.get(zone) or self._leaders[""], topics)
 
-    def replicas_of(self, topic_id: str, leaders: Sequence[int]) -> list[tuple[int, ...]]:
-        """For each partition of a topic, given the leaders: the leader and, for each other zone, the node that
+    def replicas_of(self, topics: Sequence[tuple[str, Sequence[int]]]) -> list[list[tuple[int, ...]]]:
+        """For each partition of topics, given by id and leaders: the leader and, for each other zone, the node that
         `preferred_reader` names there. Java's consumers use a preferred reader only if it is one of the replicas."""
         if len(self._readers) < 2:
-            return [(leader,) for leader in leaders]
-        zones = list(self._readers.values())
-        readers = zip(*(pick_many(nodes, [(topic_id, len(leaders))])[0] for nodes in zones), strict=True)
-        in_zone = [frozenset(nodes) for nodes in zones]
+            return [[(leader,) for leader in leaders] for _, leaders in topics]
+        counts = [(topic_id, len(leaders)) for topic_id, leaders in topics]
+        zones = [(frozenset(nodes), pick_many(nodes, counts)) for nodes in self._readers.values()]
         return [
-            (leader, *(reader for reader, nodes in zip(picked, in_zone, strict=True) if leader not in nodes))
-            for leader, picked in zip(leaders, readers, strict=True)
+            [
+                (leader, *[picked[topic][partition] for nodes, picked in zones if leader not in nodes])
+                for partition, leader in enumerate(leaders)
+            ]
+            for topic, (_, leaders) in enumerate(topics)
         ]
 
     def preferred_reader(self, topic_id: str, partition: int, zone: str) -> int:

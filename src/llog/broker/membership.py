@@ -23,7 +23,7 @@ from llog.stores.metadata.port import Session
 REGISTRATION_RETRY_MS: Final = 1_000
 NODE_ID_WAIT_MARGIN_MS: Final = 2_000
 """A node id that the settings demand is waited for as long as a session lives, and this much longer."""
-DRAIN_NOTICE_MS_MAX: Final = 2_000
+DRAIN_NOTICE_MS_MAX: Final = 1_000
 """A store that does not answer must not delay the stop of a broker."""
 
 _log = logging.getLogger("llog.broker.membership")

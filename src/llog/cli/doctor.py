@@ -64,7 +64,7 @@ def doctor(settings: Settings, as_json: AsJson = False) -> None:
 
 async def diagnose(settings: Settings, environ: Mapping[str, str], on_check: OnCheck) -> list[Diagnosis]:
     """All findings, in the order of the checks. `on_check` is called with the name of each check as it begins."""
-    findings = check_exposure(settings) + check_permissions(settings)
+    findings = check_exposure(settings) + check_kafka(settings) + check_permissions(settings)
     on_check("stores")
     steps = await check_stores(settings)
     findings += judge_steps(steps)
@@ -88,6 +88,7 @@ async def _check_cluster_state(settings: Settings, on_check: OnCheck) -> list[Di
         checks: dict[str, Check] = {
             "listing": lambda: check_listing(context),
             "cluster": lambda: check_identity(context),
+            "nodes": lambda: check_nodes(context),
             "clocks": lambda: check_clocks(context),
             "vacuum": lambda: check_vacuum_hold(context),
             "deletions": lambda: check_deletions(context),
@@ -135,6 +136,27 @@ def check_exposure(settings: Settings) -> list[Diagnosis]:
         advice = "set tokens and a certificate (LLOG_HTTP_…_TOKEN, LLOG_TLS_…_FILE), then unset LLOG_INSECURE"
         return [Diagnosis("exposure", "note", f"{host}: other machines reach it unprotected (LLOG_INSECURE)", advice)]
     return [Diagnosis("exposure", "ok", f"{host}: protected by tokens and TLS")]
+
+
+def check_kafka(settings: Settings) -> list[Diagnosis]:
+    """The address of the Kafka front end."""
+    from llog.errors import SettingsError
+    from llog.settings import listening
+    from llog.settings.urls import format_host_port
+
+    if settings.kafka_port is None:
+        return [Diagnosis("kafka", "ok", "off (LLOG_KAFKA_PORT is empty)")]
+    try:
+        listening.check_kafka_address(settings)
+    except SettingsError as error:
+        advice = "do what the message says, or listen on 127.0.0.1: `llog broker` does not start with these settings"
+        return [Diagnosis("kafka", "WRONG", str(error), advice)]
+    given = format_host_port(*listening.advertised_address(settings, settings.kafka_port))
+    address = given if settings.kafka_port else "a free port, because LLOG_KAFKA_PORT is 0"
+    if listening.is_loopback(settings.kafka_host):
+        return [Diagnosis("kafka", "ok", f"{address}: reachable from this machine only")]
+    advice = "protect the address by other means: Kafka clients cannot authenticate yet"
+    return [Diagnosis("kafka", "note", f"{address}: other machines reach it unprotected (LLOG_INSECURE)", advice)]
 
 
 def check_permissions(settings: Settings) -> list[Diagnosis]:
@@ -231,6 +253,19 @@ async def check_identity(context: LogContext) -> list[Diagnosis]:
     if cluster is None:
         return [Diagnosis("cluster", "note", "none yet: the first write creates it", "start a broker: `llog up`")]
     return [Diagnosis("cluster", "ok", f"{cluster.cluster_id}, on {len(cluster.stores)} object stores")]
+
+
+async def check_nodes(context: LogContext) -> list[Diagnosis]:
+    """The brokers that are alive, as Kafka clients see them."""
+    from llog.broker.cluster import read_nodes
+    from llog.settings.urls import format_host_port
+
+    nodes = sorted(await read_nodes(context))
+    if not nodes:
+        return [Diagnosis("nodes", "ok", "no broker with a Kafka front end runs")]
+    shown = [f"{node.node_id} at {format_host_port(node.host, node.port)}" for node in nodes[:NAMES_MAX]]
+    more = [f"and {len(nodes) - NAMES_MAX} more"] if len(nodes) > NAMES_MAX else []
+    return [Diagnosis("nodes", "ok", ", ".join(shown + more))]
 
 
 # -- the cluster -----------------------------------------------------------------------------------------------------

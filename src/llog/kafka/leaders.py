@@ -16,7 +16,7 @@ from llog.log.topics.known_topics import KnownTopic
 
 LEADERS_PARTITIONS_MAX: Final = 200_000
 """Partitions that are kept, over all topics and zones; at the limit, all are dropped."""
-LEADERS_STEP_PARTITIONS: Final = 4_000
+LEADERS_STEP_PARTITIONS: Final = 2_000
 """Partitions that are made before other requests have their turn, and more where one topic has more."""
 LEADERS_TOPIC_COST: Final = 4
 """A topic takes the time of so many partitions."""
@@ -45,9 +45,11 @@ class PartitionLeaders:
             if number:
                 await asyncio.sleep(0)
             nodes = cluster.nodes()
+            ids = [topics[place].record.topic_id for place in step]
             leaders = cluster.leaders_of([(topics[i].record.topic_id, topics[i].partition_count) for i in step], zone)
-            for place, ids in zip(step, leaders, strict=True):
-                found[place] = made = _partitions(cluster, topics[place].record.topic_id, ids)
+            replicas = cluster.replicas_of(list(zip(ids, leaders, strict=True)))
+            for place, leading, nodes_of in zip(step, leaders, replicas, strict=True):
+                found[place] = made = _partitions(leading, nodes_of)
                 self._keep((topics[place].id_bytes, zone), _Kept(nodes, made))
         return [partitions for partitions in found if partitions is not None]
 
@@ -78,10 +80,9 @@ def _steps(topics: Sequence[KnownTopic], missing: Sequence[int]) -> list[list[in
     return steps
 
 
-def _partitions(cluster: ClusterView, topic_id: str, leaders: Sequence[int]) -> Partitions:
-    lists: dict[tuple[int, ...], list[int]] = {}  # one list for all partitions with the same replicas
-    replicas = [lists.setdefault(nodes, list(nodes)) for nodes in cluster.replicas_of(topic_id, leaders)]
+def _partitions(leaders: Sequence[int], replicas: Sequence[tuple[int, ...]]) -> Partitions:
+    lists = {nodes: list(nodes) for nodes in set(replicas)}  # shared by partitions with the same replicas
     return [
-        MetadataResponsePartition(0, number, leader, LEADER_EPOCH, replicas[number], replicas[number])
-        for number, leader in enumerate(leaders)
+        MetadataResponsePartition(0, number, leader, LEADER_EPOCH, lists[nodes], lists[nodes])
+        for number, (leader, nodes) in enumerate(zip(leaders, replicas, strict=True))
     ]

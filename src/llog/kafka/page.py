@@ -99,8 +99,6 @@ class Absent(NamedTuple):
 REASONS: Final[Mapping[tuple[int, ...], str]] = {
     (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47): "Consumer groups do not exist yet; consumers assign their partitions.",
     (68, 69): "The next generation of consumer groups (KIP-848) does not exist yet.",
-    (22,): "Idempotent producers cannot get an id yet.",
-    (61,): "The state of producers cannot be shown yet.",
     (24, 25, 26, 27, 28, 65, 66): "Transactions do not exist yet.",
     (17, 36): "Clients cannot authenticate yet.",
     (29, 30, 31, 50, 51): "There are no users and no access control lists yet.",
@@ -154,9 +152,8 @@ def _range(versions: Versions) -> str:
 
 def _absent() -> Iterator[str]:
     for keys, why in REASONS.items():
-        if absent := [key for key in keys if key not in handlers()]:
-            names = ", ".join(apis()[key].name for key in absent)
-            yield f"| {', '.join(map(str, absent))} | {names} | {why} |\n"
+        names = ", ".join(apis()[key].name for key in keys)
+        yield f"| {', '.join(map(str, keys))} | {names} | {why} |\n"
     for one in OTHERS:
         yield f"| {one.keys} | {one.names} | {one.why} |\n"
 

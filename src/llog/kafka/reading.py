@@ -10,7 +10,6 @@ from llog.concurrency import batched, gather_bounded
 from llog.errors import FormatError, InvalidArgument, LlogError, PartitionNotInitialized, TopicNotFound
 from llog.kafka.error_codes import ErrorCode, code_of
 from llog.kafka.services import KafkaServices
-from llog.log.context import get_all
 from llog.log.keys import Log
 from llog.log.read.slices import LEADER_EPOCH
 from llog.log.read.view import LogView, view_of
@@ -20,6 +19,9 @@ from llog.stores.metadata.port import Record
 
 # Partitions of one request that are planned or answered before other tasks get their turn: about a millisecond.
 PARTITIONS_PER_TURN: Final = 512
+# Strict reads of one request at the same time, and the logs of each.
+VIEW_READS_IN_FLIGHT_MAX: Final = 4
+VIEW_READ_LOGS_MAX: Final = 256
 # Logs of one request that are initialized at the same time.
 INITIALIZATIONS_IN_FLIGHT_MAX: Final = 16
 
@@ -63,7 +65,11 @@ async def find_topics_by_id(services: KafkaServices, ids: Iterable[bytes]) -> di
         else:
             topics[topic_id] = known
     if missing:
-        for topic_id, answer in (await services.topics.find_by_id(missing)).items():
+        try:
+            found = await services.topics.find_by_id(missing)
+        except LlogError as error:  # of listing all topics
+            return topics | dict.fromkeys(missing, code_of(error))
+        for topic_id, answer in found.items():
             topics[topic_id] = _found(answer, ErrorCode.UNKNOWN_TOPIC_ID)
     return topics
 
@@ -103,7 +109,7 @@ async def initialize_logs(services: KafkaServices, logs: Sequence[tuple[KnownTop
 
 
 async def read_views(services: KafkaServices, logs: Sequence[tuple[KnownTopic, Log]]) -> list[LogView | LlogError]:
-    """What the control and compaction records of logs say now, in order; all logs in one strict read."""
+    """What the control and compaction records of logs say now, in order; strict reads of many logs at a time."""
     views = await _read_views(services, logs)
     new = [place for place, seen in zip(logs, views, strict=True) if isinstance(seen, PartitionNotInitialized)]
     if new:
@@ -114,15 +120,18 @@ async def read_views(services: KafkaServices, logs: Sequence[tuple[KnownTopic, L
 
 async def _read_views(services: KafkaServices, logs: Sequence[tuple[KnownTopic, Log]]) -> list[LogView | LlogError]:
     context = services.broker.context
-    keys = [key for _, log in logs for key in (context.keys.control(log), context.keys.compaction(log))]
-    try:
-        records = await get_all(context.metadata, keys, strict=True)
-    except LlogError as error:
-        return [error] * len(logs)
-    views: list[LogView | LlogError] = []
-    async for some in in_turns(range(len(logs))):
-        views += [_view(*logs[n], *records[2 * n : 2 * n + 2]) for n in some]
-    return views
+
+    async def read(some: Sequence[tuple[KnownTopic, Log]]) -> list[LogView | LlogError]:
+        keys = [key for _, log in some for key in (context.keys.control(log), context.keys.compaction(log))]
+        try:
+            records = await context.metadata.get_many(keys, strict=True)
+        except LlogError as error:
+            return [error] * len(some)
+        await asyncio.sleep(0)
+        return [_view(*some[n], *records[2 * n : 2 * n + 2]) for n in range(len(some))]
+
+    parts = await gather_bounded(batched(logs, VIEW_READ_LOGS_MAX), read, limit=VIEW_READS_IN_FLIGHT_MAX)
+    return [seen for part in parts for seen in part]
 
 
 def _view(topic: KnownTopic, log: Log, control: Record | None, compaction: Record | None) -> LogView | LlogError:

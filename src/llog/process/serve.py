@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from llog.broker.broker import Broker, Role
 from llog.http.json import warm_up
@@ -89,13 +88,18 @@ async def serve(
 
 
 async def _drain(app: HttpApp, broker: Broker, seconds: float, at_once: asyncio.Event | None) -> None:
-    """Send clients elsewhere for `seconds`, or until `at_once` is set."""
+    """Send clients elsewhere: tell the cluster, and serve on for `seconds`, or until `at_once` is set."""
     app.begin_drain()
-    if seconds:
-        waiting = asyncio.ensure_future((at_once or asyncio.Event()).wait())
-        await broker.drain()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(waiting, seconds)
+    waiting: list[asyncio.Future[Any]] = [
+        asyncio.gather(broker.drain(), asyncio.sleep(seconds)),
+        asyncio.ensure_future((at_once or asyncio.Event()).wait()),
+    ]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in waiting:
+            future.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def _opened(settings: Settings, role: Role, broker_id: str | None, *, warm: bool) -> Broker:

@@ -85,6 +85,9 @@ class ClientDriver(abc.ABC):
     """One client library, connected to one broker."""
 
     @abc.abstractmethod
+    def __init__(self, broker: KafkaBroker) -> None: ...
+
+    @abc.abstractmethod
     def produce(self, topic: str, records: Sequence[Sent], how: How = PLAIN) -> list[int]:
         """The offsets that the broker gave, in order; with acks=0 anything."""
 

@@ -96,14 +96,14 @@ def test_preferred_readers_are_among_the_replicas() -> None:
     nodes = [node(0, "a"), node(1, "b"), node(2, "b"), node(3, "c"), node(4)]
     cluster = view(nodes[0], *nodes[1:])
     [leading] = cluster.leaders_of([(TOPIC, len(PARTITIONS))])
-    for partition, replicas in enumerate(cluster.replicas_of(TOPIC, leading)):
+    for partition, replicas in enumerate(cluster.replicas_of([(TOPIC, leading)])[0]):
         leader = leading[partition]
         assert replicas[0] == leader
         assert len(set(replicas)) == len(replicas)
         zones = {"a", "b", "c"} - {nodes[leader].zone}
         readers = {view(nodes[4], *nodes[:4]).preferred_reader(TOPIC, partition, zone) for zone in zones}
         assert readers == set(replicas[1:])
-    assert view(node(0, "a"), node(1, "a")).replicas_of(TOPIC, [1, 0]) == [(1,), (0,)]
+    assert view(node(0, "a"), node(1, "a")).replicas_of([(TOPIC, [1, 0])]) == [[(1,), (0,)]]
 
 
 # -- zones of clients --------------------------------------------------------------------------------------------------

@@ -58,7 +58,18 @@ def test_a_sound_cluster_has_nothing_wrong(cluster: FedCluster) -> None:
     code, found = findings(cluster)
     assert code == 0
     assert {finding["result"] for same in found.values() for finding in same} == {"ok"}
-    checks = {"exposure", "permissions", "metadata store", "objects store", "listing", "cluster", "clocks", "vacuum"}
+    checks = {
+        "exposure",
+        "kafka",
+        "nodes",
+        "permissions",
+        "metadata store",
+        "objects store",
+        "listing",
+        "cluster",
+        "clocks",
+        "vacuum",
+    }
     assert checks | {"deletions", "logs", "java"} == set(found)
     table = cluster.run("doctor", JAVA_HOME=str(cluster.directory / "java"))
     assert table.exit_code == 0
@@ -149,6 +160,13 @@ def test_a_held_vacuum_is_found(cluster: FedCluster) -> None:
 
 
 def test_an_address_that_others_reach_unprotected_is_wrong(cluster: FedCluster) -> None:
+    code, found = findings(cluster, LLOG_KAFKA_HOST="10.0.0.1")
+    assert code == 1
+    assert "LLOG_KAFKA_HOST" in found["kafka"][0]["detail"]
+    code, found = findings(cluster, LLOG_KAFKA_HOST="0.0.0.0", LLOG_INSECURE="1", LLOG_KAFKA_ADVERTISED="k.example:443")
+    assert (code, found["kafka"][0]["result"]) == (0, "note")
+    assert "k.example:443" in found["kafka"][0]["detail"]
+    assert "off" in findings(cluster, LLOG_KAFKA_PORT="")[1]["kafka"][0]["detail"]
     code, found = findings(cluster, LLOG_HTTP_BIND_HOST="0.0.0.0")
     assert code == 1
     assert "LLOG_HTTP_WRITE_TOKEN" in found["exposure"][0]["detail"]

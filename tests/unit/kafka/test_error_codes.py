@@ -78,9 +78,7 @@ def test_an_error_is_answered_with_the_code_decided_for_its_class(name: str) -> 
     assert code_of(kind.__new__(kind)) is CODES[name]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, kind in CLASSES.items() if issubclass(kind, BORDER) and kind.retriable]
-)
+@pytest.mark.parametrize("name", [n for n, kind in CLASSES.items() if issubclass(kind, BORDER) and kind.retriable])
 def test_clients_try_again_after_an_error_that_may_pass(name: str) -> None:
     assert CODES[name].name in RETRIABLE
 

@@ -105,7 +105,7 @@ class ConsumeService:
         try:
             fill = await self._new_fill(request)
             waited_ms = await self._fill_or_wait(fill, min(request.max_wait_ms, CONSUME_WAIT_MS_MAX))
-            records = 0 if request.raw else await self._decode(fill)
+            records = fill.record_count if request.raw else await self._decode(fill)
         finally:
             self._under_way -= 1
             if not self._under_way:
@@ -166,21 +166,25 @@ class ConsumeService:
             parts = unfilled
 
     async def _find(self, parts: Sequence[PartitionFill], fill: AnswerFill) -> None:
-        missed: list[PartitionFill] = []
-        for number, part in enumerate(parts, start=1):
-            if not self._from_memory(part, fill):
-                missed.append(part)
-            if number % CONSUME_PARTITIONS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        missed = await self._all_from_memory(parts, fill)
         stale = [part for part in missed if part.unconfirmed]
         if stale:
             await self._confirm(stale)
-            answered = {part for part in stale if not part.open or self._from_memory(part, fill)}
+            answered = set(stale).difference(await self._all_from_memory([part for part in stale if part.open], fill))
             missed = [part for part in missed if part not in answered]
         self._count(parts)
         if missed:
             await self._from_stores(missed, fill)
         await self._prepare(parts, raw=fill.raw)
+
+    async def _all_from_memory(self, parts: Sequence[PartitionFill], fill: AnswerFill) -> list[PartitionFill]:
+        """Look up partitions in the caches; returns those that must be read from the stores."""
+        missed: list[PartitionFill] = []
+        for some in batched(parts, CONSUME_PARTITIONS_PER_TURN):
+            if some[0] is not parts[0]:
+                await asyncio.sleep(0)
+            missed += [part for part in some if not self._from_memory(part, fill)]
+        return missed
 
     async def _confirm(self, parts: Sequence[PartitionFill]) -> None:
         failed = await self.watch.confirm(part.log for part in parts)
@@ -277,7 +281,17 @@ class ConsumeService:
         cost = fill.take_cost(parts)
         if cost.inflated_bytes:
             fill.hold(fill.byte_length + min(cost.inflated_bytes, CONSUME_DECODED_BYTES_MAX))
+        if fill.raw:
+            for some in batched(parts, CONSUME_PARTITIONS_PER_TURN):
+                if some[0] is not parts[0]:
+                    await asyncio.sleep(0)
+                fill.take_all(some)
+                self._note_taken(some)
+            return
         await self._offload.run(sum(cost), lambda: fill.take_all(parts))
+        self._note_taken(parts)
+
+    def _note_taken(self, parts: Sequence[PartitionFill]) -> None:
         now = self._clock()
         for part in parts:
             for item in part.delivered:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from llog.broker.tail.cache import LONG_AGO, TailCache
+from llog.concurrency import batched
 from llog.errors import LlogError
 from llog.log.context import LogContext, get_all
 from llog.log.keys import Log
@@ -24,6 +25,8 @@ from llog.log.topics.known_topics import KnownTopics
 
 # Requests that wait at the same time; one more is answered at once with the records at hand.
 CONSUME_WAITERS_MAX: Final = 100_000
+# Logs that are compared or read before other tasks get their turn.
+WATCH_LOGS_PER_TURN: Final = 512
 
 _log = logging.getLogger(__name__)
 
@@ -81,29 +84,37 @@ class TailWatch:
 
     async def wait(self, next_offsets: Mapping[Log, int], timeout_ms: float) -> Woken:
         """Wait until one of these logs has records at its next offset or changed otherwise, or until the timeout."""
-        moved = self._moved(next_offsets)
-        if self._closed or moved:
-            return Woken(moved, waited=False, at_ms=self._cache.clock())
         waiter = _Waiter()
         self.waiter_count += 1
         self._cache.on_moved = self._wake
-        for log in next_offsets:
-            self._waiters.setdefault(log, set()).add(waiter)
-        if self._refreshing is None:
-            self._refreshing = asyncio.create_task(self._refresh_while_waited())
+        registered: list[Log] = []
         try:
+            for some in batched(list(next_offsets), WATCH_LOGS_PER_TURN):
+                if registered:
+                    await asyncio.sleep(0)  # appends to the logs so far wake the waiter already
+                moved = self._moved(some, next_offsets)
+                if self._closed or moved:
+                    return Woken(moved, waited=False, at_ms=self._cache.clock())
+                registered += some
+                for log in some:
+                    self._waiters.setdefault(log, set()).add(waiter)
+            if self._refreshing is None:
+                self._refreshing = asyncio.create_task(self._refresh_while_waited())
             await asyncio.wait([waiter.woken], timeout=timeout_ms / 1_000)
         finally:
-            self.waiter_count -= 1
-            for log in next_offsets:
-                waiters = self._waiters[log]
-                waiters.discard(waiter)
-                if not waiters:
-                    del self._waiters[log]
-                    self._read_at_ms.pop(log, None)
-            if not self._waiters:
-                self._cache.on_moved = None
+            self._leave(waiter, registered)
         return Woken(waiter.moved, True, self._cache.clock() if waiter.at_ms is None else waiter.at_ms)
+
+    def _leave(self, waiter: _Waiter, logs: Iterable[Log]) -> None:
+        self.waiter_count -= 1
+        for log in logs:
+            waiters = self._waiters[log]
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[log]
+                self._read_at_ms.pop(log, None)
+        if not self._waiters and not self.waiter_count:
+            self._cache.on_moved = None
 
     async def confirm(self, logs: Iterable[Log]) -> dict[Log, LlogError]:
         """Confirm the cached state of these logs by reading their control records, once for all concurrent callers. A
@@ -137,11 +148,11 @@ class TailWatch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # -- inside --------------------------------------------------------------------------------------------------
-    def _moved(self, next_offsets: Mapping[Log, int]) -> set[Log]:
+    def _moved(self, logs: Iterable[Log], next_offsets: Mapping[Log, int]) -> set[Log]:
         moved: set[Log] = set()
-        for log, offset in next_offsets.items():
+        for log in logs:
             tail = self._cache.known(log)
-            if tail is None or tail.next_offset != offset:
+            if tail is None or tail.next_offset != next_offsets[log]:
                 moved.add(log)
         return moved
 
@@ -164,11 +175,10 @@ class TailWatch:
         failing = False
         try:
             while self._waiters:
-                due_ms = {log: self._due_ms(log) for log in self._waiters}
-                pause_ms = min(due_ms.values()) - self._cache.clock()
+                pause_ms = min([at_ms for at_ms, _ in await self._all_due_ms()]) - self._cache.clock()
                 await self._sleep(max(pause_ms, slack_ms / 2) / 1_000)
                 now = self._cache.clock()
-                due = [log for log in self._waiters if self._due_ms(log) <= now + slack_ms]
+                due = [log for at_ms, log in await self._all_due_ms() if at_ms <= now + slack_ms]
                 self._read_at_ms.update(dict.fromkeys(due, now))
                 try:
                     await self._read(due)
@@ -189,7 +199,21 @@ class TailWatch:
         seen_at_ms = max(seen_at_ms, self._read_at_ms.get(log, LONG_AGO))
         return max(seen_at_ms + self._refresh_ms, self._cache.clock() - self._refresh_ms)
 
+    async def _all_due_ms(self) -> list[tuple[float, Log]]:
+        due_ms: list[tuple[float, Log]] = []
+        for some in batched(list(self._waiters), WATCH_LOGS_PER_TURN):
+            if due_ms:
+                await asyncio.sleep(0)
+            due_ms += [(self._due_ms(log), log) for log in some]
+        return due_ms
+
     async def _read(self, logs: Sequence[Log]) -> None:
+        for some in batched(logs, WATCH_LOGS_PER_TURN):
+            if some[0] is not logs[0]:
+                await asyncio.sleep(0)
+            await self._read_some(some)
+
+    async def _read_some(self, logs: Sequence[Log]) -> None:
         as_of_ms = self._cache.clock()
         self.control_reads += len(logs)
         keyed = await self._configs.compacted_by_key({log.topic for log in logs})

@@ -17,9 +17,10 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from llog.errors import InvalidArgument, LlogError, TopicBeingDeleted, TopicNotFound
+from llog.errors import LlogError, TopicAlreadyExists, TopicBeingDeleted, TopicNotFound
 from llog.kafka.administration import KAFKA_FIRST_OFFSET, audited
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.codec import ZERO_UUID
 from llog.kafka.codec.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -28,8 +29,8 @@ from llog.kafka.codec.messages.create_topics import (
     CreateTopicsResponse,
 )
 from llog.kafka.error_codes import ErrorCode, Refusal, code_of
+from llog.kafka.found_topics import found_topics
 from llog.kafka.topic_configs import checked, shown_configs
-from llog.log.keys import check_topic
 from llog.log.topics.admin import create_topic
 
 REPLICATION_FACTOR: Final = 1
@@ -56,31 +57,21 @@ def _result(name: str, outcome: CreatableTopicResult | LlogError) -> CreatableTo
 
 
 async def _create(call: Call, topic: CreatableTopic) -> CreatableTopicResult:
-    settings, dry_run = call.services.broker.settings, call.request.validate_only
+    broker, dry_run = call.services.broker, call.request.validate_only
     with audited(call, "topic.create", topic.name, topic.name, dry_run=dry_run):
-        try:
-            check_topic(topic.name)
-        except InvalidArgument as error:
-            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+        found = (await found_topics(call, [topic.name]))[topic.name]
+        if not isinstance(found, LlogError):
+            raise TopicAlreadyExists(topic.name, f"it exists, with {found.partition_count} partitions")
+        if not isinstance(found, TopicNotFound):
+            raise found
         config = checked({one.name: one.value for one in topic.configs})
-        count = partition_count(topic, settings.default_partitions, settings.topic_partitions_max)
+        count = partition_count(topic, broker.settings.default_partitions, broker.settings.topic_partitions_max)
         if dry_run:
-            return await _dry_run(call, topic.name, count, config)
+            return _created(topic.name, ZERO_UUID, count, config)
         made = await create_topic(
-            call.services.broker.context,
-            topic.name,
-            partitions=count,
-            config=config,
-            first_offset=KAFKA_FIRST_OFFSET,
+            broker.context, topic.name, partitions=count, config=config, first_offset=KAFKA_FIRST_OFFSET
         )
     return _created(topic.name, UUID(made.record.topic_id).bytes, count, made.record.config)
-
-
-async def _dry_run(call: Call, name: str, count: int, config: dict[str, str]) -> CreatableTopicResult:
-    found = (await call.services.topics.find([name]))[name]
-    if isinstance(found, TopicNotFound):
-        return _created(name, bytes(16), count, config)
-    raise found if isinstance(found, LlogError) else Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"{name} exists")
 
 
 def _created(name: str, topic_id: bytes, count: int, config: dict[str, str]) -> CreatableTopicResult:
@@ -102,7 +93,7 @@ def partition_count(topic: CreatableTopic, default: int, limit: int) -> int:
             reason = "with an assignment of replicas, partitions and replication factor must be -1"
             raise Refusal(ErrorCode.INVALID_REQUEST, reason)
         count = len(topic.assignments)
-        if sorted(one.partition_index for one in topic.assignments) != list(range(count)):
+        if count <= limit and sorted(one.partition_index for one in topic.assignments) != list(range(count)):
             reason = "an assignment of replicas must name every partition from 0 on once"
             raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
         if not all(one.broker_ids for one in topic.assignments):

@@ -12,8 +12,8 @@ it. A broker has no logger but `root`; client metrics and groups have no configs
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
+from typing import Final
 
 from llog.errors import LlogError
 from llog.kafka.apis.handler import Call, Handler
@@ -38,6 +38,9 @@ from llog.kafka.topic_configs import (
     shown_configs,
 )
 from llog.log.topics.known_topics import KnownTopic
+
+LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
+"""Kafka's names of LLOG_LOG_LEVEL."""
 
 Topics = Mapping[str, KnownTopic | LlogError]
 
@@ -77,11 +80,7 @@ def _configs(call: Call, resource: DescribeConfigsResource, topics: Topics) -> l
     if kind is ResourceType.BROKER:
         return broker_configs(services.broker.settings, services.cluster)
     if kind is ResourceType.BROKER_LOGGER:
-        return [
-            ShownConfig(
-                "root", logging.getLevelName(logging.getLogger("llog").getEffectiveLevel()), ConfigSource.BROKER_LOGGER
-            )
-        ]
+        return [ShownConfig("root", LEVELS[services.broker.settings.log_level], ConfigSource.BROKER_LOGGER)]
     return []
 
 

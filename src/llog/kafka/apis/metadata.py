@@ -43,6 +43,8 @@ from llog.log.topics.admin import create_topic
 from llog.log.topics.known_topics import KnownTopic
 
 METADATA_TOPIC_IDS_SINCE: Final = 12
+METADATA_CREATES_MAX: Final = 1_000
+"""Topics that one request creates; clients ask for the others again."""
 METADATA_STEP_TOPICS: Final = 1_000
 METADATA_CREATE_TIMEOUT_MS: Final = 30_000
 """How long a request waits for the topics that it creates; clients give up after 30 to 60 seconds."""
@@ -94,7 +96,7 @@ async def _by_name(call: Call, names: Iterable[str]) -> list[MetadataResponseTop
     found = await call.services.topics.find(valid)
     missing = [name for name, topic in found.items() if isinstance(topic, TopicNotFound)]
     if missing and call.request.allow_auto_topic_creation and call.services.broker.settings.auto_create_topics:
-        found |= await _created(call, missing)
+        found |= await _created(call, missing[:METADATA_CREATES_MAX])
     known = await _known(call, [topic for topic in found.values() if isinstance(topic, KnownTopic)])
     failed = [(name, error) for name, error in found.items() if isinstance(error, LlogError)]
     return (

@@ -206,7 +206,9 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
         """Write the answers that are ready and have no slot before them."""
         slots, answers = self._slots, self._answers
         while self.is_writable and not self._mute:
-            if answers:
+            if self.transport.is_closing():
+                self._silence()  # the client is gone; `connection_lost` follows
+            elif answers:
                 answers.write_piece()
             elif not slots or not slots[0].is_done:
                 break

@@ -271,6 +271,8 @@ def topic_change(topic: str, before: TopicRecord | None, after: TopicRecord) -> 
     """What differs between two records of a topic."""
     if before is None or before.incarnation != after.incarnation:
         made = {"incarnation": after.incarnation, "partitions": after.partition_count, **after.config}
+        if after.auto_created:
+            made["by"] = "first use"
         return LogChange("topic.create", topic, after=made)
     if before.state != after.state:
         of = {"incarnation": after.incarnation, "partitions": after.partition_count}

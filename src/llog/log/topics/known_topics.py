@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from llog.concurrency import batched
 from llog.errors import LlogError, TopicNotFound
 from llog.formats.values import TopicRecord, decode_value
 from llog.limits import BATCH_NEW_LOGS_IN_FLIGHT_MAX
@@ -32,6 +33,8 @@ KNOWN_TOPICS_MAX: Final = 10_000
 LIST_PAUSE_MS: Final = 200
 # Topics that a listing takes in before other requests have their turn.
 LIST_STEP_TOPICS: Final = 500
+# Topics of one request that are being read; each takes a task.
+LOOK_UP_TOPICS_MAX: Final = 1_000
 # Partitions of a topic that its first record creates.
 TOPIC_PARTITIONS_CREATED: Final = 1
 
@@ -209,10 +212,10 @@ class KnownTopics:
                 found[topic] = known
             else:
                 missing.append(topic)
-        if missing:
+        for chunk in batched(missing, LOOK_UP_TOPICS_MAX):
             # Shielded: others may wait for the same read when this caller is cancelled.
-            read = await asyncio.gather(*(asyncio.shield(self._task(topic)) for topic in missing))
-            found |= zip(missing, read, strict=True)
+            read = await asyncio.gather(*(asyncio.shield(self._task(topic)) for topic in chunk))
+            found |= zip(chunk, read, strict=True)
         return found
 
     def _task(self, topic: str) -> asyncio.Task[_Read | LlogError]:

@@ -37,10 +37,16 @@ SINKING = (
     ),
     Mutant(
         "h24",
-        "no more slices of a log share an epoch than it remembers",
+        "no more slices of a log share an epoch than it remembers, and a slice before those is a duplicate, which is "
+        "in the log: each suffices",
         (
             Edit(PLAN, "first = 0 if part.n % WINDOW == 0 else", "first = 0 if part.n == 0 else"),
             Edit(PLAN, "plan.first_epoch + part.n // WINDOW,", "plan.first_epoch,"),
+            Edit(
+                PERFORM,
+                "elif isinstance(outcome, ProducerEpochFenced | DuplicateSequence):",
+                "elif isinstance(outcome, ProducerEpochFenced):",
+            ),
         ),
         "window",
     ),

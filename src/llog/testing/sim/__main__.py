@@ -35,6 +35,7 @@ PROGRAM = "python -m llog.testing.sim"
 DEFAULT_MODULES: tuple[str, ...] = (
     "llog.testing.batching_scenarios",
     "llog.testing.hazards",
+    "llog.testing.incarnation_scenarios",
     "llog.testing.log_scenarios",
     "llog.testing.piece_scenarios",
     "llog.testing.producer_scenarios",

@@ -49,6 +49,9 @@ class Caller:
         self.services = KafkaServices(broker, cluster, broker.topics)
         self.client = Client("10.0.0.7", 4711, "127.0.0.1:9092")
 
+    def call(self, request: Struct | None = None, key: int = 3, version: int = 0, client_id: str | None = None) -> Call:
+        return Call(self.services, self.client, key, version, client_id, request)
+
     async def append(self, topic: str, partition: int, *values: bytes) -> None:
         batch = encode_records(list(values), timestamps_ms=self.broker.context.now_ms())
         [outcome] = (
@@ -63,7 +66,7 @@ class Caller:
         assert handler.key == api.key
         assert version in handler.served
         received = decode(api.request, version, encode_bytes(request, version))
-        answer = handler.handle(Call(self.services, self.client, api.key, version, client_id, received))
+        answer = handler.handle(self.call(received, api.key, version, client_id))
         if inspect.isawaitable(answer):
             answer = await answer
         assert answer is not None

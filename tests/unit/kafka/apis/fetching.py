@@ -5,7 +5,7 @@ Requests and answers pass through the codec, in the version of the call."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
@@ -96,8 +96,10 @@ class Reader:
         assert len(appended) == len(groups), done.outcomes
         return appended
 
-    async def create(self, topic: str, partitions: int = 1, first_offset: int = 0, **config: str) -> None:
-        await create_topic(self.context, topic, partitions=partitions, first_offset=first_offset, config={**config})
+    async def create(
+        self, topic: str, partitions: int = 1, first_offset: int = 0, config: Mapping[str, str] | None = None
+    ) -> None:
+        await create_topic(self.context, topic, partitions=partitions, first_offset=first_offset, config=config)
         self.services.topics.forget(topic)
 
     def drain_node(self) -> None:

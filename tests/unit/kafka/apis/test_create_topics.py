@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from llog.errors import LogBusy
 from llog.kafka.codec.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -16,6 +17,7 @@ from llog.kafka.error_codes import ErrorCode
 from llog.log.topics import create
 from llog.log.topics.admin import describe_topic, list_topics
 from llog.log.topics.config_table import CONFIGS
+from llog.log.topics.delete import delete_topic
 from tests.unit.kafka.apis.calling import Caller, caller
 
 TOPIC, DEFAULT = 1, 5
@@ -121,8 +123,9 @@ async def test_a_topic_that_exists_is_not_created_again() -> None:
     async with caller() as kafka:
         await created(kafka, topic(partitions=2))
         for dry_run in (False, True):
-            [result] = await created(kafka, topic(partitions=4), validate_only=dry_run)
-            assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+            for partitions in (4, 0):  # that it exists counts more than any other fault
+                [result] = await created(kafka, topic(partitions=partitions), validate_only=dry_run)
+                assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
         assert len((await describe_topic(kafka.broker.context, "orders")).partitions) == 2
 
 
@@ -182,3 +185,24 @@ async def test_a_creation_that_takes_too_long_is_answered_in_time_and_goes_on(mo
         go_on.set()
         await asyncio.gather(*kafka.services.changes.going_on())
         assert [one.next_offset for one in (await describe_topic(kafka.broker.context, "orders")).partitions] == [0]
+
+
+async def test_of_two_clients_that_create_a_topic_at_once_one_succeeds() -> None:
+    async with caller() as kafka:
+        results = await asyncio.gather(*(created(kafka, topic()) for _ in range(4)))
+        exists = ErrorCode.TOPIC_ALREADY_EXISTS
+        assert sorted(one.error_code for [one] in results) == [0, exists, exists, exists]
+
+
+async def test_a_topic_that_is_being_deleted_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with caller() as kafka:
+        await created(kafka, topic())
+        monkeypatch.setattr("llog.log.topics.delete._delete_log", _fail)
+        with pytest.raises(LogBusy):
+            await delete_topic(kafka.broker.context, "orders")
+        [result] = await created(kafka, topic())
+        assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def _fail(*_: object) -> None:
+    raise LogBusy("orders", 0, "busy")

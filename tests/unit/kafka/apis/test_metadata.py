@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from llog.errors import MetadataUnavailable
+from llog.kafka.apis import metadata
 from llog.kafka.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.leaders import LEADERS_STEP_PARTITIONS
@@ -192,3 +194,31 @@ async def test_authorized_operations_are_answered_when_asked_for() -> None:
         assert answer.cluster_authorized_operations == CLUSTER_OPERATIONS == 8096
         assert answer.topics[0].topic_authorized_operations == TOPIC_OPERATIONS == 3576
         assert (await kafka.ask(named("orders"), 8)).topics[0].topic_authorized_operations == -(2**31)
+
+
+async def test_a_creation_is_audited_as_a_first_use(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "llog.audit")
+    async with caller() as kafka:
+        await kafka.ask(named("new", create=True), 12)
+    [line] = caplog.records
+    assert line.llog == {  # type: ignore[attr-defined]
+        "action": "topic.create",
+        "object": "new",
+        "principal": "User:ANONYMOUS",
+        "client": "10.0.0.7",
+        "outcome": "done",
+        "after": {"incarnation": 1, "partitions": 1, "by": "first use"},
+    }
+
+
+async def test_one_request_creates_a_bounded_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "METADATA_CREATES_MAX", 2)
+    async with caller() as kafka:
+        answer = await kafka.ask(named("a", "b", "c", create=True), 12)
+        codes = {topic.name: topic.error_code for topic in answer.topics}
+        assert codes == {"a": 0, "b": 0, "c": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert [topic.error_code for topic in (await kafka.ask(named("a", "b", "c", create=True), 12)).topics] == [
+            0,
+            0,
+            0,
+        ]

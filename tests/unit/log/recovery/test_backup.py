@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from llog.errors import FormatError, InvalidArgument, LogBusy, RestoreRefused, TruncatedInput, UnsupportedFormat
+from llog.errors import (
+    FormatError,
+    InvalidArgument,
+    LogBusy,
+    RestoreRefused,
+    TruncatedInput,
+    UnknownProducer,
+    UnsupportedFormat,
+)
 from llog.formats.backup import (
     BACKUP_FRAME_BYTES,
     BackedUp,
@@ -34,10 +42,12 @@ from llog.formats.values import (
     decode_value,
     encode_value,
 )
-from llog.log.append.append import Appender
+from llog.log.append.append import Appended, Appender
 from llog.log.context import LogContext
 from llog.log.ids import new_object_id
 from llog.log.keys import Keys, Log
+from llog.log.producer_ids import ProducerIds
+from llog.log.producers import ProducerClaim
 from llog.log.recovery.backup import write_backup
 from llog.log.recovery.backup_logs import copy_log
 from llog.log.recovery.backup_places import BackupFile, BackupObjects, list_backups
@@ -307,6 +317,33 @@ def test_a_run_in_flight_expects_the_version_its_end_key_has_now(
 
 def test_producer_ids_leap_ahead() -> None:
     assert plan_producer_ids(ProducerIdBlock(next_producer_id=5)).next_producer_id == 5 + RESTORE_PRODUCER_ID_LEAP
+
+
+async def test_producer_ids_given_after_a_backup_without_any_are_not_given_again(
+    source: LogContext, objects: ObjectStore
+) -> None:
+    place = await backed_up(source, objects)
+    since = [await ProducerIds(source).next() for _ in range(3)]
+    target = memory_context(objects, atomic=False)
+    await restored(target, place)
+    assert await ProducerIds(target).next() > max(since)
+
+
+async def test_a_restored_log_has_forgotten_the_producers_that_began_since(
+    source: LogContext, objects: ObjectStore
+) -> None:
+    appender = Appender(source)
+    await appender.append([group(ORDERS, b"a", producers=(ProducerClaim(7, 0, 0, 0),))])
+    place = await backed_up(source, objects)
+    await appender.append([group(ORDERS, b"b", producers=(ProducerClaim(8, 0, 0, 0),))])
+    await appender.close()
+    target = memory_context(objects, atomic=False)
+    await restored(target, place)
+    appender = Appender(target)
+    for claim, expected in ((ProducerClaim(8, 0, 1, 1), UnknownProducer), (ProducerClaim(7, 0, 1, 1), Appended)):
+        [answer] = await appender.append([group(ORDERS, b"c", producers=(claim,))])
+        assert isinstance(answer, expected)
+    await appender.close()
 
 
 async def test_keys_of_the_cluster_come_back_and_ephemeral_ones_do_not(

@@ -14,6 +14,7 @@ from llog.log.topics.admin import Topic, alter_topic, create_topic
 from llog.log.topics.create import load_topic
 from llog.log.topics.delete import delete_topic
 from llog.log.topics.known_topics import KNOWN_TOPIC_FRESH_MS, KnownTopic, KnownTopics
+from tests.patience import until
 from tests.unit.http.broker_double import memory_context
 
 DEFAULT = 1_048_588
@@ -236,3 +237,15 @@ async def test_ids_of_topics_that_are_gone_are_not_kept_for_ever(
         assert looked.configs.fresh_by_id(id_of(made)) is not None
         await delete_topic(looked.context, "t")
     assert len(looked.configs._names) <= 4
+
+
+async def test_a_request_that_names_many_topics_reads_some_at_a_time(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_topics, "LOOK_UP_TOPICS_MAX", 3)
+    looked.gate = asyncio.Event()
+    asking = asyncio.create_task(looked.configs.find([f"t{number}" for number in range(10)]))
+    await until(lambda: looked.reads == 3, "the first reads")
+    assert len(looked.configs._reading) == 3
+    looked.gate.set()
+    assert len(await asking) == looked.reads == 10
