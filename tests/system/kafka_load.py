@@ -42,6 +42,7 @@ class IdempotentProducer:
                 "retry.backoff.ms": 50,
                 "retry.backoff.max.ms": 500,
                 "socket.timeout.ms": 20_000,
+                "log_level": 2,  # not every connection that is refused while its node is dead
             }
         )
         self.sent: dict[int, list[str]] = defaultdict(list)
@@ -101,7 +102,7 @@ class IdempotentProducer:
 class KafkaLoad:
     """Producers of several zones, each zone's on the broker of that zone."""
 
-    def __init__(self, bootstrap: str, zones: Sequence[str], *, per_zone: int = 2, partitions: int = 3) -> None:
+    def __init__(self, bootstrap: str, zones: Sequence[str], *, partitions: int, per_zone: int = 2) -> None:
         self.partitions = partitions
         names = [zone for zone in zones for _ in range(per_zone)]
         self.producers = [IdempotentProducer(n, bootstrap, zone, partitions) for n, zone in enumerate(names)]

@@ -36,6 +36,7 @@ SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
 KILLS: Final = 50 if SOAK else 2
 LIFE_SECONDS_MAX: Final = 1.5 if SOAK else 0.5
 ZONES: Final = ("left", "right")
+PARTITIONS: Final = 3
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800 if SOAK else 600)]
 started_once = contextmanager(started)
@@ -116,10 +117,11 @@ def remote_nodes(directory: Path) -> Iterator[Nodes]:
         yield Nodes(KafkaNode(zone, directory, settings, running) for zone in ZONES)
 
 
-def kill_under_load(nodes: Nodes, load: KafkaLoad, kills: int, rng: random.Random) -> None:
+def kill_under_load(nodes: Nodes, kills: int, rng: random.Random) -> KafkaLoad:
     """Kill a node at a random moment of its life, with records on their way; the other node and the load go on."""
     nodes.start()
-    nodes.create_topic(load.partitions)
+    nodes.create_topic(PARTITIONS)
+    load = KafkaLoad(nodes.bootstrap, ZONES, partitions=PARTITIONS)
     load.start()
     try:
         for _ in range(kills):
@@ -135,6 +137,7 @@ def kill_under_load(nodes: Nodes, load: KafkaLoad, kills: int, rng: random.Rando
         load.stop()
     finally:
         load.abort()
+    return load
 
 
 async def read_everywhere(nodes: Nodes, partitions: int) -> list[Stored]:
@@ -153,8 +156,7 @@ async def read_everywhere(nodes: Nodes, partitions: int) -> list[Stored]:
 
 
 async def judge(nodes: Nodes, rng: random.Random) -> None:
-    load = KafkaLoad(nodes.bootstrap, ZONES)
-    await asyncio.to_thread(kill_under_load, nodes, load, KILLS, rng)
+    load = await asyncio.to_thread(kill_under_load, nodes, KILLS, rng)
     answers = await read_everywhere(nodes, load.partitions)
     for stored in answers:
         assert stored == answers[0], "two readers show different records of the same logs"

@@ -44,7 +44,6 @@ class ClientSuite:
     """Claims about one client library."""
 
     driver: ClassVar[type[ClientDriver]]
-    """How the library is connected; a class of drivers."""
     sends_nothing: ClassVar[bool] = True
     """The library sends records that have neither key nor value."""
     sends_null_headers: ClassVar[bool] = True
