@@ -23,7 +23,6 @@ from llog.kafka.codec.messages.create_topics import CreatableTopic, CreatableTop
 from llog.kafka.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from llog.kafka.codec.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from llog.kafka.codec.messages.headers import RequestHeader
-from llog.kafka.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
 from llog.kafka.codec.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 CLIENT_ID: Final = "bench"
@@ -142,19 +141,21 @@ class KafkaSocket:
         answer = self.ask(CREATE_KEY, CREATE_VERSION, CreateTopicsRequest([topic], TIMEOUT_MS))
         [created] = answer.topics
         assert not created.error_code, created
-        self._wait_led(name)
-        return name, bytes(created.topic_id)
+        topic_id = bytes(created.topic_id)
+        self._wait_led(topic_id, partitions)
+        return name, topic_id
 
-    def _wait_led(self, name: str) -> None:
-        """Kafka answers before its broker knows the new topic."""
+    def _wait_led(self, topic_id: bytes, partitions: int) -> None:
+        """Kafka answers before its broker leads the new partitions."""
+        wanted = [FetchPartition(partition, fetch_offset=0, partition_max_bytes=1) for partition in range(partitions)]
+        request = FetchRequest(topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
         deadline = time.monotonic() + TIMEOUT_MS / 1_000
         while time.monotonic() < deadline:
-            answer = self.ask(METADATA_KEY, METADATA_VERSION, MetadataRequest([MetadataRequestTopic(name=name)]))
-            [topic] = answer.topics
-            if not topic.error_code and not any(partition.error_code for partition in topic.partitions):
+            answer = self.ask(FETCH_KEY, FETCH_VERSION, request)
+            if not any(partition.error_code for topic in answer.responses for partition in topic.partitions):
                 return
             time.sleep(0.02)
-        raise TimeoutError(f"{name} has no leaders")
+        raise TimeoutError(f"topic {topic_id.hex()} has no leaders")
 
     def delete_topics(self, names: Sequence[str]) -> None:
         wanted = [DeleteTopicState(name=name) for name in names]
